@@ -7,57 +7,57 @@
 
 Runs:
     run              run an experiment to its end
-    resume           go on with a run that was interrupted, or for longer
+    resume           continue an interrupted run, or extend a run
     compare          several methods under the same flags and budget, as a table
-    tune             the values with which each method does best, for such a comparison
+    tune             the best values for each method, for such a comparison
     replay           check a run's log against the rules of its method
     report           one page of tables and figures about runs
-    check            whether a part of your own keeps the promises that runs are built on
-    testing          the same for your tests: fl.testing.check(part)
-    Experiment       what one run is: every flag of the command line
+    check            check that a custom component keeps the promises that runs rely on
+    testing          the same check for your tests: fl.testing.check(part)
+    Experiment       the settings of one run: every flag of the command line
     History          a run, read from its directory
-    Dataset          training and test samples of your own
-    FederatedDataset  samples with clients of their own, read where they are trained
-    load_dataset     a data set by its name or file, with the values that it holds
-    lora             a model with low-rank adapters, which alone are trained and sent
-    merged           the plain model again, what adapters learnt added to its weights
-    method           a named method, to look at or to change
-    Method           a method: the choices of which it is made
+    Dataset          custom training and test samples
+    FederatedDataset  samples that are divided among clients and read where clients train
+    load_dataset     a data set by its name or file, with unscaled values
+    lora             a model with low-rank adapters; only these are trained and sent
+    merged           the plain model, with the trained adapters added to its weights
+    method           a named method, to inspect or to change
+    Method           a method: the choices of which it consists
 
-Parts of your own (give a name, "package.module:Name", or an object):
-    Scheduler        who trains which fragment
-    AsyncRule        what becomes of an arrival
-    Taken            what an AsyncRule says of one: its weight, and whether the model is a new version
-    StalenessWeight  how an arrival's weight falls with its staleness
-    Aggregator       what becomes of a round's deltas
-    ServerOptimizer  the server's step along them
-    Participation    who takes part in a round
-    SubmodelPolicy   which part of the model a client trains in a round
-    LocalTerm        what bends the gradient of a local step
-    Compressor       how clients send their deltas back
-    Partitioner      which client owns which sample
-    Rows             samples that are read by row, wherever they are
-    Transform        what becomes of samples before they are trained on
-    Objective        what is learnt: the loss and its figures
-    Metric           a further figure of every evaluation
-    Callback         who is told what happens, and may end a run
-    tracing_rules    what torch functions that are new to tracing do to the units of a model
+Custom components (pass a name, "package.module:Name", or an object):
+    Scheduler        the fragment that a client trains next
+    AsyncRule        how an asynchronous server applies a client update
+    Taken            the result of an AsyncRule: the weight, and whether the model has a new version
+    StalenessWeight  the weight of an update by its staleness
+    Aggregator       the mean of a round's deltas
+    ServerOptimizer  the server's step along this mean
+    Participation    the clients that take part in a round
+    SubmodelPolicy   the part of the model that a client trains in a round
+    LocalTerm        a change of the gradient in a local step
+    Compressor       the compression of deltas that clients send
+    Partitioner      the client of every sample
+    Rows             samples that are read by row, from any storage
+    Transform        a transform of samples before training
+    Objective        the loss and its metrics
+    Metric           a further metric of every evaluation
+    Callback         receives events of a run, and may end it
+    tracing_rules    rules for torch functions that tracing does not know
 
-Callbacks that are there:
-    EarlyStopping    ends a run that no longer gets better
+Built-in callbacks:
+    EarlyStopping    ends a run that no longer improves
     CSV              evaluations, live, as a table
     TensorBoard      evaluations, live, for TensorBoard
     WandB            evaluations, live, to Weights & Biases
-    ProgressBar      how far a run is, in a terminal or a notebook
+    ProgressBar      the progress of a run, in a terminal or a notebook
 
-What may be raised, besides the ValueError of a mistake:
-    RunFailed        a run cannot go on
-    Interrupted      a run was stopped, by Ctrl-C or SIGTERM, with a checkpoint to go on from
+Exceptions and warnings, besides the ValueError of a mistake:
+    RunFailed        a run cannot continue
+    Interrupted      a run was stopped, by Ctrl-C or SIGTERM, with a checkpoint from which it can resume
     Inconsistent     a log does not follow the rules of its method
-    PromiseBroken    a part does not keep what runs are built on
-    RunWarning       a warning: a run can go on, but is probably not what is wanted
+    PromiseBroken    a component does not keep the promises that runs rely on
+    RunWarning       a warning: a run can continue, but is probably not intended
 
-`help(fedraa.run)`, `help(fedraa.Experiment)` and so on tell more; `fedraa --help` is the command line.
+See `help(fedraa.run)`, `help(fedraa.Experiment)` and so on for details, and `fedraa --help` for the command line.
 """
 
 import sys
@@ -144,7 +144,7 @@ __all__ = [
     "tune",
 ]
 
-# Where every public name is made; a test compares this with `__all__`, the imports and the text above.
+# The module of every public name. A test compares this with `__all__`, the imports and the docstring.
 _HOMES = {
     "Aggregator": "fedraa.aggregation.aggregator",
     "AsyncRule": "fedraa.server.async_rule",
@@ -194,14 +194,17 @@ _HOMES = {
 
 
 class _Package(ModuleType):
-    """The functions `replay` and `report` are public, not the packages of these names: an import sets those here."""
+    """The class of this package.
+
+    Importing the subpackages `replay` and `report` must not replace the public functions.
+    """
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _HOMES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """By name: parts that are made in a script refer to this module, and travel to Ray with what they refer to."""
+        """Pickle the module by name: objects of scripts refer to it and travel to Ray with their references."""
         return import_module, (self.__name__,)
 
 
@@ -210,7 +213,7 @@ sys.meta_path.insert(0, _Finder())
 
 
 def __getattr__(name: str) -> object:
-    """Public names load on first use: torch and pandas take seconds that `fedraa --help` need not wait for."""
+    """Load a public name on first use, because `fedraa --help` must not wait seconds for torch and pandas."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedraa' has no attribute {name!r}")
     home = import_module(_HOMES[name])

@@ -1,10 +1,10 @@
-"""`python -m fedraa` is the command `fedraa`."""
+"""The command `fedraa` as `python -m fedraa`."""
 
 import sys
 
 
 def main() -> int:
-    """The command line; Ctrl-C is a sentence also while that itself is read, which takes a moment."""
+    """Run the command line. Ctrl-C prints a sentence also during the import, which takes a moment."""
     try:
         from fedraa.cli.main import main as command
     except KeyboardInterrupt:

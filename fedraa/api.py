@@ -1,4 +1,4 @@
-"""The public functions: from an experiment to its run, on whichever engine. The one module that imports everything."""
+"""The public functions, which run experiments on either engine. Only this module imports all others."""
 
 import gc
 import os
@@ -46,9 +46,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RUNS = Path("runs")
-NOT_IN_NAMES = re.compile(r"[^\w.+-]+")  # of run directories
+# Characters that are replaced in the names of run directories.
+NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 Callbacks = Sequence[Callback | type[Callback] | str | Mapping[str, object]]
-"""Who is told what happens: objects, classes, names (`early-stopping(patience=3)`) or paths (`my_module:Name`)."""
+"""The callbacks of a run: objects, classes, names (`early-stopping(patience=3)`) or paths (`my_module:Name`)."""
 
 
 def run(
@@ -60,23 +61,24 @@ def run(
     restarts: int = 0,
     **fields: object,
 ) -> History:
-    """Run an experiment to its end; the History reads the run directory that it wrote.
+    """Run an experiment to its end. Return the History of its run directory.
 
-    `fields` are those of an Experiment, in place of the experiment's own. `model`, an nn.Module, and `dataset`, a
-    Dataset, a FederatedDataset or a function that returns one, may be your own; a name is a field as any other. The
-    model takes a batch of the dataset's samples, and returns logits `[batch, classes]`, or what the objective takes.
-    `callbacks` are told what happens, and may end the run. If Ray itself dies, the run goes on with a new cluster of
-    our own, up to `restarts` times.
+    The model takes a batch of the dataset's samples and returns logits `[batch, classes]`, or the objective's input.
 
         fedraa.run(method="fedavg", dataset="digits", rounds=20, engine="local")
         fedraa.run(experiment, model=Net(), dataset=fedraa.Dataset(...), seed=3)
         fedraa.run(experiment, callbacks=[fedraa.EarlyStopping(patience=3), fedraa.CSV("evals.csv")])
 
-    Runs in threads of one process take turns. A run inside a run, as from a callback, is refused.
+    Args:
+        experiment: The settings; `fields` replace some of them.
+        model: An nn.Module, or a name.
+        dataset: A Dataset, a FederatedDataset, a function that returns one, or a name.
+        callbacks: They receive events and may end the run.
+        restarts: Times that the run may resume on a new local cluster if Ray itself dies.
 
-    Raises ValueError, one sentence, before anything is started or written, for an experiment that cannot be run;
-    RunFailed when a running one cannot go on; Interrupted, a KeyboardInterrupt, after Ctrl-C, when `resume` can go on,
-    and so it can where what a callback has raised comes out of here.
+    Runs in threads of one process take turns. A run inside a run, as from a callback, is refused. Raises ValueError
+    before the start for an experiment that cannot be run, RunFailed if a run cannot continue, and Interrupted after
+    Ctrl-C. `resume` can continue an interrupted run, also after an exception of a callback.
     """
     refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
@@ -91,7 +93,7 @@ def _run(
     told: CallbackList,
     restarts: int = 0,
 ) -> History:
-    """Run an experiment whose named model and dataset may be replaced by objects."""
+    """Run an experiment. Objects may replace its named model and dataset."""
     _check_restarts(restarts, experiment)
     if experiment.out is not None:
         refuse_used(experiment.out)
@@ -112,22 +114,23 @@ def resume(
     quiet: bool | None = None,
     **fields: object,
 ) -> History:
-    """Go on with a run that was interrupted or killed, from its last checkpoint, to the end it would have had.
-
-    What was given as an object is given again: `model`, `dataset`, and components by the field of the experiment that
-    takes them. So are `restarts` and `callbacks`, which a run does not keep: callbacks are told first what was before
-    the checkpoint. A run goes on for longer, also one that has ended, with a larger `updates`, `rounds`, `time` or
-    `target_accuracy`, or a better `target`, and is then the run that it would have been with that from the start, bit
-    for bit. `quiet` is that of the run unless you set it.
-
-    Code of others that the run directory names, `package.module:Name`, is imported if you `trust` it; what you give
-    again is yours. What was damaged since is noticed before anything is trained: then the run goes on from an earlier
-    checkpoint, with a warning, or is refused.
+    """Resume a run from its last checkpoint, or extend it. Return its History.
 
         fedraa.resume("runs/mine", model=Net(), scheduler=HighestLoss(), updates=400)
 
-    Raises ValueError, one sentence, for a run that has ended and is not made longer, that another process is writing,
-    that lacks something, or that was of something else; Interrupted after Ctrl-C.
+    Args:
+        model: The model, if the run was started with an object. The same holds for `dataset`.
+        callbacks: They first receive the events before the checkpoint. A run does not keep its callbacks.
+        trust: Allow the import of other code that the run directory names (`package.module:Name`).
+        restarts: As in `run`.
+        quiet: Replaces the setting of the run.
+        fields: A larger `updates`, `rounds`, `time` or `target_accuracy`, or a better `target`. They extend a run, also
+            a finished one, and give bit for bit the run with this limit from the start. Also components that are
+            objects.
+
+    If files are damaged, the run resumes from an earlier checkpoint with a warning, or is refused. Raises ValueError
+    for a finished run that is not extended, a run that another process writes, and a missing or different object.
+    Raises Interrupted after Ctrl-C.
     """
     refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
@@ -157,31 +160,31 @@ def compare(
     ended: Callable[[History], None] | None = None,
     **fields: object,
 ) -> "pd.DataFrame":
-    """Run every method with every seed under the same flags and budget; returns one row per run.
+    """Run every method with every seed under the same flags and budget. Return one row per run.
 
-    `methods` are names or Method objects, each with a name of its own. `model` and `dataset` are as in `run`; every run
-    begins with the same weights of a module.
+    `methods` are names or Method objects with distinct names. `model`, `dataset` and `fields` are as in `run`. Every
+    run starts from the same weights of a module. A field that only some of the methods have is set for those.
 
-    `fields` are those of an Experiment, in place of the experiment's own. A field that only some of the methods know is
-    set for those. With `terms` "equal" all have one momentum, weighting, weight decay, clipping, local work and
-    participation, those of the fields, or else 0, uniform, 0, none, 5 epochs and all; with "paper" each method has what
-    its paper states; with "tuned" what is for it in the file `tuned`, which `tune` writes. Without, each has its own
-    where the fields say nothing. Whatever differs between the methods then is in differences.csv.
+    With `terms` "equal" all methods have the same momentum, weighting, weight decay, clipping, local work and
+    participation: those of the fields, or else 0, uniform, 0, none, 5 epochs and all. With "paper" each method has its
+    paper's settings. With "tuned" each has its values in the file `tuned`, which `tune` writes. Without terms each has
+    its defaults for fields that are not set. Remaining differences between the methods are in differences.csv.
 
     Every run has a directory METHOD-SEED below the experiment's `out` (default: a new folder under runs/), beside
-    compare.csv, which is the table, and compare.png. `ended` is called with the History of each run that has ended.
+    compare.csv, which is the table, and compare.png. `ended` is called with the History of each finished run.
 
-    Columns: method, seed; accuracy, best_accuracy, client_worst (shares, 0 to 1; for another objective its metrics);
-    reason of the end, steps, tasks; time (on the run's clock), wall (seconds), time_to_target (NaN if not reached);
-    bytes_down, bytes_up, flops; staleness_mean, staleness_max; faults; model_sha256; note (if no step was finished);
-    directory.
+    Columns: method, seed, accuracy, best_accuracy, client_worst (shares from 0 to 1, for another objective its
+    metrics), reason (of the end), steps, tasks, time (on the run's clock), wall (seconds), time_to_target (NaN if not
+    reached), bytes_down, bytes_up, flops, staleness_mean, staleness_max, faults, model_sha256, note (if no step was
+    finished), directory.
 
         frame = fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, terms="equal", engine="local")
         frame.groupby("method")["accuracy"].mean()
 
-    Raises ValueError, one sentence, before anything is started or written, for what cannot be compared.
+    Raises ValueError, before the start, for methods or settings that cannot be compared.
     """
-    from fedraa.report.cells import cells  # reports take seconds to import
+    # Reports take seconds to import.
+    from fedraa.report.cells import cells
     from fedraa.report.compare import write
 
     module, given, fields = split_objects(model, dataset, fields)
@@ -207,14 +210,14 @@ def compare(
 
 
 def replay(directory: str | os.PathLike[str]) -> str:
-    """Check a run's log against the rules of its method, line by line; returns what was checked, in a sentence or two.
+    """Check a run's log against the rules of its method, line by line. Return a summary of the check.
 
-    Every decision, weight, cost and time must follow from config.json and the lines before it; neither the dataset nor
-    the model is needed. What was measured is believed: losses, accuracies, real time.
+    Every decision, weight, cost and time must follow from config.json and the earlier lines. Neither the dataset nor
+    the model is needed. Measured values are not checked: losses, accuracies, real time.
 
         print(fedraa.replay("runs/fed-raa-digits-0"))
 
-    Raises Inconsistent at the first line that does not follow, and ValueError for what is no run directory.
+    Raises Inconsistent at the first line that does not follow, and ValueError for a directory that is no run.
     """
     from fedraa.replay.replay import replay as check
 
@@ -229,18 +232,16 @@ def report(
     landscape: bool = False,
     trust: bool = False,
 ) -> Path:
-    """Write the page `out` about runs, or folders of them: what they show in words, tables and figures.
+    """Write the page `out` about runs, or folders of them, in words, tables and figures.
 
-    Returns the folder beside it, NAME_files, with every table as CSV and LaTeX and every figure as PDF. Runs that
-    differ in their seed alone are one group, shown as mean and 95 % confidence interval. `theme` auto is light or dark
-    as the reader's screen is; `landscape` adds the loss around every final model, for which it loads the datasets, and
-    imports code of others that a run directory names if you `trust` it.
+    Return the folder NAME_files beside it, with every table as CSV and LaTeX and every figure as PDF. Runs that differ
+    only in their seed are one group, shown as mean and 95 % confidence interval. With `theme` auto the page is light or
+    dark like the reader's screen. `landscape` adds the loss around every final model. It loads the datasets and, with
+    `trust`, imports other code that a run directory names. Unfinished runs are shown and marked.
 
         fedraa.report(["runs/compare"], "page.html")
 
-    Runs that have not ended are shown as far as they are, and marked.
-
-    Raises ValueError, one sentence, for what is no run, has no evaluation yet, or is given twice.
+    Raises ValueError for a path that is no run, a run without an evaluation, and a run that is listed twice.
     """
     from fedraa.report import report as write
 
@@ -248,11 +249,13 @@ def report(
 
 
 def method(name: str) -> Method:
-    """The method of that name, as `fedraa methods` lists them, or the crossing "a+b"; ValueError says which there are.
+    """Return the method of that name, as `fedraa methods` lists them, or the crossing "a+b".
 
-    It is a value, the choices of which it is made:
+    It is a value that consists of choices:
 
         fedraa.method("fed-raa").schedule
+
+    Raises ValueError, which lists the names, for an unknown name.
     """
     return find(name)
 
@@ -263,7 +266,7 @@ def run_name(*parts: object) -> str:
 
 
 def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Experiment:
-    """The experiment (default: that of all defaults) with these fields; ValueError for what they do not take."""
+    """Return the experiment (default: all defaults) with these fields. Raise ValueError for values that they refuse."""
     if experiment is not None and not isinstance(experiment, Experiment):
         raise InputError("experiment", got=experiment, expected="an Experiment, or its fields by their names")
     if experiment is not None and not fields:
@@ -273,12 +276,12 @@ def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Exp
 
 
 def _callbacks(given: Callbacks, *, quiet: bool, place: str = "") -> CallbackList:
-    """Return the callbacks, and unless they show a bar or the run is quiet, one that logs how far the run is.
+    """Return the callbacks, and unless they show a bar or the run is quiet, one that logs the progress of the run.
 
     Args:
-        given: Callbacks in any of the forms that a user gives.
-        quiet: Whether nothing is logged.
-        place: Which of several runs it is, for the log.
+        given: Callbacks in any of the forms that a user may pass.
+        quiet: True to log nothing.
+        place: The position among several runs, for the log.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise InputError("callbacks", got=given, expected="a list")
@@ -305,7 +308,8 @@ def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume:
     try:
         with run_alone():
             if spec.experiment.engine == "ray":
-                from actors.cluster.engine import run_on_ray  # Ray takes seconds to import
+                # Ray takes seconds to import.
+                from actors.cluster.engine import run_on_ray
 
                 ended = run_on_ray(spec, directory, callbacks, resume, restarts)
             else:
@@ -313,12 +317,14 @@ def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume:
     except CallbackRaised as wrapped:
         raised = wrapped.error
     except (Unwritable, KeyboardInterrupt) as error:
-        if not isinstance(error, Interrupted) and newest_first(directory / CHECKPOINTS):  # that says so itself
+        # Interrupted already has this hint.
+        if not isinstance(error, Interrupted) and newest_first(directory / CHECKPOINTS):
             error.add_note(f"go on from the last checkpoint with: {how_to_go_on(spec, directory)}")
         raise
     finally:
         callbacks.close()
-    gc.collect()  # a run's objects refer to each other; several runs in one process must not add up
+    # The objects of a run are cyclic. Several runs in one process must not add up.
+    gc.collect()
     stopped = f"stopped, with a checkpoint; go on with: {how_to_go_on(spec, directory)}"
     if raised is not None:
         if not (directory / SUMMARY).exists():
@@ -331,7 +337,7 @@ def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume:
 
 
 def session(experiment: Experiment) -> AbstractContextManager[None]:
-    """One Ray cluster for all runs within, where the engine is Ray: each would start one otherwise."""
+    """Return a context with one Ray cluster for all runs in it. With the engine local it does nothing."""
     if experiment.engine == "local":
         return nullcontext()
     from actors.cluster.engine import cluster
@@ -340,14 +346,17 @@ def session(experiment: Experiment) -> AbstractContextManager[None]:
 
 
 def calls(experiment: Experiment, parts: Iterable[object]) -> AbstractContextManager[Callable[..., Future[Any]]]:
-    """Calls of functions on the nodes of the experiment's cluster, as `actors.cluster.calls` has them."""
+    """Return a context for calls of functions on the nodes of the experiment's cluster; see `actors.cluster.calls`."""
     from actors.cluster.calls import calls as on_cluster
 
     return on_cluster(experiment, parts)
 
 
 def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:
-    """Run in this process; return True at the end, False if it was stopped. CallbackRaised if a callback has failed."""
+    """Run in this process. Return True at the end, False if it was stopped.
+
+    Raises CallbackRaised if a callback failed.
+    """
     experiment = spec.experiment
     torch.set_num_threads(experiment.threads_per_worker)
     device = choose_device(experiment.device)
@@ -366,10 +375,10 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
 
 @contextmanager
 def run_directory(experiment: Experiment, data: str) -> Iterator[Path]:
-    """Meanwhile the run directory is this run's alone: `out`, new or empty, or a new one under runs/.
+    """Claim a run directory for the block: `out`, new or empty, or a new one under runs/.
 
-    That is named after the method, the data and the seed. ValueError if it is another's. Where nothing was begun in it,
-    nothing stays of it.
+    The default is named after the method, the data and the seed. The directory is removed if no run began in it. Raises
+    ValueError if another run uses it.
     """
     name = run_name(experiment.method, data, experiment.seed)
     with claimed(experiment.out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
@@ -378,7 +387,10 @@ def run_directory(experiment: Experiment, data: str) -> Iterator[Path]:
 
 @contextmanager
 def _before_the_start(told: CallbackList) -> Iterator[None]:
-    """Ctrl-C within has interrupted nothing that could be gone on with; the callbacks are told when it is over."""
+    """Convert Ctrl-C in the block, before which nothing was changed, to Interrupted.
+
+    Notify the callbacks at the end.
+    """
     try:
         yield
     except KeyboardInterrupt:

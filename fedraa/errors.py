@@ -1,4 +1,4 @@
-"""Errors with the field, the value, what is expected and the next step; and short descriptions of objects."""
+"""Errors with the field, the value, the expected values and the next step; and short descriptions of objects."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -16,17 +16,17 @@ OTHER_NAMES = {"fmnist": "fashion-mnist"}
 
 
 class StructuredError(Exception):
-    """An error that says what is wrong, in parts. `str(error)` is the sentence that is made from the parts.
+    """An error in parts. `str(error)` is the sentence that is made from the parts.
 
     A value gives `field: got VALUE; expected EXPECTED; HINT`, a problem gives `field: PROBLEM; HINT`. Tests compare the
     parts, so that the wording can change.
 
     Args:
         field: The option, argument, file or object that is wrong.
-        problem: What is wrong, as the rest of a sentence that begins with the field.
-        got: The value that was given. The sentence describes it shortly.
+        problem: The defect, as the rest of a sentence that begins with the field.
+        got: The wrong value. The sentence describes it shortly.
         expected: The values that are allowed.
-        hint: What the user can do next.
+        hint: The next step for the user.
     """
 
     def __init__(
@@ -69,49 +69,58 @@ def _unpickle(kind: type[StructuredError], args: tuple[Any, ...], parts: dict[st
 
 
 class InputError(StructuredError, ValueError):
-    """A value or an object that the user gave cannot be used."""
+    """An error about a value or an object of the user that cannot be used."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped before its end; the message says where, and how to resume it."""
+    """The interruption of a run before its end. The message has the directory and the command to resume it."""
 
 
 class RunWarning(UserWarning):
-    """A run can continue, but is probably not what the user wants; the message says why in one sentence."""
+    """A warning about a run that can continue, but is probably not intended.
+
+    The message has the reason in one sentence.
+    """
 
 
 class RunFailed(StructuredError):
-    """The run cannot continue."""
+    """An error after which the run cannot continue."""
 
 
 class Unwritable(RunFailed):
-    """The run directory cannot be written, as when the disk is full. Its last checkpoint is intact."""
+    """An error about a run directory that cannot be written, as when the disk is full.
+
+    Its last checkpoint is intact.
+    """
 
 
 class Uncuttable(InputError):
-    """A model has nothing that can be cut or masked, and the method needs that."""
+    """An error about a model without parts that can be cut or masked, if the method needs them."""
 
 
 class ShardDied(StructuredError):
-    """A server shard is gone, and its parameters with it. The run resumes from its last checkpoint."""
+    """The loss of a server shard with its parameters. The run resumes from its last checkpoint."""
 
 
 class Damaged(StructuredError):
-    """A checkpoint is not what was written."""
+    """An error about a checkpoint that differs from the written one."""
 
 
 class Inconsistent(StructuredError):
-    """A run contradicts its rules. The field is the file, with the line; `got` is its value, `expected` the rules'."""
+    """A contradiction between a run and its rules.
+
+    The field is the file, with the line. `got` is its value, `expected` the value by the rules.
+    """
 
 
 class PromiseBroken(StructuredError):
-    """A component does not keep the promises that runs rely on. The field is the component."""
+    """An error about a component that breaks the promises that runs rely on. The field is the component."""
 
 
 class CallbackRaised(Exception):
-    """A callback raised `error`, which the user gets to see once the run is saved.
+    """The exception `error` of a callback, which the user sees after the run is saved.
 
-    None where that is known in the user's process alone.
+    `error` is None if only the user's process has it.
     """
 
     def __init__(self, error: Exception | SystemExit | None) -> None:
@@ -121,7 +130,7 @@ class CallbackRaised(Exception):
 
 @contextmanager
 def staying() -> Iterator[None]:
-    """Within, a client's code that calls `sys.exit` ends its task alone, and not the process; RuntimeError says so."""
+    """Convert `sys.exit` of a client's code in the block to a RuntimeError, so that only its task ends."""
     try:
         yield
     except SystemExit as error:
@@ -129,7 +138,14 @@ def staying() -> Iterator[None]:
 
 
 def without_effect(field: str, value: object, beside: str, remedy: str = "leave it out") -> InputError:
-    """Return the error about a field that has no effect `beside` something."""
+    """Return the error about a field that has no effect.
+
+    Args:
+        field: The field.
+        value: Its value.
+        beside: The reason why it has no effect.
+        remedy: The next step for the user.
+    """
     return InputError(field, f"it has no effect with {beside}", got=value, hint=remedy)
 
 
@@ -152,7 +168,7 @@ def _plain(name: str) -> str:
 
 
 def located(error: Exception, place: str) -> InputError:
-    """Return an error of user code or data with its place: the data set, file or client, which only the caller knows.
+    """Return an error of user code or data with its place: the data set, file or client.
 
     The place comes before the field of an InputError, and is the field of any other error.
     """
@@ -163,14 +179,14 @@ def located(error: Exception, place: str) -> InputError:
 
 
 def plain_text(value: object) -> str:
-    """Return a value as the command line takes it: the items of a list, a number without trailing zeros, or text."""
+    """Return a value in the form of the command line: the items of a list, a number without trailing zeros, or text."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def short_text(value: object) -> str:
-    """Return a description that fits into a sentence: `repr` of short plain values, and else what the value is."""
+    """Return a description that fits into a sentence: `repr` of short plain values, or else the type."""
     if isinstance(value, str | bytes):
         return _cut(repr(value))
     if isinstance(value, PurePath):
@@ -199,7 +215,7 @@ def _array_text(value: Any) -> str:
 
 
 def _collection_text(value: Any) -> str:
-    """Show a collection whose items are short and plain; count the items of any other."""
+    """Return a short collection of plain items as it is, and the number of items of any other."""
     if len(value) <= MAX_CHARACTERS and all(map(_is_plain, value)):
         items = value.values() if isinstance(value, Mapping) else ()
         text = repr(value) if all(map(_is_plain, items)) else ""
@@ -213,7 +229,7 @@ def _collection_text(value: Any) -> str:
 
 
 def _is_plain(item: object) -> bool:
-    """Return True for what `repr` shows in a few characters: numbers, text, and short collections of these."""
+    """Return True for values with a short `repr`: numbers, text, and short collections of these."""
     if isinstance(item, list | tuple):
         return len(item) <= MAX_CHARACTERS and all(map(_is_plain, item))
     return isinstance(item, str | bytes | bool | int | float | complex | None)

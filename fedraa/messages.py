@@ -1,4 +1,4 @@
-"""What passes between server, loop and workers: frozen headers around flat float32 buffers."""
+"""Messages between server, loop and workers: frozen headers around flat float32 buffers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,19 +10,19 @@ import numpy.typing as npt
 Vector = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
 State = dict[str, Any]
-"""What a stateful object is made of: a nested dict (string keys) and lists of JSON values and numpy arrays.
+"""The state of an object: a nested dict (string keys) and lists of JSON values and numpy arrays.
 
-`state()` gives it, `restore(state)` takes it back. What comes back from a file is equal to what went in but for
-tuples, which come back as lists, and NumPy scalars, which come back as Python's. An array that is in a state
-several times is written once and comes back as one array.
+`state()` returns it, `restore(state)` takes it. A state that was read from a file equals the written one, except that
+tuples become lists, and NumPy scalars become Python's. An array that is in a state several times is written once and
+read as one array.
 """
-# Begins the names of the buffers that a task and its update carry for the local optimizer.
+# The prefix of the names of buffers that a task and its update carry for the local optimizer.
 EXTRA_PREFIX = "optimizer_"
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class SharedBuffer:
-    """The buffer [k] of tasks that carry the same: this object tells an executor so, which sends it but once."""
+    """The buffer [k] that several tasks share. An executor recognises the object and sends it only once."""
 
     values: Vector
 
@@ -33,14 +33,14 @@ class SharedBuffer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RemoteBuffer:
-    """The buffer [size] of a submodel whose values are elsewhere; whoever keeps them says in a subclass where."""
+    """The buffer [size] of a submodel with values in another process. A subclass holds their place."""
 
     size: int
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MadeBuffer:
-    """A buffer that is made when its values are asked for, from what stays as it is while its task is out."""
+    """A buffer that is made on access, from values that do not change while its task is in flight."""
 
     make: Callable[[], Vector]
 
@@ -50,7 +50,13 @@ Extra = Vector | SharedBuffer | MadeBuffer
 
 
 class ExtraBuffers(NamedTuple):
-    """Buffers that a protocol moves besides the submodel: of what is trained, and `up_whole` of the whole part."""
+    """The buffers that a protocol moves besides the submodel.
+
+    Attributes:
+        down: Buffers sent to the client, each as large as the trained part.
+        up: Buffers sent to the server, each as large as the trained part.
+        up_whole: Buffers sent to the server, each as large as the whole submodel.
+    """
 
     down: int = 0
     up: int = 0
@@ -59,12 +65,16 @@ class ExtraBuffers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What those who were given a trained buffer [k] piece by piece say of it; `push` is what they know it by.
+    """The result of checking a trained buffer [k], or a piece of it, by a process that received it.
 
-    `wrong` is its type or shape if that is not what was asked for, `bad` how many of its values are not finite;
-    `squared` is the squared norm of its difference from what was sent, and `squared_sent` that of what was sent, if
-    they measure it. `largest` is the largest of its values by size, or 0 if all are so small that none can be wrong;
-    `sent` is that of what was sent where there may be something wrong, else 0.
+    Attributes:
+        push: The id of the push.
+        wrong: The type or shape if it is not the expected one.
+        bad: The number of values that are not finite.
+        squared: The squared norm of the difference from the sent buffer, if it is measured.
+        squared_sent: The squared norm of the sent buffer, if it is measured.
+        largest: The largest absolute value, 0 if all values are too small to be wrong.
+        sent: The largest absolute value of the sent buffer, if a value may be wrong; else 0.
     """
 
     push: str
@@ -78,15 +88,19 @@ class Receipt:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Task:
-    """One piece of local training for one client.
+    """The local training of one client from one dispatch to its update.
 
-    `buffer` [k] is that of the submodel as cut at dispatch; its shape is told by `widths` (kept units per width
-    group), so a worker needs no index sets. `turn` counts the client's earlier tasks and seeds its minibatches.
-    `cost` is the modelled duration on the run's clock. `mask` [k] (True = trained) is for methods defined
-    element-wise. `extras` are further buffers that a local term needs (a control variate, a server momentum).
-    `bytes_up` is what the answer is billed. `steps` minibatches are taken, the first of them the client's `first`-th of
-    all its tasks; without `steps` the solver says how many, and they begin anew. `asks` names the further buffers that
-    the answer must have.
+    Attributes:
+        turn: Number of the client's earlier tasks, which seeds its minibatches.
+        widths: Kept units per width group. They determine the submodel's shapes, so a worker needs no index sets.
+        buffer: The submodel's parameters [k] at dispatch.
+        cost: The modelled duration on the run's clock.
+        mask: True for trained parameters [k], for methods that are defined element-wise.
+        extras: Further buffers that a local term needs, such as a control variate or a server momentum.
+        bytes_up: The traffic of the update.
+        steps: Number of minibatches. None: the solver decides, and data passes begin again with every task.
+        first: The number of the first minibatch among those of all tasks of the client.
+        asks: Names of further buffers that the update must hold.
     """
 
     id: int
@@ -108,23 +122,23 @@ class Task:
 
     @property
     def size(self) -> int:
-        """How many parameters the submodel has, wherever their values are."""
+        """The number of parameters of the submodel, in any process."""
         return self.buffer.size
 
     @property
     def nbytes(self) -> int:
-        """Of the submodel's parameters."""
+        """The bytes of the submodel's parameters."""
         return self.size * np.dtype(np.float32).itemsize
 
     @property
     def params(self) -> Vector:
-        """The values of the buffer [k]; TypeError if they are elsewhere."""
+        """The values of the buffer [k]; TypeError if they are in another process."""
         if isinstance(self.buffer, RemoteBuffer):
             raise TypeError(f"the buffer of task {self.id} is elsewhere; whoever keeps it has its values")
         return values_of(self.buffer)
 
     def extra(self, name: str) -> Vector:
-        """The values of a further buffer."""
+        """Return the values of a further buffer."""
         return values_of(self.extras[name])
 
 
@@ -136,10 +150,13 @@ def values_of(buffer: Extra) -> Vector:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Update:
-    """What a client pushes back: the trained buffer [k] and how it came about.
+    """A client update: the trained buffer [k] and facts about the training.
 
-    `steps` local steps were taken at a mean training loss `loss`; `seconds` is the worker's own time. With a `receipt`
-    the buffer is where that is from, and `params` is empty.
+    Attributes:
+        steps: Number of local steps.
+        loss: Mean training loss.
+        seconds: The worker's real time.
+        receipt: The check of the buffer. With it the buffer stays in the receipt's process, and `params` is empty.
     """
 
     task: int
@@ -156,10 +173,11 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A task that came to no result; `what` happened on `worker`. The loop decides what follows.
+    """A failed task; `what` happened on `worker`. The loop decides the next action.
 
-    `task` is None if the worker had none: it was starting, or evaluating. `worker` is None if no worker is known
-    to be at fault. `of_client`: training itself raised, or its answer was refused, while the worker is well.
+    `task` is None if the worker had none, because it was starting or evaluating. `worker` is None if no worker is known
+    to have failed. `of_client` is True if training itself raised an error, or its update was refused, on a healthy
+    worker.
     """
 
     task: int | None
@@ -170,10 +188,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The full model on the test set: its figures by name, in the order of the columns of evals.csv.
+    """The metrics of the full model on the test set, by name, in the order of the columns of evals.csv.
 
-    `seconds` is the worker's own time. `clients` has the results of some clients, if these are asked for: their numbers
-    as `client`, their `test_samples`, and a column for each figure, NaN for a client without test samples.
+    `seconds` is the worker's real time. `clients` has the results of some clients, if they are requested: their numbers
+    as `client`, their `test_samples`, and a column for each metric, NaN for a client without test samples.
     """
 
     figures: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""Opening of files that a user names. OSError for anything else, such as a named pipe, which may never have data."""
+"""Functions that open the files of a user. They raise OSError for others, such as a named pipe without data."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Every random stream is a pure function of (seed, name, index): nothing to save, nothing to restore."""
+"""Random streams as pure functions of (seed, name, index), without state to save or restore."""
 
 import hashlib
 from collections.abc import Iterable
@@ -10,16 +10,16 @@ WORD = 2**32
 
 
 def generator(seed: int, stream: str, *index: int) -> np.random.Generator:
-    """The generator of one draw, e.g. `generator(0, "jitter", client, turn)`.
+    """Return the generator of one draw, such as `generator(0, "jitter", client, turn)`.
 
-    Streams are independent of each other and of the order in which they are asked for, so a run may be
-    resumed, replayed or spread over processes without carrying generator states along.
+    Streams are independent of each other and of the order of calls. A run may therefore be resumed, replayed or spread
+    over processes without saved generator states.
     """
     return np.random.Generator(np.random.PCG64(_seed_sequence(seed, stream, index)))
 
 
 def torch_seed(seed: int, stream: str, *index: int) -> int:
-    """A 63-bit seed for torch's own generator, of the same streams."""
+    """Return a 63-bit seed for torch's generator, from the same streams."""
     words = _seed_sequence(seed, stream, index).generate_state(2, np.uint32)
     return (int(words[0]) << 31) ^ int(words[1])
 
@@ -27,7 +27,7 @@ def torch_seed(seed: int, stream: str, *index: int) -> int:
 def _seed_sequence(seed: int, stream: str, index: Iterable[int]) -> np.random.SeedSequence:
     """Return `SeedSequence([seed, key of the stream, *index])`.
 
-    NumPy needs less than half the time if it gets the words of 32 bits into which it splits these numbers.
+    The numbers are passed as words of 32 bits, into which NumPy would split them. This takes less than half the time.
     """
     words = [*_prefix(seed, stream)]
     for number in index:

@@ -1,4 +1,4 @@
-"""What is being done, shown where it takes long: on a line that a terminal wipes again, elsewhere as log lines."""
+"""Display of long work: on a line that a terminal wipes again, elsewhere as log lines."""
 
 import logging
 import sys
@@ -12,14 +12,15 @@ from typing import Self
 from rich.console import Console
 from rich.status import Status
 
-PATIENCE = 2.0  # seconds that nothing need be said
+# Seconds before anything is displayed.
+PATIENCE = 2.0
 SILENCE_S = 30.0
 
 logger = logging.getLogger("fedraa")
 
 
 class _Lines(logging.Handler):
-    """Prints records as plain lines: warnings to stderr, the others to stdout if `to_stdout`."""
+    """A printer of log records as plain lines: warnings to stderr, the others to stdout if `to_stdout`."""
 
     def __init__(self, *, to_stdout: bool) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ class _Lines(logging.Handler):
 
 
 class _Printing:
-    """Whether lines are printed now: for how many runs, and by which handler."""
+    """The handler that prints lines now, if any, and the number of runs that use it."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -49,7 +50,7 @@ _printing = _Printing()
 
 @contextmanager
 def printed_log(*, to_stdout: bool = False) -> Iterator[None]:
-    """Print the records of the logger `fedraa` meanwhile, unless the program has configured handlers itself.
+    """Print the records of the logger `fedraa` in the block, unless the program has configured handlers.
 
     Records below a level that the program has set for the logger are not printed.
     """
@@ -72,7 +73,10 @@ def printed_log(*, to_stdout: bool = False) -> Iterator[None]:
 
 
 class Heartbeat:
-    """Logs lines with the seconds since `began`, and after `SILENCE_S` without one what `doing` returns."""
+    """A logger of lines with the seconds since `began`.
+
+    After `SILENCE_S` without a line it logs the result of `doing`.
+    """
 
     def __init__(self, doing: Callable[[], str], began: float | None = None) -> None:
         now = time.monotonic()
@@ -95,9 +99,9 @@ class Heartbeat:
 
 
 class Waiting:
-    """Shows what is being done once all of it has taken `patience` seconds, until it is over.
+    """A display of the current work, after all of it has taken `patience` seconds, until `over`.
 
-    A terminal has it on a line that is wiped again. With `logged` and no terminal it is logged every `SILENCE_S`.
+    A terminal shows it on a line that is wiped again. With `logged` and no terminal, it is logged every `SILENCE_S`.
     """
 
     def __init__(self, patience: float = PATIENCE, *, logged: bool = False) -> None:
@@ -109,14 +113,14 @@ class Waiting:
         self._heartbeat = Heartbeat(lambda: self._doing) if logged and not is_shown() else None
 
     def say(self, doing: str) -> None:
-        """Set what is being done from now on."""
+        """Set the description of the current work."""
         with self._lock:
             self._doing = doing
             if self._status is not None:
                 self._status.update(doing)
 
     def over(self) -> None:
-        """Wipe the line: there is nothing to wait for any more."""
+        """Wipe the line when the work is done."""
         self._timer.cancel()
         if self._heartbeat is not None:
             self._heartbeat.close()
@@ -143,6 +147,6 @@ class Waiting:
 
 
 def is_shown() -> bool:
-    """Return True in a terminal or a notebook, where a line can be updated."""
+    """Return True in a terminal or a notebook, in which a line can be updated."""
     console = Console()
     return console.is_terminal or console.is_jupyter

@@ -1,4 +1,4 @@
-"""Who trains what next: decisions over costs, the counts of past updates and how training goes."""
+"""Schedulers: they choose the fragment that a client trains next, from costs, past updates and training losses."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

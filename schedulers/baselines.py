@@ -1,4 +1,4 @@
-"""The schedulers that Gre-RAA is compared with (Fed-RAA, section 6): none of them keeps to the delay bound."""
+"""The schedulers that Fed-RAA compares with Gre-RAA (section 6). They ignore the delay bound."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from schedulers.protocol import Costs, Ints, Scheduler, View
 
 @dataclass
 class Random(Scheduler):
-    """Uniform over all fragments that the device can hold, whatever they cost (Random Fed-RAA)."""
+    """A uniform draw from all fragments that the device can hold, at any cost (Random Fed-RAA)."""
 
     bounded: ClassVar[bool] = False
 
@@ -22,7 +22,7 @@ class Random(Scheduler):
 
 @dataclass
 class MinimumPriority(Scheduler):
-    """The least updated of all fragments (MP-RAA): Gre-RAA without a bound."""
+    """The least updated of all fragments that the device can hold (MP-RAA): Gre-RAA without a bound."""
 
     bounded: ClassVar[bool] = False
 
@@ -32,7 +32,7 @@ class MinimumPriority(Scheduler):
 
 @dataclass
 class Offline(Scheduler):
-    """The fixed optimal assignment; a client that owns several fragments cycles through them."""
+    """The fixed optimal assignment. A client that owns several fragments trains them in turn."""
 
     bounded: ClassVar[bool] = False
 
@@ -44,9 +44,10 @@ class Offline(Scheduler):
         return int(owned[view.turn % len(owned)])
 
     def state(self) -> dict[str, Any]:
-        return {}  # what it keeps follows from the costs
+        # The owned fragments follow from the costs, so a checkpoint does not hold them.
+        return {}
 
 
 def _holdable(view: View) -> Ints:
-    """The fragments that the device can hold at all: those of finite cost."""
+    """Return the fragments that the device can hold: those of finite cost."""
     return np.flatnonzero(np.isfinite(view.costs))

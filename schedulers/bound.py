@@ -1,7 +1,7 @@
 """The offline optimal assignment of fragments to clients, and the delay bound that follows from it.
 
-Source: Fed-RAA, Theorem 2. The paper's sets {(j-1)floor(N/M)+1, ...} drop clients when M does not divide N;
-its proof uses ceil(nM/N), which is what is done here.
+Source: Fed-RAA, Theorem 2. The paper's sets {(j-1)floor(N/M)+1, ...} drop clients when M does not divide N. Its proof
+uses ceil(nM/N), and so does this module.
 """
 
 import numpy as np
@@ -10,11 +10,14 @@ from schedulers.protocol import Costs, Ints
 
 
 def offline_sets(costs: Costs) -> list[Ints]:
-    """The fragments that each client owns under the offline assignment.
+    """Return the fragments that each client owns under the offline assignment.
 
-    `costs` is c[n, j], clients by fragments. Clients sorted from fast to slow take fragments sorted from
-    large to small: the n-th client (from 1) takes fragment ceil(nM/N). With fewer clients than fragments a
-    client owns the run of fragments up to its own, so that none is left without a worker.
+    Clients are sorted from fast to slow, fragments from large to small. The n-th client (from 1) takes fragment
+    ceil(nM/N). With fewer clients than fragments, it also owns the fragments after the last one of its predecessor, so
+    that every fragment has a client.
+
+    Args:
+        costs: The costs c[n, j] [N, M], clients by fragments.
     """
     fast_first, large_first, starts, ends = _order(costs)
     sets: list[Ints] = [np.empty(0, np.int64)] * len(costs)
@@ -24,10 +27,10 @@ def offline_sets(costs: Costs) -> list[Ints]:
 
 
 def delay_bound(costs: Costs) -> float:
-    """K* = max over clients n of c[n, ceil(nM/N)]: the longest task of the offline assignment.
+    """Return K* = max over clients n of c[n, ceil(nM/N)], the longest task of the offline assignment.
 
-    Gre-RAA with this bound gives every client a feasible fragment and every fragment a worker. A cost may be
-    infinite: the device cannot hold that fragment; its owner then counts with its cheapest one instead.
+    Gre-RAA with this bound gives every client a feasible fragment and every fragment a client. A cost is infinite if
+    the device cannot hold the fragment. If a client owns such a fragment, its cheapest fragment counts instead.
     """
     fast_first, large_first, starts, ends = _order(costs)
     place = np.arange(costs.shape[1])
@@ -37,7 +40,10 @@ def delay_bound(costs: Costs) -> float:
 
 
 def _order(costs: Costs) -> tuple[Ints, Ints, Ints, Ints]:
-    """Clients from fast to slow, fragments from large to small, and which run of the latter each client owns."""
+    """Return the order of the clients and of the fragments, and the start and end of each client's run of fragments.
+
+    Clients are sorted from fast to slow, fragments from large to small.
+    """
     clients, fragments = costs.shape
     held = np.where(np.isfinite(costs), costs, 2 * costs.max(where=np.isfinite(costs), initial=0.0))
     fast_first = np.argsort(held.sum(axis=1), kind="stable")

@@ -8,10 +8,15 @@ from schedulers.protocol import Ints, Scheduler, View
 
 
 def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> int:
-    """Argmin of q over the candidates, ties uniformly at random.
+    """Return a candidate with the fewest updates. Ties are broken uniformly at random.
 
-    The paper's pseudocode keeps the first strictly smaller q from a random start, which is not uniform; its
-    text says random, and that is what is done.
+    The paper's pseudocode keeps the first strictly smaller count from a random start, which is not uniform. The text of
+    the paper demands random ties, and this function follows the text.
+
+    Args:
+        candidates: Fragments.
+        counts: Updates of each fragment [M].
+        rng: The source of randomness.
     """
     updates = counts[candidates]
     least = candidates[updates == updates.min()]
@@ -20,7 +25,7 @@ def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> i
 
 @dataclass
 class GreRAA(Scheduler):
-    """Greedy: among the fragments within the delay bound, the least updated one."""
+    """The scheduler Gre-RAA: the least updated fragment within the delay bound."""
 
     def choose(self, view: View, rng: np.random.Generator) -> int:
         return least_updated(view.feasible, view.counts, rng)

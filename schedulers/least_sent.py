@@ -1,4 +1,7 @@
-"""The fragment least often sent: what is on its way counts, so that clients that come at once spread out."""
+"""Least-sent: choose the fragment that was sent least often.
+
+Tasks in flight count, so concurrent clients spread out.
+"""
 
 from dataclasses import dataclass
 
@@ -10,9 +13,10 @@ from schedulers.protocol import Scheduler, View
 
 @dataclass
 class LeastSent(Scheduler):
-    """Among the fragments within the delay bound, the one that the fewest tasks were given out for; ties at random.
+    """The fragment within the delay bound for which the fewest tasks were sent; ties at random.
 
-    Gre-RAA counts what came back: until the first update of a fragment arrives, many clients are given the same one.
+    Gre-RAA counts applied updates. Until the first update of a fragment arrives, it gives many clients the same
+    fragment.
     """
 
     def choose(self, view: View, rng: np.random.Generator) -> int:

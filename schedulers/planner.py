@@ -1,4 +1,4 @@
-"""A scheduler at work: the costs and the bound that it decides by, and what is wrong with a decision."""
+"""Run a scheduler: hold its costs and delay bound, and check its choices."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ TOLERANCE = 0.01
 
 
 def _to_look_at(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same array, through which nobody can change it."""
+    """Return a read-only view of the array."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -24,7 +24,7 @@ def _to_look_at(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(eq=False)
 class Standing:
-    """How the fragments stand, one entry each [M]: the arrays of a View, kept up to date by a server."""
+    """The statistics of the fragments, one entry each [M]: the arrays of a View, which the server keeps up to date."""
 
     counts: Ints
     sent: Ints
@@ -38,14 +38,21 @@ class Standing:
 
 
 def once(counts: Ints, before: Ints) -> None:
-    """A round is over, in place: `counts` are one more than `before` where they had risen, and so is `before`."""
+    """Close a round: a fragment that was trained in it gets one update, however many clients trained it.
+
+    Both arrays change in place.
+
+    Args:
+        counts: Updates of each fragment [M], in which each task of the round counts.
+        before: Updates of each fragment [M] before the round.
+    """
     counts[:] = before + (counts > before)
     before[:] = counts
 
 
 @dataclass(eq=False)
 class Planner:
-    """Asks `scheduler` with all that a View holds; `bound` is K, planned from the costs if none is given."""
+    """A scheduler with the costs and the delay bound K by which it decides."""
 
     scheduler: Scheduler
     costs: Costs = field(init=False)
@@ -57,24 +64,36 @@ class Planner:
         self.scheduler.plan(self.costs, self.bound)
 
     def feasible(self, client: int) -> Ints:
-        """The fragments whose cost for this client is within the delay bound, ascending."""
+        """Return the client's fragments within the delay bound, ascending."""
         costs = self.costs[client]
         return np.flatnonzero((costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(costs))
 
     def of(self, clients: Ints) -> "Planner":
-        """For these clients alone, with the same bound, in a new copy of the scheduler."""
+        """Return a planner for these clients only, with the same bound and a new copy of the scheduler."""
         few = Planner(deepcopy(self.scheduler))
         few.plan(self.costs[clients], self.bound)
         return few
 
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """Whether a fragment is feasible for a client [N, M]."""
+        """Return a mask [N, M]: True if the fragment is feasible for the client."""
         return np.asarray((self.costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(self.costs))
 
     def choose(
         self, client: int, turn: int, now: float, feasible: Ints, standing: Standing, rng: np.random.Generator
     ) -> int:
-        """The scheduler's fragment for the client; ValueError for one that it cannot train."""
+        """Return the fragment that the scheduler chooses for the client.
+
+        Args:
+            client: The idle client, from 0.
+            turn: Number of tasks that the client had before.
+            now: Time on the run's clock, in time units.
+            feasible: The client's fragments within the delay bound.
+            standing: Statistics of the fragments.
+            rng: The source of randomness.
+
+        Raises:
+            ValueError: The choice is no fragment, or one that the device cannot hold.
+        """
         view = View(
             client,
             turn,

@@ -21,14 +21,14 @@ class View:
         client: The idle client, from 0.
         turn: Number of tasks that the client had before.
         now: Time on the run's clock, in time units.
-        feasible: Fragments whose cost is within the delay bound, ascending; at most M.
-        costs: Modelled duration of a task of this client on each fragment, in time units; infinite if the client cannot
+        feasible: Fragments within the delay bound, ascending; at most M.
+        costs: Modelled duration of a task of this client on each fragment, in time units, infinite if the client cannot
             hold the fragment.
         bound: The delay bound K, in time units.
         counts: Applied updates of each fragment, q(j).
         sent: Tasks of each fragment that were sent, including tasks in flight and without dropped tasks.
-        staleness: Staleness of the last applied update of each fragment; 0 before the first one.
-        losses: Mean training loss of the last applied update of each fragment; infinite before the first one.
+        staleness: Staleness of the last applied update of each fragment, 0 before the first one.
+        losses: Mean training loss of the last applied update of each fragment, infinite before the first one.
     """
 
     client: int
@@ -44,25 +44,31 @@ class View:
 
 
 class Scheduler(ABC):
-    """Picks a fragment for each idle client. An own one needs `choose` alone:
+    """The choice of a fragment for each idle client. A custom scheduler defines `choose`:
 
         class HighestLoss(Scheduler):
             def choose(self, view, rng):
                 return max(view.feasible, key=view.losses.__getitem__)
 
-    Whatever it keeps in its attributes is saved with checkpoints and comes back on resume, through `state` and
-    `restore`; override these for what is neither numbers, text, lists, dicts with text keys nor NumPy arrays.
-    `bounded`: it chooses among `view.feasible`, so that a run in which that is empty for a client is refused.
+    A checkpoint holds all attributes of the object, through `state` and `restore`. Override both for attributes other
+    than numbers, text, lists, dicts with text keys and NumPy arrays.
+
+    Attributes:
+        bounded: True if the scheduler chooses from `view.feasible` only. A run in which a client has no feasible
+            fragment is then refused.
     """
 
     bounded: ClassVar[bool] = True
 
     @abstractmethod
     def choose(self, view: View, rng: np.random.Generator) -> int:
-        """The fragment, 0 to M - 1, one that the client can hold. All that is random comes from `rng`."""
+        """Return the fragment, from 0 to M - 1, which the client can hold. Draw random numbers only from `rng`."""
 
     def plan(self, costs: Costs, bound: float) -> None:
-        """The costs c[n, j], of shape [N, M], and the delay bound: before the first choice, and when learned anew."""
+        """Prepare for these costs c[n, j] [N, M] and this delay bound.
+
+        The server calls it before the first choice, and again when it has learned new costs.
+        """
 
     def state(self) -> dict[str, Any]:
         return dict(vars(self))

@@ -11,7 +11,7 @@ _MESSAGE = re.compile(r"(?P<field>[a-z_]+): (?P<problem>.+)")
 
 @contextmanager
 def calling(where: str, part: object) -> Iterator[None]:
-    """Within, an error that the component raises becomes an InputError about the field `where`."""
+    """Convert an error of the component in the block to an InputError about the field `where`."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -23,9 +23,9 @@ def calling(where: str, part: object) -> Iterator[None]:
 
 
 def as_structured(error: BaseException) -> StructuredError | None:
-    """Return a structured error itself, or the one that a ValueError with the message `field: problem` means.
+    """Return a structured error itself, or convert a ValueError with the message `field: problem`; None for others.
 
-    The package schedulers raises such errors, because it does not import fedraa. None for any other error.
+    The package schedulers raises such ValueErrors, because it does not import fedraa.
     """
     if isinstance(error, StructuredError):
         return error

@@ -8,7 +8,14 @@ from fedraa.errors import InputError, closest
 
 
 def unknown_component(field: str, name: str, names: Collection[str], hint: str = "") -> InputError:
-    """Return the error about a name that no component of the field has. The default hint is the closest name."""
+    """Return the error about a name that no component of the field has.
+
+    Args:
+        field: The field that takes the component.
+        name: The unknown name.
+        names: The names of the components.
+        hint: The next step for the user. The default is the closest name.
+    """
     close = closest(name, names)
     if not hint and close:
         hint = f"did you mean {close}?"
@@ -16,7 +23,7 @@ def unknown_component(field: str, name: str, names: Collection[str], hint: str =
 
 
 def names_text(names: Collection[str]) -> str:
-    """Return the components that a field takes: those with a name, and custom ones."""
+    """Return the components that a field takes: the named ones, and custom ones."""
     custom = "a custom one as package.module:Name"
     return f"{', '.join(names)}, or {custom}" if names else custom
 
@@ -24,14 +31,14 @@ def names_text(names: Collection[str]) -> str:
 def argument_error(
     field: str, make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], given: object
 ) -> InputError | None:
-    """Return the error about the values that a component is made with, or None if its signature takes them.
+    """Return the error about the arguments of a component, or None if its signature takes them.
 
     Args:
         field: The field that takes the component.
         make: The class or the function that makes it.
-        arguments: The values without a name.
+        arguments: The positional values.
         values: The values by their names.
-        given: The component as the user gave it.
+        given: The component in the form that the user wrote.
     """
     try:
         signature = inspect.signature(make)

@@ -28,7 +28,17 @@ def check_part(part: object, field: str) -> None:
 
 
 def check_arguments(make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], field: str) -> None:
-    """Check the values for a built-in class, before its own checks. Raises InputError about `field.NAME`."""
+    """Check the values for a built-in class, before its own checks.
+
+    Args:
+        make: The class.
+        arguments: The positional values.
+        values: The values by their names.
+        field: The field that takes the component. Errors are about `field.NAME`.
+
+    Raises:
+        InputError: The class does not allow a value.
+    """
     if inspect.isclass(make) and is_ours(make) and is_dataclass(make):
         names = (each.name for each in fields(make) if each.init)
         convert_numbers(dict(zip(names, arguments, strict=False)) | dict(values), make, field)

@@ -1,4 +1,4 @@
-"""Import paths, `package.module:Name`, and which of them may be followed."""
+"""Import paths, `package.module:Name`, and the restriction of imports to some of them."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ from fedraa.components.calls import one_line
 from fedraa.errors import InputError
 
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.<>]*")
-# The import paths that are followed; None is all of them.
+# The import paths that may be imported; None allows all of them.
 _importable: ContextVar[Collection[str] | None] = ContextVar("_importable", default=None)
 
 
@@ -24,7 +24,7 @@ def is_path(text: str) -> bool:
 
 @contextmanager
 def importing_only(paths: Collection[str]) -> Iterator[None]:
-    """Within, raise InputError for any other import path, so that only the code that the user named is run."""
+    """Raise InputError in the block for any other import path, so that only code that the user named is run."""
     token = _importable.set(paths)
     try:
         yield
@@ -33,7 +33,7 @@ def importing_only(paths: Collection[str]) -> Iterator[None]:
 
 
 def imported(where: str, path: str) -> Any:
-    """Return the object at `package.module:Name`; raise InputError about the field `where` if there is none."""
+    """Return the object at `package.module:Name`. Raise InputError about the field `where` if there is none."""
     allowed = _importable.get()
     if allowed is not None and path not in allowed:
         problem = "it is code that would be imported and run"
@@ -51,7 +51,16 @@ def imported(where: str, path: str) -> Any:
 
 
 def imported_module(where: str, module: str, path: str = "") -> ModuleType:
-    """Return a user's module; raise InputError about the field `where`, with the `path` that needs it, if it fails."""
+    """Return a user's module.
+
+    Args:
+        where: The field, for errors.
+        module: The name of the module.
+        path: The import path that needs it, for errors.
+
+    Raises:
+        InputError: The module cannot be imported.
+    """
     try:
         return sys.modules[module] if module == "__main__" else import_module(module)
     except (ImportError, ValueError) as error:

@@ -23,7 +23,7 @@ PLUGIN_PACKAGES = ["fedraa.methods"]
 
 @dataclass(frozen=True)
 class Seam(Generic[T]):
-    """A registry of components: their names, and what any component of this kind must be able to do.
+    """A registry of components: their names, and the methods that every component of this kind must have.
 
     Attributes:
         name: The field of an experiment that takes the component.
@@ -55,7 +55,7 @@ class Seam(Generic[T]):
         return self.registered
 
     def make(self, given: object) -> T:
-        """Return the component that a user gave, in any of the forms; raise InputError if it is none."""
+        """Return the component for a value of the field, in any of the forms. Raise InputError if there is none."""
         if isinstance(given, str):
             return self._checked(self._from_text(given), given)
         if isinstance(given, Mapping):
@@ -67,12 +67,12 @@ class Seam(Generic[T]):
         return self._checked(self._called(given, (), {}, given) if inspect.isclass(given) else given, given)
 
     def own(self, given: object) -> T:
-        """Return a copy that one run may change; raise InputError if the component cannot be copied."""
+        """Return a copy that one run may change. Raise InputError if the component cannot be copied."""
         made = self.make(given)
         try:
             return deepcopy(made)
         except Exception as error:
-            # It has a lock, a file or a generator, which raise errors of any type.
+            # It holds a lock, a file or a generator. Copying these raises errors of any type.
             problem = f"a part of it cannot be copied for a run: {one_line(error)}"
             raise InputError(self.name, problem, got=made, hint="create it on first use") from error
 
@@ -93,7 +93,7 @@ class Seam(Generic[T]):
             parameters = inspect.signature(self.registered[what]).parameters.values()
             return any(parameter.default is inspect.Parameter.empty for parameter in parameters)
         if any(getattr(made, "__name__", "") == what for made in self.registered.values()):
-            # A written configuration has the name of the class.
+            # A written configuration holds the name of the class.
             return False
         return what.partition(":")[0] in self.registered or not is_path(what)
 
@@ -132,14 +132,14 @@ class Seam(Generic[T]):
 
 
 def _named(registered: Mapping[str, Callable[..., T]], name: str) -> Callable[..., T] | None:
-    """Return the component of that name, or of that class name: a configuration on disk has the latter."""
+    """Return the component of that name, or of that class name, which a written configuration holds."""
     by_class = {getattr(component, "__name__", ""): component for component in registered.values()}
     return registered.get(name) or by_class.get(name)
 
 
 @cache
 def load_plugins() -> None:
-    """Import every module of the plug-in packages in alphabetical order; each registers what it defines."""
+    """Import every module of the plug-in packages in alphabetical order. Each module registers its components."""
     for package in PLUGIN_PACKAGES:
         paths = import_module(package).__path__
         for module in sorted(info.name for info in iter_modules(paths, f"{package}.")):

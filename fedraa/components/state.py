@@ -10,7 +10,7 @@ from fedraa.errors import InputError
 
 
 class Stateful:
-    """A component whose attributes are saved with checkpoints and restored on resume.
+    """A component with attributes that checkpoints save and a resumed run restores.
 
     Override both methods if an attribute is not a number, text, a list, a dict with text keys or a NumPy array.
     """
@@ -23,7 +23,7 @@ class Stateful:
 
 
 def saved(part: Any) -> dict[str, Any]:
-    """Return a component's state for a checkpoint; raise InputError if a checkpoint cannot hold it."""
+    """Return a component's state for a checkpoint. Raise InputError if a checkpoint cannot hold it."""
     with calling("state", part):
         state: dict[str, Any] = part.state()
     if not isinstance(state, Mapping):

@@ -1,8 +1,10 @@
-"""A component as text, `Name(field=value)`, and as JSON, and back.
+"""Conversion of components to text, `Name(field=value)`, or JSON, and back.
 
-A component is given as a name (`gre-raa`), with values if it takes some (`polynomial(exponent=0.3)`), as an import path
-(`package.module:Name`, likewise with values), as a mapping (`{"kind": NAME_OR_PATH, field: value, ...}`), or as an
-object: an instance, a class that takes no arguments, or a function if that is enough.
+A component has one of these forms:
+    a name (`gre-raa`), with values if it takes some (`polynomial(exponent=0.3)`)
+    an import path (`package.module:Name`), also with values
+    a mapping (`{"kind": NAME_OR_PATH, field: value, ...}`)
+    an object: an instance, a class that takes no arguments, or a function
 """
 
 import ast
@@ -20,19 +22,19 @@ from fedraa.components.imports import imported, is_path
 from fedraa.errors import InputError
 
 KIND = "kind"
-# The packages whose classes are known by their bare names.
+# Classes of these packages are named without their module.
 OURS = ("fedraa", "schedulers")
 COMPONENT_TEXT = re.compile(r"\s*(?P<what>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*", re.DOTALL)
 
 
 def is_foreign(described: Any) -> bool:
-    """Return True if the description of a component is of one that is not built in."""
+    """Return True if the description is of a component that is not built in."""
     kind = described.get(KIND, "") if isinstance(described, Mapping) else described
     return isinstance(kind, str) and is_path(kind.partition("(")[0].strip())
 
 
 def is_ours(made: object) -> bool:
-    """Return True if a class, a function, or the class of an object is in one of our packages."""
+    """Return True if a class, a function, or the class of an object is in a built-in package."""
     module: str = getattr(made, "__module__", type(made).__module__)
     return module.partition(".")[0] in OURS
 
@@ -60,7 +62,9 @@ def paths_in(written: object) -> list[str]:
 
 
 def describe(part: object) -> Any:
-    """Return a component as JSON, from which `Seam.make` makes its equal: its kind and values, or the JSON that it is.
+    """Return a component as JSON: its kind and values, or a plain value as it is.
+
+    `Seam.make` makes an equal one from it.
 
     The values are the fields of a dataclass, or the attributes that are named like the arguments of `__init__`.
     """
@@ -78,7 +82,7 @@ def describe(part: object) -> Any:
 
 
 def text_of(part: object) -> Any:
-    """Return a component as a flag takes it, `package.module:Name(field=value)`, or as JSON if it holds others."""
+    """Return a component in the form of a flag, `package.module:Name(field=value)`, or as JSON if it holds others."""
     described = describe(part)
     if not isinstance(described, dict) or any(isinstance(value, dict) for value in described.values()):
         return described
@@ -101,7 +105,7 @@ def says(text: str, described: Mapping[str, Any]) -> bool:
 
 
 def values_of(part: object) -> dict[str, Any]:
-    """Return the values that a component was made with and keeps."""
+    """Return the values from which a component was made, as far as it keeps them."""
     if is_dataclass(part):
         return {item.name: getattr(part, item.name) for item in fields(part) if item.init and hasattr(part, item.name)}
     parameters = inspect.signature(type(part).__init__).parameters
@@ -114,7 +118,13 @@ def _default(part: object, name: str) -> object:
 
 
 def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the literals between the brackets of a component's text."""
+    """Return the literals between the brackets of a component's text: positional values, and values by name.
+
+    Args:
+        where: The field, for errors.
+        text: The whole text, for errors.
+        values: The text between the brackets.
+    """
     try:
         call = ast.parse(f"f({values})", mode="eval").body
         assert isinstance(call, ast.Call)
@@ -130,7 +140,13 @@ def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...]
 
 
 def rebuild(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
-    """Return the object that `describe` wrote: a mapping with a kind is one of `kinds` or imported, a list a tuple."""
+    """Return the object that `describe` wrote.
+
+    Args:
+        where: The field, for errors.
+        described: The description. A mapping with a kind becomes one of `kinds` or is imported; a list becomes a tuple.
+        kinds: Classes by name.
+    """
     if isinstance(described, list | tuple):
         return tuple(rebuild(where, item, kinds) for item in described)
     if not isinstance(described, Mapping) or KIND not in described:

@@ -1,1 +1,1 @@
-"""A method as four choices, and the rules about which of them go together."""
+"""Methods as four choices, and the rules about combinations of choices."""

@@ -1,4 +1,4 @@
-"""What must not be crossed: choices that break each other's mathematics."""
+"""Checks of combinations: choices that break each other's mathematics."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
 
 def check_terms(name: str, method: Method) -> None:
-    """Refuses local terms that the server's state does not go with (ALGORITHMS section 6, trap 9)."""
+    """Raise InputError for local terms that the server's state does not allow (ALGORITHMS section 6, trap 9)."""
     local = method.local
     auxiliary = getattr(method.update, "auxiliary", None)
     if local.fresh < 1 and not (auxiliary is not None and auxiliary.momentum):
@@ -50,7 +50,7 @@ def check_terms(name: str, method: Method) -> None:
 
 
 def check_objective(experiment: Experiment, method: Method, objective: Objective) -> None:
-    """Refuses what needs one label per sample, where the objective is another."""
+    """Raise InputError for choices that need one label per sample, if the objective has no such labels."""
     if objective.classifies:
         if experiment.stack > 1 and objective.auxiliary:
             problem = "a model with auxiliary outputs cannot be stacked"
@@ -68,7 +68,7 @@ def check_objective(experiment: Experiment, method: Method, objective: Objective
 
 
 def check_transforms(transforms: Transforms, objective: Objective) -> None:
-    """Refuses what moves parts of samples away from their targets."""
+    """Raise InputError for transforms that move parts of samples away from their targets."""
     moving = [called(part) for part in transforms.parts if part.moves]
     if objective.placed and moving:
         problem = f"{moving[0]} moves parts of a sample, and the targets of {objective.name} stay where they are"
@@ -76,12 +76,12 @@ def check_transforms(transforms: Transforms, objective: Objective) -> None:
 
 
 def can_be_spread(method: Method) -> bool:
-    """Whether the server's parameters can lie on several actors: each takes in its share of an update by itself."""
+    """Return True if several actors can hold the server's parameters, each applying its share of an update."""
     return method.asynchronous and method.update.blends and method.submodel.scheduled
 
 
 def check_shards(experiment: Experiment, method: Method) -> None:
-    """ValueError for more shards than the method can be spread over."""
+    """Raise InputError for more shards than the method can use."""
     name, shards = experiment.method, experiment.server_shards
     if not can_be_spread(method):
         problem = f"the model of {name} cannot be split; only fragments that are mixed in one by one can, as of fed-raa"
@@ -94,7 +94,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     """Return the fields that are set and have no effect on this method, and why.
 
     Args:
-        experiment: The experiment, whose fields are compared with their defaults.
+        experiment: The experiment. Its fields are compared with their defaults.
         method: Its method, with the experiment's flags in place.
     """
     trains_whole = not method.submodel.scheduled and method.submodel.whole
@@ -127,7 +127,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
 
 
 def _is_set(experiment: Experiment, field: str) -> bool:
-    """Return True if the field is not at its default, and no flag that is off."""
+    """Return True if the field is not at its default. A flag that is off does not count."""
     value = getattr(experiment, field)
     return value is not False and value != Experiment.model_fields[field].default
 
@@ -140,6 +140,6 @@ def _masks(policy: SubmodelPolicy) -> bool:
 
 
 def check_effects(experiment: Experiment, method: Method) -> None:
-    """Raise ValueError, one sentence, for a field that is set and has no effect on this method."""
+    """Raise InputError for a field that is set and has no effect on this method."""
     for field, why in fields_without_effect(experiment, method).items():
         raise without_effect(field, text_of(getattr(experiment, field)), why)

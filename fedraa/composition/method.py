@@ -1,4 +1,4 @@
-"""A method: four choices, each an object that does its own work, and how flags replace their values."""
+"""A method: four choices, each an object with its implementation, and the flags that replace their values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -16,7 +16,7 @@ from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.policy import SubmodelPolicy
 from fedraa.submodels.policies.slices import Full
 
-# Which flag replaces which value: the first of the paths that the method has. Whole choices come before their values.
+# The values that each flag replaces: the first of the paths that the method has. Whole choices precede their values.
 FLAGS: dict[str, tuple[str, ...]] = {
     "submodel": ("submodel",),
     "async_rule": ("update",),
@@ -77,8 +77,8 @@ class PaperSettings:
     Attributes:
         source: The section, table or code that states them.
         values: Fields of an experiment.
-        client_fraction: The share of all clients that takes part in a round; None if the paper states none.
-        unstated: What the paper leaves open.
+        client_fraction: The share of all clients that takes part in a round, None if the paper states none.
+        unstated: The settings that the paper leaves open.
     """
 
     source: str
@@ -103,22 +103,22 @@ NO_PAPER = PaperSettings(source="no paper")
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method: four choices, the paper that they come from, and what a user should know.
+    """A method: four choices, the paper that they come from, and advice for users.
 
     Attributes:
-        name: The name under which it is registered; `own` for a method that a user makes.
+        name: The name under which it is registered; `own` for a custom method.
         paper: The paper, with the algorithm.
         formula: The server's step in one line.
         when: The situation in which it is a good choice.
-        note: Where this implementation differs from the paper.
+        note: The differences between this implementation and the paper.
         variant_of: The method of which this one is a baseline or a variant.
         submodel: The part of the model that a client trains.
-        local: How a client trains.
-        update: What the server does with a client's update, or with those of a round.
-        schedule: Which client trains when.
-        paper_settings: The settings of the paper; None if no paper has any.
+        local: The local training of a client.
+        update: The way in which the server applies a client update, or the updates of a round.
+        schedule: The order in which clients train.
+        paper_settings: The settings of the paper, None if no paper has any.
 
-    Raises ValueError for choices that do not go together.
+    Raises ValueError for choices that do not fit together.
     """
 
     paper: str = ""
@@ -159,16 +159,16 @@ class Method:
         return ", ".join(filter(None, [*kept, "mean [d]" if self.schedule.average else ""]))
 
     def choices(self) -> dict[str, object]:
-        """The four, by name."""
+        """Return the four choices by name."""
         return {axis: getattr(self, axis) for axis in AXES}
 
     def described(self) -> dict[str, Any]:
-        """Its choices with all their values, as they are written down."""
+        """Return the choices with all their values, in the form of config.json."""
         return {axis: describe(choice) for axis, choice in self.choices().items()}
 
     @property
     def cuts(self) -> bool:
-        """Whether width groups of the model have to be known: of submodels, or of the layer whose rows labels own."""
+        """True if the method needs width groups: for submodels, or for the output layer, which has a row per label."""
         return self.submodel.cuts or bool(getattr(self.update, "owned_head", False))
 
     @property
@@ -176,14 +176,14 @@ class Method:
         return self.schedule.asynchronous
 
     def replace(self, **flags: Any) -> "Method":
-        """The method with these flags of an experiment in place, `scheduler=...` or `mixing=0.3`.
+        """Return the method with these flags of an experiment in place, such as `scheduler=...` or `mixing=0.3`.
 
-        Raises ValueError for a flag that none of its choices knows.
+        Raises ValueError for a flag that none of its choices has.
         """
         return self.replaced(flags, self.name)
 
     def replaced(self, flags: Mapping[str, Any], name: str) -> "Method":
-        """As `replace`; `name` is what the method is called in sentences."""
+        """Return the method with these flags in place; `name` is the method's name in errors."""
         method = self
         for flag in FLAGS:
             if flag in flags:
@@ -199,12 +199,12 @@ class Method:
         return method
 
     def _instead(self, flag: str, value: object) -> str:
-        """What to do about a flag that the method does not know."""
+        """Return a hint about a flag that the method does not have."""
         steps, other = ("updates", "rounds") if self.asynchronous else ("rounds", "updates")
         return f"{self.name} counts {steps}: --{steps} {value}" if flag == other else "leave it out"
 
     def path(self, flag: str) -> str | None:
-        """Where the value is that the flag replaces; None if the method has no such value."""
+        """Return the path of the value that the flag replaces, or None if the method has no such value."""
         if (flag == "async_rule" and not self.asynchronous) or (flag == "submodel" and self.schedule.scheduled):
             return None
         for path in FLAGS[flag]:

@@ -25,7 +25,7 @@ from fedraa.submodels.policies.policy import Capacities, SubmodelPolicy
 from fedraa.submodels.policies.slices import Full
 
 _registered: dict[str, Method] = {}
-# A method that is read from a configuration consists of objects of these classes and of their subclasses.
+# A method in a configuration consists of objects of these classes and of their subclasses.
 _BASES = (
     *(Method, PaperSettings, Solver, LocalOptimizer, Capacities, SubmodelPolicy),
     *(AsyncRule, RoundUpdate, Aggregator, ServerOptimizer, NoAuxiliary, Schedule),
@@ -43,7 +43,7 @@ def methods() -> Mapping[str, Method]:
     """Return all named methods by family.
 
     Asynchronous methods come first: fragments, then the whole model, then sampled submodels. Methods in rounds follow:
-    the whole model, then submodels. A variant stands behind the method that it varies.
+    the whole model, then submodels. A variant follows its method.
     """
     load_plugins()
     roots = [method for method in _registered.values() if not method.variant_of]
@@ -59,7 +59,7 @@ def _family(method: Method) -> tuple[bool, bool, bool]:
 
 
 def kinds() -> dict[str, Any]:
-    """Return fedraa's component classes by name: those that a configuration may hold."""
+    """Return the component classes that a configuration may hold, by name."""
     load_plugins()
     classes: dict[str, Any] = {}
     waiting = list(_BASES)
@@ -72,7 +72,7 @@ def kinds() -> dict[str, Any]:
 
 
 def find(given: Any) -> Method:
-    """Return a method: by name, import path or crossing `a+b`, as the object that it is, or as it was written down.
+    """Return a method from a name, an import path, a crossing `a+b`, a Method, or its description.
 
     Raises ValueError that lists the names if there is none.
     """

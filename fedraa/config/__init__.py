@@ -1,1 +1,1 @@
-"""What one run is, as values."""
+"""The settings of a run."""

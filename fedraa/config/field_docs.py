@@ -1,4 +1,4 @@
-"""A model's fields in its own documentation, for `help()` and editors: name, type, default and text of each."""
+"""Documentation of a model's fields for `help()` and editors: name, type, default and text of each."""
 
 import inspect
 import textwrap
@@ -6,12 +6,14 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 
-WIDTH = 100  # characters of a line of text
+# Characters of a line of text.
+WIDTH = 100
 
 
 def document(model: type[BaseModel]) -> None:
-    """Adds every field to the docstring and the signature of `model`, whose fields have descriptions."""
-    hints = get_type_hints(model)  # without what pydantic is told besides the type
+    """Add every field to the docstring and the signature of `model`. Its fields must have descriptions."""
+    # The plain types, without the annotations for pydantic.
+    hints = get_type_hints(model)
     parameters, lines = [], ["", "", "Attributes:"]
     for name, field in model.model_fields.items():
         kind = inspect.Parameter.KEYWORD_ONLY
@@ -23,7 +25,7 @@ def document(model: type[BaseModel]) -> None:
 
 
 def _words(hint: Any) -> str:
-    """A type as its source has it."""
+    """Return a type in the form of its source."""
     if get_origin(hint) is Literal:
         return " | ".join(map(repr, get_args(hint)))
     if get_args(hint) and type(None) in get_args(hint):

@@ -21,7 +21,7 @@ from fedraa.config.usual_names import CALLS, meant
 from fedraa.errors import InputError
 from fedraa.reading import content
 
-# The built-in callbacks that users look for among the fields, and how they are given.
+# The built-in callbacks that users look for among the fields, with their correct form.
 CALLBACKS = {
     "csv": "csv(path='evals.csv')",
     "tensorboard": "tensorboard(directory='logs')",
@@ -48,7 +48,7 @@ def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[st
 
 
 def read_toml(path: Path, field: str) -> dict[str, Any]:
-    """Return the content of a TOML file; raise InputError about `field` if it cannot be read."""
+    """Return the content of a TOML file. Raise InputError about `field` if it cannot be read."""
     try:
         return tomllib.loads(content(path).decode())
     except OSError as error:
@@ -64,7 +64,7 @@ def check_names(names: Iterable[str], known: Collection[str], where: str = "") -
     Args:
         names: The names to check.
         known: The names of the experiment's fields.
-        where: The file that has the names, which comes before the field of the error.
+        where: The file that has the names; the error's field begins with it.
     """
     for name in names:
         if name not in known:

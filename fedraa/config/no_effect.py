@@ -1,4 +1,4 @@
-"""Fields that have no effect beside the other fields of an experiment: each is refused, not ignored."""
+"""Fields that have no effect beside other fields of an experiment. They are refused, not ignored."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from fedraa.components.text import KIND
 from fedraa.errors import without_effect
 
-# Datasets that lie in `data_dir`; the others are in a package, in a file of their own name or made by a callable.
+# Datasets in `data_dir`. Other datasets come from a package, a file or a callable.
 _IN_DATA_DIR = ("mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", "agnews")
 _FILES = (".npz", ".csv")
 _FILE_KINDS = ("folder", "csv", "npy", "hf")
@@ -24,7 +24,7 @@ class _Rule:
 
 
 def _takes_other(name: str) -> Callable[[Any], bool]:
-    """Return the condition that the partition is given, and is not the bare `name`."""
+    """Return the condition that the experiment sets a partition other than the bare `name`."""
     return lambda experiment: experiment.partition not in (None, name, {KIND: name})
 
 
@@ -89,7 +89,7 @@ _RULES = (
 def refuse_without_effect(experiment: Any) -> None:
     """Raise InputError for the first field that is set and has no effect beside the others.
 
-    Fields whose effect depends on the method, the data or the model are checked where those are known.
+    If the effect of a field depends on the method, the data or the model, it is checked later.
     """
     for rule in _RULES:
         value = getattr(experiment, rule.field)
@@ -98,6 +98,6 @@ def refuse_without_effect(experiment: Any) -> None:
 
 
 def _reads_data_dir(dataset: str) -> bool:
-    """Return True if the dataset of that name may lie in `data_dir`: a callable takes it, or does not."""
+    """Return True if the dataset may read `data_dir`, which a callable may take."""
     kind = dataset.partition("(")[0].partition(":")[0].strip()
     return not (dataset == "digits" or dataset.endswith(_FILES) or kind in _FILE_KINDS)

@@ -1,4 +1,4 @@
-"""Which processes an experiment asks for: its workers, and the cluster that they are on."""
+"""The processes of an experiment: its workers, and their cluster."""
 
 import os
 
@@ -7,17 +7,17 @@ from fedraa.devices.worker_groups import parse_group
 
 
 def workers(experiment: Experiment) -> int:
-    """The worker actors that an experiment asks for on this machine."""
+    """Return the number of worker actors on this machine."""
     if experiment.resources is not None:
         return sum(parse_group(text).workers for text in experiment.resources)
     return experiment.workers or min(experiment.clients, os.cpu_count() or 1)
 
 
 def cores(experiment: Experiment) -> int:
-    """How many a cluster of our own has to offer: those of this machine, or as many as the workers want."""
+    """Return the number of cores of a new local cluster: those of this machine, or more if the workers need more."""
     return max(os.cpu_count() or 1, workers(experiment) * experiment.threads_per_worker)
 
 
 def cluster_address(experiment: Experiment) -> str | None:
-    """The cluster to attach to; None for one of our own. A job submitted to a cluster finds it in RAY_ADDRESS."""
+    """Return the address of an existing cluster, None for a new local one. A submitted job finds it in RAY_ADDRESS."""
     return experiment.address or (os.environ.get("RAY_ADDRESS") if experiment.engine == "ray" else None)

@@ -1,9 +1,9 @@
-"""What other libraries call the fields of an experiment, to name ours when a user types theirs."""
+"""Names of fields in other libraries, for hints about the fields of an experiment."""
 
 from collections.abc import Collection
 from difflib import get_close_matches
 
-# Similarity, 0 to 1, from which on a misspelt word is taken for another.
+# Similarity, 0 to 1, above which a misspelt word counts as another.
 CLOSE = 0.66
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
@@ -121,7 +121,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "train_batch_size": ("batch_size",),
     "wd": ("weight_decay",),
 }
-"""Fields by the name that others have for them, in the order in which they are suggested."""
+"""Fields by their names in other libraries, in the order in which they are suggested."""
 
 USUAL_COMMANDS: dict[str, tuple[str, ...]] = {
     "benchmark": ("compare",),
@@ -137,7 +137,7 @@ USUAL_COMMANDS: dict[str, tuple[str, ...]] = {
     "train": ("run",),
     "ui": ("board",),
 }
-"""Commands by the name that others have for them."""
+"""Commands by their names in other libraries."""
 
 LR_SCHEDULES: dict[str, str] = {
     "constant": "constant",
@@ -146,14 +146,14 @@ LR_SCHEDULES: dict[str, str] = {
     "step": "steps:150,250:0.1",
     "steps": "steps:150,250:0.1",
 }
-"""Values of `lr_schedule` by the names that users give to a `scheduler` of the learning rate."""
+"""Values of `lr_schedule` by the names that users pass to a `scheduler` of the learning rate."""
 
 CALLS = ("check", "compare", "replay", "report", "resume", "tune")
 """Functions and commands that users look for among the fields."""
 
 
 def value_hint(field: str, word: str) -> str:
-    """Return a question about the other field that the user may mean by this value, or nothing."""
+    """Return a question about the other field that the user may mean by this value, or an empty text."""
     schedule = LR_SCHEDULES.get(word.lower())
     if field == "scheduler" and schedule is not None:
         return f"did you mean lr_schedule {schedule}?"
@@ -161,7 +161,7 @@ def value_hint(field: str, word: str) -> str:
 
 
 def meant(word: str, known: Collection[str]) -> str:
-    """Return `; did you mean ...?`, or nothing if no known name is usual for `word` or close to it."""
+    """Return `; did you mean ...?`, or an empty text if no known name is usual for `word` or close to it."""
     names = {name.lstrip("-").replace("-", "_"): name for name in known}
     asked = word.lstrip("-").replace("-", "_").lower()
     usual = (*USUAL_NAMES.get(asked, ()), *USUAL_COMMANDS.get(asked, ()))

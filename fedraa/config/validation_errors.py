@@ -12,12 +12,12 @@ from fedraa.numbers import expected_text
 def input_error(error: ValidationError, given: Mapping[str, object], known: Collection[str]) -> ValueError:
     """Return pydantic's first error as an InputError about the experiment's field.
 
-    An error that a validator of the experiment raised is returned as it is. A
-    field that allows several types has one error for each of them.
+    An error that a validator of the experiment raised is returned unchanged. A field that allows several types has one
+    error for each of them.
 
     Args:
         error: The error of pydantic.
-        given: The values as the user gave them. pydantic has a list or an array for one number as a tuple.
+        given: The original values. pydantic holds a list or an array as a tuple.
         known: The names of the experiment's fields.
     """
     details = error.errors(include_url=False)

@@ -1,4 +1,4 @@
-"""From an experiment to its run: everything that can be wrong shows here, before the start."""
+"""Build a run from an experiment. All mistakes of an experiment are found here, before the start."""
 
 import sys
 from collections.abc import Callable
@@ -43,13 +43,14 @@ from fedraa.settings.resolve import resolve, with_capacities
 from fedraa.submodels import drop_weights, flatten
 from fedraa.submodels.indices import owners
 
-# Fields that describe what a name stands for, and say nothing about an object.
+# Fields that describe a named component and do not apply to an object.
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
-TRIAL = 32  # test samples that metrics are tried on before the start
+# Test samples on which metrics are tried before the start.
+TRIAL = 32
 
 
 def silently(doing: str) -> None:
-    """Says nothing of what is being done."""
+    """Report nothing about the progress of the build."""
 
 
 def build(
@@ -58,9 +59,13 @@ def build(
     dataset: Dataset | FederatedDataset | None = None,
     doing: Callable[[str], None] = silently,
 ) -> RunSpec:
-    """Build the parts of a run; raise InputError if the experiment has a mistake.
+    """Build the parts of a run. Raise InputError if the experiment has a mistake.
 
-    `model` and `dataset` are a user's objects, which replace the named ones. `doing` gets a text about each long step.
+    Args:
+        experiment: The experiment.
+        model: A module that replaces the named model.
+        dataset: A dataset that replaces the named one.
+        doing: Receives a text about each long step.
     """
     with exclusive():
         return _build(experiment, model, dataset, doing)
@@ -163,7 +168,13 @@ def _build(
 
 
 def _refuse_set(experiment: Experiment, field: str, beside: str) -> None:
-    """Raise InputError if the field is not at its default, because it has no effect beside that."""
+    """Raise InputError if the field is not at its default.
+
+    Args:
+        experiment: The experiment.
+        field: The field, which has no effect here.
+        beside: The reason, such as the object that replaces it.
+    """
     value = getattr(experiment, field)
     if value != Experiment.model_fields[field].default:
         raise without_effect(field, value, beside)
@@ -211,7 +222,7 @@ def read(experiment: Experiment) -> Dataset | FederatedDataset:
 
 
 def targets(objective: Objective) -> Targets | None:
-    """Return the check of a data set's targets; None if the targets are labels."""
+    """Return the check of a data set's targets, or None if the targets are labels."""
     return None if objective.classifies else objective.targets
 
 

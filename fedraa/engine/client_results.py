@@ -1,4 +1,4 @@
-"""The results of each client, at the evaluations for which the user asks: rows of clients.csv."""
+"""The results of each client, at the evaluations that the user selects: rows of clients.csv."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Columns = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Evaluating:
-    """An evaluation under way: of the model of that step and time, when clients stood as `clients` says."""
+    """An evaluation in progress: the step and the time of its model, and the counts of the clients by then."""
 
     step: int
     t: float
@@ -27,12 +27,12 @@ class Evaluating:
 
 
 class ClientResults:
-    """Writes the results of each client at every so many evaluations, and always at the last.
+    """A writer of the results of each client, at every n-th evaluation and always at the last.
 
     Args:
         data: The clients' data; only sizes and names are used.
-        every: At every so many evaluations, the first of them included; None: only at the last.
-        write: Takes the step, the time and the columns of one evaluation; None: nothing is written.
+        every: Write at every n-th evaluation, including the first. None: only at the last.
+        write: Receives the step, the time and the columns of one evaluation. None: nothing is written.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class ClientResults:
         self._unwritten: State | None = None
 
     def standing(self, tasks: TaskTable) -> State:
-        """Return how many updates of each client were applied by now, and why clients are quarantined."""
+        """Return the number of applied updates of each client, and the reasons for quarantine."""
         if self._write is None:
             return {}
         quarantined = [[client, reason] for client, reason in tasks.quarantined.items()]
         return {"updates": tasks.applied.copy(), "quarantined": quarantined}
 
     def take(self, pending: Evaluating, evaluation: Evaluation) -> None:
-        """Write the results of an evaluation if it is its turn; otherwise keep them: they may be the last."""
+        """Write the results of an evaluation if it is selected. Otherwise keep them, because they may be the last."""
         if self._write is None or not evaluation.clients:
             return
         self._unwritten = {

@@ -1,4 +1,4 @@
-"""Between a run's log and its callbacks: what a move has recorded is told once it is done, when all is consistent."""
+"""Delivery of a run's events to its callbacks, after each move of the loop, when all state is consistent."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -8,21 +8,22 @@ from fedraa.callbacks.events import Progress, event_of
 
 
 class Announcer:
-    """Gathers lines of the log as they are recorded, and tells them in their order when it is asked to."""
+    """A queue of log lines, which it delivers to callbacks in order."""
 
     def __init__(self, listeners: Listeners | None = None) -> None:
         self._listeners = CallbackList() if listeners is None else listeners
         self._untold: deque[Mapping[str, object]] = deque()
 
     def recorded(self, line: Mapping[str, object]) -> None:
-        """A line has been written to the log."""
+        """Queue a line that was written to the log, if a callback subscribes to its kind."""
         if line["kind"] in self._listeners.hears:
             self._untold.append(line)
 
     def tell(self) -> str | None:
-        """Tell what was gathered; the name of who asks to end the run with it, if anyone does.
+        """Deliver queued events. Return the name of the callback that requested a stop, or None.
 
-        CallbackRaised if a callback fails: its event is not told then, nor those behind it.
+        Raises:
+            CallbackRaised: A callback failed. Its event and the later ones stay in the queue.
         """
         asking = None
         while self._untold:
@@ -35,11 +36,14 @@ class Announcer:
 
     @property
     def heard(self) -> int | None:
-        """The line (`seq`) from which on nothing has been told; None: all has."""
+        """The number (`seq`) of the first undelivered line, None if all lines were delivered."""
         return int(str(self._untold[0]["seq"])) if self._untold else None
 
     def past(self, lines: Iterable[Mapping[str, object]], heard: int | None) -> None:
-        """Tell what the log of a resumed run holds. What had not been told before is new, and `tell` is to tell it."""
+        """Replay the events of a resumed run's log.
+
+        Queue the events that were not delivered before the interruption.
+        """
         for line in lines:
             if line["kind"] not in self._listeners.hears:
                 continue
@@ -54,5 +58,5 @@ class Announcer:
 
     @property
     def hears(self) -> bool:
-        """Whether there is anyone to tell anything."""
+        """True if any callback subscribes to events."""
         return bool(self._listeners.hears)

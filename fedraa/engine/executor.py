@@ -1,4 +1,4 @@
-"""Where tasks are trained: the executor in this process. The one on Ray is its twin in `actors`."""
+"""The executor that trains tasks in this process. `actors` has the executor on Ray."""
 
 import heapq
 import time
@@ -14,10 +14,11 @@ from fedraa.errors import RunFailed, staying
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Fault, SharedBuffer, Task, Update, Vector
 
+# Errors of torch by their class names, because their modules differ between versions.
 NOT_OF_CLIENTS = (
     "OutOfMemoryError",
     "AcceleratorError",
-)  # of torch, which names them elsewhere from version to version
+)
 
 
 # The local executor trains further tasks in a row for this long, while their updates take no more memory than this.
@@ -34,38 +35,38 @@ class PendingEvaluation(Protocol):
         """The model that is evaluated, as it stood [d]; read-only."""
 
     def result(self, timeout: float) -> Evaluation | None:
-        """The evaluation; None if it is not there within `timeout` seconds."""
+        """Return the evaluation, or None if it is not ready within `timeout` seconds."""
 
 
 class Executor(Protocol):
-    """Takes tasks, gives updates; a task that fails comes back as a Fault, for the loop to decide on."""
+    """The trainer of tasks. It returns an Update per task, or a Fault, which the loop handles."""
 
     workers: int
 
     def share(self, params: Vector) -> SharedBuffer:
-        """The buffer for tasks to carry, held and sent but once; it never changes again."""
+        """Return a buffer for tasks to carry. It is held and sent only once, and never changes."""
 
     def submit(self, task: Task, due: float) -> None:
-        """Train the task some time; tasks due earlier go first."""
+        """Queue the task for training; tasks due earlier go first."""
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
-        """The outcome of this very task, or a fault of none; None if there is none within `timeout` seconds."""
+        """Return the outcome of this task, or a fault of no task, or None if there is none within `timeout` seconds."""
 
     def ready(self, timeout: float) -> list[Update | Fault]:
-        """The outcomes that arrived, in the order of arrival; waits up to `timeout` seconds for the first."""
+        """Return the outcomes that arrived, in order of arrival; wait up to `timeout` seconds for the first."""
 
     def evaluate(self, params: Vector) -> PendingEvaluation:
-        """Starts an evaluation of the full model [d], which may change meanwhile."""
+        """Start an evaluation of the full model [d], which may change in the meantime."""
 
     def busy(self) -> tuple[int, int]:
-        """How many workers have work, and how many there are."""
+        """Return the number of busy workers and the number of workers."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation that is there."""
+    """A finished evaluation."""
 
     params: Vector
     evaluation: Evaluation
@@ -75,24 +76,25 @@ class Evaluated:
 
 
 def told(error: BaseException) -> str:
-    """What a task failed of, on one line."""
+    """Return a task's error on one line."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0].strip()}"
 
 
 def may_be_the_clients(error: BaseException) -> bool:
-    """Whether a task failed of what its client brings, its data or its own parts; else its worker was at fault."""
+    """Return True if the client's data or components may have caused the error, False if the worker did."""
     of_worker = isinstance(error, MemoryError) or type(error).__name__ in NOT_OF_CLIENTS or "CUDA error" in str(error)
     return not of_worker
 
 
 class _Dropped(BaseException):
-    """Training is broken off."""
+    """The interruption of training."""
 
 
 class LocalExecutor:
-    """Trains in this process, a task or a `stack` of them at a time, when an outcome is asked for, however long.
+    """An executor in this process. It trains a task, or a `stack` of tasks, when the loop waits for an outcome.
 
-    On the virtual clock it then trains short tasks ahead, in the order in which they are due.
+    Training takes as long as it needs. On the virtual clock the executor then trains short tasks ahead, in the order in
+    which they are due.
     """
 
     workers = 1
@@ -103,9 +105,11 @@ class LocalExecutor:
         self._evaluator = evaluator
         self._data = data
         self._tasks: OrderedDict[int, Task] = OrderedDict()
-        self._due: list[tuple[float, int]] = []  # a heap of tasks that may be trained ahead
+        # A heap of tasks that may be trained ahead.
+        self._due: list[tuple[float, int]] = []
         self._trained: dict[int, Update | Fault] = {}
-        self._alone: set[int] = set()  # tasks of a stack that failed: which of them is to blame is not known yet
+        # Tasks of a failed stack. They are trained one by one, to find the task that fails.
+        self._alone: set[int] = set()
         self._training = False
 
     def share(self, params: Vector) -> SharedBuffer:
@@ -153,7 +157,7 @@ class LocalExecutor:
         return (len(self._trained) + 1) * task.nbytes <= AHEAD_BYTES
 
     def _train(self, task: int) -> None:
-        """Trains this task and, in a stack, the next ones of its shape."""
+        """Train this task and, in a stack, the next ones of its shape."""
         first = self._tasks[task]
         apart = self._alone | self._trained.keys() | {task}
         alike = (one for number, one in self._tasks.items() if number not in apart and one.widths == first.widths)
@@ -166,7 +170,7 @@ class LocalExecutor:
             self._trained |= zip((one.id for one in some), outcomes, strict=True)
 
     def outcomes(self, trainer: Trainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
-        """What becomes of tasks that are trained together; None if one of several failed."""
+        """Return the outcomes of tasks that are trained together, or None if one of several failed."""
         try:
             with staying():
                 return trainer.train_all([Work(task, *self._data.shard(task.client, task.turn)) for task in tasks])
@@ -177,7 +181,8 @@ class LocalExecutor:
             return [Fault(tasks[0].id, 0, told(error), may_be_the_clients(error))]
 
     def ready(self, timeout: float) -> list[Update | Fault]:
-        self._due.clear()  # of the wall clock, on which nothing is trained ahead
+        # On the wall clock no task is trained ahead.
+        self._due.clear()
         if not self._tasks:
             time.sleep(timeout)
             return []
@@ -197,7 +202,7 @@ class LocalExecutor:
             raise RunFailed("evaluation", f"it failed with {told(error)}") from error
 
     def drop(self) -> None:
-        """Breaks off what is being trained; for a signal handler, which runs in the midst of it."""
+        """Interrupt training. A signal handler calls this while training runs."""
         if self._training:
             raise _Dropped
 

@@ -1,4 +1,4 @@
-"""The course of a run by its costs only: nothing is trained."""
+"""The course of a run that follows from its costs, without training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fedraa.messages import Task
 from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken
 from schedulers import Planner
 
-# Clients at a time that are looked at one by one; if there are more, so many stand for all.
+# Largest number of clients that are simulated one by one. Larger runs are represented by this many clients.
 MOST = 20_000
 EMPTY = np.zeros(0, np.float32)
 
@@ -62,12 +62,12 @@ def dry_run(
         planner: The scheduler with its costs and its bound.
         timing: Duration of tasks.
         seed: Seed of the run.
-        steps: The run ends after so many server updates.
+        steps: The run ends after this number of server updates.
         time: The run ends at this time.
         tasks_per_step: Updates per server update, if there is no `rule`.
         rule: Decides which updates make a new version. It works on a model without parameters.
         resend_cost: Returns the cost of a task of a client on a fragment that it already holds.
-        concurrency: Number of clients that train at a time; None: all.
+        concurrency: Number of clients that train at a time. None: all.
     """
     clients, fragments = planner.costs.shape
     ledger = AsyncLedger(
@@ -126,7 +126,7 @@ def first_round(spec: RunSpec) -> tuple[list[Task], int]:
 
 
 def evenly(costs: Floats, most: int) -> npt.NDArray[np.int64]:
-    """Return the positions, ascending, of `most` of the costs [N], evenly from the least to the greatest; or all."""
+    """Return the positions, ascending, of `most` of the costs [N], spread evenly by rank; all if there are fewer."""
     if len(costs) <= most:
         return np.arange(len(costs))
     by_cost = np.argsort(costs, kind="stable")

@@ -1,9 +1,8 @@
-"""The event loop: one for the virtual and the wall clock, over any pool of workers.
+"""The event loop, on the virtual or the wall clock, with any executor.
 
-A task leaves at t and is due at t + cost * jitter on the run's clock. On the virtual clock nothing sleeps:
-updates are committed in the order in which they are due, and the loop waits for a worker only when the very
-next update is not there yet. On the wall clock an update is committed once it has arrived and is due: a
-worker that is faster than the device it stands for is held back, a slower one is taken as it comes.
+A task sent at t is due at t + cost * jitter on the run's clock. On the virtual clock updates are applied in the order
+in which they are due; the loop waits for a worker only if the next update is missing. On the wall clock an update is
+applied once it has arrived and is due: a worker that is faster than its device is held back, a slower one is not.
 """
 
 import time
@@ -27,21 +26,26 @@ from fedraa.server.bounds import Bounds, MaxNorm
 from fedraa.server.server import Server
 from fedraa.server.update_checks import unsound
 
-ATTEMPTS = 4  # of one task, before the run gives up
-BLAMED = 2  # attempts that come to nothing on workers that are well, before it is the client's fault
-SAVE_SECONDS = 10.0  # between checkpoints, if the steps do not say when; what a death costs at most
-SAVE_PAUSE = 20  # and at least so many times what the last one took
-ASIDE = 4  # evaluations under way at a time, before the loop waits for the first of them
-POLL = 0.1  # seconds that one move waits before the loop looks around
-CALLBACK = "callback"  # the reason for an end that a callback asked for
+# Failed attempts of one task: before the run fails, and on healthy workers before the client is blamed.
+ATTEMPTS = 4
+BLAMED = 2
+# Seconds between checkpoints by time, at least, and as a multiple of the duration of the last one.
+SAVE_SECONDS = 10.0
+SAVE_PAUSE = 20
+# Evaluations in progress at a time.
+ASIDE = 4
+# Longest wait of one move, in seconds.
+POLL = 0.1
+# The reason of an end that a callback requested.
+CALLBACK = "callback"
 
 
 class Loop:
-    """Runs a server to one of its limits, by moves between which loop, server and log are consistent.
+    """The loop that runs a server to one of its limits, by moves. Between moves loop, server and log are consistent.
 
-    `save` is called at the start and with every `checkpoint_every` steps, or where that is None every
-    `SAVE_SECONDS` of real time, and says how long the last one took to be written; `stop`, once set by whomever, ends
-    the loop after the move under way. What a move has recorded is told by `announcer` when it is done.
+    `save` writes a checkpoint at the start and every `checkpoint_every` steps; with None, every `SAVE_SECONDS` of real
+    time. It returns the seconds that the last one took. Setting `stop` ends the loop after the current move. After each
+    move `announcer` delivers its events.
     """
 
     def __init__(
@@ -68,37 +72,40 @@ class Loop:
         self._bounds = Bounds(max_update_norm)
         self._save, self._stop = save, stop
         self._announcer = announcer or Announcer()
-        self._figure = figure  # that runs are judged by
+        self._figure = figure
         self.aside = ASIDE if limits.goal is None else 0
-        """How many evaluations may be under way while the run goes on; 0: each is waited for."""
+        """The limit on evaluations in progress; 0 waits for each."""
         self.by: str | None = None
-        """Who asked to end the run, before a limit did."""
+        """The callback that requested a stop, if one did."""
         self.ending = False
-        """Whether a limit or a callback has ended the run, and only the rest is left to do."""
+        """True if a limit or a callback has ended the run, and only the final evaluation is left."""
         self._now = 0.0
         self._started = time.monotonic()
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._due = DueQueue()
         self._arrived: dict[int, Update | Fault] = {}
-        self._there = DueQueue()  # what has arrived
+        # Arrived tasks by due time.
+        self._there = DueQueue()
         self._failures: dict[int, int] = {}
-        self._blamed: dict[int, int] = {}  # failures that may be the client's
+        # Failures that may be the client's.
+        self._blamed: dict[int, int] = {}
         self._waiting: deque[int] = deque()
         self._pending: deque[Evaluating] = deque()
         self._client_results = client_results or ClientResults()
-        self._evaluated = self._saved = -1  # steps
+        self._evaluated = self._saved = -1
         self._save_at = 0.0
-        self._accuracy: float | None = None  # the last value of that figure
-        self._reached: float | None = None  # and of the one that a target is for
+        # The last values of the main metric and of the target's metric.
+        self._accuracy: float | None = None
+        self._reached: float | None = None
         self.time_to_target: float | None = None
         self.server_time, self.worker_time = Stopwatch(), Stopwatch()
 
     def begin(self) -> None:
-        """Start anew."""
+        """Start a new run."""
         self._waiting.extend(self.server.begin())
 
     def state(self) -> State:
-        """All that is needed to go on; what workers are at is not, they begin it again."""
+        """Return the state for a checkpoint. Tasks at workers start again after a resume."""
         return {
             "server": self.server.state(),
             "log": self.log.state(),
@@ -121,7 +128,7 @@ class Loop:
         }
 
     def restore(self, state: State) -> None:
-        """Go on from there."""
+        """Resume from a checkpoint. Older checkpoints lack some keys."""
         self.server.restore(state["server"])
         self.log.restore(state["log"])
         self._now = state["now"]
@@ -132,25 +139,26 @@ class Loop:
         for one in state["pending"]:
             evaluating = self.executor.evaluate(one["params"])
             self._pending.append(Evaluating(one["step"], one["t"], evaluating, one.get("clients", {})))
-        if "client_results" in state:  # which older ones lack
+        if "client_results" in state:
             self._client_results.restore(state["client_results"])
         self._evaluated, self._saved = state["evaluated"], state["saved"]
         self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
-        self.by, self._reached = state.get("by"), state.get("reached", self._accuracy)  # which older ones lack
-        if "bounds" in state:  # likewise
+        self.by, self._reached = state.get("by"), state.get("reached", self._accuracy)
+        if "bounds" in state:
             self._bounds.restore(state["bounds"])
         goal = self._limits.goal
         if goal is None or (self._reached is not None and not goal.reached(self._reached)):
-            self.time_to_target = None  # it was reached when it was lower
+            # The previous, lower target had been reached; the new one has not.
+            self.time_to_target = None
         self.server_time.seconds.update(state["server_time"])
         self.worker_time.seconds.update(state["worker_time"])
 
     def run(self) -> str | None:
-        """Runs to the end; returns what ended it (steps, time, accuracy, target, callback), or None if it was stopped.
+        """Run to the end. Return the reason (steps, time, accuracy, target, callback), or None if it was stopped.
 
-        Either way the state to go on from is saved: that of a run which has ended is as it was before anything was
-        done for its end, so that a longer run goes on as if it had been so long from the start. Raises CallbackRaised
-        when a callback has failed, between two moves.
+        A finished run is checkpointed before its final evaluation, so it can be extended as if it had had the larger
+        limit from the start. A stopped run is checkpointed as well. Raises CallbackRaised, between two moves, if a
+        callback failed.
         """
         reason = None
         self._tell()
@@ -166,7 +174,7 @@ class Loop:
         return self._now
 
     def _move(self) -> str | None:
-        """Do what is next; returns what has ended the run once all is done."""
+        """Do the next move. Return the reason for the end once all is done."""
         reason, step = self._ended(), self.server.step
         if reason is not None and not self.ending:
             self._begin_end(reason)
@@ -191,7 +199,7 @@ class Loop:
         return None
 
     def _settle(self, task: Task, outcome: Update | Fault) -> None:
-        """The task is over: its update is taken in, or it came to nothing by its client's fault."""
+        """Apply the update of a finished task, or drop a task that failed by its client's fault."""
         for failures in (self._failures, self._blamed):
             failures.pop(task.id, None)
         if isinstance(outcome, Fault):
@@ -204,7 +212,7 @@ class Loop:
         self._report(self.server_time.seconds["mix"] - before)
 
     def _drop(self, task: Task, what: str) -> None:
-        """Record that a task failed; raise RunFailed if no client is left, or if the run is to stop."""
+        """Record that a task failed. Raise RunFailed if no client is left, or if the run is to stop."""
         self._waiting.extend(self.server.drop(task.id, what, self._now))
         bad = self.server.ledger.bad_clients
         if bad.stop and task.client in bad.left_out:
@@ -251,10 +259,7 @@ class Loop:
         return "time" if self._late() else None
 
     def _late(self) -> bool:
-        """Time is up; on the virtual clock as soon as the next update would come after it.
-
-        Not before the evaluation that is due has begun: it is as of its update, not of the end.
-        """
+        """Return True if time is up; on the virtual clock, if the next update is later. Due evaluations go first."""
         limit = self._limits.time
         if limit is None or self._evaluation_is_due() or (not self._wall and self._waiting):
             return False
@@ -293,7 +298,7 @@ class Loop:
         return self._tasks.pop(number)[0], final
 
     def _next_real(self) -> tuple[Task, Update | Fault] | None:
-        """The outcome that was first both there and due; None if there is none yet."""
+        """Return the first outcome that has arrived and is due, or None if there is none yet."""
         patience = min(POLL, max(0.0, self._there.next_due - self._clock())) if self._there else POLL
         with self.server_time.on("wait"):
             outcomes = self.executor.ready(patience)
@@ -312,10 +317,7 @@ class Loop:
         return self._tasks.pop(number)[0], self._arrived.pop(number)
 
     def _admit(self, outcome: Update | Fault, number: int | None) -> Update | Fault | None:
-        """What task `number` came to: a good answer, or nothing by its client's fault.
-
-        None if that is not known yet: whatever else has gone wrong is recorded, and the task sent again.
-        """
+        """Return the accepted update or a Fault of the client. Log and resubmit other failures, and return None."""
         task, due = (None, 0.0) if number is None else self._tasks.get(number, (None, 0.0))
         update = outcome if isinstance(outcome, Update) else None
         if isinstance(outcome, Update):
@@ -336,7 +338,7 @@ class Loop:
         return self._failed(task, due, outcome)
 
     def _failed(self, task: Task, due: float, fault: Fault) -> Fault | None:
-        """Sends the task again; the fault instead if it seems to be the client's, for other workers found it, too."""
+        """Send the task again. Return the fault if several workers blamed the client."""
         failures = self._failures[task.id] = self._failures.get(task.id, 0) + 1
         blamed = self._blamed[task.id] = self._blamed.get(task.id, 0) + fault.of_client
         if blamed == BLAMED:
@@ -356,14 +358,14 @@ class Loop:
         return self._evaluated != self.server.step and self.server.step % self._eval_every == 0
 
     def _evaluate(self) -> None:
-        """Starts an evaluation of the model as it stands."""
+        """Start an evaluation of the current model."""
         standing = self._client_results.standing(self.server.task_table)
         result = self.executor.evaluate(self.server.params)
         self._pending.append(Evaluating(self.server.step, self._now, result, standing))
         self._evaluated = self.server.step
 
     def _collect(self, timeout: float) -> bool:
-        """Takes in the first evaluation under way if it is there within `timeout` seconds; whether it was."""
+        """Record the first evaluation if it is ready within `timeout` seconds. Return True if it was."""
         evaluation = self._pending[0].result.result(timeout)
         if evaluation is None:
             return False
@@ -385,7 +387,7 @@ class Loop:
         return self._saved != self.server.step and self.server.step % self._every == 0
 
     def _checkpoint(self) -> None:
-        """Recorded only where the number of steps says when: real time must not show in a log."""
+        """Save. Record the checkpoint only if steps decide it: a log must not depend on real time."""
         if self._every is not None:
             self.log.record("checkpoint", self._now, step=self.server.step)
         self._saved = self.server.step

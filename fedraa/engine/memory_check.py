@@ -1,4 +1,4 @@
-"""Whether a run fits the machine, before it starts: what it is sure to need against what is free."""
+"""A check before the start that a run fits the machine: compare its certain needs with the free memory."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,31 +12,37 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
 
-PROCESS = 200e6  # bytes of a process with torch and ray, measured on Linux
-CONTEXT = 400e6  # bytes of a process on a GPU before it holds anything
+# Bytes of a process with torch and ray, measured on Linux.
+PROCESS = 200e6
+# Bytes of a process on a GPU before it holds any data.
+CONTEXT = 400e6
 GIGA = 1e9
 
 
 @dataclass(frozen=True)
 class Free:
-    """Bytes that can be had: of this machine's memory, and of its GPU's, None if there is none."""
+    """The free bytes of this machine's memory, and of its GPU's, None without a GPU."""
 
     memory: float
     gpu: float | None
 
     @classmethod
     def here(cls, device: str) -> "Free":
-        """What the operating system, its control group and the driver of the GPU say."""
+        """Return the free memory as reported by the operating system, the control group and the GPU driver."""
         on_gpu = choose_device(device) == "cuda"
         return cls(min(_available(), _group_left()), torch.cuda.mem_get_info()[0] if on_gpu else None)
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a run is sure to take.
+    """The bytes that a run certainly needs.
 
-    The server's, `per_client` of them for each client; the data's in the object store; each worker's, and what of
-    that its largest task takes.
+    Attributes:
+        server: Bytes of the server.
+        per_client: Bytes of the server for each client.
+        data: Bytes of the data in the object store.
+        worker: Bytes of each worker.
+        task: Bytes of the largest task of a worker.
     """
 
     server: float
@@ -47,7 +53,7 @@ class Need:
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Need":
-        """Lower bounds: what is refused could not have run, what is let in may still grow."""
+        """Return lower bounds. A refused run could not have worked; an accepted one may still need more."""
         experiment, update, size = spec.experiment, spec.method.update, spec.params.nbytes
         clients = spec.appearing
         remembered = float(update.memory(size // 4, clients))
@@ -55,7 +61,8 @@ class Need:
         kept = len(spec.kept_buffers) * size
         per_client += kept
         remembered += clients * kept
-        if spec.method.asynchronous and spec.method.schedule.scheduled:  # each task that is out holds its own version
+        # Each task in flight holds its own version of its fragment.
+        if spec.method.asynchronous and spec.method.schedule.scheduled:
             sent = min(spec.measure(part.widths).bytes for part in spec.submodels)
             per_client += sent
             remembered += spec.at_a_time * sent
@@ -64,11 +71,11 @@ class Need:
         dataset = spec.data.dataset
         stored = sum(nbytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         on_ray = experiment.engine == "ray"
-        # of a source, as clients read it: what processes share, and what every worker has a copy of
+        # Processes share the arrays and files of a source; every worker has a copy of the rest.
         source = inspect_contents(spec.data.source) if on_ray else Contents()
         stored += source.array_bytes + source.file_bytes + source.copied_bytes
         return cls(
-            # the model, its evaluation, a step; its average
+            # The model, its evaluation and a step, and the average of the model if there is one.
             server=(4 if spec.method.schedule.average else 3) * size + remembered,
             per_client=per_client,
             data=float(stored) if on_ray else 0.0,
@@ -116,7 +123,7 @@ def check(spec: RunSpec, free: Free | None = None) -> None:
 
 
 def _available() -> float:
-    """Memory that new processes may take without swapping, as the kernel reckons."""
+    """Return the memory that new processes may take without swapping, by the kernel's estimate."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return float(line.split()[1]) * 1024
@@ -124,7 +131,7 @@ def _available() -> float:
 
 
 def _group_left() -> float:
-    """What the limit of this process's control group leaves; infinite without one."""
+    """Return the bytes that the limit of this process's control group leaves, infinity without a limit."""
     group = Path("/sys/fs/cgroup")
     for limit, used in (
         ("memory.max", "memory.current"),

@@ -1,4 +1,4 @@
-"""From a model to the parts of it that a method trains."""
+"""Trace the parts of a model that a method trains."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,11 +20,22 @@ from fedraa.submodels.tracing.remembered import trace_once
 from fedraa.submodels.tracing.trace import copied
 from fedraa.submodels.whole import check_updates, take_whole
 
-NAMED_METHODS = 3  # of either kind of schedule, in a sentence
+# Methods in a sentence, for each kind of schedule.
+NAMED_METHODS = 3
 
 
 def own_model(module: nn.Module, batch: Tree, misfit: Callable[[Any], str | None], objective: Objective) -> nn.Module:
-    """Return a copy of the user's module, without wrappers; ValueError if it does not fit the batch."""
+    """Return a copy of the user's module, without wrappers.
+
+    Args:
+        module: The user's module.
+        batch: Samples.
+        misfit: Returns a clause about outputs that do not fit, else None.
+        objective: The objective, which calls the module.
+
+    Raises:
+        ValueError: The module does not fit the batch.
+    """
     with _naming_the_model():
         check_kinds(module)
         module = copied(unwrap_module(module))
@@ -36,14 +47,14 @@ def trace_model(method: Method, model: nn.Module, pair: Tree, tell: Callable[[st
     """Return the model with its width groups if the method cuts it, else without.
 
     Args:
-        method: the method that trains the model.
-        model: the model, without wrappers.
-        pair: two samples.
-        tell: gets a line if it takes long.
+        method: The method that trains the model.
+        model: The model, without wrappers.
+        pair: Two samples.
+        tell: Receives a line if tracing takes long.
 
     Raises:
-        Uncuttable: the method cuts models, and this one can only be trained whole.
-        InputError: nothing can train the model.
+        Uncuttable: The method cuts models, and this one can only be trained whole.
+        InputError: No method can train the model.
     """
     with _naming_the_model():
         if not method.cuts:

@@ -1,4 +1,4 @@
-"""The objects that a user gave a run, which its written configuration cannot make again."""
+"""Objects that the user passed to a run. The written configuration cannot recreate them."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -20,9 +20,14 @@ _MARK = "given as an object"
 def split_objects(
     model: object, dataset: object, fields: Mapping[str, object]
 ) -> tuple[nn.Module | None, Any, dict[str, object]]:
-    """Return a module and a dataset that are given as objects, and the fields of the experiment with all others.
+    """Return the module and the dataset that are objects, and the fields of the experiment with named ones.
 
-    A function that returns a dataset is called here.
+    If `dataset` is a function that returns a dataset, it is called here.
+
+    Args:
+        model: A module, or the name of a model.
+        dataset: A dataset, a function that returns one, or a name.
+        fields: The other fields.
     """
     fields = dict(fields)
     module = None
@@ -39,7 +44,7 @@ def split_objects(
 
 
 def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
-    """Return the dataset that a function makes; raise InputError if the function fails or makes something else."""
+    """Return the dataset that a function makes. Raise InputError if the function fails or makes something else."""
     try:
         dataset = make()
     except Exception as error:
@@ -58,9 +63,14 @@ def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
 def objects_of(
     experiment: Experiment, model: nn.Module | None, dataset: Dataset | FederatedDataset | None
 ) -> tuple[str, ...]:
-    """Return the fields that were given as objects which the configuration cannot make again.
+    """Return the fields that hold objects which the configuration cannot recreate.
 
-    These are the model and the dataset, and components that do not keep a value that they were made with.
+    These are the model, the dataset, and components that do not keep a value from which they were made.
+
+    Args:
+        experiment: The experiment.
+        model: The model, if it is an object.
+        dataset: The dataset, if it is an object.
     """
     names = [name for name, part in (("model", model), ("dataset", dataset)) if part is not None]
     names += [name for name, value in experiment if name not in names and not _is_written_whole(value)]
@@ -75,13 +85,14 @@ def with_object_names(
     if model is not None:
         names["model"] = f"{type(model).__name__} ({_MARK})"
     if dataset is not None:
-        name = str(dataset.name).replace(":", " ")  # with a colon it would read as an import path
+        # With a colon the name would read as an import path.
+        name = str(dataset.name).replace(":", " ")
         names["dataset"] = f"{name} ({_MARK})"
     return experiment.model_copy(update=names)
 
 
 def _is_written_whole(part: object) -> bool:
-    """Return True if `describe` writes down every value that the part was made with."""
+    """Return True if `describe` records every value from which the component was made."""
     if isinstance(part, tuple | list):
         return all(map(_is_written_whole, part))
     if isinstance(part, Mapping):

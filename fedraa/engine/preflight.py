@@ -1,4 +1,4 @@
-"""Checks before the start of a run: clients without work, models that cannot be batched, too little memory."""
+"""Checks before the start of a run: clients without work, models that cannot be batched, missing memory."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ SENT = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversa
 
 def preflight(spec: RunSpec) -> None:
     """Raise InputError for a run that cannot reach its end."""
-    # The property raises an error for a target whose metric the run does not have.
+    # The property raises an error for a target if the run lacks its metric.
     _ = spec.limits
     if spec.method.schedule.scheduled:
         _check_feasible(spec)
@@ -58,7 +58,7 @@ def preflight(spec: RunSpec) -> None:
 
 
 def _nowhere(kind: str, t: float, /, **fields: object) -> None:
-    """Record nothing."""
+    """Discard an event."""
 
 
 def _check_feasible(spec: RunSpec) -> None:
@@ -180,7 +180,7 @@ def warn_of_no_adapters(spec: RunSpec) -> list[str]:
 
 
 def warn_of_small_shards(spec: RunSpec) -> list[str]:
-    """Return a sentence about the clients that have too few samples for the model to be trained on, if any have."""
+    """Return a sentence about the clients with too few samples to train the model, if there are any."""
     small = np.flatnonzero(spec.data.sizes < spec.state.min_batch)
     if not len(small):
         return []

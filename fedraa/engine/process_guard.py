@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Guard:
-    """A lock that a thread may take again, and the thread that is in a run."""
+    """A re-entrant lock, and the thread that is in a run."""
 
     def __init__(self) -> None:
         self.waited_before = False
@@ -27,7 +27,7 @@ class _Guard:
 
 
 _guard = _Guard()
-# A forked child has none of its parent's runs.
+# A forked child does not inherit its parent's runs.
 os.register_at_fork(after_in_child=_guard.release_all)
 
 
@@ -44,9 +44,9 @@ def refuse_nested_run() -> None:
 
 @contextmanager
 def exclusive() -> Iterator[None]:
-    """Wait until no other thread is within; at the end put back what a run changes of the process.
+    """Wait until no other thread is in the block; at the end restore the settings of the process that a run changes.
 
-    That is torch's default type, its number of threads, and the global generators of Python, NumPy and torch.
+    These are torch's default type, its number of threads, and the global generators of Python, NumPy and torch.
     """
     if not _guard.lock.acquire(blocking=False):
         _say_that_runs_wait()
@@ -59,7 +59,7 @@ def exclusive() -> Iterator[None]:
 
 
 def _say_that_runs_wait() -> None:
-    """Log it once per process: a sweep in threads waits many times."""
+    """Log that a run waits, once per process, because a sweep in threads waits many times."""
     if not _guard.waited_before:
         _guard.waited_before = True
         logger.warning(
@@ -70,7 +70,7 @@ def _say_that_runs_wait() -> None:
 
 @contextmanager
 def run_alone() -> Iterator[None]:
-    """Be `exclusive` for a run; InputError inside another run of the same thread."""
+    """Enter `exclusive` for a run. Raise InputError inside another run of the same thread."""
     refuse_nested_run()
     with exclusive():
         _guard.running_thread = threading.get_ident()

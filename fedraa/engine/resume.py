@@ -1,4 +1,4 @@
-"""What a run goes on as: its own experiment, what has to be given again, and limits that may be larger than before."""
+"""Resume a run: check that its experiment and objects are the same, and that new limits are larger."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
-# What makes the parts of a method that are text in some descriptions, and objects in others.
+# The registries of components that some descriptions hold as text, and others as objects.
 _SEAMS: dict[str, Seam[Any]] = {
     "participation": PARTICIPATION,
     "scheduler": SCHEDULER,
@@ -66,9 +66,17 @@ def resumed(
 ) -> tuple[RunSpec, bool]:
     """Return the run in this directory as it will continue, and True if the limits among `fields` extend it.
 
-    All other `fields` are components that are given again, equal to those at the start. Other code that config.json
-    names is only imported with `trust`. Raises InputError for a run that has ended and is not extended, for an object
-    that is missing or differs, and for a log or a configuration that was changed.
+    Args:
+        directory: The run directory.
+        model: The model, if the run was started with an object.
+        dataset: The dataset, if the run was started with an object.
+        fields: New limits, and components that must be passed again, equal to those at the start.
+        trust: Allow the import of other code that config.json names.
+        doing: Receives a text about each long step.
+
+    Raises:
+        InputError: The run has ended and is not extended, an object is missing or differs, or the log or the
+            configuration was changed.
     """
     history = History(directory)
     config = history.config
@@ -92,7 +100,7 @@ def resumed(
 
 
 def how_to_go_on(spec: RunSpec, directory: Path) -> str:
-    """Return the command that resumes an interrupted run, or the call from Python if objects must be given again."""
+    """Return the command that resumes an interrupted run, or the Python call if objects must be passed again."""
     written = spec.experiment.model_dump(mode="json")
     again = [name for name, value in written.items() if any(map(_is_of_a_script, paths_in(value)))]
     if again := list(dict.fromkeys([*spec.given, *again])):
@@ -103,7 +111,7 @@ def how_to_go_on(spec: RunSpec, directory: Path) -> str:
 def lengthen(directory: Path, spec: RunSpec) -> None:
     """Write the limits of `spec` into the run's configuration, and remove the files of its end.
 
-    If the process is killed here, the run is an interrupted one, with the old limits or with the new ones.
+    If the process is killed meanwhile, the run is an interrupted one, with the old or the new limits.
     """
     if is_written(directory / EVENTS):
         raise InputError("run", "another process is writing it", got=directory, hint="wait for it, or stop it")
@@ -116,7 +124,13 @@ def lengthen(directory: Path, spec: RunSpec) -> None:
 
 
 def _check_given(directory: Path, config: Mapping[str, Any], given: Mapping[str, object]) -> None:
-    """Raise InputError unless every object that the run was started with, and that cannot be imported, is given."""
+    """Raise InputError if an object that cannot be imported, and with which the run was started, is missing.
+
+    Args:
+        directory: The run directory, for errors.
+        config: Its configuration.
+        given: The objects and fields that are passed again.
+    """
     lacking = [(name, f"a {name} given as an object") for name in config.get("given", ())]
     for name, written in config["experiment"].items():
         if name in config.get("given", ()):
@@ -152,13 +166,22 @@ def _is_gone(name: str, path: str) -> bool:
 def _only_what_is_given(
     directory: Path, written: Mapping[str, Any], given: Mapping[str, Any]
 ) -> AbstractContextManager[None]:
-    """Return a context that only imports the code that was given again; raise InputError if others are needed."""
+    """Return a context that only imports the code that was passed again.
+
+    Args:
+        directory: The run directory, for errors.
+        written: The fields in its configuration.
+        given: The objects and fields that are passed again.
+
+    Raises:
+        InputError: Other code is needed.
+    """
     refuse_foreign(directory, {name: value for name, value in written.items() if given.get(name) is None})
     return importing_only([path for value in given.values() for path in paths_in(value)])
 
 
 def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
-    """Raise InputError if one of these written fields names code to import, which anyone may have put there."""
+    """Raise InputError if one of these written fields names code to import. Anyone may have edited the file."""
     if paths := foreign_in(written):
         problem = f"it names code that would be imported and run, {', '.join(paths)}"
         raise InputError("run", problem, got=directory, hint="give --trust, in Python trust=True, if you trust it")
@@ -188,14 +211,21 @@ def _check_same(was: Mapping[str, Any], experiment: Experiment, names: set[str])
         if now[name] == was.get(name):
             continue
         if isinstance(now[name], dict):
-            # It is too long for a sentence.
+            # The value is too long for a sentence.
             raise InputError(name, "the run was started with another one", hint="give the same")
         problem = f"the run was started with {short_text(was.get(name))}"
         raise InputError(name, problem, got=now[name], hint="give the same")
 
 
 def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, longer: bool) -> None:
-    """Raise InputError if a resolved value in the directory is not the same now."""
+    """Raise InputError if a resolved value in the directory is not the same now.
+
+    Args:
+        directory: The run directory, for errors.
+        was: The resolved values in its configuration.
+        spec: The run as it would continue.
+        longer: True if the limits may differ.
+    """
     now = json.loads(json.dumps(describe(spec)["resolved"]))
     may_differ = {ASIDE_KEY, "limits"} if longer else {ASIDE_KEY}
     if wrong := [key for key in was if now.get(key) != was[key] and key not in may_differ]:
@@ -211,7 +241,14 @@ def _check_further(given: object, before: Target, now: Target | None) -> None:
 
 
 def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer: set[str]) -> None:
-    """Raise InputError if config.json does not describe the method of the experiment, apart from new limits."""
+    """Raise InputError if config.json does not describe the method of the experiment, apart from new limits.
+
+    Args:
+        directory: The run directory, for errors.
+        was: The method in its configuration.
+        spec: The run as it would continue.
+        longer: The names of the new limits.
+    """
     if longer and isinstance(schedule := was.get("schedule"), Mapping):
         was = {**was, "schedule": {name: value for name, value in schedule.items() if name not in longer}}
     if (where := differs(was, spec.method)) is not None:
@@ -223,12 +260,15 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
 
 
 def differs(was: Mapping[str, Any], method: Method) -> str | None:
-    """Return the first part of a method that differs from config.json's description; None if no part does."""
+    """Return the first part of a method that differs from config.json's description, or None if no part does."""
     return _parts(was, json.loads(json.dumps(method.described())))
 
 
 def _parts(was: Any, now: Any, where: str = "") -> str | None:
-    """Return the first place where two descriptions differ, of those in `was`. One may be the text of the other."""
+    """Return the first path at which two descriptions differ, among the keys of `was`.
+
+    One description may be the text of the other.
+    """
     for text, described in ((was, now), (now, was)):
         if isinstance(text, str) and isinstance(described, Mapping):
             return None if _is_of(text, described, where) else where

@@ -1,4 +1,4 @@
-"""What config.json asks of a run that goes on, which its checkpoints keep: it must not have changed since."""
+"""The settings in config.json that must not change before a run is resumed. Checkpoints hold a copy of them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,21 +6,21 @@ from typing import Any
 from fedraa.engine.run_description import ASIDE_KEY
 from fedraa.errors import short_text
 
-# The limits that a longer run may change, and what they are called among those resolved and as the reason of an end.
+# The limits that an extended run may change, with their names among the resolved limits and as the reason of an end.
 LIMITS = {"updates": "steps", "rounds": "steps", "time": "time", "target_accuracy": "accuracy", "target": "target"}
-# Where a run goes on and what it shows changes nothing of what comes out: this may be edited in config.json.
+# These fields affect where a run executes or what it prints, not its result. They may be edited before resuming.
 ELSEWHERE = frozenset(
     ("address", "data_dir", "device", "engine", "out", "placement", "quiet", "resources", "server_node", "workers")
 )
 
 
 def asked(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The experiment, and how many evaluations may be under way."""
+    """Return the experiment, and the limit on evaluations in progress."""
     return {**config["experiment"], ASIDE_KEY: config["resolved"].get(ASIDE_KEY)}
 
 
 def changed(was: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str | None:
-    """What is asked now that was not asked then, in words; None if that is nothing that matters."""
+    """Return a clause about the first setting that changed, or None if no setting that affects the result did."""
     for name, value in (was or {}).items():
         if name not in LIMITS and name not in ELSEWHERE and now.get(name) != value:
             return f"has {name} {short_text(now.get(name))}, and had {short_text(value)}"

@@ -1,4 +1,4 @@
-"""What a run is, resolved and written down for config.json, and the digest of its model."""
+"""The resolved description of a run for config.json, and the digest of its model."""
 
 import hashlib
 import platform
@@ -24,11 +24,12 @@ from fedraa.submodels.flat import frozen
 from fedraa.submodels.indices import owners
 
 PACKAGES = ("fedraa", "numpy", "ray", "torch")
-ASIDE_KEY = "aside"  # of what is resolved: how many evaluations may be under way while the run goes on
+# The key of the limit on evaluations in progress, in the resolved configuration.
+ASIDE_KEY = "aside"
 
 
 def sha256(spec: RunSpec, params: Vector) -> str:
-    """Digest of the parameters' float32 bytes in the order of their names."""
+    """Return the digest of the parameters' float32 bytes in the order of their names."""
     traced = spec.traced
     spans = zip(traced.names, traced.offsets, (*traced.offsets[1:], traced.size), strict=True)
     digest = hashlib.sha256()
@@ -38,9 +39,11 @@ def sha256(spec: RunSpec, params: Vector) -> str:
 
 
 def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[str, object]:
-    """The whole resolved configuration of a run, enough to check its log afterwards.
+    """Return the resolved configuration of a run, with all that a later check of its log needs.
 
-    They are waited for if a callback may end the run with them, or a target may.
+    Args:
+        spec: The run.
+        evaluations_are_waited_for: True if a callback may end the run after an evaluation.
     """
     fleet, traced = spec.fleet, spec.traced
     return {
@@ -80,9 +83,9 @@ def _describe_inputs(spec: RunSpec) -> Any:
 
 
 def described_base(spec: RunSpec) -> dict[str, object]:
-    """Describe the frozen part of a model, which no update and no checkpoint has.
+    """Describe the frozen part of a model, which updates and checkpoints do not hold.
 
-    The `changed` buffers are no part of it.
+    Buffers that training changes are not part of it.
     """
     module, changed = spec.traced.module, spec.state.changes
     return {
@@ -93,12 +96,12 @@ def described_base(spec: RunSpec) -> dict[str, object]:
 
 
 def recorded_aside(config: Mapping[str, Any], default: int) -> int:
-    """How many evaluations may be under way, as config.json says; the default if it is of an older version."""
+    """Return the limit on evaluations in progress from config.json; the default if an older version wrote the file."""
     return int(config["resolved"].get(ASIDE_KEY, default))
 
 
 def _version(package: str) -> str | None:
-    """None for a plain checkout, which is not installed."""
+    """Return the version of an installed package; None for a plain checkout."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -106,7 +109,7 @@ def _version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The commit of this source tree, if it is a git checkout."""
+    """Return the commit of this source tree, or None if it is no git checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""One run, ready to start: plain objects that are built where the user is and used where the server is."""
+"""A run that is ready to start: plain objects, built in the user's process and used at the server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -46,15 +46,17 @@ from fedraa.submodels.meter import measure
 from fedraa.submodels.policies.policy import RunContext
 
 DEFAULT_ROUNDS = 20
-# A target that is out of reach must not make a run endless.
+# Limits a run with a target that is out of reach.
 DEFAULT_ROUNDS_TO_TARGET = 1000
-STATISTICS_SAMPLES = 10_000  # enough for the statistics of a normalisation layer; more only costs time
-STATISTICS_BYTES = 256 * 2**20  # of those that clients would read themselves, unless these are fewer than a thousand
+# Enough samples for the statistics of a normalisation layer; more only cost time.
+STATISTICS_SAMPLES = 10_000
+# The bytes of such samples that are read from a source, unless that is fewer than a thousand samples.
+STATISTICS_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
 class RunSpec:
-    """All that a run needs, plain and picklable: it is built where the user is and run where the server is."""
+    """All inputs of a run, plain and picklable. The user's process builds it, and the server runs it."""
 
     experiment: Experiment
     method: Method
@@ -64,21 +66,21 @@ class RunSpec:
     params: Vector
     index_sets: tuple[IndexSet, ...]
     example: Tree
-    """A batch of tensors [b, ...], as the clients have them."""
+    """A batch of tensors [b, ...], in the form in which clients read it."""
     labels_held: npt.NDArray[np.bool_]
     timing: Timing
     metrics: tuple[NamedMetric, ...] = ()
     objective: Objective = field(default_factory=Classification)
     given: tuple[str, ...] = ()
-    """The fields that the user gave as objects which the configuration cannot make again, such as the model."""
+    """The fields that hold objects which the configuration cannot recreate, such as the model."""
     transforms: Transforms = field(default_factory=Transforms)
-    """Those that are drawn in training."""
+    """The random transforms of training."""
     state: TrainingState = field(default_factory=TrainingState)
-    """How the run handles what the model changes in itself."""
+    """The policy for state that the model changes by itself."""
 
     @cached_property
     def submodels(self) -> list[Submodel]:
-        """The parts of the model that a scheduler gives out; one is the full model."""
+        """The fragments that a scheduler assigns; the full model is one fragment."""
         return [Submodel.of(self.traced, kept) for kept in self.index_sets]
 
     @property
@@ -99,7 +101,7 @@ class RunSpec:
 
     @property
     def figures(self) -> Figures:
-        """What every evaluation gives."""
+        """The metrics of every evaluation."""
         return replace(figures(self.objective, self.metrics), personal=self.experiment.personalised is not None)
 
     @property
@@ -108,7 +110,7 @@ class RunSpec:
 
     @property
     def appearing(self) -> int:
-        """How many clients will have appeared by the end, at most, as far as the limits tell."""
+        """The largest number of clients that take part by the end, as far as the limits bound it."""
         schedule, clients, steps = self.method.schedule, self.experiment.clients, self.limits.steps
         at_a_time: int | None
         each: int | None
@@ -122,21 +124,21 @@ class RunSpec:
 
     @property
     def at_a_time(self) -> int:
-        """How many clients of an asynchronous method train at a time."""
+        """The number of clients that train at a time, with an asynchronous method."""
         return min(
             self.experiment.clients, getattr(self.method.schedule, "concurrency", None) or self.experiment.clients
         )
 
     @property
     def _steps_per_round(self) -> int:
-        """Server steps in which every client is heard about once."""
+        """The number of server steps in which about every client reports once."""
         if not self.method.asynchronous:
             return 1
         return max(1, self.experiment.clients // self.method.update.per_step)
 
     @cached_property
     def stem(self) -> Stem | None:
-        """The client's part of a model in split learning."""
+        """The client's half of a model in split learning."""
         split = self.method.local.split
         return measure_stem(self.traced.module, split, self.example) if split else None
 
@@ -155,7 +157,7 @@ class RunSpec:
         )
 
     def measure(self, widths: tuple[int, ...]) -> Cost:
-        """The cost of a submodel shape, measured once."""
+        """Return the cost of a submodel shape, which is measured only once."""
         return measure(self.traced, widths, self.example)
 
     @property
@@ -165,9 +167,12 @@ class RunSpec:
         return {shape: self.measure(shape) for shape in sorted(widths)}
 
     def server(self, record: Record, store: Store | None = None, share: Share = SharedBuffer) -> Server:
-        """The method's server, at its start; `store` keeps an asynchronous one's parameters.
+        """Return the method's server in its initial state.
 
-        The default keeps them itself, and puts what it sends where `share` says.
+        Args:
+            record: Writes an event to the log.
+            store: Keeps the parameters of an asynchronous server. None: the server keeps them.
+            share: Places the buffers that the server sends, if there is no `store`.
         """
         solver = self.method.local
         params = self.params.copy() if store is None else self.params
@@ -238,17 +243,16 @@ class RunSpec:
         )
 
     def without_training_rows(self) -> "RunSpec":
-        """Itself less the training data but for what an evaluation needs; shard sizes stay known."""
+        """Return the run without the training data that evaluations do not need. Shard sizes stay known."""
         return replace(self, data=self.evaluation_data)
 
     @property
     def evaluation_data(self) -> Federated:
-        """The test data, and of the training data what the buffers that training changes are estimated on.
+        """The test data, and the training data that evaluations need.
 
-        That is nothing if there are none; else all samples, or `STATISTICS_SAMPLES` of them, each as likely as any
-        other: a client has its share of them. Of samples that clients read themselves these are read here, as many as
-        `STATISTICS_BYTES` hold; all of them are read anew by every evaluation. And, of the clients that are evaluated
-        by themselves, their shards.
+        If training changes buffers, they are estimated on training samples: on all of them, or on a uniform sample of
+        `STATISTICS_SAMPLES`. Samples from a source are read here, up to `STATISTICS_BYTES`; with all samples, every
+        evaluation reads them again. Clients that are evaluated separately keep their shards.
         """
         if isinstance(self.data, EvaluationData):
             return self.data
@@ -261,7 +265,7 @@ class RunSpec:
         return EvaluationData.of(some, shards, streamed=streamed, reported=self._reported())
 
     def _reported(self) -> npt.NDArray[np.int64] | None:
-        """Return the clients whose results are reported; None: of none."""
+        """Return the clients with reported results, or None if no results are reported."""
         experiment = self.experiment
         if experiment.client_evals is None:
             return None
@@ -286,20 +290,20 @@ class RunSpec:
         return replace(few, dataset=replace(few.dataset, x_train=x))
 
     def _without_samples(self) -> Federated:
-        """The data less all training samples."""
+        """Return the data without all training samples."""
         dataset = self.data.dataset
         nothing = {name: take(getattr(dataset, name), slice(0)) for name in ("x_train", "y_train")}
         return replace(self.data, dataset=replace(dataset, **nothing))
 
 
 def participants(schedule: Schedule) -> Participation | None:
-    """Who takes part in the rounds of a schedule; None if it has none."""
+    """Return the choice of clients for the rounds of a schedule, or None if it has no rounds."""
     made: Participation | None = schedule.participants() if isinstance(schedule, Barrier) else None
     return made
 
 
 def figures(objective: Objective, metrics: Sequence[NamedMetric]) -> Figures:
-    """What every evaluation gives: the objective's figures, and the user's own."""
+    """Return the metrics of every evaluation: those of the objective, and the user's metrics."""
     given = objective.summary()
     less = (*given.less, *(metric.name for metric in metrics if metric.better == "min"))
     return replace(given, less=less, own=tuple(metric.name for metric in metrics))

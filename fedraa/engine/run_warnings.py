@@ -1,4 +1,4 @@
-"""Warnings, one sentence each, of what can be run but is probably not what the user wants."""
+"""Warnings, one sentence each, about runs that work but are probably not intended."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ LARGEST_INPUT = 50.0
 """Inputs beyond this often end training in NaN at usual learning rates."""
 TRIED_ROWS = 4
 FACTORS = (30.0, 1000.0)
-"""Random inputs are this large: only outputs that are bounded stay between 0 and 1."""
+"""Sizes of random inputs. Only bounded outputs stay between 0 and 1 for them."""
 
 # The dimension of the classes in the outputs of each objective that takes logits.
 _CLASS_DIMENSION = {Classification: 1, Segmentation: 1, NextToken: -1, MultiLabel: None}
@@ -35,7 +35,7 @@ def warn(sentences: Iterable[str | None]) -> None:
 
 
 def find_large_inputs(data: Federated, *, standardise: bool) -> str | None:
-    """Return a sentence if an input is beyond ±50; of samples that clients read, only some are looked at."""
+    """Return a sentence if an input is beyond ±50; only some of the samples that clients read are checked."""
     for split, tree in (("x_train", data.dataset.x_train), ("x_test", data.dataset.x_test)):
         for name, x in _named(tree, split):
             if x.dtype.kind != "f" or not x.size:
@@ -56,7 +56,7 @@ def _about_large(name: str, largest: float, channel: int, data: Federated, *, st
 
 
 def _largest(x: Array) -> tuple[float, int]:
-    """Return the largest distance from 0, and its channel; what is not finite does not count."""
+    """Return the largest distance from 0, and its channel. Values that are not finite do not count."""
     axes = (0, *range(2, x.ndim))
     most = np.maximum(np.fmax.reduce(x, axis=axes), -np.fmin.reduce(x, axis=axes))
     most = np.atleast_1d(np.where(np.isfinite(most), most, 0.0))
@@ -116,7 +116,17 @@ def _sums_to_one(outputs: Tensor, dimension: int) -> bool:
 def _outputs_of_trials(
     model: nn.Module, example: Tree, objective: Objective, *, factors: tuple[float, ...]
 ) -> list[Tensor]:
-    """Return the outputs for samples, and for random inputs of each size; nothing if the model takes none of these."""
+    """Return the outputs for samples, and for random inputs of each size.
+
+    Args:
+        model: The model.
+        example: A batch of samples.
+        objective: The objective, which calls the model.
+        factors: The sizes of random inputs.
+
+    Returns:
+        The outputs; an empty list if the model fails on one of the inputs.
+    """
     samples = mapped(lambda x: x[:TRIED_ROWS], example)
     generator = torch.Generator().manual_seed(0)
     trials = [samples]
@@ -126,7 +136,8 @@ def _outputs_of_trials(
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(model):
             outputs = [objective.outputs(objective.forward(model.eval(), inputs)) for inputs in trials]
-    except Exception:  # a model of the user's may refuse such inputs with anything
+    # A user's model may refuse such inputs with any exception.
+    except Exception:
         return []
     finally:
         for part, training in modes:

@@ -1,4 +1,4 @@
-"""One run over one pool: from the first dispatch to a complete run directory."""
+"""A run with one executor, from the first dispatch to a complete run directory."""
 
 import json
 from contextlib import suppress
@@ -35,7 +35,7 @@ from fedraa.server.stores.local import Store
 
 
 class RunSession:
-    """DataHosts the loop of one run. It lives in the driver, or in the server actor."""
+    """The host of a run's loop. It lives in the driver, or in the server actor."""
 
     def __init__(
         self,
@@ -49,9 +49,17 @@ class RunSession:
         description: dict[str, object] | None = None,
         store: Store | None = None,
     ) -> None:
-        """`driver` and `description` are of the process that the user started, where that is another one.
+        """Create the session.
 
-        `callbacks` are told what happens, from the first event on. `store` keeps the parameters (default: the server).
+        Args:
+            spec: The run.
+            directory: The run directory.
+            executor: Trains the tasks.
+            stop: Ends the run when it is set.
+            callbacks: Receive events from the first one on.
+            driver: The user's process, if the session runs in a different one.
+            description: The description of that process, under the same condition.
+            store: Keeps the parameters. None: the server keeps them.
         """
         self._spec = spec
         self._directory = directory
@@ -59,7 +67,8 @@ class RunSession:
         self._announcer = Announcer(callbacks)
         experiment = spec.experiment
         self._log = EventLog(directory, driver, self._announcer.recorded, clients=experiment.client_evals is not None)
-        self._asked: dict[str, Any] = {}  # of config.json, for checkpoints
+        # The settings of config.json, for checkpoints.
+        self._asked: dict[str, Any] = {}
         self._workers = executor.workers
         self._store = store
         self._saver = Saver()
@@ -89,10 +98,15 @@ class RunSession:
         return ClientResults(self._spec.data, every, partial(self._log.evaluated_clients, order=order))
 
     def execute(self, *, resume: bool = False) -> bool:
-        """Runs to the end and writes the model and the summary; False if it was stopped before, all being saved.
+        """Run to the end and write the model and the summary. Return False if the run was stopped and saved.
 
-        With `resume` it goes on from the last usable checkpoint, if it has not ended meanwhile; ValueError says why it
-        cannot, CallbackRaised that a callback has failed, all being saved, Unwritable that the directory takes no more.
+        Args:
+            resume: Continue from the last usable checkpoint, unless the run has ended meanwhile.
+
+        Raises:
+            ValueError: No checkpoint can be used.
+            CallbackRaised: A callback failed. The run is saved.
+            Unwritable: The directory cannot be written.
         """
         try:
             if resume and (self._directory / SUMMARY).exists():
@@ -110,7 +124,8 @@ class RunSession:
                 write_text(self._directory / FAILURE, f"{error}\n")
             raise
         finally:
-            with suppress(Exception):  # of a checkpoint, where something else has gone wrong before
+            # An error of the checkpoint must not hide an earlier error.
+            with suppress(Exception):
                 self._saver.wait()
             self._log.close()
 
@@ -130,7 +145,8 @@ class RunSession:
         with written(self._directory):
             (self._directory / SEAL).unlink(missing_ok=True)
             (self._directory / FAILURE).unlink(missing_ok=True)
-            if state is None and not (self._directory / CONFIG).exists():  # so early may a server have died
+            # A server may die before it writes the configuration.
+            if state is None and not (self._directory / CONFIG).exists():
                 write_partition(self._directory, self._spec.data)
                 description = self._description or describe(self._spec, self._announcer.waits_for_evaluations)
                 write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
@@ -149,7 +165,7 @@ class RunSession:
             self._announcer.past(History(self._directory).lines(), heard)
 
     def _damage(self, state: State) -> str | None:
-        """Why this checkpoint cannot be gone on from, if the log no longer holds what it held then."""
+        """Return the reason why the run cannot resume from this checkpoint, if the log has lost lines since."""
         return damage(self._directory, state["log"])
 
     def _finish(self, reason: str) -> None:
@@ -174,7 +190,7 @@ class RunSession:
         )
 
     def _summary(self) -> dict[str, object]:
-        """`average` is said where it is of a mean of the model, with all that was measured."""
+        """Return the summary, with `average` if all metrics are of a mean of the model."""
         average, store = self._spec.method.schedule.average, self._store
         return {
             **summarise(History(self._directory)),
@@ -184,7 +200,7 @@ class RunSession:
         }
 
     def _save(self) -> float:
-        """Returns how many seconds the last checkpoint took to be written that is on the disk."""
+        """Save a checkpoint. Return the seconds that the newest one on the disk took."""
         self._log.sync()
         state = self._loop.state() | {ASKED: self._asked}
         with written(self._directory):
@@ -197,7 +213,7 @@ class RunSession:
 
 
 def _save_model(module: nn.Module, path: Path) -> None:
-    """What `torch.save` writes; what the disk has said, where torch turns it into words of its own."""
+    """Write the model; raise the error of the disk, which torch replaces by its own."""
     try:
         with replacing(path) as stream:
             torch.save(module.state_dict(), stream)

@@ -8,19 +8,19 @@ from types import FrameType
 
 
 class Stop(threading.Event):
-    """Whether a run is to end. Only `well` within is there something to end with a checkpoint."""
+    """A stop request. Only inside `well` can a run end with a checkpoint."""
 
     _well = False
 
     def ask(self) -> None:
-        """For the first Ctrl-C: KeyboardInterrupt, at once, where nothing can be ended well."""
+        """Handle the first Ctrl-C: set the request, or raise KeyboardInterrupt if no run can end with a checkpoint."""
         self.set()
         if not self._well:
             raise KeyboardInterrupt("stopped before the run began")
 
     @contextmanager
     def well(self) -> Iterator[None]:
-        """Meanwhile somebody looks whether this is set."""
+        """Mark the block in which a run checks the request."""
         self._well = True
         try:
             yield
@@ -30,9 +30,10 @@ class Stop(threading.Event):
 
 @contextmanager
 def interruptible(stop: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C calls `stop` the first time and raises KeyboardInterrupt from then on.
+    """Call `stop` at the first Ctrl-C, and raise KeyboardInterrupt from then on.
 
-    Only where Ctrl-C would raise KeyboardInterrupt anyway: in the main thread, under no handler of the user's.
+    It has an effect only in the main thread and without a handler of the user, so that Ctrl-C would raise
+    KeyboardInterrupt.
     """
     if (
         threading.current_thread() is not threading.main_thread()
@@ -54,8 +55,10 @@ def interruptible(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def terminable(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM, which `fedraa stop` and batch systems send, calls `stop`. To be entered after `ray.init`, which has a
-    handler of its own."""
+    """Call `stop` at SIGTERM, which `fedraa stop` and batch systems send.
+
+    Enter it after `ray.init`, which installs a handler.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -68,7 +71,7 @@ def terminable(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C does nothing: for cleaning up, which takes a moment and must not be left half done."""
+    """Ignore Ctrl-C during a short cleanup, which must not be left half done."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -81,7 +84,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Ctrl-C is heard when this is over: for what must not be left half made. A second one is heard at once."""
+    """Defer Ctrl-C until the block exits. A second Ctrl-C interrupts immediately."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield

@@ -1,7 +1,7 @@
-"""torchvision where its compiled operators do not load, as those of PyPI's beside a torch without CUDA.
+"""Import torchvision even if its compiled operators do not load, as PyPI's do not with a torch without CUDA.
 
-Its data sets, transforms and models need none of them, but its import fails over two that it names. Whoever imports
-it, a model of the user's or a pickle in a worker, gets it with these two declared: when, and only when, it fails.
+Its data sets, transforms and models need none of these operators, but its import fails over two that it names. If the
+import fails, from a user's model or a pickle in a worker, these two are declared and the import is repeated.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,12 @@ from types import ModuleType
 from typing import Any
 
 NAME = "torchvision"
-_declared: list[Any] = []  # a declaration lasts as long as its library
+# A declaration lasts as long as its library.
+_declared: list[Any] = []
 
 
 class Finder(MetaPathFinder):
-    """Finds torchvision alone, where it would be found anyway."""
+    """A finder of torchvision only, at its usual place."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
@@ -27,13 +28,14 @@ class Finder(MetaPathFinder):
 
 
 class _Patient(Loader):
-    """Loads a module a second time, with the operators declared, if they were what was missing."""
+    """A loader that repeats a failed load with the operators declared, if they were missing."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)  # of resources and sources
+        # Resources and sources come from the original loader.
+        return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)

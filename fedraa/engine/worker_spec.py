@@ -1,4 +1,4 @@
-"""What a worker is made from, wherever it runs: the model and the solver, without the data."""
+"""The inputs from which a worker is built in any process: the model and local training, without the data."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ from fedraa.submodels import Traced
 
 @dataclass(frozen=True, eq=False)
 class WorkerSpec:
-    """Picklable; makes the two things a worker does."""
+    """A picklable description that makes a worker's trainer and evaluator."""
 
     traced: Traced
     solver: Solver
@@ -33,7 +33,7 @@ class WorkerSpec:
     objective: Objective = field(default_factory=Classification)
     transforms: Transforms = field(default_factory=Transforms)
     source: Source | None = None
-    """Where clients' samples are read from, unless they come with the task."""
+    """The source of clients' samples, unless tasks carry them."""
     scale_inner: bool = False
     state: TrainingState = field(default_factory=TrainingState)
 
@@ -75,7 +75,7 @@ class WorkerSpec:
 
 
 def choose_device(device: str) -> str:
-    """Return the torch device, which for `auto` is CUDA if there is one; raise InputError if it does not exist."""
+    """Return the torch device, which for `auto` is CUDA if there is one. Raise InputError if it does not exist."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():

@@ -20,7 +20,7 @@ class AsyncLedger(TaskLedger):
 
     Attributes:
         held: By client, the task whose buffer the client trains again.
-        concurrency: How many clients train at a time.
+        concurrency: The limit on clients that train at a time.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class AsyncLedger(TaskLedger):
             client: A client that waits for a task.
             now: Time on the run's clock.
             fragment: Replaces the scheduler's choice. Without a scheduler it is the label of the sampled submodel.
-            may_resend: False if the client cannot train again what it holds.
+            may_resend: False if the client cannot train its current buffer again.
         """
         feasible = self.feasible(client)
         held = self.held.pop(client, None)

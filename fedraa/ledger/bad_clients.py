@@ -1,20 +1,21 @@
-"""Clients whose work comes to nothing: how often in a row, and which are left out from then on."""
+"""The policy for clients with failed tasks: retries, quarantine, or the end of the run."""
 
 from fedraa.messages import State
 
 RETRY, QUARANTINED, STOP = "retry", "quarantined", "stop"
-HOPELESS = 50  # clients that fail, each of those that have come to an end, before it is not they who are to blame
+# If this many clients fail and none has succeeded, the shared setup is to blame, not the clients.
+HOPELESS = 50
 
 
 class BadClients:
-    """Decides what becomes of a client whose task has failed.
+    """The decision about a client after a failed task.
 
-    It is given work again as often as `retries` says, in a row: its next task, from the model as it is by then, other
-    minibatches, perhaps another fragment. The same task would only fail again. An update that is taken in makes up
-    for all. After that it is left out for good or, with `stop`, the run is stopped.
+    The client is retried up to `retries` times in a row. A retry is its next task, from the current model and with
+    other minibatches, because the same task would only fail again. An applied update resets the count. After the
+    retries the client is quarantined for good or, with `stop`, the run is stopped.
 
-    It is `hopeless` when the first clients have all failed and none has ever done well: what they share is wrong then,
-    such as an own loss, and the thousands that may wait need not be tried.
+    The run is `hopeless` if the first clients have all failed and none has succeeded. Then the shared setup is wrong,
+    such as a custom loss, and the other clients need not be tried.
     """
 
     def __init__(self, retries: int = 1, *, stop: bool = False) -> None:
@@ -28,7 +29,7 @@ class BadClients:
         return not self._any_well and len(self._failures) >= HOPELESS
 
     def failed(self, client: int) -> str:
-        """A task of the client's has failed; what follows: RETRY, QUARANTINED or STOP."""
+        """Count a failed task of the client. Return the action: RETRY, QUARANTINED or STOP."""
         failures = self._failures[client] = self._failures.get(client, 0) + 1
         if failures <= self.retries:
             return RETRY
@@ -36,7 +37,7 @@ class BadClients:
         return STOP if self.stop else QUARANTINED
 
     def well(self, client: int) -> None:
-        """An update of the client's was taken in."""
+        """Reset the client's failures after an applied update."""
         self._failures.pop(client, None)
         self._any_well = True
 

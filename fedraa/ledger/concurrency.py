@@ -1,4 +1,4 @@
-"""Who trains at a time, where that is not everyone: the next client is drawn from those that do not."""
+"""The limit on clients that train at a time. The next client is drawn from the idle ones."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,10 @@ from fedraa.rng import generator
 
 @dataclass(frozen=True)
 class Concurrency:
-    """At most `most` of so many clients train at a time; None: all do. A function of the seed, nothing to save."""
+    """A limit of `most` clients at a time. None: all train.
+
+    Draws follow from the seed, so there is no state to save.
+    """
 
     clients: int
     most: int | None
@@ -19,16 +22,22 @@ class Concurrency:
         return self.most is not None and self.most < self.clients
 
     def first(self) -> Sequence[int]:
-        """The clients that begin."""
+        """Return the clients that begin."""
         if self.most is None or not self.limited:
             return range(self.clients)
         drawn: list[int] = generator(self.seed, "concurrency").choice(self.clients, self.most, replace=False).tolist()
         return drawn
 
     def next(self, client: int, task: int, busy: Collection[int], left_out: Collection[int] = ()) -> tuple[int, ...]:
-        """Who trains after this client's `task`, if anyone: any that is neither `busy` nor `left_out`.
+        """Return the client that trains after this client's `task`: one that is neither `busy` nor `left_out`, or none.
 
-        Where all train, that is the client itself.
+        Without a limit it is the client itself.
+
+        Args:
+            client: The client of the ended task.
+            task: The number of the task.
+            busy: Clients that train.
+            left_out: Quarantined clients.
         """
         if not self.limited:
             return () if client in left_out else (client,)

@@ -1,4 +1,4 @@
-"""The decisions of a server as values: what is sent, what an applied update and a failed task lead to."""
+"""The decisions of a server as values: dispatches, and the results of applied updates and failed tasks."""
 
 from typing import NamedTuple
 
@@ -11,11 +11,11 @@ class Dispatch(NamedTuple):
         client: The client, from 0.
         turn: Number of tasks that the client had before.
         fragment: The fragment, from 0, or the label of a sampled submodel.
-        version: Version of the fragment that is sent; in rounds, the round.
+        version: Version of the fragment that is sent (in rounds, the round).
         step: Server step at dispatch.
         resent: True if the client trains the buffer that it holds again, so that nothing is sent.
-        feasible: Fragments within the delay bound; empty without a scheduler.
-        fragment_updates: q(j) [M] at the decision; empty without a scheduler.
+        feasible: Fragments within the delay bound, empty without a scheduler.
+        fragment_updates: q(j) [M] at the decision, empty without a scheduler.
     """
 
     task: int
@@ -46,7 +46,7 @@ class Committed(NamedTuple):
 
     Attributes:
         dispatch: The task that it answers.
-        version: Version of the fragment after the update; in rounds, of the model after the round.
+        version: Version of the fragment after the update (in rounds, of the model after the round).
         staleness: Staleness of the update.
         next_clients: The clients that wait for a task now.
         round_complete: True if no other client of the round is at work or waits for its task.

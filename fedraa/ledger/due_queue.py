@@ -4,7 +4,7 @@ import heapq
 
 
 class DueQueue:
-    """Tasks in the order of their due times; of equal times, the lower task number comes first."""
+    """Tasks in the order of their due times. Of equal times, the lower task number comes first."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
@@ -27,5 +27,5 @@ class DueQueue:
         heapq.heappush(self._heap, (due, task))
 
     def pop(self) -> tuple[float, int]:
-        """Remove the first task; return its due time and its number."""
+        """Remove the first task. Return its due time and its number."""
         return heapq.heappop(self._heap)

@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Participation: the choice of clients for a round."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
@@ -13,16 +13,23 @@ from fedraa.components.text import text_of
 from fedraa.numbers import Count, Share
 from fedraa.rng import generator
 
-DRAWS = 1000  # of a cohort per client, while nobody is drawn
+# Draws of a cohort per client before an empty cohort is an error.
+DRAWS = 1000
 TAKES = "is none of all, sample:K with K from 1 to the number of clients, or bernoulli:P with P over 0 and at most 1"
 
 
 class Participation(ABC):
-    """Draws the cohort of each round."""
+    """The choice of the cohort of each round."""
 
     @abstractmethod
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
-        """The clients 0 to `clients` - 1 that take part, each once; if nobody does it is asked again."""
+        """Return clients from 0 to `clients` - 1, each at most once. An empty cohort is drawn again.
+
+        Args:
+            clients: Number of clients.
+            round: The round, from 0.
+            rng: The source of randomness.
+        """
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class All(Participation):
 
 @dataclass(frozen=True)
 class Sample(Participation):
-    """So many clients, without replacement (HeteroFL, FedRolex)."""
+    """A number of clients, without replacement (HeteroFL, FedRolex)."""
 
     count: Count
 
@@ -48,7 +55,7 @@ class Sample(Participation):
 
 @dataclass(frozen=True)
 class Bernoulli(Participation):
-    """Each client on its own with the probability `share` (FedSAM)."""
+    """Each client independently with the probability `share` (FedSAM)."""
 
     share: Share
 
@@ -60,19 +67,28 @@ class Bernoulli(Participation):
 def draw_cohort(
     participation: Participation, clients: int, round: int, seed: int, left_out: Collection[int] = (), alone: int = 0
 ) -> Sequence[int]:
-    """The clients of a round, ascending and never empty; ValueError if that cannot be had.
+    """Return the clients of a round, ascending and never empty.
 
-    They are drawn as ever, and those that are `left_out` are taken away: who else is drawn does not depend on them.
-    In the first `alone` rounds it is one client, the first.
+    Quarantined clients are removed after the draw, so they do not affect the draw of the others.
+
+    Args:
+        participation: The choice.
+        clients: Number of clients.
+        round: The round, from 0.
+        seed: Seed of the run.
+        left_out: Quarantined clients.
+        alone: Number of first rounds in which only the first client trains.
+
+    Raises:
+        ValueError: The choice returns no clients, or wrong ones.
     """
     if round < alone:
         return [next(client for client in range(clients) if client not in left_out)]
     for attempt in range(clients * DRAWS):
         with calling("participation", participation):
             drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
-            if (
-                isinstance(drawn, range) and drawn == range(clients) and not left_out
-            ):  # at a million clients a quick answer
+            # This is a fast path for a million clients.
+            if isinstance(drawn, range) and drawn == range(clients) and not left_out:
                 return range(clients)
             cohort = sorted(map(index, drawn))
         if cohort:
@@ -88,7 +104,7 @@ def draw_cohort(
 
 
 def _short(text: str) -> Participation:
-    """From `sample:K` or `bernoulli:P`."""
+    """Return the choice for the text `sample:K` or `bernoulli:P`."""
     kind, _, number = text.partition(":")
     try:
         value = float(number)

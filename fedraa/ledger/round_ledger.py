@@ -63,7 +63,7 @@ class RoundLedger(TaskLedger):
         return len(self._reported)
 
     def begin_round(self) -> Sequence[int]:
-        """Draw the next cohort without quarantined clients; return it, or nobody if all clients are quarantined."""
+        """Draw the next cohort without quarantined clients and return it. Return no clients if all are quarantined."""
         quarantined = sorted(self.bad_clients.left_out)
         if len(quarantined) == self.clients:
             return ()

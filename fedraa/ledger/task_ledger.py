@@ -15,16 +15,17 @@ from schedulers.protocol import Ints
 
 
 class TaskLedger:
-    """Numbers tasks; tracks which are in flight, each client's turns, and which clients failed.
+    """A record of tasks: their numbers, the tasks in flight, each client's turns, and failed clients.
 
-    It decides by the times and results that its caller gives. It holds no parameters, reads no clock and opens no file.
+    Its decisions depend only on the times and results that its caller passes. It holds no parameters, reads no clock
+    and opens no file.
 
     Attributes:
         step: Server updates, or rounds, so far.
         turns: Tasks per client so far [N].
         in_flight: The tasks that have not ended, by number.
         stats: Counts, tasks sent, last staleness and last loss of every fragment [M].
-        scheduler: Chooses the fragments; None: the caller gives the label of each task.
+        scheduler: Chooses the fragments. None: the caller passes the label of each task.
         bad_clients: Decides between retry, quarantine and stop.
     """
 
@@ -80,7 +81,13 @@ class TaskLedger:
             self.scheduler.scheduler.restore(state["scheduler"])
 
     def _choose(self, client: int, now: float, feasible: Ints) -> int:
-        """Return the scheduler's fragment for the client's next task."""
+        """Return the scheduler's fragment for the client's next task.
+
+        Args:
+            client: The client.
+            now: Time on the run's clock.
+            feasible: The client's fragments within the delay bound.
+        """
         assert self.scheduler is not None
         turn = int(self.turns[client])
         rng = generator(self._seed, "schedule", client, turn)
@@ -88,7 +95,16 @@ class TaskLedger:
             return self.scheduler.choose(client, turn, now, feasible, self.stats, rng)
 
     def _send(self, client: int, fragment: int, *, version: int, step: int, resent: bool, feasible: Ints) -> Dispatch:
-        """Number the client's next task and put it in flight."""
+        """Number the client's next task and put it in flight.
+
+        Args:
+            client: The client.
+            fragment: The fragment, or the label of a sampled submodel.
+            version: Version of the fragment that is sent.
+            step: Server step of the sent weights.
+            resent: True if the client trains its current buffer again.
+            feasible: The client's fragments within the delay bound.
+        """
         dispatch = Dispatch(
             task=self._next_task,
             client=client,
@@ -107,20 +123,20 @@ class TaskLedger:
         return dispatch
 
     def _succeed(self, task: int) -> Dispatch:
-        """Take a task out of flight whose update was applied."""
+        """Remove a task from the tasks in flight after its update was applied."""
         dispatch = self.in_flight.pop(task)
         self.bad_clients.well(dispatch.client)
         return dispatch
 
     def _fail(self, task: int) -> tuple[Dispatch, str]:
-        """Take a failed task out of flight; return it with the action that follows."""
+        """Take a failed task out of flight. Return it with the action that follows."""
         dispatch = self.in_flight.pop(task)
         self.stats.sent[self.index(dispatch.fragment)] -= 1
         return dispatch, self.bad_clients.failed(dispatch.client)
 
 
 def rows(decisions: Collection[Dispatch]) -> Ints:
-    """Return decisions as an array [n, 7] for a checkpoint, without what each was decided from."""
+    """Return decisions as an array [n, 7] for a checkpoint, without the inputs of each decision."""
     columns = [(d.task, d.client, d.turn, d.fragment, d.version, d.step, d.resent) for d in decisions]
     return np.array(columns, np.int64).reshape(-1, 7)
 

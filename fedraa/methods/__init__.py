@@ -1,1 +1,1 @@
-"""A method is four choices; the table of those that are built in."""
+"""Built-in methods: a module each, in which a method is four choices."""

@@ -23,9 +23,9 @@ from fedraa.vectors.chunked import step_along
 @ASYNC_RULE.register("ace")
 @dataclass
 class ACE(AsyncRule):
-    """ACE (Chang et al. 2025), the older IA2SGD: theta += server_lr * the mean of all clients' latest deltas.
+    """ACE (Chang et al. 2025), formerly IA2SGD: theta += server_lr * the mean of all clients' latest deltas.
 
-    At every arrival, however stale, from that on which completes the clients: before, there is no step.
+    The model steps at every arrival, however stale. The first step waits until every client has reported.
     """
 
     server_lr: Positive = 1.0

@@ -27,8 +27,8 @@ from fedraa.vectors.index_runs import places_of
 class AsyncFedED(AsyncRule):
     """AsyncFedED (Wang et al. 2022), its step: theta += server_lr / (r + epsilon) * delta.
 
-    r = |theta - sent| / |delta|. A fresh update counts server_lr / epsilon; a delta of 0 has the weight 0. The paper's
-    other half, how many epochs a client trains next, is left out.
+    r = |theta - sent| / |delta|. A fresh update gets the weight server_lr / epsilon; a delta of 0 gets 0. The paper
+    also adapts the number of local epochs, which this rule does not.
     """
 
     server_lr: Positive = 1.0
@@ -61,7 +61,7 @@ class AsyncFedED(AsyncRule):
 
 
 def _square(piece: Vector) -> float:
-    """The sum of its squares: rows in float32, which is near enough for a ratio and half the work."""
+    """Return the sum of squares. Rows are summed in float32: exact enough for a ratio, at half the cost."""
     end = len(piece) - len(piece) % SUMMED
     rows, rest = piece[:end].reshape(-1, SUMMED), piece[end:]
     return float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64) + np.einsum("i,i->", rest, rest))

@@ -1,4 +1,4 @@
-"""CA2FL: a buffer whose deltas are corrected by the last delta of every client (Wang et al. 2024, Algorithm 2).
+"""CA2FL: a buffer of deltas, corrected by the last delta of every client (Wang et al. 2024, Algorithm 2).
 
 When delta of client i arrives:
     buffer += delta - h_i
@@ -28,18 +28,19 @@ from fedraa.vectors.delta_view import Change
 
 
 class DeltaCache:
-    """The latest delta of every client, and their mean [d] over all clients; 0 of those that none is known of.
+    """The latest delta of every client, and their mean [d] over all clients; 0 for clients without a delta.
 
-    A client's row [d] is made when it first reports.
+    A client's row [d] is allocated when it first reports.
     """
 
     def __init__(self, size: int, clients: int) -> None:
         self.rows = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
-        self.mean = np.zeros(size)  # in double precision, for it is added to at every arrival
+        # The mean has double precision, because every arrival adds to it.
+        self.mean = np.zeros(size)
         self._clients = clients
 
     def put(self, client: int, change: Change) -> None:
-        """The client's row from now on, where there is a change: that."""
+        """Replace the client's row on the coordinates of the change."""
         row = self.rows[client]
 
         def put(place: Index | slice, delta: Vector) -> None:
@@ -62,11 +63,12 @@ class DeltaCache:
 @ASYNC_RULE.register("ca2fl")
 @dataclass
 class CA2FL(Buffered):
-    """CA2FL (Wang et al. 2024, Algorithm 2): theta += server_lr * v every `size` arrivals, however stale they are.
+    """CA2FL (Wang et al. 2024, Algorithm 2): theta += server_lr * v every `size` arrivals, at any staleness.
 
     v = mean over all N clients of h_i, + 1/size * sum over the arrivals of (delta - h_i); then h_i <- delta. All
-    arrivals of a buffer are compared with the h_i from before it, also two of one client. h_i starts at 0, so that at
-    first this is FedBuff. A row h_i is as long as deltas were when it was remembered: keep the clients' lr constant.
+    arrivals of a buffer use the h_i from before the buffer, also two of one client. h_i starts at 0, so the first
+    buffer is FedBuff's. The scale of a row h_i is that of the learning rate when it was stored, so keep the clients'
+    learning rate constant.
     """
 
     server_lr: Positive = 1.0
@@ -75,7 +77,8 @@ class CA2FL(Buffered):
 
     def start(self, model: AsyncModel) -> None:
         self._cache = DeltaCache(len(model.params), model.clients)
-        self._pending: dict[int, Vector] = {}  # rows that replace those of the cache when the buffer is full
+        # Rows that replace the rows of the cache when the buffer is full.
+        self._pending: dict[int, Vector] = {}
         self._sum = np.zeros(len(model.params), np.float32)
         self._count = 0
 

@@ -27,9 +27,9 @@ from fedraa.server.schedule import Asynchronous
 @ASYNC_RULE.register("fadas")
 @dataclass
 class Fadas(Buffer):
-    """FADAS (Wang et al. 2024): every `size` arrivals a step of AMSGrad along their mean delta.
+    """FADAS (Wang et al. 2024): a step of AMSGrad along the mean delta of every `size` arrivals.
 
-    Where the largest staleness among them, counted in steps, is over `delay_limit` the step is divided by it.
+    If their largest staleness, counted in steps, is over `delay_limit`, the step is divided by it.
     """
 
     size: Count = 5

@@ -3,7 +3,7 @@
 The model is cut into M equal fragments. When client n is idle:
     j = the fragment that was sent to the fewest clients
     send theta_j
-Client n: as many steps of SGD as pay for the communication, with clipping and calibrated logits
+Client n: enough steps of SGD to pay for the communication, with clipping and calibrated logits
 When (j, delta) arrives:
     a = min(1, gain * M / N) * s(staleness)         # N clients train at a time, about N / M of them fragment j
     theta_j <- theta_j + a * delta
@@ -44,11 +44,15 @@ MIN_SQUARE = np.float32(1e-30)
 class DeltaMix(AsyncRule):
     """theta <- theta + a * (theta_new - theta_sent) with a = min(1, c_n * min(1, gain * M / N)) * s(staleness).
 
-    It wants fragments given out evenly, as least-sent does: many deltas from the same values add up to too long a step.
-    Of N clients that train at a time about N / M work on a fragment, all from nearly the same values: their deltas,
-    each with the weight M / N, come to one mean step. `gain` makes it a longer one. On what all fragments hold
-    all N work: with `spread` its weight is that of a single fragment, gain / N. `balance` is the power of data against
-    speed in c_n.
+    Of N clients that train at a time, about N / M work on a fragment, all from nearly the same weights. Their deltas,
+    each with the weight M / N, add up to one mean step. This needs a scheduler that spreads clients evenly over the
+    fragments, as least-sent does; otherwise many deltas of one fragment add up to too long a step.
+
+    Attributes:
+        gain: Lengthens the step.
+        balance: The power of data against speed in c_n.
+        staleness: The weight s.
+        spread: True if coordinates that all fragments hold get the weight gain / N, because all N clients train them.
     """
 
     gain: Positive = 1.2
@@ -86,9 +90,9 @@ class DeltaMix(AsyncRule):
 class EvenedDelta(DeltaMix):
     """theta <- theta + a * c * delta / v^(even / 2), with a as in DeltaMix.
 
-    v [d] is the mean square of what each coordinate's deltas were lately, and c keeps the norm of delta. With `even` 1
-    all coordinates go equally far, as Adam has them; with less they are between that and their own lengths. Embeddings
-    of rare words, which a mean of clients hardly moves, are what it is for: there a much larger `gain` holds.
+    v [d] is a running mean of the squared deltas of each coordinate, and c keeps the norm of delta. With `even` 1 all
+    coordinates move equally far, as with Adam; with less they move between that and their own lengths. It is for
+    embeddings of rare words, which a mean over clients hardly moves. They allow a much larger `gain`.
     """
 
     even: UpToOne = 0.5
@@ -109,7 +113,7 @@ class EvenedDelta(DeltaMix):
         return Taken(weight)
 
     def _evened(self, arrival: Arrival, share: np.float32) -> tuple[Vector, float]:
-        """delta / v^(even / 2) [k], and c; delta has the `share` in v."""
+        """Return delta / v^(even / 2) [k], and c. The squared delta enters v with the weight `share`."""
         evened, power = np.empty_like(arrival.new), np.float32(-self.even / 2)
 
         def even(piece: slice) -> tuple[list[float], list[float]]:

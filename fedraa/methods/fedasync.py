@@ -27,7 +27,7 @@ from fedraa.server.staleness import STALENESS, among
 class StalenessMix(AsyncRule):
     """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA).
 
-    `balance` is the power of data against speed in a further factor of a.
+    A further factor of a weighs a client's data against its speed, with the power `balance`.
     """
 
     mixing: Share = 0.6

@@ -32,7 +32,7 @@ from fedraa.vectors.chunked import accumulate
 
 @dataclass
 class Buffered(AsyncRule):
-    """A rule that moves the model every `size` arrivals; the version and the step count that."""
+    """A rule that moves the model every `size` arrivals. The version counts these steps."""
 
     size: Count = 10
 
@@ -46,9 +46,10 @@ class Buffered(AsyncRule):
 class Buffer(Buffered):
     """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K arrivals.
 
-    With an `optimizer` that is the delta along which it steps (FedBuff's server momentum); the log then has s alone,
-    for how far the model moves is the optimizer's. What is in the buffer when the run ends is dropped. `balance` is the
-    power of data against speed in a further factor of each delta, also over 1: the mean of a buffer weighs its deltas.
+    With an `optimizer` the sum is the delta along which it steps (FedBuff's server momentum). The log then shows only
+    s, because the optimizer decides the length of the step. Deltas in the buffer at the end of the run are dropped. A
+    further factor of each delta weighs a client's data against its speed, with the power `balance`. It may be over 1,
+    because the buffer is a weighted mean.
     """
 
     staleness: Any = "polynomial"
@@ -86,7 +87,7 @@ class Buffer(Buffered):
         return Taken(weight * self.server_lr / self.size if self._stepping is None else weight, full)
 
     def _step(self, params: Vector, weight: float) -> None:
-        """Moves `params` [d] along the weighted buffer."""
+        """Move `params` [d] along the weighted buffer."""
         if self._stepping is None:
             accumulate(params, slice(None), weight, self._total)
             return

@@ -27,7 +27,7 @@ from fedraa.vectors.index_runs import where_of
 
 @dataclass
 class GlobalMomentum(NoAuxiliary):
-    """FedCM, MoFedSAM: Delta <- -mean delta / (lr T), mixed into every local gradient of the next round."""
+    """FedCM and MoFedSAM: D <- -mean delta / (lr T), mixed into every local gradient of the next round."""
 
     keeps: ClassVar[str] = "Delta [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -41,7 +41,8 @@ class GlobalMomentum(NoAuxiliary):
 
     def start(self, run: AuxiliaryRun) -> None:
         self._momentum = np.zeros(run.size, np.float32)
-        self._whole: SharedBuffer | None = None  # of this round, in which it stays as it is
+        # The buffer that all clients of this round share; the momentum does not change during a round.
+        self._whole: SharedBuffer | None = None
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         if assignment.submodel.index is not None:

@@ -2,7 +2,7 @@
 
 When submodel w_i of client i arrives with staleness k:
     a_i = (k + 1)^-exponent
-    theta_c <- sum of a_i n_i w_ic / sum of a_i n_i, over the clients whose last submodel has coordinate c
+    theta_c <- sum of a_i n_i w_ic / sum of a_i n_i, over the clients with coordinate c in their last submodel
 
 Read next: submodels/policies/growing.py (growing submodels), server/async_server.py (the server).
 """
@@ -26,11 +26,11 @@ from fedraa.vectors.client_rows import ClientRows
 @ASYNC_RULE.register("fedgmr")
 @dataclass
 class FedGMR(Buffered):
-    """FedGMR (2025): theta_c = sum a_i n_i w_ic / sum a_i n_i over the clients whose last submodel has c.
+    """FedGMR (2025): theta_c = sum a_i n_i w_ic / sum a_i n_i over the clients with c in their last submodel.
 
-    a_i = (staleness + 1)^-exponent as it was on arrival, n_i samples; every `size` arrivals. Where no submodel is,
-    theta stays. It is models that are averaged, not deltas: what is stale and dense draws the model back.
-    A client's row [d] is its last submodel, NaN where that has nothing.
+    a_i = (staleness + 1)^-exponent on arrival, and n_i is the number of samples. The model moves every `size` arrivals;
+    coordinates in no submodel stay. The rule averages models, not deltas, so a stale dense submodel draws the model
+    back. A client's row [d] is its last submodel, NaN outside it.
     """
 
     size: Count = 1

@@ -1,4 +1,4 @@
-"""FedRobust: clients train against an affine perturbation of their own inputs (Reisizadeh et al. 2020).
+"""FedRobust: clients train against an affine perturbation of their inputs (Reisizadeh et al. 2020).
 
 Client n: minimises over w and maximises over (Lambda_n, delta_n) the loss on Lambda_n * x + delta_n;
     Lambda_n (here diagonal) and delta_n stay with the client from round to round
@@ -25,7 +25,7 @@ from fedraa.vectors.client_rows import ClientRows
 
 @dataclass
 class Adversaries(NoAuxiliary):
-    """FedRobust: each client's own affine input perturbation (L, d), which never leaves the client."""
+    """FedRobust: an affine input perturbation (L, d) of each client, which never leaves the client."""
 
     keeps: ClassVar[str] = "Lambda_n, delta_n [N, 2 inputs]"
     asks: ClassVar[tuple[str, ...]] = ("adversary",)

@@ -29,16 +29,16 @@ from fedraa.submodels.policies.slices import Prefix
 @AGGREGATOR.register("flora")
 @dataclass
 class FLoRA(LowRank):
-    """FLoRA (Wang et al. 2024): a layer's weight moves by scale sum p_i B_i A_i, exactly, and adapters begin anew.
+    """FLoRA (Wang et al. 2024): a layer's weight moves by scale sum p_i B_i A_i, exactly. Then adapters are reset.
 
-    That sum is the stack [B_1 ... B_K] [p_1 A_1; ...; p_K A_K], p_i the client's share of the samples that reported.
-    The paper's clients add it to their base. Here it is the delta of the parameters `merged`, which are part of the
-    model at the server, and which clients read and do not train: what they make of them is not heard. Then B is 0 and A
-    drawn anew, the same for all clients, of which each trains its units. All else that is trained is averaged over
-    those who trained it.
+    The sum is the stack [B_1 ... B_K] [p_1 A_1; ...; p_K A_K], where p_i is the client's share of the samples of the
+    round. The paper's clients add it to their base. Here it is the delta of the parameters `merged`, which are part of
+    the model at the server. Clients read them without training them, and their values in client updates are ignored.
+    Then B becomes 0 and A is drawn again, the same for all clients, each of which trains its units. All other trained
+    parameters are averaged over the clients that trained them.
 
-    Billed as the paper has it: up, the client's adapter; down, it and the stacks of all rounds since the client's last
-    task, or the merged weights where those are less.
+    Traffic is that of the paper. Up: the client's adapter. Down: the adapter and the stacks of all rounds since the
+    client's last task, or the merged weights if they are smaller.
     """
 
     keeps: ClassVar[str] = "merged weights"
@@ -77,7 +77,8 @@ class FLoRA(LowRank):
             assert pair.merged is not None
             assert rng is not None
             delta[pair.merged], moved[pair.merged] = product / self._samples, True
-            moved[pair.a] = moved[pair.b] = False  # no step is taken there: they are set
+            # The optimizer takes no step here, because the adapters are set directly.
+            moved[pair.a] = moved[pair.b] = False
             pair.begin(self._params, rng)
         self._round += 1
         self._stacked += self._stack
@@ -97,7 +98,7 @@ class FLoRA(LowRank):
 
     @property
     def _merged(self) -> int:
-        """Coordinates of merged weights."""
+        """The number of coordinates of merged weights."""
         return sum(pair.merged.stop - pair.merged.start for pair in self._pairs if pair.merged is not None)
 
     def _clear(self) -> None:

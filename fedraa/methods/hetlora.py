@@ -23,17 +23,17 @@ from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Mask
 from fedraa.submodels.policies.slices import Prefix
 
-# The smallest weight of an adapter: adapters whose products are all 0 get equal weights.
+# The smallest weight of an adapter. If the products of all adapters are 0, all get this weight.
 MIN_WEIGHT = 1e-12
 
 
 @AGGREGATOR.register("hetlora")
 @dataclass
 class HetLoRA(LowRank):
-    """HetLoRA (Cho et al. 2024), without the pruning of ranks: A = sum p_i A_i, B = sum p_i B_i, absent units being 0.
+    """HetLoRA (Cho et al. 2024) without pruning of ranks: A = sum p_i A_i, B = sum p_i B_i, absent units being 0.
 
-    p_i = s_i / sum s, s_i = ||B_i A_i||_F over all layers: the root of the sum of squares. Units that nobody trained in
-    a round stay as they are. All else that is trained is weighed alike, over those who trained it.
+    p_i = s_i / sum s, where s_i = ||B_i A_i||_F over all layers, the root of the sum of squares. Units that no client
+    trained in a round stay. Other parameters have the same weights, over the clients that trained them.
     """
 
     def _begin(self, clients: int) -> None:
@@ -49,7 +49,8 @@ class HetLoRA(LowRank):
         super().add(contribution)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        mine = self._adapters() & totals.covered & (totals.coverage < self._heard)  # trained by some, not by all
+        # The adapter coordinates that some clients trained, but not all.
+        mine = self._adapters() & totals.covered & (totals.coverage < self._heard)
         participants, self._heard = np.float32(self._participants), 0
         delta, moved = super().finish(totals)
         if self._pairs:

@@ -1,4 +1,4 @@
-"""OAP: each client trains the largest weights of the model, as many as it can (Zhou et al. 2024).
+"""OAP: each client trains the largest weights of the model, up to its capacity (Zhou et al. 2024).
 
 Client n, with capacity r_n: trains the share r_n of the weights with the largest absolute values
 Server: each weight <- mean of the clients that trained it; a weight that no client trained stays

@@ -1,6 +1,6 @@
-"""PruneFL: one sparse model for all clients, whose mask adapts (Jiang et al. 2022).
+"""PruneFL: one sparse model for all clients, with an adaptive mask (Jiang et al. 2022).
 
-One client finds the first mask alone. Then in rounds:
+One client finds the first mask by itself. Then in rounds:
     theta <- mean of the cohort's models, on the mask
     every `reprune_every` rounds: keep the weights with the largest squared gradients per use
 

@@ -37,10 +37,10 @@ _UNITS = "regions of units on both sides of a matrix, drawn per layer: far less 
 class Memorised(Aggregator):
     """RAM-Fed, Algorithm 2: the server remembers every client's latest update of every coordinate.
 
-    Updates are in gradient units, Delta = -delta / lr. v = mean_n u_n + (1/Gamma) sum over covering clients of
-    (Delta_n - u_n), the second term only where Gamma > 0; theta -= lr v; then u_n <- Delta_n where trained.
-    Uncovered coordinates move by the mean memory. `mifa` is the released code's form: v = mean_n u_n with the
-    new u_n. A client's row [d] is made when it first takes part; before, it is 0.
+    Updates are in gradient units, Delta = -delta / lr. v = mean_n u_n + (1/Gamma) sum over covering clients of (Delta_n
+    - u_n), the second term only if Gamma > 0; theta -= lr v. Then u_n <- Delta_n on the trained coordinates. Uncovered
+    coordinates move by the mean memory. `mifa` selects the form of the released code: v = mean_n u_n with the new u_n.
+    A client's row [d] is allocated when it first takes part; before, it counts as 0.
     """
 
     mifa: bool = False

@@ -26,18 +26,19 @@ from fedraa.vectors.delta_view import Change
 
 
 class SumTable:
-    """Sums G_i [d] and counts b_i of the clients' deltas, and sum_i G_i / b_i [d] over those that have reported.
+    """The sums G_i [d] and counts b_i of the clients' deltas, and sum_i G_i / b_i [d] over the clients with a delta.
 
-    A client's row is made when it first reports.
+    A client's row is allocated when it first reports.
     """
 
     def __init__(self, size: int, clients: int) -> None:
         self.rows = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
         self.counts: dict[int, int] = {}
-        self.total = np.zeros(size)  # in double precision, for it is added to and taken from
+        # The total has double precision, because deltas are added to it and subtracted from it.
+        self.total = np.zeros(size)
 
     def add(self, client: int, change: Change) -> int:
-        """One more delta of the client; how many it now has."""
+        """Add a delta of the client. Return the number of its deltas."""
         row = self.rows[client]
         before = self.counts.get(client, 0)
 
@@ -58,7 +59,7 @@ class SumTable:
         return before + 1
 
     def empty(self) -> "SumTable":
-        """A new one, for as many clients."""
+        """Return an empty table for the same number of clients."""
         return SumTable(len(self.total), self.rows.clients)
 
     def state(self) -> dict[str, Any]:
@@ -79,12 +80,13 @@ class SumTable:
 class Ringleader(AsyncRule):
     """Ringleader ASGD (Maranjyan, Richtarik 2026): theta += server_lr * v, v = 1/N sum_i G_i / b_i, N times a round.
 
-    In a round's first phase arrivals are only added up, until every client has reported; who did goes on from the
-    model that it holds. The arrival that completes the table makes the first step. Then each other client makes one
-    with its next arrival, and is sent the new model; who was served already is added up for the next round, from the
-    model that it holds. No client is ignored, none idles, and no staleness is over 2N - 2.
+    In the first phase of a round, deltas are only added up until every client has reported. A client that has reported
+    continues from the model that it holds. The arrival that completes the table makes the first step. In the second
+    phase, each other client makes one step with its next arrival and receives the new model. Further arrivals of a
+    client that made its step count for the next round, and the client continues from the model that it holds. No client
+    is ignored, none idles, and no staleness is over 2N - 2.
 
-    In the paper a delta is one gradient; here it is what a client's local steps come to.
+    In the paper a delta is one gradient; here it is the result of a client's local steps.
     """
 
     server_lr: Positive = 1.0
@@ -94,7 +96,8 @@ class Ringleader(AsyncRule):
 
     def start(self, model: AsyncModel) -> None:
         self._now, self._next = (SumTable(len(model.params), model.clients) for _ in range(2))
-        self._todo: list[int] = []  # clients that have a step to make in this round; none in its first phase
+        # Clients that have a step to make in this round; empty in the first phase.
+        self._todo: list[int] = []
         self._gone: set[int] = set()
 
     def leave(self, client: int) -> None:
@@ -117,13 +120,13 @@ class Ringleader(AsyncRule):
         return Taken(weight)
 
     def _served(self, client: int) -> None:
-        """The client has no step to make any more; nobody has: the next round begins."""
+        """Record that the client has made its step, or has left. Begin the next round if no client has one to make."""
         self._todo.remove(client)
         if not self._todo:
             self._now, self._next = self._next, self._now.empty()
 
     def _add(self, table: SumTable, arrival: Arrival, model: AsyncModel) -> float:
-        """Adds the delta to the client's; its weight in v."""
+        """Add the delta to the client's sum in the table. Return its weight in v."""
         count = table.add(arrival.client, arrival.change)
         return self.server_lr / (model.clients * count)
 

@@ -23,8 +23,9 @@ from fedraa.vectors.chunked import accumulate
 class Ringmaster(AsyncRule):
     """Ringmaster ASGD (Maranjyan, Tyurin, Richtarik 2025, Algorithm 4): theta += server_lr * delta if staleness < R.
 
-    What is staler is ignored, with weight 0 and no new version, and its client goes on from the present model; its
-    work is billed. R is `delay_limit`; without one as many as there are clients. Tasks are not stopped (Algorithm 5).
+    Staler updates are ignored: they get weight 0 and make no new version. Their clients continue from the current
+    model, and their work still counts as cost. R is `delay_limit`. None means the number of clients. Running tasks are
+    not stopped (Algorithm 5).
     """
 
     delay_limit: Count | None = None

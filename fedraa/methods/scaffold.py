@@ -36,8 +36,8 @@ _NEEDS_SGD = "the control variate takes a delta over lr * steps for a mean gradi
 class ControlVariates(NoAuxiliary):
     """SCAFFOLD (Karimireddy et al. 2020), option II, in full coordinates, on the covered ones.
 
-    Clients step along g - c_i + c. c_i+ = c_i - c + (theta - y) / (T_i lr) with the client's own T_i;
-    c += (1/N) sum (c_i+ - c_i). All start at 0.
+    Clients step along g - c_i + c. c_i+ = c_i - c + (theta - y) / (T_i lr) with the client's own T_i; c += (1/N) sum
+    (c_i+ - c_i). All start at 0.
     """
 
     keeps: ClassVar[str] = "c [d], c_n [N, d]"
@@ -63,7 +63,7 @@ class ControlVariates(NoAuxiliary):
         return {"control": MadeBuffer(partial(self._control, client, where_of(assignment.submodel)))}
 
     def _control(self, client: int, where: Where) -> Vector:
-        """c - c_i on these coordinates: the same from when the client's task is made until its answer is there."""
+        """Return c - c_i on these coordinates. It does not change while the client's task is in flight."""
         control = cut(self._server, where)
         if client in self._client:
             row = self._client.peek(client)

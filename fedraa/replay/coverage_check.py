@@ -1,4 +1,4 @@
-"""Which coordinates the clients of a round trained, as far as the log tells."""
+"""Check the coverage of a round: the coordinates that its clients trained, as far as the log has them."""
 
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
@@ -7,10 +7,10 @@ SHARED, NEVER = -1, -2
 
 
 class Coverage:
-    """A coordinate is shared by all fragments, part of one of them alone, or of none.
+    """The coordinates of the model by class: shared by all fragments, part of only one fragment, or of none.
 
-    The last are the blocks between different fragments of two adjacent groups. A whole model is one fragment, all
-    shared. Of submodels that a policy drew the log tells only what bounds the figures of a round.
+    The last class has the blocks between different fragments of two adjacent groups. A whole model is one fragment, and
+    all of it is shared. If a policy draws submodels, the log only bounds the metrics of a round.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -23,7 +23,13 @@ class Coverage:
         self._known = rules.known and not rules.method["update"].get("owned_head", False)
 
     def check(self, line: Line, round: int, fragments: list[int]) -> None:
-        """Checks the figures of a round in which the clients trained these fragments."""
+        """Check the metrics of a round.
+
+        Args:
+            line: The `round` event.
+            round: The round, from 0.
+            fragments: The fragments of the clients that reported.
+        """
         line.at_least("drift", 0)
         if not fragments:
             for name, value in (("coverage_max", 0), ("coverage_min_trained", 0), ("uncovered", self._size)):

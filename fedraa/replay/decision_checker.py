@@ -1,4 +1,4 @@
-"""The decisions and weights of a logged run, held against the ledger."""
+"""Check the decisions and weights of a logged run: the ledger makes them again."""
 
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ EMPTY = np.zeros(0, np.float32)
 
 
 class Checker(Protocol):
-    """Checks the decisions and weights of one kind of server."""
+    """A checker of the decisions and weights of one kind of server."""
 
     clock: TaskClock
     due: str | None
@@ -40,10 +40,10 @@ class Checker(Protocol):
 
 
 class AsyncChecker:
-    """Lets the ledger decide again, and the rule work on a model without parameters.
+    """A checker for asynchronous servers: the ledger decides again, and the rule works on a model without parameters.
 
-    The log is believed in what only the run itself could decide: the choices of a custom scheduler, the weights of a
-    rule that depend on parameters, and of a custom rule also whether the model has a new version and whether a client
+    Some values are not checked, because only the run could decide them: the choices of a custom scheduler, and weights
+    that depend on parameters. For a custom rule these are also whether the model has a new version and whether a client
     trained its buffer again.
     """
 
@@ -111,13 +111,13 @@ class AsyncChecker:
         raise line.wrong("a round is closed; the rules give none, for the server is asynchronous")
 
     def _result(self, line: Line, task: LoggedTask) -> Taken:
-        """Return what the rule makes of the update."""
+        """Return the rule's result for the update."""
         decision = task.decision
         index = self.ledger.index(decision.fragment)
         if self._rule is None:
             version = int(self.ledger.stats.counts[index])
             new_version = line.between("version", version, version + 1) > version
-            # The next dispatch of the client tells whether it trains its buffer again.
+            # The next dispatch of the client shows whether it trains its buffer again.
             return Taken(0.0, new_version, held=True)
         arrival = Arrival(
             client=decision.client,
@@ -133,16 +133,16 @@ class AsyncChecker:
         return self._rule.take(arrival, self._model)
 
     def _replan(self) -> None:
-        """Use the costs as they are known now."""
+        """Derive the balances and the scheduler's plan from the current costs."""
         costs = self._rules.costs.table(self._rules.resolved.fragments)
         self.ledger.replan(costs, self._rules.method["schedule"]["delay_bound"])
         self._balances = self._rules.balances()
 
 
 class RoundChecker:
-    """Lets the ledger decide again; the weights follow from the configuration.
+    """A checker for servers in rounds: the ledger decides again, and the weights follow from the configuration.
 
-    If a policy samples submodels with the help of the model, their labels and costs are believed.
+    If a policy samples submodels with the help of the model, their labels and costs are not checked.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -201,7 +201,7 @@ class RoundChecker:
 
 
 def believed_fragment(line: Line, rules: Rules) -> int | None:
-    """Return the logged fragment, or label, if only the run itself could choose it; None if the ledger chooses."""
+    """Return the logged fragment, or label, if only the run itself could choose it, or None if the ledger chooses."""
     if not rules.scheduled:
         return 0 if rules.whole else int(line.at_least("fragment", 0))
     if rules.foreign("schedule", "scheduler"):
@@ -210,7 +210,7 @@ def believed_fragment(line: Line, rules: Rules) -> int | None:
 
 
 def _server_lr(optimizer: Any) -> Any:
-    """Return the step size of a described optimizer; None if it is a custom one."""
+    """Return the step size of a described optimizer, or None if it is a custom one."""
     # A custom method may describe it as a text.
     if isinstance(optimizer, str):
         optimizer = {} if is_foreign(optimizer) else describe(SERVER_OPTIMIZER.make(optimizer))
@@ -218,6 +218,6 @@ def _server_lr(optimizer: Any) -> Any:
 
 
 def _built_in(update: dict[str, Any]) -> dict[str, Any]:
-    """Return a built-in rule with built-in components in place of custom ones: no custom code runs here."""
+    """Return a built-in rule with built-in components in place of custom ones, because replay runs no custom code."""
     defaults = {"staleness": "constant", "optimizer": "sgd"}
     return update | {name: default for name, default in defaults.items() if is_foreign(update.get(name))}

@@ -1,4 +1,4 @@
-"""When the model is to be evaluated, and whether evals.csv says the same as the log."""
+"""Check the evaluations of a run: their times, and the agreement of evals.csv with the log."""
 
 import csv
 from collections import deque
@@ -13,20 +13,20 @@ from fedraa.rundir.file_names import EVALS
 
 
 class Evaluations:
-    """The start, then every `eval_every` updates, then the end; evaluated aside while the run goes on.
+    """The evaluations of a run: at the start, after every `eval_every` updates, and at the end.
 
-    A line carries the time of its model and is written, at the latest, when there would be more than `aside` under
-    way, as config.json has it: on the virtual clock just then, so that logs do not depend on who is fast; at once
-    where a figure, or a callback, may end the run.
+    They run beside training. A line has the time of its model, and is written at the latest when more than `aside`
+    evaluations would be in progress. On the virtual clock it is written exactly then, so that logs do not depend on the
+    speed of workers. If a metric or a callback may end the run, `aside` is 0.
     """
 
     def __init__(self, rules: Rules) -> None:
         self.reached: float | None = None
-        """When the accuracy, or another figure, came to its target."""
+        """The time at which the accuracy, or another metric, reached its target."""
         self.final: float | None = None
-        """The time of an evaluation made only because the run ended."""
+        """The time of an evaluation that was made only because the run ended."""
         self.ending = False
-        """Whether nothing but the end can follow."""
+        """True if only the end can follow."""
         self._columns = [*TIMES, *rules.resolved.figures.columns, *rules.resolved.metrics]
         self._every, self._goal = rules.resolved.eval_every, rules.resolved.limits.goal
         usual = ASIDE if self._goal is None else 0
@@ -37,20 +37,20 @@ class Evaluations:
         self._lines: list[Line] = []
 
     def after(self, step: int, t: float) -> None:
-        """The server made its update number `step`."""
+        """Record the server update with the number `step`."""
         if step % self._every == 0:
             self._pending.append((step, t))
             self._started = step
 
     def before(self, line: Line) -> None:
-        """Checks that no evaluation should have come before this line, which is none itself."""
+        """Check that no evaluation is missing before this line, which is not an evaluation."""
         if self.ending and line.kind != "end":
             raise line.wrong("the run goes on; the rules give its end after an evaluation made so early")
         if len(self._pending) > self._aside:
             raise line.wrong(f"the rules give the evaluation of step {self._pending[0][0]} before it")
 
     def evaluated(self, line: Line, step: int) -> None:
-        """Checks an `eval` line that comes while the server has made `step` updates."""
+        """Check an `eval` line after `step` server updates."""
         early = self._virtual and len(self._pending) <= self._aside
         if self._pending:
             due, t = self._pending.popleft()
@@ -72,13 +72,13 @@ class Evaluations:
         self._lines.append(line)
 
     def complete(self, step: int) -> bool:
-        """Whether the model as of `step` was evaluated."""
+        """Return True if the model after `step` updates was evaluated."""
         return self._started == step and not self._pending
 
     def compare(self, directory: Path, *, ended: bool) -> None:
-        """Checks evals.csv, where all but the time of writing is as in the log.
+        """Check that evals.csv agrees with the log, except for the times of writing.
 
-        A run that was killed may have died between the two.
+        A killed run may lack the last row, because it is written after the event.
         """
         try:
             with (directory / EVALS).open(newline="", encoding="utf-8") as stream:
@@ -103,5 +103,8 @@ class Evaluations:
 
 
 def _written(value: object) -> tuple[str, ...]:
-    """How evals.csv may write what the log has; null there stands for what is not finite."""
+    """Return the texts that evals.csv may have for a value of the log.
+
+    There null stands for a value that is not finite.
+    """
     return ("inf", "-inf", "nan") if value is None else (repr(value),)

@@ -1,4 +1,4 @@
-"""What a finished run left besides its log: the model and the totals."""
+"""Check the files of a finished run besides its log: checkpoints, model and totals."""
 
 import hashlib
 import json
@@ -20,13 +20,14 @@ from fedraa.rundir.summary import summarise
 
 
 def check_checkpoints(directory: Path) -> None:
-    """Each is whole; the log begins with what it had then, and the experiment is the one that it had."""
+    """Check that every checkpoint is whole, and fits the log and the experiment."""
     now = asked(read_config(directory / CONFIG))
     for path in newest_first(directory / CHECKPOINTS):
         try:
             state = head(path)
         except Damaged as error:
-            if not path.exists():  # the run goes on, and has dropped it
+            # A run in progress may have deleted it in the meantime.
+            if not path.exists():
                 continue
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}", str(error)) from None
         wrong = damage(directory, state["log"]) if "log" in state else "has no state of a log"
@@ -37,7 +38,7 @@ def check_checkpoints(directory: Path) -> None:
 
 
 def check_summary(directory: Path, time_to_target: float | None) -> None:
-    """The totals are those of the log, which has been checked before."""
+    """Check that the totals are those of the log, which was checked before."""
     try:
         summary = json.loads(content(directory / SUMMARY))
     except (OSError, ValueError, RecursionError):
@@ -55,17 +56,18 @@ def check_model(
     """Check that the SHA-256 of the float32 parameters in the order of their names is the one in the log.
 
     Args:
-        directory: the run.
-        tensors: the names of the parameters.
-        expected: the digest in the log.
-        base: the digest of the frozen part in config.json, if there is one.
-        changed: buffers that are no part of it, because training changes them.
+        directory: The run.
+        tensors: The names of the parameters.
+        expected: The digest in the log.
+        base: The digest of the frozen part in config.json, if there is one.
+        changed: Buffers that are no part of it, because training changes them.
     """
     try:
         with opened(directory / MODEL) as stream:
             state = torch.load(stream, map_location="cpu", weights_only=True)
         parameters = [state[name].numpy() for name in sorted(tensors)]
-    except Exception as error:  # whatever torch makes of bytes that are none of its own
+    # torch raises any exception for a file of another kind.
+    except Exception as error:
         raise Inconsistent(MODEL, f"cannot be read as the model of this run: {error}") from None
     digest = hashlib.sha256(b"".join(parameter.tobytes() for parameter in parameters)).hexdigest()
     if digest != expected:

@@ -1,4 +1,4 @@
-"""A whole log against the rules, line by line."""
+"""Check a whole log against the rules, line by line."""
 
 from fedraa.engine.loop import CALLBACK
 from fedraa.objectives import Target
@@ -9,7 +9,7 @@ from fedraa.replay.rules import Rules
 
 
 class Audit:
-    """Feeds lines to the checker in their order; raises Inconsistent at the first that does not follow."""
+    """A check of lines in their order. It raises Inconsistent at the first line that does not follow."""
 
     def __init__(self, rules: Rules) -> None:
         self.lines = {"dispatch": 0, "commit": 0, "drop": 0, "round": 0, "eval": 0, "fault": 0, "checkpoint": 0}
@@ -64,7 +64,7 @@ class Audit:
 
     @property
     def _checkpoint_due(self) -> bool:
-        """Checkpoints that real time brings about are not in the log."""
+        """True if a checkpoint must be logged here. Checkpoints by real time are not in the log."""
         step, every = self._ledger.step, self._rules.experiment.checkpoint_every
         return every is not None and step % every == 0 and step > self._saved and not self._clock.waiting
 
@@ -76,7 +76,7 @@ class Audit:
         self._saved = self._ledger.step
 
     def _settled(self, line: Line) -> None:
-        """Every client is at work and what is due is saved before the next update is waited for."""
+        """Check that no client waits and no checkpoint is due before the next update."""
         if self._clock.waiting:
             raise line.wrong(f"the rules give client {self._clock.waiting[0]}, which waits, a task first")
         if self._checkpoint_due:
@@ -102,7 +102,7 @@ class Audit:
         self.end = line
 
     def _why(self, line: Line) -> tuple[str, float]:
-        """What ended the run by the rules, and when; on the wall clock not before the last event."""
+        """Return the reason for the end and its time by the rules; on the wall clock the time may be later."""
         limits, clock = self._rules.resolved.limits, self._clock
         if self._rules.wall:
             t = line.at_least("t", clock.now)
@@ -110,7 +110,8 @@ class Audit:
         else:
             late = limits.time is not None and not clock.waiting and clock.first_due() > limits.time
             t = limits.time if late and limits.time is not None else clock.now
-        if line["reason"] == CALLBACK:  # that it was asked for is believed, when is not
+        # The request of a callback is not checked, but its time is.
+        if line["reason"] == CALLBACK:
             if not isinstance(line["by"], str):
                 raise line.mismatch("by", "the name of a callback")
             return CALLBACK, t if self._rules.wall else clock.now

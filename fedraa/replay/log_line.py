@@ -12,7 +12,7 @@ from fedraa.rundir.file_names import EVENTS
 
 @dataclass(frozen=True)
 class Line:
-    """An event as it stands in the log, `number` counted from 1."""
+    """An event in the log, with its line `number` from 1."""
 
     number: int
     fields: Mapping[str, object]
@@ -57,7 +57,7 @@ class Line:
             raise self.mismatch(field, repr(value))
 
     def mismatch(self, field: str, expected: str) -> Inconsistent:
-        """Return the error about a field whose value is not the expected one."""
+        """Return the error about a field with an unexpected value."""
         return Inconsistent(f"{self._place} {field}", got=self[field], expected=expected)
 
     def wrong(self, problem: str) -> Inconsistent:
@@ -70,7 +70,7 @@ class Line:
 
 
 def read(directory: Path) -> Iterator[Line]:
-    """The lines of a run's log, numbered without gaps."""
+    """Yield the lines of a run's log, which must be numbered without gaps."""
     with (directory / EVENTS).open(encoding="utf-8", errors="replace") as stream:
         for number, text in enumerate(stream, 1):
             fields = parse_object(text)

@@ -1,4 +1,4 @@
-"""Checks a run's log against the rules of its method: every decision, every weight, every time."""
+"""Check a run's log against the rules of its method: every decision, every weight, every time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,30 +17,31 @@ from fedraa.rundir.history import History
 
 __all__ = ["replay"]
 
-# What values of a configuration that no run has come to, wherever they are used.
+# Errors from values of a configuration that no run has, wherever they are used.
 DAMAGED = (KeyError, TypeError, AttributeError, AssertionError, ArithmeticError, IndexError)
 
 
 def replay(directory: Path) -> str:
-    """What was checked, in a sentence or two.
+    """Check the log of a run. Return a summary of the check in one or two sentences.
 
-    The rules come from config.json, the state (counts, versions, staleness, clients at work, the clock) from
-    the log itself; neither the data set nor the code that ran is needed. What was measured is believed: the
-    time `wall`, losses, accuracies, drift, and arrivals on the wall clock; but by the digests that the run left, in its
-    checkpoints and at its end, nothing of it was changed since. Believed, too, is that a callback asked for the end,
-    and, of a method whose policy draws submodels from the model itself, which one a client got and what it cost.
+    The rules come from config.json. The state (counts, versions, staleness, clients at work, the clock) comes from the
+    log itself. Neither the data set nor the custom code is needed. Measured values are not checked: the time `wall`,
+    losses, accuracies, drift, and arrivals on the wall clock. The digests in the checkpoints and at the end show that
+    they were not changed. The request of a callback to end the run is not checked either. If a policy draws submodels
+    from the model itself, the submodel of a client and its cost are not checked.
 
-    Raises Inconsistent at the first line that does not follow from those before it, ValueError if the
-    directory is no run.
+    Raises Inconsistent at the first line that does not follow from the earlier ones, ValueError if the directory is no
+    run.
     """
-    History(directory)  # refuses what is no run directory
+    # This refuses a directory that is no run.
+    History(directory)
     with importing_only(()):
         return _replay(directory)
 
 
 @contextmanager
 def _described_in(directory: Path, *errors: type[Exception]) -> Iterator[None]:
-    """These errors, within, are of values in a run's configuration that no run of this version has."""
+    """Convert these errors in the block to an error about config.json: no run of this version has such values."""
     try:
         yield
     except errors as error:
@@ -53,8 +54,10 @@ def _replay(directory: Path) -> str:
     rules = Rules.read(directory)
     with _described_in(directory, *DAMAGED, ValueError):
         audit = Audit(rules)
-        _ = rules.costs  # or a line of the log would seem to be wrong
-    with _described_in(directory, *DAMAGED):  # a ValueError is of the log
+        # Compute the costs first, because their errors would seem to be those of a line.
+        _ = rules.costs
+    # A ValueError is about the log here.
+    with _described_in(directory, *DAMAGED):
         for line in read(directory):
             audit.check(line)
     evaluations, end = audit.evaluations, audit.end

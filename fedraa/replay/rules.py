@@ -1,4 +1,4 @@
-"""The rules of a run, rebuilt from its config.json alone: no data set, no model."""
+"""The rules of a run, rebuilt from only its config.json: no data set, no model."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class _Base(BaseModel):
 
 
 class Resolved(BaseModel):
-    """What the data set, the model and the defaults came to; columns are per client, None is infinite."""
+    """The resolved values of the data set, the model and the defaults. Columns are per client; None is infinite."""
 
     samples: Annotated[list[int], BeforeValidator(unpacked)]
     compute: Annotated[list[float | None], BeforeValidator(unpacked)]
@@ -92,7 +92,7 @@ class _Described(BaseModel):
 
 @dataclass(frozen=True)
 class Bill:
-    """What a task costs: duration before jitter, bytes down and up, FLOPs."""
+    """The costs of a task: duration before jitter, bytes down and up, FLOPs."""
 
     cost: float
     down: int
@@ -102,17 +102,17 @@ class Bill:
 
 @dataclass(frozen=True)
 class Rules:
-    """What every line of the log must follow from."""
+    """The rules from which every line of the log must follow."""
 
     experiment: Experiment
     method: dict[str, dict[str, Any]]
     resolved: Resolved
     cohorts: tuple[tuple[int, ...], ...] = ()
-    """Those in the log, for an own Participation."""
+    """The cohorts in the log, for a custom Participation."""
 
     @classmethod
     def read(cls, directory: Path) -> "Rules":
-        """Raises ValueError if the configuration is not that of a run."""
+        """Return the rules in a run's configuration. Raise ValueError if it is not that of a run."""
         path = directory / CONFIG
         try:
             described = _Described.model_validate(read_config(path))
@@ -141,7 +141,7 @@ class Rules:
 
     @property
     def concurrency(self) -> int | None:
-        """How many clients of an asynchronous method train at a time; None: all."""
+        """The number of clients of an asynchronous method that train at a time. None: all."""
         limit: int | None = self.method["schedule"].get("concurrency")
         return limit
 
@@ -151,23 +151,23 @@ class Rules:
 
     @property
     def whole(self) -> bool:
-        """Whether every client trains the whole model, as far as the log tells."""
+        """True if every client trains the whole model, as far as the log shows."""
         return self.method["submodel"]["kind"] in ("Full", "LayerCut")
 
     @property
     def scheduled(self) -> bool:
-        """Whether a scheduler gives out fragments."""
+        """True if a scheduler chooses fragments."""
         return "scheduler" in self.method["schedule"]
 
     @property
     def known(self) -> bool:
-        """Whether the rules alone tell what each client trains and what it costs."""
+        """True if the rules determine the submodel and the cost of every task."""
         foreign = is_foreign(self.method["local"].get("compress")) or is_foreign(self._download)
         return (self.scheduled or self.whole) and not foreign
 
     @property
     def _download(self) -> Any:
-        """How the model is sent to the clients."""
+        """The compressor of the model that is sent to clients."""
         return self.method["schedule"].get("download", "none")
 
     @cached_property
@@ -188,7 +188,8 @@ class Rules:
             local["compress"] = "none"
         solver = Solver(**local)
         check_part(solver, "local")
-        _ = solver.auto  # which refuses what it cannot read
+        # The property refuses steps that it cannot read.
+        _ = solver.auto
         stem = self.resolved.stem
         return CostModel(
             Fleet(**columns, relative=self.experiment.units == "relative"),
@@ -211,7 +212,13 @@ class Rules:
         return extra
 
     def bill(self, widths: Widths, client: int, *, held: bool = False) -> Bill:
-        """Of one task on a dense submodel of these widths, as costs are known now; what is `held` is not sent."""
+        """Return the costs of a task on a dense submodel of these widths, as costs are known now.
+
+        Args:
+            widths: Kept units per width group.
+            client: The client.
+            held: True if the client already holds the buffer, so that nothing is sent.
+        """
         sent, crossing = self.costs.sent(widths), self.costs.crossing(client)
         down, up, _ = self._extra_buffers
         down = 0 if held else self.costs.download.bytes(sent // 4) + down * sent + crossing
@@ -219,12 +226,12 @@ class Rules:
         return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))
 
     def foreign(self, choice: str, value: str) -> bool:
-        """Whether a value of a choice is a component that is none of ours: its decisions are believed."""
+        """Return True if a value of a choice is a custom component. Its decisions are not checked."""
         return is_foreign(self.method[choice].get(value))
 
     @property
     def believed(self) -> list[str]:
-        """The foreign components whose decisions no rule tells."""
+        """The custom components. Their decisions are not checked."""
         found = [
             described
             for choice in self.method.values()
@@ -234,7 +241,10 @@ class Rules:
         return [described["kind"] if isinstance(described, dict) else described for described in found]
 
     def planner(self) -> Planner:
-        """The scheduler, if it is ours, over the costs as they are known now; else only what is feasible."""
+        """Return the built-in scheduler with the current costs.
+
+        For a custom one only the feasible fragments are valid.
+        """
         schedule = self.method["schedule"]
         foreign = self.foreign("schedule", "scheduler")
         planner = Planner(GreRAA() if foreign else SCHEDULER.own(schedule["scheduler"]))
@@ -242,25 +252,26 @@ class Rules:
         return planner
 
     def balances(self) -> list[float]:
-        """Each client's factor of data against speed in an arrival's weight, by the costs as they are known now."""
+        """Return each client's factor of data against speed in an update's weight, by the current costs."""
         shapes, samples = self.resolved.fragments, np.array(self.resolved.samples, np.int64)
         power = self.method["update"].get("balance", 0.0)
         factors: list[float] = planned_balances(self.costs, shapes, samples, power, self.concurrency).tolist()
         return factors
 
     def cohort(self, round: int, left_out: Collection[int] = ()) -> Sequence[int]:
-        """The clients of a round less those that are left out, in the order in which they are given work."""
+        """Return the clients of a round, without quarantined ones, in the order of their dispatch."""
         if self.foreign("schedule", "participation"):
             return self.cohorts[round] if round < len(self.cohorts) else ()
         who = PARTICIPATION.own(self.method["schedule"].get("participation", "all"))
         policy = self.method["submodel"]
         pruned = policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1
-        alone = policy.get("initial", 0) if pruned else 0  # which older versions have not
+        # Older versions have no such field.
+        alone = policy.get("initial", 0) if pruned else 0
         return draw_cohort(who, self.clients, round, self.experiment.seed, left_out, alone)
 
 
 def _cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
-    """The clients that were given work in each round of a log, as far as it can be read."""
+    """Return the clients of each round of a log, as far as the log can be read."""
     cohorts: list[list[int]] = [[]]
     for line in read(directory):
         if line.kind == "dispatch":
@@ -271,7 +282,7 @@ def _cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
 
 
 def _check_devices(path: Path, resolved: Resolved) -> None:
-    """ValueError for devices and shards that there cannot be, as only a damaged configuration has them."""
+    """Raise ValueError for impossible devices and data partitions, which only a damaged configuration has."""
     if min(resolved.samples, default=0) < 1:
         raise ValueError(f"run: {path} has a client without samples, or no client")
     for name in COLUMNS:
@@ -282,5 +293,5 @@ def _check_devices(path: Path, resolved: Resolved) -> None:
 
 
 def _column(resolved: Resolved, name: str) -> Floats:
-    """What devices have of something, by client; None is infinite."""
+    """Return a column of the devices, by client. None becomes infinity."""
     return np.array([np.inf if value is None else value for value in getattr(resolved, name)], np.float64)

@@ -22,7 +22,7 @@ class LoggedTask:
 
 
 class TaskClock:
-    """Checks the times of tasks, and keeps the clients that wait for a task in their order.
+    """A check of the times of tasks, and the queue of clients that wait for a task.
 
     Args:
         rules: The rules of the run.
@@ -48,7 +48,13 @@ class TaskClock:
         return self.waiting.popleft()
 
     def depart(self, line: Line, decision: Dispatch, bill: Bill | None) -> None:
-        """Check that a `dispatch` follows the decision and has this cost."""
+        """Check that a `dispatch` follows the decision and has this cost.
+
+        Args:
+            line: The `dispatch` event.
+            decision: The decision of the ledger.
+            bill: The costs, None if only the log has them.
+        """
         line.expect("counts", list(decision.fragment_updates))
         line.expect("feasible", list(decision.feasible))
         line.expect("t", self.now)

@@ -1,1 +1,1 @@
-"""The run directory: log, checkpoints, lock, and what is read from them."""
+"""The run directory: log, checkpoints, lock, and their readers."""

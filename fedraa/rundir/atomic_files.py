@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whatever happens while they are written; and the digests of what they hold."""
+"""Files that are written whole or not at all, even after a crash; and the digests of files."""
 
 import hashlib
 import os
@@ -11,15 +11,17 @@ from fedraa.errors import Unwritable
 from fedraa.reading import opened
 
 PARTIAL = ".partial"
-CHUNK = 1 << 20  # bytes that are read at a time
+# Bytes per read.
+CHUNK = 1 << 20
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A stream whose content takes the place of `path`, on the disk for good, when the block ends without error."""
+    """Open a stream. Its content replaces `path` durably, if the block ends without an error."""
     partial = path.with_name(path.name + PARTIAL)
     try:
-        if partial.exists() and not partial.is_file():  # a named pipe would wait for a reader for ever
+        # Opening a named pipe would wait for a reader for ever.
+        if partial.exists() and not partial.is_file():
             partial.unlink()
         with partial.open("wb") as stream:
             yield stream
@@ -59,7 +61,7 @@ def written(directory: Path) -> Iterator[None]:
 
 
 def digest(path: Path, size: int | None = None) -> "hashlib._Hash":
-    """SHA-256 of the file, or of its first `size` bytes, as far as there are so many."""
+    """Return the SHA-256 of the file, or of its first `size` bytes if it has more."""
     found, left = hashlib.sha256(), size
     with opened(path) as stream:
         while part := stream.read(CHUNK if left is None else min(CHUNK, left)):

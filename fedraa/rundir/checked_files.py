@@ -43,7 +43,7 @@ class Totals(BaseModel):
 
 
 def read_summary(path: Path, figures: Figures) -> dict[str, Any]:
-    """Return the totals of a run with these metrics; raise InputError if the file does not hold them."""
+    """Return the totals of a run with these metrics. Raise InputError if the file does not hold them."""
     try:
         found = json.loads(content(path))
         Totals.model_validate(found)
@@ -64,8 +64,8 @@ def read_summary(path: Path, figures: Figures) -> dict[str, Any]:
 
 
 def read_evals(path: Path, figures: Figures) -> "pd.DataFrame":
-    """Return the table of evaluations without a last row that is being written; raise InputError if it is not one."""
-    # It is slow to import, and workers do without it.
+    """Return the table of evaluations without a last row that is being written. Raise InputError if it is not one."""
+    # pandas is slow to import, and workers do without it.
     import pandas as pd
 
     columns = (*TIMES, *figures.columns)

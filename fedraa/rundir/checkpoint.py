@@ -1,7 +1,10 @@
 """Checkpoints: a run's whole state in one file, written whole or not at all, checked when read, without pickle.
 
-A file is: a magic line; the length (8 bytes, little endian) and text of a JSON tree in which `{"$array": i}`
-stands for the i-th array; the arrays in NumPy's .npy format; the SHA-256 of all before it.
+A file holds, in this order:
+    a magic line
+    the length (8 bytes, little endian) and the text of a JSON tree, in which `{"$array": i}` stands for the i-th array
+    the arrays in NumPy's .npy format
+    the SHA-256 of all bytes before it
 """
 
 import hashlib
@@ -29,15 +32,17 @@ MAGIC = b"fedraa checkpoint 1\n"
 # Bytes of the length, and of the digest.
 LENGTH, DIGEST = 8, 32
 SUFFIX = ".ckpt"
-# Bytes of arrays from which on a thread writes the checkpoint.
+# Bytes of arrays above which a thread writes the checkpoint.
 BESIDE = 1 << 25
 # The newest checkpoint, and the one before it in case the newest is damaged.
 KEPT = 2
 ARRAY = "$array"
 NOT_A_CHECKPOINT = "it is not a checkpoint"
 TORN = "it is torn or changed: its checksum is wrong"
-ASKED = "experiment"  # what config.json said when it was written; those of format 2 have none
-FORMAT_KEY = "format"  # beside what the state itself has; without it a checkpoint is of format 1
+# The key of config.json's settings at the time of the checkpoint. Format 2 has no such key.
+ASKED = "experiment"
+# The key of the format, beside the keys of the state. Checkpoints of format 1 lack it.
+FORMAT_KEY = "format"
 
 
 def save(directory: Path, step: int, state: State) -> None:
@@ -46,7 +51,10 @@ def save(directory: Path, step: int, state: State) -> None:
 
 
 class Saver:
-    """Saves checkpoints. A thread writes large ones while the run continues, from a copy of all that may change."""
+    """A writer of checkpoints.
+
+    A thread writes large ones while the run continues, from a copy of all arrays that may change.
+    """
 
     def __init__(self, beside: int = BESIDE) -> None:
         """Let a thread write checkpoints of at least `beside` bytes."""
@@ -57,7 +65,13 @@ class Saver:
         """Seconds that the newest checkpoint on the disk took."""
 
     def save(self, directory: Path, step: int, state: State) -> None:
-        """Save the state of this moment. An error of the checkpoint before is raised here as well."""
+        """Save the current state. Raise the error of the previous checkpoint, if it had one.
+
+        Args:
+            directory: The folder of checkpoints.
+            step: Server updates so far, which name the file.
+            state: The state.
+        """
         self.wait()
         text, arrays = _laid_out({FORMAT_KEY: FORMAT} | state)
         if sum(array.nbytes for array in arrays) < self._beside:
@@ -142,7 +156,15 @@ class Choice:
 def choose(
     directory: Path, wrong_with: Callable[[State], str | None], read_it: Callable[[Path], State]
 ) -> Choice | None:
-    """Return the newest checkpoint that is whole and fits; nothing is changed. For the errors see `load_latest`."""
+    """Return the newest checkpoint that is whole and fits, without any change on the disk.
+
+    The arguments and the errors are those of `load_latest`.
+
+    Args:
+        directory: The folder of checkpoints.
+        wrong_with: Returns a clause about a state that does not fit, else None.
+        read_it: Returns the state in a file.
+    """
     wrong: dict[str, str] = {}
     for path in newest_first(directory):
         try:
@@ -169,7 +191,7 @@ def newest_first(directory: Path) -> list[Path]:
 
 
 def write(stream: BinaryIO, state: State) -> None:
-    """Write a state; raise TypeError for a value that is neither JSON nor an array of plain numbers."""
+    """Write a state. Raise TypeError for a value that is neither JSON nor an array of plain numbers."""
     _write_parts(stream, *_laid_out(state))
 
 
@@ -189,7 +211,7 @@ def _write_parts(stream: BinaryIO, text: bytes, arrays: Sequence[npt.NDArray[Any
 
 
 def read(content: bytes) -> State:
-    """Return the state in a checkpoint's bytes; raise Damaged if they are not the bytes that were written."""
+    """Return the state in a checkpoint's bytes. Raise Damaged if they are not the bytes that were written."""
     if not content.startswith(MAGIC):
         raise Damaged("checkpoint", NOT_A_CHECKPOINT)
     body, digest = memoryview(content)[:-DIGEST], content[-DIGEST:]
@@ -204,7 +226,7 @@ def read(content: bytes) -> State:
 
 
 def head(path: Path) -> State:
-    """Return the state in a checkpoint without its arrays, in little memory; raise Damaged if it was changed."""
+    """Return the state in a checkpoint without its arrays, in little memory. Raise Damaged if it was changed."""
     try:
         with opened(path) as stream:
             body = os.fstat(stream.fileno()).st_size - DIGEST
@@ -235,7 +257,8 @@ def _encode(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any]]]) -
         return value.item()
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         raise TypeError(f"a checkpoint cannot hold {short_text(value)}")
-    same = (value.ctypes.data, value.dtype, value.shape, value.strides)  # all live as long as this goes on
+    # All arrays live until the checkpoint is laid out, so an address names one array.
+    same = (value.ctypes.data, value.dtype, value.shape, value.strides)
     return {ARRAY: arrays.setdefault(same if value.size else id(value), (len(arrays), value))[0]}
 
 
@@ -255,7 +278,7 @@ def _decode(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
 
 
 class _Hashed:
-    """Writes through to a stream and keeps the digest of what went by."""
+    """A writer to a stream that keeps the digest of the written bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream, self._hash = stream, hashlib.sha256()

@@ -83,7 +83,7 @@ class Claim:
                 path.rmdir()
 
     def _locked(self) -> int | None:
-        """Return the lock; None if another process has it or the directory is not empty."""
+        """Return the lock, or None if another process has it or the directory is not empty."""
         path, made = self.directory / WRITER, True
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -119,7 +119,7 @@ def claimed(directory: Path | None, names: Callable[[int], Path]) -> Iterator[Pa
 
 
 def refuse_used(directory: Path) -> None:
-    """Raise InputError for a directory in which a run cannot be started; nothing is changed."""
+    """Raise InputError for a directory in which a run cannot be started. Nothing changes on the disk."""
     try:
         used = os.listdir(directory) not in ([], [WRITER]) if directory.is_dir() else os.path.lexists(directory)
     except OSError as error:

@@ -24,7 +24,7 @@ def columns_of(figures: Figures) -> tuple[str, ...]:
 
 
 def as_rows(rows: Sequence[Sequence[object]]) -> bytes:
-    """Return rows as CSV; a number that is NaN, because nothing was measured, is empty."""
+    """Return rows as CSV. A missing measurement (NaN) is an empty cell."""
     text = io.StringIO()
     written = csv.writer(text, lineterminator="\n")
     written.writerows([["" if value != value else value for value in row] for row in rows])
@@ -32,7 +32,14 @@ def as_rows(rows: Sequence[Sequence[object]]) -> bytes:
 
 
 def rows_of(step: int, t: float, columns: Mapping[str, Any], order: Sequence[str]) -> bytes:
-    """Return the rows of one evaluation, whose columns these are, as CSV."""
+    """Return the rows of one evaluation as CSV.
+
+    Args:
+        step: Server updates by then.
+        t: Time on the run's clock.
+        columns: The values by column, without step and time.
+        order: The columns of the file.
+    """
     whole = {name: values.tolist() if hasattr(values, "tolist") else values for name, values in columns.items()}
     count = len(whole["client"])
     whole |= {"step": [step] * count, "t": [t] * count}
@@ -40,8 +47,8 @@ def rows_of(step: int, t: float, columns: Mapping[str, Any], order: Sequence[str
 
 
 def read_clients(directory: Path, figures: Figures) -> "pd.DataFrame":
-    """Return the table of a run without a last row that is being written; raise InputError if it has none."""
-    # It is slow to import, and workers do without it.
+    """Return the table of a run without a last row that is being written. Raise InputError if it has none."""
+    # pandas is slow to import, and workers do without it.
     import pandas as pd
 
     path, columns = directory / CLIENTS, columns_of(figures)

@@ -1,9 +1,9 @@
-"""The format of a run directory, which has a version: what this version of fedraa writes, and how it reads older ones.
+"""The versioned format of a run directory: the current one, and the conversion of configurations of older ones.
 
-Format 1 is that of directories without the key `format`. From 3 on checkpoints have digests of the log, and a run that
-has ended those of its files. From 4 on the local steps `auto` end with a pass, where they were 20 before. Checkpoints
-of 5 hold the decisions of the server apart from its buffers; those of earlier formats cannot be resumed. Reading
-changes nothing on the disk.
+Format 1 is that of directories without the key `format`. Since format 3 checkpoints have digests of the log, and
+finished runs have digests of their files. Since format 4 the local steps `auto` end with a pass over the data. Before,
+there were at most 20. Since format 5 checkpoints hold the decisions of the server apart from its buffers. Runs of
+earlier formats cannot be resumed. Reading changes nothing on the disk.
 """
 
 import json
@@ -15,13 +15,17 @@ from fedraa.errors import InputError
 from fedraa.reading import content
 
 FORMAT = 5
-SEALED = 3  # the first format in which a run that has ended has its digests
-PASSES = 4  # the first format in which `auto` has a pass over the client's data as its most, and
-AUTO = "auto:20"  # what it was before
-PARTS = ("experiment", "method", "resolved", "versions")  # of config.json; each is an object, and always there
+# The first format in which a finished run has digests.
+SEALED = 3
+# The first format in which `auto` takes at most one pass over the client's data.
+PASSES = 4
+# The meaning of `auto` before.
+AUTO = "auto:20"
+# The keys of config.json that must be there; each is an object.
+PARTS = ("experiment", "method", "resolved", "versions")
 KEYS = {*PARTS, "format", "given", "commit", "command"}
 
-# What parts were before these fields of theirs: runs of today differ from them, and do not go on with them.
+# The values that components had before these fields existed. Runs with other values cannot be resumed.
 _BEFORE: dict[str, dict[str, Any]] = {
     "DeltaMix": {"spread": False},
     "AdaptivePruning": {"initial": 0},
@@ -40,9 +44,10 @@ _AUXILIARY = {
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A config.json as this version writes it, whatever format it has; `format` stays that of the file.
+    """Return a config.json in the current form, whatever its format. `format` stays that of the file.
 
-    Raises ValueError, one sentence, for what is no configuration of a run or is of a newer format.
+    Raises:
+        ValueError: The file is no configuration of a run, or is of a newer format.
     """
     try:
         config = json.loads(content(path).decode())
@@ -66,7 +71,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def check_format(path: Path, format: object) -> None:
-    """ValueError, one sentence, unless `format` is a number that this version reads."""
+    """Raise InputError unless `format` is a number that this version reads."""
     if type(format) is not int or format < 1:
         raise InputError("run", f"{path} has a wrong format", got=format, expected=f"a number from 1 to {FORMAT}")
     if format > FORMAT:
@@ -78,7 +83,7 @@ def check_format(path: Path, format: object) -> None:
 
 
 def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with the names of today; one that has them already is returned as it is."""
+    """Return a configuration with the current names."""
     for choice in ("submodel", "local", "update"):
         part = config["method"].get(choice)
         if isinstance(part, Mapping) and (before := _BEFORE.get(str(part.get("kind")))):
@@ -89,7 +94,7 @@ def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
     experiment = config.get("experiment", {})
     for field, partition in (("dirichlet", "dirichlet"), ("labels_per_client", "labels")):
         if experiment.get("partition") != partition and experiment.get(field) is not None:
-            # It was the default once. Today a run is refused with it.
+            # An earlier version had a default here. The current one refuses the field.
             experiment = experiment | {field: None}
             config = config | {"experiment": experiment}
     config = _without_unused_groups(config)
@@ -100,7 +105,7 @@ def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_unused_groups(config: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the width groups of a model that the method trains whole; earlier versions traced it all the same."""
+    """Remove the width groups of a model that the method trains whole. Earlier versions traced them anyway."""
     resolved, method = config.get("resolved", {}), config["method"]
     submodel, update = method.get("submodel"), method.get("update")
     whole = isinstance(submodel, Mapping) and submodel.get("kind") in ("Full", "LayerCut")

@@ -18,7 +18,7 @@ _LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>\S+)")
 
 
 def seal(directory: Path, coming: Mapping[str, str]) -> None:
-    """Write the digests of the files. `coming` has the texts of files that are not written yet."""
+    """Write the digests of the files. `coming` holds the texts of files that are not written yet."""
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in coming.items()}
     there = [*FILES, *(name for name in OPTIONAL if (directory / name).exists())]
     digests |= {name: digest(directory / name).hexdigest() for name in there if name not in coming}
@@ -26,9 +26,10 @@ def seal(directory: Path, coming: Mapping[str, str]) -> None:
 
 
 def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> bool:
-    """Check that files of a run that has ended are those that it wrote; return False for a format without digests.
+    """Check that the files of a finished run are unchanged. Return False for a format without digests.
 
-    Raises Inconsistent, which names the first file that was changed.
+    Raises:
+        Inconsistent: A file was changed. The error names the first one.
     """
     if not (directory / SEAL).exists() and read_config(directory / CONFIG)["format"] < SEALED:
         return False

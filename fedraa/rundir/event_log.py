@@ -1,4 +1,4 @@
-"""The event log: append-only JSON lines, and the table of evaluations, written as they come."""
+"""The event log: append-only JSON lines, and the table of evaluations."""
 
 import json
 import math
@@ -17,15 +17,16 @@ from fedraa.rundir.growing_file import DIGESTS, LOGS, GrowingFile
 from fedraa.rundir.run_lock import Hold, this_process
 
 TIMES = ("step", "t", "wall")
-EVAL_COLUMNS = (*TIMES, *Figures().columns)  # of a classification
+# The columns of a classification.
+EVAL_COLUMNS = (*TIMES, *Figures().columns)
 _as_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class EventLog:
-    """Writes a run's events and evaluations, each line written through as it comes; the only writer of a run.
+    """The only writer of a run's events and evaluations. Every line is written through at once.
 
-    Every event has `seq`, `kind`, `t` (seconds on the run's clock) and `wall` (real seconds since the start, less
-    those between an interruption and the resumption).
+    Every event has `seq`, `kind`, `t` (seconds on the run's clock) and `wall` (real seconds since the start, without
+    the time between an interruption and the resumption).
     """
 
     def __init__(
@@ -36,11 +37,16 @@ class EventLog:
         *,
         clients: bool = False,
     ) -> None:
-        """`driver` is the process that Ctrl-C stops (default: this one); `on_line` gets every line that is written.
+        """Open the log.
 
-        With `clients` there is also a table of the results of each client.
+        Args:
+            directory: The run directory.
+            driver: The process that Ctrl-C stops. None: this one.
+            on_line: Receives every written line.
+            clients: Also write a table of the results of each client.
 
-        Raises ValueError if another process goes on writing this run.
+        Raises:
+            ValueError: Another process still writes this run.
         """
         self._on_line, self._directory = on_line, directory
         files = {name: file for name, file in LOGS.items() if clients or file != CLIENTS}
@@ -59,7 +65,7 @@ class EventLog:
         return time.monotonic() - self._started
 
     def begin(self, figures: Figures | None = None) -> None:
-        """Start an empty log; `figures` are those of an evaluation (default: of a classification)."""
+        """Start an empty log for evaluations with these metrics; the default is those of a classification."""
         figures = figures or Figures()
         for file in self._files.values():
             file.restore(0)
@@ -68,7 +74,7 @@ class EventLog:
             self._files["clients"].append(as_rows([columns_of(figures)]))
 
     def state(self) -> State:
-        """Where the log stands, and the digests of all that it has."""
+        """Return the sizes of the files and the digests of their content."""
         return {
             **{name: file.size for name, file in self._files.items()},
             DIGESTS: {name: file.sha256 for name, file in self._files.items()},
@@ -77,14 +83,14 @@ class EventLog:
         }
 
     def restore(self, state: State) -> None:
-        """Cut the log back to where it stood then: what came later, torn or whole, comes again."""
+        """Cut the log back to the state of a checkpoint. The resumed run writes the later events again."""
         for name, file in self._files.items():
             file.restore(state[name])
         self._seq = state["seq"]
         self._started = time.monotonic() - state["wall"]
 
     def record(self, kind: str, t: float, /, **fields: object) -> None:
-        """One event, written whole; Unwritable, and the log ends with the one before, where the disk takes no more."""
+        """Write an event whole. If the disk is full, raise Unwritable; the log then ends with the previous event."""
         line = {"seq": self._seq, "kind": kind, "t": t, "wall": round(self.wall, 6), **fields}
         self._events.append((_as_json(line) + "\n").encode())
         self._seq += 1
@@ -92,9 +98,9 @@ class EventLog:
             self._on_line(line)
 
     def evaluated(self, step: int, t: float, result: Evaluation) -> None:
-        """An `eval` event and its row in evals.csv.
+        """Write an `eval` event, and its row in evals.csv.
 
-        A figure that is not finite is null in the one, inf or nan in the other.
+        A metric that is not finite is null in the event, inf or nan in the row.
         """
         figures = result.figures
         finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
@@ -103,11 +109,18 @@ class EventLog:
         self._evals.append((",".join(map(repr, row)) + "\n").encode())
 
     def evaluated_clients(self, step: int, t: float, columns: Mapping[str, Any], order: Sequence[str]) -> None:
-        """Append the rows of some clients at one evaluation to clients.csv."""
+        """Append the rows of some clients at one evaluation to clients.csv.
+
+        Args:
+            step: Server updates by then.
+            t: Time on the run's clock.
+            columns: The values by column, without step and time.
+            order: The columns of the file.
+        """
         self._files["clients"].append(rows_of(step, t, columns, order))
 
     def sync(self) -> None:
-        """All lines so far, on the disk for good."""
+        """Write all lines durably to the disk."""
         with written(self._directory):
             for file in self._files.values():
                 os.fsync(file.stream.fileno())

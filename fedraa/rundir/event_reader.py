@@ -13,13 +13,13 @@ Event = dict[str, Any]
 
 
 def parse_event(text: str | bytes) -> Event | None:
-    """Return the event in a line of a log; None if the line is not an event."""
+    """Return the event in a line of a log, or None if the line is not an event."""
     event = parse_object(text)
     return event if _is_event(event) else None
 
 
 def parse_object(text: str | bytes) -> Event | None:
-    """Return the JSON object in a line of a log; None if the line is anything else."""
+    """Return the JSON object in a line of a log, or None if the line is anything else."""
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     try:

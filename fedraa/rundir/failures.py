@@ -1,4 +1,4 @@
-"""Clients whose tasks failed by their own fault, with the number of tasks and the reason; why a run failed."""
+"""Clients with tasks that failed by their fault, the number of tasks and the reason; and the reason of a failed run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,8 @@ from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.reading import content
 from fedraa.rundir.file_names import FAILURE
 
-MAX_NAMED_CLIENTS = 10  # of those that fail for one reason
+# Clients that are named for one reason.
+MAX_NAMED_CLIENTS = 10
 MAX_NAMED_REASONS = 3
 
 
@@ -34,8 +35,8 @@ class Failures:
     def totals(self) -> dict[str, Any]:
         """Return the keys of a summary.
 
-        `dropped` is the number of tasks, `dropped_clients` every client that such a task was of, with its tasks and the
-        last reason, `quarantined` every client that was quarantined, with the reason and the time on the run's clock.
+        `dropped` is the number of tasks. `dropped_clients` has every client with such a task, its number of tasks and
+        the last reason. `quarantined` has every quarantined client, the reason and the time on the run's clock.
         """
         by_number = sorted(self._clients.values(), key=lambda entry: entry["client"])
         return {"dropped": self.tasks, "dropped_clients": by_number, "quarantined": self.quarantined}
@@ -44,7 +45,7 @@ class Failures:
 def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a phrase per reason, the most frequent first, with the first clients that failed for it.
 
-    `clients` are entries of `Failures.totals`. Reasons beyond `MAX_NAMED_REASONS` are counted only.
+    `clients` are entries of `Failures.totals`. Reasons beyond `MAX_NAMED_REASONS` are only counted.
     """
     reasons: dict[str, list[int]] = {}
     for entry in clients:
@@ -58,13 +59,13 @@ def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def name_clients(numbers: Sequence[int]) -> str:
-    """Return the first of some clients by their numbers, and how many more there are."""
+    """Return the first clients by their numbers, and the number of the others."""
     more = f" and {len(numbers) - MAX_NAMED_CLIENTS} more" if len(numbers) > MAX_NAMED_CLIENTS else ""
     return f"client{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:MAX_NAMED_CLIENTS]))}{more}"
 
 
 def read_failure(directory: Path) -> str:
-    """Return the reason for which the run in this directory failed; empty if it did not fail, or was resumed since."""
+    """Return the reason for which the run in this directory failed, empty if it did not fail, or was resumed since."""
     try:
         return content(directory / FAILURE).decode(errors="replace").strip()
     except FileNotFoundError:

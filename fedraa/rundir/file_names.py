@@ -1,12 +1,22 @@
-"""What the files of a run directory are called."""
+"""The names of the files of a run directory."""
 
-CONFIG = "config.json"  # the whole resolved configuration
-EVENTS = "events.jsonl"  # what happened, one JSON object a line
-EVALS = "evals.csv"  # the evaluations, one row each
-CLIENTS = "clients.csv"  # the results of each client; there if the user asks for them
-PARTITION = "partition.npz"  # which sample belongs to which client
-SUMMARY = "summary.json"  # totals; there once the run has ended
-MODEL = "model.pt"  # the final parameters, for torch.load
-CHECKPOINTS = "checkpoints"  # a folder
-FAILURE = "failure.txt"  # why the run failed; there until it is resumed
-SEAL = "SHA256SUMS"  # digests of the other files, for `sha256sum -c`; there once the run has ended
+# The whole resolved configuration.
+CONFIG = "config.json"
+# The events, one JSON object per line.
+EVENTS = "events.jsonl"
+# The evaluations, one row each.
+EVALS = "evals.csv"
+# The results of each client, if the user requests them.
+CLIENTS = "clients.csv"
+# The client of every sample.
+PARTITION = "partition.npz"
+# The totals of a finished run.
+SUMMARY = "summary.json"
+# The final parameters, for torch.load.
+MODEL = "model.pt"
+# A folder.
+CHECKPOINTS = "checkpoints"
+# The reason why the run failed, until it is resumed.
+FAILURE = "failure.txt"
+# Digests of the other files of a finished run, for `sha256sum -c`.
+SEAL = "SHA256SUMS"

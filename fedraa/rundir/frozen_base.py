@@ -1,4 +1,4 @@
-"""The digest of what a model has besides the parameters that are trained: its frozen base."""
+"""The digest of a model's frozen base: all tensors besides the trained parameters."""
 
 import hashlib
 from collections.abc import Collection, Mapping
@@ -14,8 +14,13 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "observer_en
 def base_sha256(state: Mapping[str, Any], trained: Collection[str], changed: Collection[str] = ()) -> str:
     """Return the SHA-256 of a state dict's other tensors, by name: names, types, shapes and bytes.
 
-    Other names of the `trained` tensors, of tied weights, batch norms' statistics and other buffers that are `changed`
-    by training are left out.
+    It leaves out the `trained` tensors under all their names, the statistics of batch norms, and the buffers `changed`
+    by training.
+
+    Args:
+        state: The state dict.
+        trained: Names of the trained tensors.
+        changed: Names of buffers that training changes.
     """
     alike = {_place(state[name]) for name in trained}
     digest = hashlib.sha256()

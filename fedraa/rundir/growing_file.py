@@ -1,4 +1,4 @@
-"""The logs of a run as files that only grow, and the digests by which a checkpoint knows what they held."""
+"""The logs of a run as files that only grow, and the digests by which a checkpoint checks their content."""
 
 import os
 from contextlib import suppress
@@ -11,8 +11,10 @@ from fedraa.rundir.atomic_files import digest
 from fedraa.rundir.event_reader import parse_event
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 
-LOGS = {"events": EVENTS, "evals": EVALS, "clients": CLIENTS}  # by their names in a checkpoint
-DIGESTS = "sha256"  # of them, in a checkpoint; those of format 2 have none
+# The logs by their names in a checkpoint.
+LOGS = {"events": EVENTS, "evals": EVALS, "clients": CLIENTS}
+# The key of their digests in a checkpoint. Format 2 has no digests.
+DIGESTS = "sha256"
 
 
 class GrowingFile:
@@ -24,7 +26,7 @@ class GrowingFile:
         self.size, self._digest = os.fstat(self.stream.fileno()).st_size, digest(path)
 
     def append(self, line: bytes) -> None:
-        """Write the whole line, or raise Unwritable and write nothing."""
+        """Append the whole line, or raise Unwritable and append nothing."""
         rest = memoryview(line)
         try:
             while rest:
@@ -49,7 +51,7 @@ class GrowingFile:
 
 
 def damage(directory: Path, log: State) -> str | None:
-    """Return a clause about a checkpoint that does not fit the logs; None if the run can resume from it.
+    """Return a clause about a checkpoint that does not fit the logs, or None if the run can resume from it.
 
     The logs must begin with the bytes that they had when the checkpoint was written. A checkpoint without digests must
     have the same number of whole events.

@@ -27,54 +27,57 @@ if TYPE_CHECKING:
 class History:
     """A run, read from its directory: `events`, `evals`, `summary`, `config`, `experiment`.
 
-    Everything is read anew when it is asked for, so it can follow a run that another process is writing.
+    Every property reads its file again, so a History can follow a run that another process writes.
 
         history = fedraa.History("runs/fed-raa-digits-0")
         history.evals.plot("t", "accuracy")
         commits = history.events.query("kind == 'commit'")
 
-    `t` is the time on the run's clock: modelled on the virtual clock, in time units (1 is five local epochs of the full
-    model over an average shard on a device of compute 1) or, with physical units, in seconds; real seconds on the wall
-    clock. `wall` is always real seconds since the start, less interruptions. Accuracies are shares, 0 to 1.
+    `t` is the time on the run's clock. On the virtual clock it is modelled: in time units (1 is five local epochs of
+    the full model over an average shard on a device of compute 1) or, with physical units, in seconds. On the wall
+    clock it is real seconds. `wall` is always real seconds since the start, without interruptions. Accuracies are
+    shares, 0 to 1.
 
-    `events`, one row per event in the order of the log; what another kind has is NaN. All have `seq` (0, 1, ...),
-    `kind`, `t` and `wall`; then, by kind:
+    `events` has one row per event in the order of the log. All events have `seq` (0, 1, ...), `kind`, `t` and `wall`.
+    The other columns depend on the kind, and are NaN for events of other kinds:
 
-    dispatch    a client is given a task: `task` (its number), `client`, `fragment` (or the label of its submodel),
-                `version` (of that fragment, as sent: updates so far; the round, in rounds), `step` (updates of the
-                whole server so far), `cost` (duration expected, on the clock), `feasible` (fragments that the scheduler
-                may choose), `counts` (updates per fragment that it chose by), `bytes_down`
-    commit      its update is in the model: `task`, `client`, `fragment`, `base_version` (as sent), `version` (now),
-                `staleness` (updates of this fragment since it was sent), `global_staleness` (of any), `mix` (weight of
-                the update; in rounds, if all report), `bytes_up`, `samples` (of the client), `flops` (of the task),
-                `train_loss` (mean over it)
-    drop        its task came to nothing, by its own fault: `task`, `client`, `fragment`, `what` went wrong, `action`
-                (retry: it is given work again; quarantined: it is left out from now on; stop: the run stops)
-    round       a synchronous round is closed: `round` (0, 1, ...), `clients` (that reported), `coverage_min` and
-                `coverage_max` (clients per coordinate of the model), `uncovered` (coordinates that nobody trained),
-                `coverage_min_trained` (the minimum over those that somebody did), `longest_untrained` (rounds),
-                `drift` (root mean square distance of the clients' models from what they were sent)
-    eval        the full model on the test set: `step` and the columns of `evals`; a loss that is not finite is NaN
-    fault       something failed: `task` and `worker` (NaN if none), `what`, `action` (retry, give up, none)
-    checkpoint  with a given `checkpoint_every`: `step`
+    dispatch    A client receives a task: `task` (its number), `client`, `fragment` (or the label of its submodel),
+                `version` (updates of that fragment when sent, or the round), `step` (updates of the
+                whole server so far), `cost` (expected duration on the clock), `feasible` (fragments within the delay
+                bound), `counts` (updates per fragment at the choice), `bytes_down`
+    commit      Its update is applied: `task`, `client`, `fragment`, `base_version` (when sent), `version` (now),
+                `staleness` (updates of this fragment since it was sent), `global_staleness` (of any fragment), `mix`
+                (weight of the update, if all clients of a round report), `bytes_up`, `samples` (of the client),
+                `flops` (of the task), `train_loss` (mean over the task)
+    drop        Its task failed by its own fault: `task`, `client`, `fragment`, `what` (the reason), `action` (retry:
+                the client gets work again; quarantined: it gets no more work; stop: the run stops)
+    round       A synchronous round is closed: `round` (0, 1, ...), `clients` (that reported), `coverage_min` and
+                `coverage_max` (clients per coordinate of the model), `uncovered` (coordinates that no client trained),
+                `coverage_min_trained` (the minimum over the trained coordinates), `longest_untrained` (rounds),
+                `drift` (root mean square distance between the clients' models and the model that they received)
+    eval        The full model on the test set: `step` and the columns of `evals`; a loss that is not finite is NaN
+    fault       A failure of a worker: `task` and `worker` (NaN if none), `what`, `action` (retry, give up, none)
+    checkpoint  With `checkpoint_every`: `step`
     end         `reason` (steps, time, accuracy, target or callback), `step`, `model_sha256`
 
-    `evals`, one row per evaluation: `step` (server updates, or rounds), `t` (of the model, not of the result), `wall`,
-    `accuracy` and `loss` (mean cross-entropy, nats) on the whole test set, `client_mean`, `client_std`, `client_worst`
-    of the accuracies on the clients' own shares of it; further metrics have a column each. With `personalised`
-    `personal_mean`, `personal_std`, `personal_worst` are those of some clients that have first trained the model on
-    their own data, as a task does. With another objective its
-    figures are in place of `accuracy`, from sums over all test samples: multilabel `f1`, `accuracy`, `exact`;
-    regression `mse`, `mae`, `r2`; next-token `perplexity`, `accuracy`; segmentation `mean_iou`, `pixel_accuracy`; an
-    own one those that it names in `better`. `loss` is its mean loss, and the clients' are of the figure that the
-    objective is judged by, `history.figures.main`: their worst is the largest where less is better.
+    `evals` has one row per evaluation: `step` (server updates, or rounds), `t` (of the model, not of the result),
+    `wall`, `accuracy` and `loss` (mean cross-entropy, nats) on the whole test set. `client_mean`, `client_std` and
+    `client_worst` are of the accuracies on the clients' parts of it. Further metrics have a column each. With
+    `personalised`, the columns `personal_mean`, `personal_std` and `personal_worst` are those of some clients that
+    first train the model on their data, as in a task.
 
-    `clients`, one row per client and evaluation, with `client_evals`: `step` and `t` of the evaluation, `client` (its
-    number), `name` (what the data call it), `samples` (training samples), `test_samples` (its own), the figures and
-    `loss` of the full model on these (NaN if it has none), `updates` (its updates that were applied by then),
-    `quarantined` (the reason if it is left out by then, otherwise empty).
+    With another objective its metrics replace `accuracy`, from sums over all test samples: multilabel `f1`, `accuracy`,
+    `exact`; regression `mse`, `mae`, `r2`; next-token `perplexity`, `accuracy`; segmentation `mean_iou`,
+    `pixel_accuracy`. A custom objective has those that it names in `better`. `loss` is its mean loss. The columns of
+    the clients are of its main metric, `history.figures.main`, and the worst client has the largest value if less is
+    better.
 
-    Raises ValueError, one sentence, for what is no run directory, or is damaged.
+    `clients` has one row per client and evaluation, with `client_evals`: `step` and `t` of the evaluation, `client`
+    (its number), `name` (its name in the data), `samples` (training samples), `test_samples`, the metrics and `loss` of
+    the full model on the client's test samples (NaN if it has none), `updates` (applied updates by then), `quarantined`
+    (the reason if it is quarantined by then, otherwise empty).
+
+    Raises ValueError for a directory that is no run directory, or is damaged.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -93,7 +96,7 @@ class History:
 
     @property
     def state(self) -> str:
-        """`running` (another process is writing it), `interrupted`, `failed`, or `ended by` what ended it."""
+        """The state: `running` (another process writes it), `interrupted`, `failed`, or `ended by` the reason."""
         if (self.directory / SUMMARY).exists():
             return f"ended by {self.summary['reason']}"
         if is_written(self.directory / EVENTS):
@@ -117,10 +120,11 @@ class History:
 
     @property
     def summary(self) -> dict[str, object]:
-        """Totals of a run that has ended, as in summary.json; ValueError if it has not.
+        """The totals of a finished run, as in summary.json; ValueError for other runs.
 
-        `dropped` counts the tasks that failed by their clients' fault, `dropped_clients` names these clients, each with
-        its `tasks` and the last `reason`, and `quarantined` those that got no more work, with `reason` and `time`.
+        `dropped` counts the tasks that failed by their clients' fault. `dropped_clients` names these clients, each with
+        its `tasks` and the last `reason`. `quarantined` names the clients that got no more work, with `reason` and
+        `time`.
         """
         path = self.directory / SUMMARY
         if not path.exists():
@@ -138,48 +142,54 @@ class History:
     ) -> "nn.Module":
         """Return the trained model as a module in evaluation mode that takes inputs as the data set holds them.
 
-        It scales inputs as the run has, applies the transforms that are not random, and then the model with its
+        The module scales inputs as the run did, applies the transforms that are not random, and then the model with its
         trained parameters and buffers.
 
             net = fedraa.History("runs/fed-raa-digits-0").load_model()
             predicted = net(images).argmax(1)
 
-        A model that was given to the run as an object is given again, as are `transforms` of a script or a notebook.
-        The object itself does not change. Code of others that the run directory names is imported only with `trust`.
-        Raises ValueError, one sentence, for a run that has not ended, or a model that does not fit.
+        Args:
+            model: The model, if the run was started with an object. The object does not change.
+            transforms: The transforms, if they are of a script or a notebook.
+            trust: Allow the import of other code that the run directory names.
+
+        Raises:
+            ValueError: The run has not ended, or the model does not fit.
         """
-        from fedraa.rundir.trained_model import load_trained  # torch is slow to import
+        # torch is slow to import.
+        from fedraa.rundir.trained_model import load_trained
 
         return load_trained(self.directory, self.config, model=model, transforms=transforms, trust=trust)
 
     @property
     def events(self) -> "pd.DataFrame":
-        """One row per event, its columns as told above; columns of other kinds are NaN."""
-        import pandas as pd  # here and below: it is slow to import, and workers do without
+        """One row per event; see the class for the columns."""
+        # pandas is slow to import, and workers do without it.
+        import pandas as pd
 
         return pd.DataFrame(self.lines())
 
     @property
     def evals(self) -> "pd.DataFrame":
-        """One row per evaluation, its columns as told above; empty before the first."""
+        """One row per evaluation; see the class for the columns. The table is empty before the first evaluation."""
         return read_evals(self.directory / EVALS, self.figures)
 
     @property
     def clients(self) -> "pd.DataFrame":
-        """One row per client and evaluation, for the evaluations that `client_evals` asks for, as told above.
+        """One row per client and evaluation that `client_evals` selects; see the class for the columns.
 
-        ValueError if the run was not asked for them.
+        ValueError if the run was started without it.
         """
         return read_clients(self.directory, self.figures)
 
     @property
     def has_clients(self) -> bool:
-        """Whether the run writes the results of its clients."""
+        """True if the run writes the results of its clients."""
         return (self.directory / CLIENTS).exists()
 
     @property
     def partition(self) -> DataPartition:
-        """Which sample belongs to which client: `train[n]` and `test[n]` are the rows of client n.
+        """The partition of the data: `train[n]` and `test[n]` are the rows of client n.
 
             x[history.partition.train[3]]
 
@@ -189,19 +199,20 @@ class History:
 
     @property
     def title(self) -> str:
-        """The run in a few words."""
+        """A short description of the run."""
         flags = self.config["experiment"]
         return f"{method_name(self.config)} on {flags['dataset']}, seed {flags['seed']}"
 
     def plot(self, y: str | None = None, x: str = "t") -> "Plot":
-        """A matplotlib figure of a column of `evals`, that the run is judged by if none is given, over another.
+        """Return a matplotlib figure of a column of `evals`, by default the main metric, over another column.
 
             history.plot()
             history.plot("loss", "step").savefig("loss.png")
 
-        Raises ValueError, one sentence, for a column that is not there.
+        Raises ValueError for a column that does not exist.
         """
-        from fedraa.rundir.plots import plot  # matplotlib is slow to import, and workers do without
+        # matplotlib is slow to import, and workers do without it.
+        from fedraa.rundir.plots import plot
 
         clock = str(self.config["experiment"]["clock"])
         return plot(self.evals, self.figures.main if y is None else y, x, title=self.title, clock=clock)
@@ -226,6 +237,6 @@ class History:
 
 
 def method_name(config: Mapping[str, Any]) -> str:
-    """What a run's method is called, given by name or, as a mapping has it, as an object."""
+    """Return the name of a run's method. In the configuration a method is a name, or a mapping for an object."""
     given = config["experiment"]["method"]
     return str(given["name"] if isinstance(given, Mapping) else given)

@@ -1,4 +1,4 @@
-"""How a run prepares its inputs, in config.json: the scaling, the fitted transforms, and the samples that result."""
+"""The preparation of a run's inputs in config.json: the scaling, the fitted transforms, and the resulting samples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,18 +16,20 @@ from fedraa.data.tree import Tree
 from fedraa.errors import InputError
 from fedraa.rundir import packed_columns
 
-_NUMBERS = "mean"  # a key of each scaling, and of nothing else
+# A key that each scaling has, and no other entry.
+_NUMBERS = "mean"
 LOST = "lost"
-"""Stands for a fitted transform whose values are in none of its arguments."""
-_SHAPE = "shape"  # a key of each sample
+"""The entry of a fitted transform whose fitted values are in none of its arguments."""
+# A key that each sample has.
+_SHAPE = "shape"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is known of a run's inputs without its data.
+    """The description of a run's inputs without its data.
 
-    `batch` has two samples of zeros, as the model takes them. `fitted` has an entry for each transform that is not
-    random: None if nothing in it is fitted to the data, the description of the fitted one, or `LOST`.
+    `batch` has two samples of zeros, in the form that the model takes. `fitted` has an entry for each transform that is
+    not random: None if it is not fitted to the data, the description of the fitted transform, or `LOST`.
     """
 
     classes: int
@@ -61,7 +63,15 @@ def _restore(part: Transform, kept: Mapping[str, Any]) -> Transform:
 
 
 def describe_inputs(classes: int, example: Tree, scaling: Scaling, given: Transforms, fitted: Transforms) -> Any:
-    """Return an Inputs as JSON: `example` is a batch of tensors, `fitted` are the transforms `given` after fitting."""
+    """Return an Inputs as JSON.
+
+    Args:
+        classes: Number of classes.
+        example: A batch of tensors.
+        scaling: The scaling of the inputs.
+        given: The transforms before fitting.
+        fitted: The transforms after fitting.
+    """
     pairs = zip(given.fixed.parts, fitted.parts, strict=True)
     return {
         "classes": classes,

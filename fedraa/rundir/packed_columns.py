@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from fedraa.errors import InputError
 
-PACKED = 10_000  # entries beyond which a column is packed: a list of a million would be most of the file
+# Entries above which a column is packed. A list of a million entries would be most of the file.
+PACKED = 10_000
 
 Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
@@ -23,7 +24,7 @@ def written(column: Column) -> Any:
 
 
 def read(written: Any) -> Any:
-    """Return the column as a list, in which None is infinite; raise InputError if it is damaged."""
+    """Return the column as a list, in which None is infinite. Raise InputError if it is damaged."""
     if not isinstance(written, dict):
         return written
     try:

@@ -1,4 +1,4 @@
-"""partition.npz: which sample belongs to which client."""
+"""partition.npz: the client of every sample."""
 
 import zipfile
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Index = npt.NDArray[np.int64]
 
 
 class ClientRows(Sequence[Index]):
-    """The rows of each client, an array for each: `order[offsets[n]:offsets[n + 1]]` are those of client n."""
+    """The rows of each client, an array for each. `order[offsets[n]:offsets[n + 1]]` are the rows of client n."""
 
     def __init__(self, order: Index, offsets: Index) -> None:
         self.order, self.offsets = order, offsets
@@ -39,15 +39,15 @@ class ClientRows(Sequence[Index]):
 
 @dataclass(frozen=True)
 class DataPartition:
-    """Which sample belongs to which client of a run.
+    """The partition of a run's data among its clients.
 
     Attributes:
-        train: For each client the rows of the training samples that it trains on. None if the data are made by a
-            function of the client, which has no rows.
+        train: For each client the rows of its training samples. None if a function of the client makes the data, which
+            then have no rows.
         sizes: The number of training samples of each client.
         test: For each client its rows of the test samples; of the training samples if `test_is_held_back`.
-        test_is_held_back: Whether the test samples are training samples that `validation` held back.
-        names: What the data call the clients, if they have names.
+        test_is_held_back: True if the test samples are training samples that `validation` held back.
+        names: The names of the clients in the data, if they have names.
     """
 
     train: ClientRows | None
@@ -84,7 +84,7 @@ def _small(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def read_partition(directory: Path) -> DataPartition:
-    """Return the partition of a run; raise InputError if the directory has none or it is damaged."""
+    """Return the partition of a run. Raise InputError if the directory has none or it is damaged."""
     path = directory / PARTITION
     if not path.exists():
         raise InputError("partition", f"{directory} has no {PARTITION}", hint="use the older fedraa that wrote it")

@@ -1,4 +1,4 @@
-"""A run as a notebook shows it: a table with its curve, and the same curve as a figure of matplotlib."""
+"""A run in a notebook: a table with its curve, and the same curve as a figure of matplotlib."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,15 @@ from fedraa.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-WIDTH, HEIGHT = 320, 90  # pixels of the small curve
+# Pixels of the small curve.
+WIDTH, HEIGHT = 320, 90
 BLUE = "#0072B2"
-DOTTED = 30  # evaluations up to which each is marked
+# The largest number of evaluations that are marked with dots.
+DOTTED = 30
 
 
 class Plot(Figure):
-    """A figure that notebooks show however matplotlib is set up."""
+    """A figure that notebooks show, whatever the backend of matplotlib."""
 
     def _repr_png_(self) -> bytes:
         stream = io.BytesIO()
@@ -28,7 +30,18 @@ class Plot(Figure):
 
 
 def plot(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str) -> Plot:
-    """Column `y` of the evaluations over column `x`; ValueError says which there are."""
+    """Return a plot of column `y` of the evaluations over column `x`.
+
+    Args:
+        evals: The evaluations.
+        y: The column of the vertical axis.
+        x: The column of the horizontal axis.
+        title: The title.
+        clock: The clock of the run, for the label of `t`.
+
+    Raises:
+        ValueError: There is no such column. The error lists the columns.
+    """
     for name in (x, y):
         if name not in evals.columns:
             raise InputError("plot", got=name, expected=f"one of {', '.join(evals.columns)}")
@@ -43,7 +56,14 @@ def plot(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str) -> Pl
 
 
 def html(title: str, rows: Mapping[str, str], evals: "pd.DataFrame", y: str) -> str:
-    """A table of these rows, beside the curve of column `y` of the evaluations over time."""
+    """Return a table of these rows, beside the curve of column `y` of the evaluations over time.
+
+    Args:
+        title: The caption.
+        rows: The cells by their row names.
+        evals: The evaluations.
+        y: The column of the curve.
+    """
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items())
     table = f"<table><caption><b>{escape(title)}</b></caption>{cells}</table>"
     line = "" if evals.empty else _curve(evals["t"].tolist(), evals[y].tolist(), f"{y.replace('_', ' ')} over time")
@@ -51,7 +71,7 @@ def html(title: str, rows: Mapping[str, str], evals: "pd.DataFrame", y: str) -> 
 
 
 def _curve(x: Sequence[float], y: Sequence[float], said: str) -> str:
-    """A small line through these points; what is not finite is left out."""
+    """Return a small line through these points, without the points that are not finite."""
     points = [(a, b) for a, b in zip(x, y, strict=True) if isfinite(b)]
     if len(points) < 2:
         return ""

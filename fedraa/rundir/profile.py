@@ -1,4 +1,4 @@
-"""Where a run's real time went: what the server did with it, and what the workers did."""
+"""The real time of a run: the seconds that its server and its workers spent on each kind of work."""
 
 import time
 from collections import defaultdict
@@ -27,7 +27,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Spent(BaseModel):
-    """Real seconds of a run: its length, and what the server and its `count` workers did with them."""
+    """Real seconds of a run: its length, and the seconds of its server and its `count` workers by kind of work."""
 
     wall: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     count: Annotated[int, Field(ge=1)]
@@ -36,7 +36,7 @@ class Spent(BaseModel):
 
 
 class Stopwatch:
-    """Adds up real seconds by what they are spent on."""
+    """A sum of real seconds for each kind of work."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -51,7 +51,7 @@ class Stopwatch:
 
 
 def profile(directory: Path) -> list[tuple[str, str, float, float]]:
-    """Rows (who, what, seconds, share of that one's time) of a run that has ended; the rest of each is `other`.
+    """Return rows (server or workers, work, seconds, share) of a finished run; other time is `other`.
 
     A worker's other time is idle, transfer, and its start. With the engine `local` the server's waiting is training.
     """

@@ -23,7 +23,7 @@ LOCK = "lock"
 
 
 class Hold:
-    """The right to write a run. `driver` is the process that Ctrl-C stops; it is another one if a server writes.
+    """The right to write a run. `driver` is the process that Ctrl-C stops, a different one if a server writes.
 
     Raises InputError if another process still writes this run after `LOCK_SECONDS`, because the server of a killed run
     may live a moment longer.
@@ -55,7 +55,7 @@ def is_written(log: Path) -> bool:
 
 
 def interrupt(directory: Path, log: Path) -> None:
-    """Send SIGTERM to the process of a run, which ends with a checkpoint; raise InputError if none runs here."""
+    """Send SIGTERM to the process of a run, which ends with a checkpoint. Raise InputError if none runs here."""
     if not is_written(log):
         raise InputError("run", f"no process is writing {directory}, so that there is nothing to stop")
     machine, _, process = content(directory / WRITER).decode(errors="replace").rpartition(" ")
@@ -77,7 +77,7 @@ def alone(directory: Path, doing: str) -> Iterator[None]:
 
     Args:
         directory: The directory, which is made if it does not exist.
-        doing: The work, for the error of another process.
+        doing: The work, which the error of another process names.
 
     Raises:
         InputError: Another process holds the lock, or the directory cannot be written.

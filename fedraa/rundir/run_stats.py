@@ -57,7 +57,7 @@ class RunStats:
         """Add one event.
 
         Raises:
-            KeyError, TypeError, OverflowError: A run does not write such an event. Then nothing has changed.
+            KeyError, TypeError, OverflowError: A run does not write such an event. The totals then stay unchanged.
         """
         t = number(event["t"])
         wall = number(event["wall"])

@@ -13,10 +13,11 @@ from fedraa.rundir.run_stats import read_stats
 
 @dataclass(frozen=True)
 class Status:
-    """`state` is running, ended (by what), failed (why), or interrupted; step and time are of the log's last line.
+    """The state of a run: running, ended (by a reason), failed (with a reason), or interrupted.
 
-    `accuracy` is the last value of `figure`, that its objective is judged by. `quarantined` has an entry of
-    `Failures.totals` for each quarantined client. `note` is the note of the summary of a run that ended.
+    `step` and `t` are of the log's last line. `accuracy` is the last value of `figure`, the main metric of the
+    objective. `quarantined` has an entry of `Failures.totals` for each quarantined client. `note` is the note of the
+    summary of a finished run.
     """
 
     run: str
@@ -31,7 +32,7 @@ class Status:
 
 
 def status(directory: Path) -> Status:
-    """Return the status of a run; raise InputError if the directory is not a run directory, or is damaged."""
+    """Return the status of a run. Raise InputError if the directory is not a run directory, or is damaged."""
     history = History(directory)
     main = history.figures.main
     stats = read_stats(directory, partial=True)
@@ -48,7 +49,7 @@ def status(directory: Path) -> Status:
 
 
 def statuses(directory: Path) -> list[Status]:
-    """Return the status of all runs in a folder; the state of an unreadable run is the fault found in it."""
+    """Return the status of all runs in a folder. The state of an unreadable run is its error."""
     found = []
     for path in runs_below(directory):
         try:

@@ -13,7 +13,7 @@ NO_STEP = "no step was finished"
 
 
 def summarise(history: History) -> dict[str, object]:
-    """Return the totals of a run whose log has ended."""
+    """Return the totals of a finished run."""
     stats = read_stats(history.directory)
     if stats.end is None:
         raise InputError("events", f"the log of {history.directory} has no end", hint="resume the run")

@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Fate(IntEnum):
-    """How a task ended."""
+    """The end of a task."""
 
     RUNNING = 0
     """It is in flight."""
@@ -43,13 +43,13 @@ class TaskTimeline:
         client: Clients of the tasks.
         fragment: Fragments, or labels of sampled submodels.
         start: Times of dispatch on the run's clock.
-        end: Times of commit or drop; NaN while the task is in flight.
-        cost: Costs that were foretold; NaN if the log has none.
+        end: Times of commit or drop, NaN while the task is in flight.
+        cost: Expected costs, NaN if the log has none.
         bytes_down: Bytes that the server sent.
-        bytes_up: Bytes of the update; 0 without an update.
-        staleness: Updates of the fragment since the dispatch; 0 without an update.
+        bytes_up: Bytes of the update, 0 without an update.
+        staleness: Updates of the fragment since the dispatch, 0 without an update.
         fate: A `Fate` for each task.
-        commits: Places in the columns of the tasks whose updates were applied, in the order of the commits.
+        commits: Places in the columns of the tasks with applied updates, in the order of the commits.
         round_events: The event of each round.
         failures: The newest faults and drops, with `kind`, `t`, `wall`, `what`, `action`, `task`, `client`, `worker`.
         t: Latest time of all events.
@@ -80,7 +80,7 @@ class TaskTimeline:
         """Add one event.
 
         Raises:
-            KeyError, TypeError, OverflowError: A run does not write such an event. Then nothing has changed.
+            KeyError, TypeError, OverflowError: A run does not write such an event. The columns then stay unchanged.
         """
         t = number(event["t"])
         match event["kind"]:
@@ -105,7 +105,7 @@ class TaskTimeline:
         return len(self._in_flight)
 
     def idle_share(self, clients: int) -> float | None:
-        """Return the share of all clients' time so far in which they had no task; None before any time has passed."""
+        """Return the share of all clients' time so far in which they had no task, None before any time has passed."""
         if not self.t:
             return None
         busy = self._busy + len(self._in_flight) * self.t - self._starts
@@ -122,9 +122,9 @@ class TaskTimeline:
     def tasks(self) -> "pd.DataFrame":
         """Return a row per task: task, client, fragment, start, end, cost, bytes_down, bytes_up, staleness, done.
 
-        Tasks whose updates were applied come first, in the order of the commits. `end` is NaN for a task in flight.
+        Tasks with applied updates come first, in the order of the commits. `end` is NaN for a task in flight.
         """
-        # It is slow to import, and workers do without it.
+        # pandas is slow to import, and workers do without it.
         import pandas as pd
 
         columns = {

@@ -1,4 +1,4 @@
-"""The model of a run that has ended, as a module that takes inputs as the user has them."""
+"""The model of a finished run, as a module that takes inputs in the form of the user's data."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -31,8 +31,15 @@ def load_trained(
 ) -> RawInputModel:
     """Return the trained model of the run in `directory`, in evaluation mode.
 
-    Raises ValueError, one sentence, if the run has not ended, if the model has to be given again, or if what is given
-    does not fit.
+    Args:
+        directory: The run directory.
+        config: Its configuration.
+        model: The model, if the run was started with an object.
+        transforms: The transforms, if they are of a script or a notebook.
+        trust: Allow the import of other code that the run directory names.
+
+    Raises:
+        ValueError: The run has not ended, an object is missing, or an object does not fit.
     """
     if not (directory / MODEL).exists():
         raise InputError("run", f"{directory} has no {MODEL}", hint="give a run that has ended")
@@ -73,7 +80,7 @@ def _refuse_foreign(
 
 
 def _make(experiment: Experiment, inputs: Inputs, model: object) -> nn.Module:
-    """Return a copy of the given model without wrappers, or the model that the experiment describes."""
+    """Return a copy of the user's model without wrappers, or the model that the experiment describes."""
     if isinstance(model, nn.Module):
         return deepcopy(unwrap_module(model))
     is_named = model is None or model == experiment.model
@@ -92,7 +99,8 @@ def _load_parameters(module: nn.Module, path: Path) -> None:
     try:
         with opened(path) as stream:
             state = torch.load(stream, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises anything for a file that is damaged
+    # torch raises any exception for a damaged file.
+    except Exception as error:
         raise InputError("run", f"{path} cannot be read ({one_line(error)[:200]})") from None
     try:
         module.load_state_dict(state)

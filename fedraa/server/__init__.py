@@ -1,1 +1,1 @@
-"""What the server does with what comes back: asynchronous fragments, synchronous rounds. Shards go without torch."""
+"""Servers that apply client updates, one at a time or in rounds. Server shards use only its modules without torch."""

@@ -18,7 +18,8 @@ from fedraa.vectors.delta_view import Change
 from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_runs import Runs, Where
 
-HEAVIEST = 1e3  # weight of an update; the usual ones are in [0, 1]
+# Largest absolute weight of an update; usual weights are in [0, 1].
+HEAVIEST = 1e3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +74,7 @@ class AsyncModel:
         params: Parameters [d]. The rule changes them in place.
         clients: Number of clients.
         fragments: Number of fragments.
-        at_a_time: Clients that train at a time; None means all.
+        at_a_time: Clients that train at a time. None means all.
         common: For each fragment, the positions in its buffer of the coordinates that all fragments hold.
     """
 
@@ -93,7 +94,7 @@ class Taken(NamedTuple):
     """The result of applying a client update.
 
     Attributes:
-        weight: Weight of the update, as the log shows it; 0 if the update was ignored.
+        weight: Weight of the update, as the log shows it, 0 if the update was ignored.
         advanced: True if the model has a new version. If False, the rule must not have changed the model.
         held: True if the client trains the weights that it already holds again, with other minibatches. The server
             then sends it nothing.
@@ -105,7 +106,9 @@ class Taken(NamedTuple):
 
 
 class AsyncRule(Stateful, ABC):
-    """Takes updates in, one at a time. An own one needs `take`, and `start` for what it keeps:
+    """The rule by which an asynchronous server applies updates, one at a time.
+
+    A custom rule defines `take`, and `start` if it keeps state:
 
         class LessOfTheFirst(AsyncRule):
             def take(self, arrival, model):
@@ -113,12 +116,18 @@ class AsyncRule(Stateful, ABC):
                 model.params[arrival.where] += np.float32(weight) * arrival.delta
                 return Taken(weight)
 
-    `keeps` names its state, `per_step` how many arrivals make a new version, `blends` tells that all it does is to mix
-    the arrival in by `weight(staleness, balance)`, so that shards of the server can do it; one that `adds` mixes in its
-    delta, of which coordinates that all fragments hold take the share `in_common`. `measures` tells that weights depend
-    on the numbers that arrive, which a log has not; `weighs` that an arrival moves the model by its weight times what
-    came, no further; `waits` that nothing goes on while one client is away. `balance` is the power by which clients are
-    told apart by their data and speed (default: not at all). A run works on a copy of its own.
+    A run works on its own copy of the rule.
+
+    Attributes:
+        keeps: Names the rule's state, for messages.
+        per_step: Arrivals that make a new version.
+        blends: True if the rule only mixes the arrival in by `weight(staleness, balance)`. Shards of the server can
+            then do it.
+        adds: True if the rule mixes in the delta. Coordinates that all fragments hold get the share `in_common` of it.
+        measures: True if weights depend on the values that arrive, which a log does not hold.
+        weighs: True if an arrival moves the model by at most its weight times the values that arrived.
+        waits: True if training stops while one client is away.
+        balance: Power of a client's data against its speed in the weights; 0 turns it off.
     """
 
     keeps: ClassVar[str] = ""
@@ -132,7 +141,7 @@ class AsyncRule(Stateful, ABC):
     asynchronous: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
-        """Who overrides `take` of a rule that blends or weighs does something else, perhaps."""
+        """Reset `blends`, `adds` and `weighs` for a subclass that overrides `take` without declaring them again."""
         if "take" in vars(cls) and "blends" not in vars(cls):
             cls.blends = cls.adds = False
         if "take" in vars(cls) and "weighs" not in vars(cls):
@@ -148,21 +157,21 @@ class AsyncRule(Stateful, ABC):
         return own
 
     def start(self, model: AsyncModel) -> None:
-        """Makes room for what is kept."""
+        """Allocate the rule's state."""
 
     @abstractmethod
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
-        """Takes one update in: `model.params` may change on the coordinates `arrival.where`, or anywhere."""
+        """Apply one update. `model.params` may change on the coordinates `arrival.where`, or anywhere."""
 
     def leave(self, client: int) -> None:
-        """A client is left out from now on, for its work came to nothing: a rule that `waits` does so without it."""
+        """Remove a client after failed tasks. A rule that `waits` then waits for the other clients only."""
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
-        """The weight of an arrival, if that is all there is to the rule."""
+        """Return the weight of an arrival. Only a rule with `blends` defines it."""
         raise AssertionError(f"{type(self).__name__} does not blend")
 
     def memory(self, size: int, clients: int) -> int:
-        """Bytes that it takes besides the model; a run that has not so much is refused."""
+        """Return the bytes of the rule's state. A run for which they are not free is refused."""
         return 0
 
 
@@ -170,7 +179,7 @@ ASYNC_RULE: Seam[AsyncRule] = Seam("async_rule", ("bind", "take", "state", "rest
 
 
 def factor_at(staleness: int, factor: Any) -> float:
-    """A StalenessWeight's factor; ValueError if that is no finite number, or one that no model survives."""
+    """Return a StalenessWeight's factor. Raise ValueError if it is not finite or is over `HEAVIEST`."""
     with calling("staleness", factor):
         weight = factor(staleness)
     if is_finite(weight) and abs(weight) <= HEAVIEST:

@@ -17,26 +17,25 @@ SampleSubmodel = Callable[[int, int, float, Vector], Assignment]
 
 
 class AsyncServer:
-    """Fed-RAA's server (Algorithm 1, Progress Server), and any other that applies updates one at a time.
+    """Fed-RAA's server (Algorithm 1, Progress Server), and every other server that applies updates one at a time.
 
-    The ledger decides: the fragment of a client's next task, versions, staleness, and the next client. The store holds
+    The ledger decides the fragment of a client's next task, versions, staleness, and the next client. The store holds
     the parameters and applies the updates. The task table makes the tasks and logs them. FedAsync is the case of one
     fragment.
 
-    When an update of fragment j arrives: theta_j <- (1 - alpha_t) theta_j + alpha_t theta_new, with
-    alpha_t = alpha * s(staleness), and q(j) += 1. Parameters in no width group are part of every fragment and are
-    mixed with the same alpha_t. A client trains the buffer that it holds again if the rule says so; then nothing is
-    sent to it.
+    When an update of fragment j arrives: theta_j <- (1 - alpha_t) theta_j + alpha_t theta_new, with alpha_t = alpha *
+    s(staleness), and q(j) += 1. Parameters in no width group are part of every fragment and are mixed with the same
+    alpha_t. If the rule returns `held`, the client trains its current buffer again and receives nothing.
 
     Args:
         store: The parameters.
         ledger: The decisions. Without a scheduler it counts one version, that of the model.
         task_table: The tasks.
-        fragments: The fragments that the scheduler gives out.
+        fragments: The fragments from which the scheduler chooses.
         sample: Samples a submodel for every task. It replaces the scheduler and the fragments.
-        bound: The delay bound; None: it follows from the costs.
+        bound: The delay bound. None derives it from the costs.
         balance: The power of data against speed in the weights of updates. These factors follow the costs.
-        learn: True if costs follow real durations. A bound that follows from the costs then changes with them.
+        learn: True if costs follow real durations. A derived bound then changes with them.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class AsyncServer:
         self._plan()
 
     def _plan(self) -> None:
-        """Use the costs as they are known now."""
+        """Derive the balances and the scheduler's plan from the current costs."""
         costs = self.task_table.costs
         shapes = [assignment.submodel.widths for assignment in self._assignments]
         samples = np.array(self.task_table.sizes, np.int64)

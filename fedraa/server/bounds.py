@@ -1,4 +1,4 @@
-"""How far an update may be from what was sent: a number, or `auto`, a multiple of what is usual."""
+"""Bounds on the norm of an update: a number, or `auto`, a multiple of the usual norm."""
 
 from collections import deque
 from dataclasses import replace
@@ -9,20 +9,22 @@ from fedraa.messages import RemoteBuffer, State, Task, Update
 from fedraa.server.update_checks import norms, outgrown, receipt_of, refuse
 
 AUTO = "auto"
-MULTIPLE = 20  # of what is usual; updates of honest clients differ by less, though their shards may differ tenfold
-WINDOW = 50  # updates over which the median runs
-WARM_UP = 5  # updates before there is one
+# Factor of the bound over the usual norm. Honest updates differ by less, even if data partitions differ tenfold.
+MULTIPLE = 20
+# Number of accepted updates over which the median runs.
+WINDOW = 50
+# Number of accepted updates of a fragment before the median is used.
+WARM_UP = 5
 
 MaxNorm = float | Literal["auto"] | None
 
 
 class Bounds:
-    """Judges updates, in the order in which they are taken in.
+    """A judge of updates, in the order in which they are applied.
 
-    With `auto` the norm of an update, ||w - w_received||, may be `MULTIPLE` times the median of those of the last
-    `WINDOW` updates of its fragment that were taken in. What was refused counts for nothing. Of a fragment with fewer
-    than `WARM_UP` of them, the very first update among them, it may be `MULTIPLE` times the norm of what was sent, or
-    that of 1 if it is smaller: some of these may be odd, for half of the first five do not move a median far.
+    With `auto`, the norm of an update, ||w - w_received||, may be at most `MULTIPLE` times the median norm of the last
+    `WINDOW` accepted updates of its fragment. Until a fragment has `WARM_UP` accepted updates, the bound is `MULTIPLE`
+    times max(1, ||sent||). One or two outliers among these first updates do not move the median far.
     """
 
     def __init__(self, max_norm: MaxNorm = None) -> None:
@@ -30,11 +32,12 @@ class Bounds:
         self._seen: dict[int, deque[float]] = {}
 
     def refuse(self, update: Update, task: Task | None) -> str | None:
-        """Why the update must not be taken; None if it may, and then it counts for those that come later."""
+        """Return the reason to refuse the update, or None. An accepted update counts in later medians."""
         number = self._max_norm if isinstance(self._max_norm, int | float) else None
         if task is not None and update.receipt is None and not isinstance(task.buffer, RemoteBuffer):
             looked_at = receipt_of(task.params, update.params, norms=self._max_norm is not None)
-            update = replace(update, receipt=looked_at)  # once, for all that is asked of it
+            # The receipt is computed once, and all later checks use it.
+            update = replace(update, receipt=looked_at)
         wrong = refuse(update, task, max_norm=number)
         if wrong is not None or task is None:
             return wrong

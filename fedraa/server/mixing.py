@@ -8,9 +8,15 @@ from fedraa.vectors.index_runs import Where, index_of, parts_of
 
 
 def blend(params: Vector, where: Where, new: Vector, mix: float) -> None:
-    """theta <- (1 - mix) theta + mix theta_new, in place on the coordinates `where`; element by element.
+    """Mix `new` in: theta <- (1 - mix) theta + mix theta_new, in place, element by element.
 
-    However the coordinates are divided among calls, the bits are the same.
+    The result has the same bits however the coordinates are divided among calls.
+
+    Args:
+        params: Parameters [d], changed in place.
+        where: Coordinates [k] to change.
+        new: Trained weights [k].
+        mix: Weight of the trained weights.
     """
     old, fresh = np.float32(1 - mix), np.float32(mix)
 
@@ -32,9 +38,16 @@ def add(
     common: Index | None = None,
     in_common: float = 1.0,
 ) -> None:
-    """theta <- theta + weight * (new - sent), in place on the coordinates `where`; element by element, as `blend`.
+    """Add a delta: theta <- theta + weight * (new - sent), in place, element by element.
 
-    At the places `common` of the buffers it is the share `in_common` of the weight.
+    Args:
+        params: Parameters [d], changed in place.
+        where: Coordinates [k] to change.
+        weight: Weight of the delta.
+        new: Trained weights [k], or the delta if `sent` is None.
+        sent: Weights [k] that the client received.
+        common: Positions in the buffers of the coordinates that all fragments hold.
+        in_common: Share of the weight that these coordinates get.
     """
     if common is None or not len(common):
         accumulate(params, where, weight, new, sent)

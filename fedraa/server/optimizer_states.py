@@ -41,7 +41,14 @@ class OptimizerStates:
         return {name: MadeBuffer(partial(self._cut, name, client, where, assignment.mask)) for name in self._rows}
 
     def _cut(self, name: str, client: int, where: Where, mask: Mask | None) -> Vector:
-        """Return a copy of the client's state: it stays the same while the client's task is in flight."""
+        """Return a copy of the client's state. It does not change while the client's task is in flight.
+
+        Args:
+            name: The buffer.
+            client: The client.
+            where: The coordinates [k] of the submodel.
+            mask: True for trained coordinates [k], None if all are.
+        """
         buffer: Vector = cut(self._rows[name].peek(client), where)
         if mask is not None:
             buffer[~mask] = 0.0

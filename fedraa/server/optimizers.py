@@ -1,7 +1,7 @@
-"""Server optimizers: the step that is taken along a round's mean delta (Reddi et al. 2021, Algorithm 2).
+"""Server optimizers: the step along a round's mean delta (Reddi et al. 2021, Algorithm 2).
 
-A delta points where the clients went: it is added. Coordinates that nobody covered are skipped, moments too,
-or momentum would move weights that were not trained.
+The delta points where the clients moved, so the step adds it. Coordinates that no client covered are skipped, and so
+are their moments: momentum would otherwise move untrained weights.
 """
 
 from abc import ABC, abstractmethod
@@ -25,30 +25,36 @@ RULES = ("adam", "yogi", "adagrad")
 
 
 class ServerOptimizer(Stateful, ABC):
-    """Takes the server's step at the end of a round. An own one needs `step`, and `start` for what it keeps.
+    """The server's step at the end of a round. A custom optimizer defines `step`, and `start` if it keeps state.
 
-    `keeps` names its state. A run works on a copy of its own.
+    `keeps` names its state. A run works on its own copy.
     """
 
     server_lr: Positive = 1.0
     keeps: ClassVar[str] = ""
 
     def bind(self, size: int) -> Self:
-        """A copy for one run, of a model of `size` parameters."""
+        """Return a copy for one run of a model with `size` parameters."""
         own = deepcopy(self)
         own.start(size)
         return own
 
     def start(self, size: int) -> None:
-        """Makes room for what is kept of each of the `size` parameters."""
+        """Allocate the state for each of the `size` parameters."""
 
     def memory(self, size: int) -> int:
-        """Bytes that it keeps."""
+        """Return the bytes of the state."""
         return 0
 
     @abstractmethod
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
-        """Moves `params` [d] in place along `delta` [d] where `moved` [d]; elsewhere they stay bit for bit."""
+        """Move the parameters in place.
+
+        Args:
+            params: Parameters [d].
+            delta: Mean delta of the round [d].
+            moved: Mask [d] of the coordinates that may move. Other values keep their bits.
+        """
 
 
 @dataclass
@@ -96,9 +102,10 @@ class Momentum(ServerOptimizer):
 
 @dataclass
 class Adaptive(ServerOptimizer):
-    """FedAdam, FedYogi, FedAdagrad by `rule`: theta += server_lr * m / (sqrt(v) + tau), without bias correction.
+    """FedAdam, FedYogi or FedAdagrad, by `rule`: theta += server_lr * m / (sqrt(v) + tau), without bias correction.
 
-    m <- b1 m + (1 - b1) delta. With |delta| far over tau the first step is about server_lr everywhere.
+    m <- b1 m + (1 - b1) delta. If |delta| is far larger than tau, the first step is about server_lr in every
+    coordinate.
     """
 
     rule: str = "adam"
@@ -131,7 +138,7 @@ class Adaptive(ServerOptimizer):
         over(len(params), step)
 
     def _second(self, v: Vector, square: Vector) -> npt.NDArray[np.floating[Any]]:
-        """What becomes of the second moment."""
+        """Return the new second moment."""
         fresh: npt.NDArray[np.floating[Any]]
         match self.rule:
             case "adam":
@@ -151,10 +158,10 @@ class Adaptive(ServerOptimizer):
 
 @dataclass
 class AmsGrad(ServerOptimizer):
-    """AMSGrad, as FADAS (Wang et al. 2024) has it: theta += server_lr * m / (sqrt(v_max) + epsilon).
+    """AMSGrad in the form of FADAS (Wang et al. 2024): theta += server_lr * m / (sqrt(v_max) + epsilon).
 
-    m <- b1 m + (1 - b1) delta, v <- b2 v + (1 - b2) delta^2, v_max <- max(v_max, v), all from 0. `corrected` divides
-    the moments by 1 - b^t, as Adam does and the authors' code, but not their formulas.
+    m <- b1 m + (1 - b1) delta, v <- b2 v + (1 - b2) delta^2, v_max <- max(v_max, v), all from 0. With `corrected` the
+    moments are divided by 1 - b^t, as in Adam and in the authors' code, but not in their formulas.
     """
 
     server_lr: Positive = 1e-3
@@ -197,7 +204,14 @@ class AmsGrad(ServerOptimizer):
 
 
 def move(params: Vector, server_lr: float, direction: Vector, moved: Mask) -> None:
-    """theta += server_lr * direction, in place and only where `moved`."""
+    """Add server_lr * direction to theta in place.
+
+    Args:
+        params: Parameters theta [d].
+        server_lr: Length of the step.
+        direction: Direction [d].
+        moved: Mask [d] of the coordinates that move.
+    """
     factor = np.float32(server_lr)
 
     def step(piece: slice) -> None:

@@ -1,4 +1,4 @@
-"""Data against speed: by how much more an update of a client counts that has much data and sends few updates."""
+"""Weights of clients by data against speed: a client with much data and few updates counts more."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,10 +7,15 @@ Floats = npt.NDArray[np.float64]
 
 
 def balances(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Floats:
-    """c_n = ((n's share of all samples) / (n's share of all local steps)) ** power [N], over their mean by steps.
+    """Return c_n = ((n's share of samples) / (n's share of local steps)) ** power [N], over their mean by steps.
 
-    `samples` [N] are the clients' own, `rates` [N] their local steps per unit of time. With the power 1 all samples
-    count alike in the long run, however fast the device that has them is; with 0 all steps do, and c_n is 1.
+    With the power 1, all samples count alike in the long run, however fast their device is. With 0, all steps count
+    alike, and c_n is 1.
+
+    Args:
+        samples: Training samples of each client [N].
+        rates: Local steps of each client per unit of time [N].
+        power: The power, from 0.
     """
     if power == 0:
         return np.ones(len(samples))
@@ -20,5 +25,5 @@ def balances(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Flo
 
 
 def balanced(weight: float, balance: float) -> float:
-    """An arrival's weight times its client's factor, at most 1; as it is where the factor is 1."""
+    """Return an arrival's weight times its client's factor, at most 1. A factor of 1 leaves the weight unchanged."""
     return weight if balance == 1 else min(1.0, balance * weight)

@@ -1,4 +1,7 @@
-"""Data against speed as the costs of tasks foretell it; apart from the rules, for shards go without cost models."""
+"""Weights of data against speed, from the modelled costs.
+
+This is a separate module, because server shards have no cost models.
+"""
 
 from collections.abc import Sequence
 
@@ -18,9 +21,16 @@ def planned_balances(
     power: float,
     at_a_time: int | None = None,
 ) -> Floats:
-    """c_n [N] of clients of so many `samples` [N], by what tasks on these shapes cost, as is known now.
+    """Return the factors c_n [N] that follow from the current costs.
 
-    It is that of all clients as the run began, also when some of them have been left out since.
+    They cover all clients of the run, including quarantined ones.
+
+    Args:
+        costs: The costs of tasks.
+        shapes: The submodels that clients train.
+        samples: Training samples of each client [N].
+        power: The power of data against speed.
+        at_a_time: Clients that train at a time. None means all.
     """
     if power == 0:
         return np.ones(len(samples))
@@ -29,9 +39,14 @@ def planned_balances(
 
 
 def pause(table: Floats, at_a_time: int | None) -> float:
-    """How long a client waits between two of its tasks, which cost `table` [N, M], where so many train at a time.
+    """Return the mean time that a client waits between two of its tasks, 0 if all clients train at a time.
 
-    The same for all, for who is next is drawn: so long that as many are at work, on average. 0 where all train.
+    The next client is drawn uniformly, so the time is the same for all clients. It is the time at which `at_a_time`
+    clients train on average.
+
+    Args:
+        table: The costs of tasks [N, M].
+        at_a_time: Clients that train at a time. None means all.
     """
     if at_a_time is None or at_a_time >= len(table):
         return 0.0

@@ -1,4 +1,4 @@
-"""A server whose model is a mean over its last versions: what single updates throw about is gone from it."""
+"""A server that delivers a mean over its last models, which removes the noise of single updates."""
 
 from collections.abc import Iterable
 
@@ -10,10 +10,10 @@ from fedraa.server.tasks import TaskTable
 
 
 class AveragedServer:
-    """Any server; tasks are cut from its own model, and `params`, which is evaluated and delivered, is the mean.
+    """A wrapper around a server. Tasks are cut from the server's model; `params`, which is evaluated, is the mean.
 
-    After its t-th step, counted from 0, mean <- mean + (theta - mean) / (share * t + 1): with a `share` of 0.1
-    that is over about the last tenth of all steps, however many there were. It costs a pass over the model per step.
+    After its t-th step, counted from 0, mean <- mean + (theta - mean) / (share * t + 1). With a `share` of 0.1 the mean
+    covers about the last tenth of all steps, whatever their number. It costs a pass over the model per step.
     """
 
     def __init__(self, server: Server, share: float, mean: Mean) -> None:
@@ -50,7 +50,8 @@ class AveragedServer:
     def drop(self, task: int, what: str, now: float) -> Iterable[int]:
         before = self._server.step
         waiting = self._server.drop(task, what, now)
-        self._follow(before)  # it may have been the last of a round, which the others have moved
+        # The dropped task may have been the last of a round, so the other updates of the round have moved the model.
+        self._follow(before)
         return waiting
 
     def state(self) -> State:
@@ -61,6 +62,6 @@ class AveragedServer:
         self._mean.restore(state["mean"])
 
     def _follow(self, before: int) -> None:
-        """Takes the model in, if there is a step more than `before`."""
+        """Update the mean if the server has made a step since `before`."""
         if self._server.step > before:
             self._mean.follow(1 / (self._share * before + 1))

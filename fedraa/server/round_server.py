@@ -1,4 +1,4 @@
-"""The synchronous server: rounds with a barrier, alternate to the asynchronous one."""
+"""The synchronous server: rounds with a barrier."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -29,14 +29,13 @@ from fedraa.vectors.run_length import spread
 
 
 class RoundServer:
-    """Each round the clients of a cohort train their submodels; then theta steps along the mean delta.
+    """A server in rounds: the clients of a cohort train their submodels, then theta steps along the mean delta.
 
-    With full models, the mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017,
-    Algorithm 1). Every other synchronous method changes the submodels, the aggregator, the optimizer or the
-    auxiliary state. The ledger decides the cohorts and, with a scheduler, the fragments.
-
-    A client whose task failed has not reported: the round is that of the others, and the state that is kept for the
-    client stays as it was. A round without reports changes nothing. A quarantined client is not drawn again.
+    With full models, a mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017, Algorithm 1).
+    Every other synchronous method changes the submodels, the aggregator, the optimizer or the auxiliary state. The
+    ledger decides the cohorts and, with a scheduler, the fragments. A failed task contributes nothing to its round, and
+    the state that is kept for its client stays unchanged. A round without reports changes nothing. A quarantined client
+    is not drawn again.
 
     Args:
         params: The model [d].
@@ -175,7 +174,7 @@ class RoundServer:
         self.task_table.restore(state["task_table"], self.ledger.in_flight.values())
 
     def _next_round(self, now: float) -> Iterable[int]:
-        """Close the round and begin the next one; return its cohort."""
+        """Close the round and begin the next one. Return its cohort."""
         self._close_round(now)
         self.ledger.close_round()
         self._reset()
@@ -205,7 +204,7 @@ class RoundServer:
         )
 
     def _move(self, totals: RoundTotals) -> None:
-        """The model moves by what was reported, and those who follow a run learn of it."""
+        """Move the model by the reports of the round, and pass the step to the auxiliary state and the sampler."""
         delta, moved = self._aggregator.finish(totals)
         with calling("server_optimizer", self._optimizer):
             self._optimizer.step(self.params, delta, moved)
@@ -214,9 +213,11 @@ class RoundServer:
             follower.close(self.params, delta, moved, self._scales / self.ledger.reported)
 
     def _snapshot(self, submodel: Submodel) -> SharedBuffer:
-        """The submodel at the start of the round: one buffer for all clients that train it.
+        """Return the submodel at the start of the round, as clients receive it.
 
-        The whole model is not copied: it stays as it is until all have trained. It is as it arrives at the clients.
+        All clients that train it share the buffer.
+
+        The whole model is not copied, because it does not change until all clients have trained.
         """
         key = None if submodel.index is None else submodel
         if key not in self._snapshots:
@@ -228,7 +229,11 @@ class RoundServer:
 
 
 def arriving(download: Compressor, part: Vector) -> Vector:
-    """What a client has of a buffer [k] that is sent compressed; ValueError if an own compressor gives another."""
+    """Return the buffer [k] that a client receives after compression.
+
+    Raises:
+        ValueError: A custom compressor returned no tensor, or one of another shape.
+    """
     with calling("compress_down", download):
         arrived = download.apply(torch.tensor(part))
         if not isinstance(arrived, torch.Tensor) or arrived.shape != part.shape:
@@ -238,7 +243,7 @@ def arriving(download: Compressor, part: Vector) -> Vector:
 
 
 def _reported(assignment: Assignment, held: Mask) -> Assignment:
-    """The choice less the coordinates that the client may not report; `held` is over the full vector."""
+    """Return the assignment without the coordinates that the client may not report; `held` covers the full vector."""
     mask = held if assignment.submodel.index is None else cut(held, where_of(assignment.submodel))
     if mask.all():
         return assignment

@@ -1,7 +1,7 @@
-"""State that rides along with rounds: what tasks carry besides the model, and what their returns change.
+"""Auxiliary state of rounds: buffers that tasks carry besides the model, and the state that updates change.
 
-All of it lives at the server, keyed by the client's id, so that it survives any placement of work. Buffers
-that the protocol would move between client and server are billed (`extra_buffers`).
+The server keeps all of it by the client's id, so the result does not depend on the worker that trains a client. Buffers
+that the protocol would move between client and server count as traffic (`extra_buffers`).
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from fedraa.submodels.assignment import Assignment, Mask
 
 @dataclass(frozen=True)
 class AuxiliaryRun:
-    """The run that it rides along with: parameters, clients, numbers in one sample, weight of the fresh gradient."""
+    """The run of an auxiliary state: parameters, clients, numbers in one sample, weight of the fresh gradient."""
 
     size: int
     clients: int
@@ -27,11 +27,15 @@ class AuxiliaryRun:
 
 @dataclass
 class NoAuxiliary:
-    """Nothing rides along; the others change what they need.
+    """No auxiliary state. Subclasses override the methods that they need.
 
-    `keeps` names what is held at the server. `refuses` says why a local setting would break the mathematics. With
-    `momentum` the server has one that clients may blend in, and `corrects` tells whether deltas are corrected by what
-    is remembered of each client. `asks` names the further buffers that clients' answers must have.
+    Attributes:
+        keeps: Names the state at the server.
+        refuses: For each local setting that would break the mathematics, the reason.
+        momentum: True if the server has a momentum that clients may blend in.
+        corrects: True if deltas are corrected by the state of each client.
+        extra_buffers: Buffers that count as traffic.
+        asks: Names of further buffers that client updates must hold.
     """
 
     keeps: ClassVar[str] = ""
@@ -47,24 +51,43 @@ class NoAuxiliary:
         return own
 
     def start(self, run: AuxiliaryRun) -> None:
-        """Makes room for what is kept."""
+        """Allocate the state."""
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
-        """Further buffers for the client's task."""
+        """Return further buffers for the client's task."""
         return {}
 
     def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:
-        """Takes in what came back."""
+        """Add a client update to the state.
+
+        Args:
+            contribution: The client, its delta and its weight.
+            assignment: The submodel.
+            update: The client update.
+        """
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
-        """The round is over: `delta` [d] is its mean, `scale` the learning rate times the mean local steps."""
+        """Close the round.
+
+        Args:
+            params: The model [d] after the step.
+            delta: Mean delta of the round [d].
+            moved: Mask [d] of the coordinates that the step may move.
+            scale: The learning rate times the mean number of local steps.
+        """
 
     def memory(self, size: int, clients: int, inputs: int) -> int:
-        """Server bytes."""
+        """Return the bytes of the state at the server.
+
+        Args:
+            size: Parameters of the model, d.
+            clients: Number of clients.
+            inputs: Numbers in one sample.
+        """
         return 0
 
     def state(self) -> State:
         return {}
 
     def restore(self, state: State) -> None:
-        """Takes back what `state` gave."""
+        """Restore the values that `state` returned."""

@@ -1,4 +1,4 @@
-"""What the server does with a round's deltas: how they are averaged, which step is taken, what rides along."""
+"""The choices of a synchronous server: the mean of a round's deltas, the step along it, and the auxiliary state."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ WEIGHTS = ("uniform", "samples")
 
 
 class RoundUpdate(ABC):
-    """The server's part of a synchronous method; `owned_head` and `weights` are as Mean has them."""
+    """The server's part of a synchronous method; `Mean` documents `owned_head` and `weights`."""
 
     asynchronous: ClassVar[bool] = False
     blends: ClassVar[bool] = False
@@ -29,23 +29,27 @@ class RoundUpdate(ABC):
 
     @abstractmethod
     def averaging(self) -> Aggregator:
-        """How deltas are averaged."""
+        """Return the aggregator of the deltas."""
 
     @abstractmethod
     def stepping(self) -> ServerOptimizer:
-        """How the step along their mean is taken."""
+        """Return the optimizer that steps along their mean."""
 
     def memory(self, size: int, clients: int) -> int:
-        """Bytes that it takes besides the model, at most; the few numbers of input adversaries aside."""
+        """Return the bytes needed besides the model, at most. The small state of input adversaries is not included."""
         return self.averaging().memory(size, clients) + self.auxiliary.memory(size, clients, 0)
 
 
 @dataclass(frozen=True)
 class Mean(RoundUpdate):
-    """A step along a round's mean delta: how it is averaged, how the step is taken, what rides along.
+    """A step along a round's mean delta.
 
-    `weights`: clients count alike (uniform) or as their samples. `owned_head`: output rows are averaged over the
-    clients that hold their label alone (HeteroFL).
+    Attributes:
+        weights: "uniform" if all clients count alike, "samples" if by their number of samples.
+        aggregator: Forms the mean.
+        optimizer: Takes the step.
+        auxiliary: State beside the model.
+        owned_head: True if an output row is averaged only over the clients that hold its label (HeteroFL).
     """
 
     weights: str = "uniform"
@@ -71,7 +75,7 @@ class Mean(RoundUpdate):
 
 @dataclass(frozen=True)
 class SyncMix(RoundUpdate):
-    """theta <- (1 - mixing) theta + mixing * mean of a round's returns, per fragment (Sync Fed-RAA)."""
+    """theta <- (1 - mixing) theta + mixing * mean of a round's updates, per fragment (Sync Fed-RAA)."""
 
     mixing: Share = 0.6
 

@@ -1,4 +1,4 @@
-"""A mean over the versions of a model, kept where the model is."""
+"""A mean over the versions of a model, kept in the same process as the model."""
 
 from typing import Protocol
 
@@ -7,29 +7,29 @@ from fedraa.vectors.chunked import accumulate
 
 
 class Mean(Protocol):
-    """A mean over a model's versions, where the model is."""
+    """A mean over a model's versions, kept in the same process as the model."""
 
     @property
     def params(self) -> Vector:
-        """The mean [d] as it stands."""
+        """The current mean [d]."""
 
     def follow(self, share: float) -> None:
-        """mean <- mean + share * (theta - mean)."""
+        """Update the mean: mean <- mean + share * (theta - mean)."""
 
     def restore(self, params: Vector) -> None:
-        """Become that."""
+        """Set the mean [d]."""
 
 
 class Held(Protocol):
-    """Who has a model: a server, or what keeps its parameters."""
+    """A holder of a model: a server or a store."""
 
     @property
     def params(self) -> Vector:
-        """The full model [d] as it stands."""
+        """The current full model [d]."""
 
 
 class MeanHere:
-    """A mean that is kept in this process, as the model is."""
+    """A mean that this process keeps, as it keeps the model."""
 
     def __init__(self, model: Held) -> None:
         self._model = model
@@ -43,5 +43,13 @@ class MeanHere:
 
 
 def follow(mean: Vector, params: Vector, share: float) -> None:
-    """mean <- mean + share * (params - mean), in place; element by element, so however it is divided among calls."""
+    """Update the mean in place: mean <- mean + share * (params - mean).
+
+    The result has the same bits however the coordinates are divided among calls.
+
+    Args:
+        mean: The mean [d].
+        params: The model [d].
+        share: Weight of the model.
+    """
     accumulate(mean, slice(None), share, params, mean)

@@ -1,4 +1,4 @@
-"""Who trains when: given work at once by a scheduler, or in rounds with a barrier. A schedule builds the server."""
+"""Schedules: clients train asynchronously, or in rounds with a barrier. A schedule builds the server."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
@@ -30,9 +30,9 @@ SCHEDULER: Seam[Scheduler] = Seam("scheduler", ("choose", "plan", "state", "rest
 
 
 class Schedule(ABC):
-    """How tasks are given out: with rounds or `asynchronous`, by a policy or, if `scheduled`, by a scheduler.
+    """The order of tasks: with rounds or `asynchronous`, by a policy or, if `scheduled`, by a scheduler.
 
-    With an `average` over 0 the model that is evaluated and delivered is a mean, as AveragedServer has it.
+    With an `average` over 0, the evaluated and delivered model is the mean of an AveragedServer.
     """
 
     asynchronous: ClassVar[bool] = False
@@ -44,12 +44,12 @@ class Schedule(ABC):
 
     @abstractmethod
     def server(self, update: Any, setup: ServerSetup) -> Server:
-        """The server of a method with this schedule and that update."""
+        """Return the server of a method with this schedule and that update."""
 
 
 @dataclass(frozen=True)
 class Asynchronous(Schedule):
-    """Idle clients are given work at once, by a scheduler."""
+    """Every idle client receives a fragment at once; a scheduler chooses it."""
 
     scheduler: Any = "gre-raa"
     delay_bound: Positive | None = None
@@ -84,10 +84,10 @@ class Asynchronous(Schedule):
 
 @dataclass(frozen=True)
 class Drawn(Schedule):
-    """Idle clients are given work at once: a submodel that a policy draws for the task.
+    """Every idle client receives a submodel at once; a policy draws it for the task.
 
-    The model has one version, which staleness counts. For the policy a version is a round, and all clients are its
-    cohort: what it shares in a round, tasks of the same version share.
+    The model has one version, which staleness counts. The policy sees the version as its round and all clients as its
+    cohort, so tasks of the same version share whatever a policy draws once per round.
     """
 
     updates: Count | None = None
@@ -115,7 +115,7 @@ class Drawn(Schedule):
 
 
 class Barrier(Schedule):
-    """Rounds: all of a cohort train before the model moves."""
+    """Rounds: all clients of a cohort train before the model moves."""
 
     @abstractmethod
     def submodels(self, setup: ServerSetup) -> SubmodelSampler | Sequence[Submodel]:
@@ -164,7 +164,7 @@ class Barrier(Schedule):
 
 @dataclass(frozen=True)
 class Rounds(Barrier):
-    """Rounds with a barrier: who takes part, and how the model is sent to them (C of RA-Fed)."""
+    """Rounds with a barrier: how clients are drawn, and how the model is compressed for them (C of RA-Fed)."""
 
     participation: Any = "all"
     rounds: Count | None = None
@@ -180,9 +180,9 @@ class Rounds(Barrier):
 
 @dataclass(frozen=True)
 class ScheduledRounds(Barrier):
-    """Rounds with a barrier, fragments given out by a scheduler (Sync Fed-RAA).
+    """Rounds with a barrier, in which a scheduler chooses the fragments (Sync Fed-RAA).
 
-    While a round is assigned each task counts as an update of its fragment. After the round a fragment has one more
+    While a round is assigned, each task counts as an update of its fragment. After the round a fragment has one more
     update if any client trained it.
     """
 

@@ -1,4 +1,4 @@
-"""What the loop asks of any server, synchronous or not."""
+"""The interface between the loop and any server, synchronous or not."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -9,18 +9,18 @@ from fedraa.server.tasks import TaskTable
 
 
 class Server(Protocol):
-    """A state machine without an engine: the loop tells it what happened and asks what is next.
+    """A state machine without an engine: the loop passes events to it and receives the next decisions.
 
-    A server update is a commit of an asynchronous server, a round of a synchronous one.
+    A server update is a commit of an asynchronous server, or a round of a synchronous one.
     """
 
     @property
     def step(self) -> int:
-        """Server updates so far."""
+        """The number of server updates so far."""
 
     @property
     def ledger(self) -> TaskLedger:
-        """Its decisions."""
+        """The decisions."""
 
     @property
     def task_table(self) -> TaskTable:
@@ -28,22 +28,28 @@ class Server(Protocol):
 
     @property
     def params(self) -> Vector:
-        """The full model [d] as it stands."""
+        """The current full model [d]."""
 
     def begin(self) -> Iterable[int]:
-        """The clients that wait for work at the start."""
+        """Return the clients that wait for work at the start."""
 
     def assign(self, client: int, now: float) -> Task:
-        """The next task of a waiting client; recorded as `dispatch`."""
+        """Return the next task of a waiting client, and record it as `dispatch`."""
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
-        """Takes an update in, recorded as `commit`; returns the clients that now wait for work."""
+        """Apply an update, record it as `commit`, and return the clients that now wait for work."""
 
     def drop(self, task: int, what: str, now: float) -> Iterable[int]:
-        """The task came to nothing by its client's fault, recorded as `drop`; returns the clients that now wait."""
+        """Drop a task that failed by its client's fault, record it as `drop`, and return the clients that now wait.
+
+        Args:
+            task: The number of the task.
+            what: The reason of the failure.
+            now: Time on the run's clock.
+        """
 
     def state(self) -> State:
-        """All that it has become since its construction, between two of the calls above."""
+        """Return the state for a checkpoint. The loop calls this only between two of the calls above."""
 
     def restore(self, state: State) -> None:
-        """Become that."""
+        """Restore the values that `state` returned."""

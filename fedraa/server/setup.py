@@ -1,4 +1,4 @@
-"""What a server is built from, whichever it is."""
+"""The inputs from which any server is built."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,22 @@ from fedraa.submodels.policies.policy import RunContext, SubmodelPolicy
 
 @dataclass(frozen=True, eq=False)
 class ServerSetup:
-    """What a server is built from: the model as it starts [d], its parts, the run, and where events go.
+    """The inputs from which a server is built.
 
-    A `store` keeps an asynchronous server's parameters; without one it does so itself, and puts what it sends where
-    `share` says. With `learn` it follows real durations.
+    Attributes:
+        params: The initial model [d].
+        submodels: The fragments.
+        run: The run.
+        policy: Draws submodels.
+        task_table: The tasks.
+        record: Writes an event to the log.
+        bad_clients: The policy for clients that fail.
+        labels_held: The labels of each client.
+        inputs: Numbers in one sample.
+        fresh: Weight of the fresh gradient.
+        learn: True if costs follow real durations.
+        store: Keeps an asynchronous server's parameters. None: the server keeps them in this process.
+        share: Places the buffers that the server sends.
     """
 
     params: Vector

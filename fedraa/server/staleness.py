@@ -10,23 +10,23 @@ from fedraa.numbers import NotNegative
 
 
 class StalenessWeight(ABC):
-    """How much an update counts that is `staleness` versions old. Any function of that number is one, too:
+    """The weight of an update that is `staleness` versions old. A function of that number also works:
 
     lambda staleness: 1 / (1 + staleness)
     """
 
     @abstractmethod
     def __call__(self, staleness: int) -> float:
-        """A factor on the mixing weight; staleness is 0 or more, in updates of the fragment."""
+        """Return a factor on the mixing weight; staleness is 0 or more, in updates of the fragment."""
 
     def among(self, clients: int) -> "StalenessWeight":
-        """The weight in a run of so many clients."""
+        """Return the weight for a run with this number of clients."""
         return self
 
 
 @dataclass(frozen=True)
 class Constant(StalenessWeight):
-    """1, however stale."""
+    """The weight 1 at any staleness."""
 
     def __call__(self, staleness: int) -> float:
         return 1.0
@@ -34,7 +34,7 @@ class Constant(StalenessWeight):
 
 @dataclass(frozen=True)
 class Polynomial(StalenessWeight):
-    """(k + 1)^-a."""
+    """The weight (k + 1)^-a."""
 
     exponent: NotNegative = 0.5
 
@@ -44,7 +44,7 @@ class Polynomial(StalenessWeight):
 
 @dataclass(frozen=True)
 class Hinge(StalenessWeight):
-    """1 up to k = b, then 1 / (a (k - b) + 1), with the `slope` a and the `start` b."""
+    """The weight 1 up to k = b, then 1 / (a (k - b) + 1), with the `slope` a and the `start` b."""
 
     slope: NotNegative = 10
     start: NotNegative = 4
@@ -55,9 +55,9 @@ class Hinge(StalenessWeight):
 
 @dataclass(frozen=True)
 class DelayAdaptive(StalenessWeight):
-    """n / max(n, k): with n clients at work as many updates old is usual (delay-adaptive asynchronous SGD).
+    """The weight n / max(n, k) (delay-adaptive asynchronous SGD). With n clients at work a staleness of n is usual.
 
-    `clients` 0 is as many as the run has.
+    `clients` is n; 0 takes the number of clients of the run.
     """
 
     clients: NonNegativeInt = 0
@@ -71,7 +71,7 @@ class DelayAdaptive(StalenessWeight):
 
 
 def among(weight: StalenessWeight, clients: int) -> StalenessWeight:
-    """The weight in a run of so many clients; any function is one, too."""
+    """Return the weight for a run with this number of clients. A plain function is returned unchanged."""
     return weight.among(clients) if isinstance(weight, StalenessWeight) else weight
 
 

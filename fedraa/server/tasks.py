@@ -14,11 +14,12 @@ from fedraa.server.optimizer_states import OptimizerStates
 from fedraa.server.stores.local import shared_again
 from fedraa.submodels.assignment import Assignment
 
-FORGETTING = 0.1  # weight of the newest commit in the mean staleness that is shown
+# Weight of the newest commit in the displayed mean staleness.
+FORGETTING = 0.1
 
 
 class Record(Protocol):
-    """Where events go: `record(kind, t, **fields)`."""
+    """The destination of events: `record(kind, t, **fields)`."""
 
     def __call__(self, kind: str, t: float, /, **fields: object) -> None: ...
 
@@ -33,7 +34,7 @@ class InFlightTask:
 
 
 class TaskTable:
-    """Makes tasks from decisions, holds those in flight, and records `dispatch`, `commit` and `drop`.
+    """A table of tasks. It makes tasks from decisions, holds those in flight, and writes their events.
 
     Args:
         sizes: Number of training samples of each client.
@@ -59,15 +60,17 @@ class TaskTable:
     ) -> None:
         self.in_flight: dict[int, InFlightTask] = {}
         self.applied = np.zeros(len(sizes), np.int64)
-        """The number of updates of each client that were applied."""
+        """The number of applied updates of each client."""
         self.quarantined: dict[int, str] = {}
-        """Why each client that is quarantined is."""
+        """The reason for each quarantined client."""
         self.staleness = 0.0
         self.sizes, self.costs = sizes, costs
         self._record, self._lr, self._counts, self._mean_factor = record, lr, counts, mean_factor
         self._optimizer_states = optimizer_states or OptimizerStates(0, len(sizes), ())
-        self._trained = 0.0  # samples, of the updates that were taken in
-        self._taken = np.zeros(len(sizes), np.int64)  # minibatches of each client's tasks so far, where these go on
+        # Training samples of the applied updates.
+        self._trained = 0.0
+        # Minibatches of each client's tasks so far. Later tasks continue after them if data passes span tasks.
+        self._taken = np.zeros(len(sizes), np.int64)
 
     def dispatch(
         self,
@@ -134,7 +137,14 @@ class TaskTable:
         return task
 
     def commit(self, update: Update, done: Committed, weight: float, now: float) -> None:
-        """Record an update that was applied with this weight, and take its task out of flight."""
+        """Record an applied update, and take its task out of flight.
+
+        Args:
+            update: The client update.
+            done: The result of the update in the ledger.
+            weight: Weight of the update.
+            now: Time on the run's clock.
+        """
         flight = self.in_flight.pop(update.task)
         task = flight.task
         self._optimizer_states.receive(flight.assignment, update)
@@ -159,7 +169,13 @@ class TaskTable:
         )
 
     def drop(self, dropped: Dropped, what: str, now: float) -> None:
-        """Record a task that failed, and take it out of flight; `what` says why it failed."""
+        """Record a failed task, and take it out of flight.
+
+        Args:
+            dropped: The result of the task in the ledger.
+            what: The reason of the failure.
+            now: Time on the run's clock.
+        """
         task = self.in_flight.pop(dropped.dispatch.task).task
         action = dropped.action
         if action == QUARANTINED:
@@ -167,7 +183,7 @@ class TaskTable:
         self._record("drop", now, task=task.id, client=task.client, fragment=task.fragment, what=what, action=action)
 
     def mean_lr(self, task: Task, steps: int) -> float:
-        """Return the mean learning rate of a task over so many local steps."""
+        """Return the mean learning rate of a task over this number of local steps."""
         return task.lr * self._mean_factor(steps)
 
     def _at(self, step: int, now: float) -> float:
@@ -223,7 +239,7 @@ class TaskTable:
         Args:
             state: The values.
             decisions: The decisions of the tasks in flight, in the same order.
-            send: Puts the buffers of all tasks back where the server keeps them; None: the tasks carry them.
+            send: Puts the buffers of all tasks back where the server keeps them. None: the tasks carry them.
         """
         self.applied[:] = state["applied"]
         self.quarantined = dict(map(tuple, state["quarantined"]))
@@ -266,7 +282,7 @@ def restored_flights(
     decisions: Iterable[Dispatch],
     send: Callable[[list[Task]], list[Task]] | None = None,
 ) -> list[InFlightTask]:
-    """Return the tasks in flight of a checkpoint; the arguments are those of `TaskTable.restore`."""
+    """Return the tasks in flight of a checkpoint. The arguments are those of `TaskTable.restore`."""
     assignments = [Assignment.restored(state["assignment"]) for state in states]
     tasks = [
         _restored_task(state, decision, assignment)

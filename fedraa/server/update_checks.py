@@ -1,4 +1,4 @@
-"""Validation of updates: what is wrong with one is found before any of it reaches the model."""
+"""Checks of client updates. They run before any value of an update reaches the model."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,15 +10,19 @@ from fedraa.messages import EXTRA_PREFIX, Receipt, RemoteBuffer, Task, Update, V
 from fedraa.vectors.chunked import over, total
 from fedraa.vectors.finite import LARGEST, at_most, count_not_finite, is_finite, largest_of, unfit, wrong_kind
 
-GROWTH = 1e3  # times the largest value that a client was sent (1 if that is less), which none of its values may pass
-AS_LONG_AS_THE_PART = ("gradient", "squares")  # what clients send besides: a value for each of the parameters
+# No value of an update may exceed this multiple of max(1, largest value that the client received).
+GROWTH = 1e3
+# Further buffers of a client that hold one value for each of the trained parameters.
+AS_LONG_AS_THE_PART = ("gradient", "squares")
 
 
 def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) -> str | None:
-    """Why this update must not be taken as the answer to the task that is out; None if it may.
+    """Return the reason to refuse the update as the result of the task, or None.
 
-    `task` is the one that the update is to answer, None if no such task is out. `max_norm` bounds the Euclidean
-    norm of what the client changed, ||w - w_received||.
+    Args:
+        update: The client update.
+        task: The task that it should answer, or None if no such task is in flight.
+        max_norm: The bound on the norm of the delta, ||w - w_received||; None for no bound.
     """
     if task is None:
         return f"task {update.task} is not out"
@@ -51,9 +55,9 @@ def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) 
 
 
 def outgrown(update: Update, task: Task) -> str | None:
-    """Whether an update that is finite holds numbers so large that no training comes to them; None if not.
+    """Return the reason if the update holds finite values that are too large for any training, else None.
 
-    They would pass, and make nonsense of what the next clients are sent: those would be blamed.
+    Such values would pass the other checks and spoil the weights of the next clients, which would then be blamed.
     """
     receipt = update.receipt or receipt_of(task.params, update.params)
     if receipt.largest > GROWTH * max(1.0, receipt.sent):
@@ -66,14 +70,21 @@ def outgrown(update: Update, task: Task) -> str | None:
 
 
 def unsound(task: Task, update: Update | None) -> str | None:
-    """What is wrong with the model that a task was cut from, if whatever came back is no wonder; None if nothing is."""
+    """Return the defect of the model that the task was cut from if it explains a bad update, else None."""
     if update is not None and update.receipt is not None:
         return unfit(update.receipt.sent)
     return None if isinstance(task.buffer, RemoteBuffer) else unfit(largest_of(task.params))
 
 
 def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> None:
-    """ValueError, one sentence that names the part of the server, if what it left in the model is no use."""
+    """Raise ValueError, with the name of the server's part, if the part left unusable values in the model.
+
+    Args:
+        where: The setting of the part.
+        part: The part.
+        params: The model [d].
+        when: Text that ends the message.
+    """
     if at_most(params, LARGEST):
         return
     if wrong := unfit(largest_of(params)):
@@ -81,19 +92,27 @@ def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> 
 
 
 def norms(update: Update, task: Task) -> tuple[float, float]:
-    """The norm of what the client changed, and that of what it was sent."""
+    """Return the norm of the delta and the norm of the weights that the client received."""
     receipt = update.receipt or receipt_of(task.params, update.params, norms=True)
     return receipt.squared**0.5, receipt.squared_sent**0.5
 
 
 def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False) -> Receipt:
-    """What is to be said of a buffer that came back for one that was sent [k], or of a piece of it."""
+    """Return the result of checking a trained buffer, or a piece of it.
+
+    Args:
+        sent: Weights [k] that the client received.
+        new: The trained buffer, of any type.
+        push: The id of the push.
+        norms: True to compute the norms.
+    """
     wrong = wrong_kind(new, sent.shape)
     if wrong is not None:
         return Receipt(push, wrong, 0, 0.0)
     assert isinstance(new, np.ndarray)
     if not norms and at_most(new, GROWTH):
-        return Receipt(push, None, 0, 0.0)  # no value is over GROWTH, so that none can have outgrown what was sent
+        # No value is over GROWTH, so none can have outgrown the sent weights.
+        return Receipt(push, None, 0, 0.0)
     largest = largest_of(new)
     bad = count_not_finite(new, largest)
     before = largest_of(sent) if bad or largest > GROWTH else 0.0
@@ -110,7 +129,7 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
 
 
 def joined(push: str, pieces: Sequence[Receipt]) -> Receipt:
-    """What is to be said of a buffer, from what is said of its pieces."""
+    """Join the receipts of the pieces of a buffer into one."""
     return Receipt(
         push,
         next(filter(None, (piece.wrong for piece in pieces)), None),
@@ -129,7 +148,7 @@ def _wrong_params(update: Update, task: Task) -> str | None:
 
 
 def _shape(name: str, task: Task) -> tuple[int, ...] | None:
-    """That of a further buffer which a client sends; None if any will do."""
+    """Return the expected shape of a further buffer of a client, or None if any shape is valid."""
     if name in AS_LONG_AS_THE_PART:
         return (task.size,)
     return task.extra(name).shape if name in task.extras else None

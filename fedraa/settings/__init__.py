@@ -1,1 +1,1 @@
-"""The values of a method: of the user, of its paper, or tuned."""
+"""The values of a method: those of the user, of its paper, or tuned."""

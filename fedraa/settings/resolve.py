@@ -72,8 +72,8 @@ def resolve(experiment: Experiment) -> Method:
 def with_optimizer(local: Solver, experiment: Experiment) -> Solver:
     """Return the solver with the momentum and the weight decay that its local optimizer will use.
 
-    The optimizer's values replace the method's. A momentum of the method, which is one of SGD, has no effect on Adam.
-    Raises InputError for values that exclude each other, and for a value that is given twice.
+    The optimizer's values replace the method's. A method's momentum is for SGD and has no effect on Adam. Raises
+    InputError for values that exclude each other, and for a value that is set twice.
     """
     text = text_of(local.local_optimizer)
     if str(text).startswith("torch.optim"):
@@ -106,7 +106,7 @@ def with_optimizer(local: Solver, experiment: Experiment) -> Solver:
 
 
 def _task_length(experiment: Experiment) -> dict[str, Any]:
-    """Return the solver's fields of how long a task is, if the experiment sets one."""
+    """Return the solver's fields of the length of a task, if the experiment sets one."""
     if experiment.local_steps is not None:
         return {"epochs": Solver.epochs, "steps": experiment.local_steps}
     return {} if experiment.local_epochs is None else {"epochs": experiment.local_epochs, "steps": None}
@@ -143,7 +143,7 @@ def _given(experiment: Experiment, method: Method) -> dict[str, Any]:
 
 
 def _ratios(experiment: Experiment, method: Method) -> tuple[float, ...] | None:
-    """Return the ratios of the experiment's number of fragments: equal if the method's are, or those of the table."""
+    """Return the ratios for the experiment's number of fragments: equal like the method's, or those of the table."""
     if experiment.ratios is not None or experiment.fragments is None:
         return experiment.ratios
     own = getattr(method.submodel, "ratios", ())

@@ -1,4 +1,4 @@
-"""The terms of a comparison of methods: equal ones, those of each method's paper, or those tuned for each method."""
+"""The terms of a comparison of methods: equal ones, those of each method's paper, or tuned values for each method."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -37,7 +37,7 @@ def on_terms(
         experiment: The experiment.
         terms: One of TERMS; None changes nothing.
         tuned: The tuned fields by method, for the terms `tuned`.
-        over: Let the terms replace fields that the experiment sets.
+        over: True if the terms replace fields that the experiment sets.
 
     Raises:
         InputError: The experiment sets a field of the terms, without `over`, or the method has no such terms.

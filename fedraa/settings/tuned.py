@@ -1,4 +1,4 @@
-"""The file of `fedraa tune`: for each method the values with which it did best on validation data."""
+"""The file of `fedraa tune`: for each method the values with the best results on validation data."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ TERMS_KEY = "terms"
 
 
 def read_tuned(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tuned fields of an experiment by method; raise InputError if the file has none."""
+    """Return the tuned fields of an experiment by method. Raise InputError if the file has none."""
     return read_tuned_about(path)[1]
 
 
@@ -36,7 +36,13 @@ def read_tuned_about(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, An
 
 
 def write_tuned(path: Path, about: Mapping[str, object], methods: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the file: the facts `about` it, then a table for every method, with its `terms` in a table of their own."""
+    """Write the file of `fedraa tune`.
+
+    Args:
+        path: The file.
+        about: Facts about the file.
+        methods: A table for every method. Its `terms` become a table inside.
+    """
     lines = [f"{name} = {_toml(value)}" for name, value in about.items()]
     for name, table in methods.items():
         lines += ["", f"[methods.{json.dumps(name)}]"]
