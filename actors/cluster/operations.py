@@ -1,4 +1,4 @@
-"""The runs on a cluster, seen and stopped from another shell: every server is a named actor."""
+"""List, stop and fetch the runs of a cluster from another shell. Every server is a named actor."""
 
 import os
 from collections.abc import Iterator
@@ -23,12 +23,12 @@ ANSWER_SECONDS = 10.0
 
 
 def server_name(label: str) -> str:
-    """A name that no other server has, not even the one before it of the same run."""
+    """Return a name that no other server has, including earlier servers of the same run."""
     return f"{label}#{uuid4().hex[:12]}"
 
 
 def runs(address: str) -> list[tuple[str, Progress | None, int]]:
-    """Each run on the cluster: its label MACHINE:DIRECTORY, its progress and the workers that have started."""
+    """Return for each run of the cluster its label MACHINE:DIRECTORY, progress and number of started workers."""
     attach(address)
     try:
         return [(label, *ray.get(server.look.remote())) for label, server in _servers()]
@@ -78,7 +78,8 @@ def _servers() -> Iterator[tuple[str, Any]]:
             try:
                 server: Any = ray.get_actor(actor["name"], namespace=NAMESPACE)
                 ray.get(server.look.remote(), timeout=ANSWER_SECONDS)
-            except (ValueError, RayActorError, GetTimeoutError):  # it has ended meanwhile, or is starting
+            # The server has ended or is still starting.
+            except (ValueError, RayActorError, GetTimeoutError):
                 continue
             yield actor["name"].rpartition("#")[0], server
 
