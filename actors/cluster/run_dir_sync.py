@@ -68,8 +68,9 @@ class RunDirSync:
         return {name: (self.directory / name).read_bytes() for name in _stamps(self.directory)}
 
     def apply(self, new: Changes) -> None:
-        """Write logs first, then checkpoints, and the summary last, so that the run can be resumed after any
-        interruption.
+        """Write logs first, then checkpoints, and the summary last.
+
+        The run can therefore be resumed after an interruption at any point.
         """
         for name, tail in new.tails.items():
             start = self.seen[name][0] if name in self.seen else 0

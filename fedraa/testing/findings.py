@@ -1,4 +1,4 @@
-"""What was found out about a part."""
+"""The findings of a check."""
 
 from dataclasses import dataclass, field
 
@@ -16,15 +16,15 @@ class Findings:
     part: str
     lines: list[tuple[str, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    """A sentence, which names the part, for each promise that it breaks."""
+    """A sentence, which names the component, for each promise that it breaks."""
 
     @property
     def held(self) -> bool:
-        """Whether all promises that were looked at are kept."""
+        """True if the component keeps all promises that were checked."""
         return not self.failures
 
     def found(self, promise: str, failure: str | None) -> bool:
-        """Writes down a promise and the sentence of its failure, if there is one; whether it held."""
+        """Record a promise and its failure, if any. Return True if the promise held."""
         if failure is not None:
             failure = f"{self.part} {failure}"
             self.failures.append(failure)
