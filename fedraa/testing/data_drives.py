@@ -31,7 +31,7 @@ MADE = 4
 
 
 class TransformDrive(Drive):
-    """Uses the first kind of samples that the transform accepts: images with three channels or one, numbers, or tokens."""
+    """Uses the first kind of samples that the transform accepts: images with three channels, with one, numbers, tokens."""
 
     covers: ClassVar[bool] = False
 
@@ -133,7 +133,10 @@ def make_data(given: object) -> Any:
 
 
 def opened(part: Any) -> Dataset | FederatedDataset:
-    """Return the samples of an object, of a function that reads them, or of a function that makes a client's samples."""
+    """Return the samples of an object or a function.
+
+    The function either reads all samples or makes those of one client.
+    """
     if isinstance(part, Dataset | FederatedDataset):
         return part
     if isinstance(part, Rows) or hasattr(part, "__getitem__"):

@@ -7,10 +7,10 @@ HELD = "held"
 
 @dataclass
 class Findings:
-    """One line for each promise and one for what the part costs; `print` it, or look at `held` and `failures`.
+    """The result of a check: one line for each promise and one for the cost. Print it, or read `held` and `failures`.
 
-    `lines` [(promise, what was found)] are in the order in which they were looked at: `held`, the sentence of a
-    failure, or why it was not looked at.
+    `lines` holds pairs (promise, finding) in the order of the checks. A finding is `held`, the sentence of a failure,
+    or the reason for a skipped check.
     """
 
     part: str
