@@ -191,7 +191,8 @@ def distance(a: Tensor, b: Tensor) -> float:
 
 def lay_out(x: Tensor, layout: str) -> Tensor:
     """Return the same numbers in memory as the named operation leaves them."""
-    if layout == "permuted" and x.ndim > 2:  # an array [n, height, width, channels], and its axes in PyTorch's order
+    # The memory of an array [n, height, width, channels] with its axes in PyTorch's order.
+    if layout == "permuted" and x.ndim > 2:
         return x.movedim(1, -1).contiguous().movedim(-1, 1)
     if layout in ("channels_last", "pixel_shuffle", "pooled") and x.ndim in (4, 5):
         x = x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.channels_last_3d)

@@ -59,6 +59,7 @@ class Evaluations:
             row = []
         if len(row) < len(self.names):
             return f"line {number} is none"
-        for column, value in zip(self._columns, row, strict=False):  # an own tool may have added columns
+        # The user may have added columns.
+        for column, value in zip(self._columns, row, strict=False):
             column.append(value)
         return ""

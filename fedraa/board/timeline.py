@@ -1,4 +1,4 @@
-"""Who trained what when, in any stretch of a run: task by task where they can be seen, else how busy clients were."""
+"""The tasks of a stretch of a run, one by one or, if there are too many, as the share of busy time per client."""
 
 from typing import Any
 

@@ -62,10 +62,10 @@ class RunStart:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is; `staleness` is a mean that forgets, over about ten commits.
+    """The progress of a run. `staleness` is a moving mean over about ten commits.
 
-    `accuracy` is that of the last evaluation which has ended, of an earlier step as a rule; with another objective the
-    figure that it is judged by, `figure`.
+    `accuracy` is the main metric of the last finished evaluation, which usually belongs to an earlier step. `figure` is
+    the name of this metric.
     """
 
     step: int

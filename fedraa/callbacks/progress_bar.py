@@ -124,7 +124,7 @@ class _Notebook:
 
 @dataclass(frozen=True)
 class Line:
-    """What a notebook shows: as HTML, or as text where it has none."""
+    """A line in a notebook, as HTML or as text."""
 
     name: str
     share: float

@@ -1,4 +1,7 @@
-"""From words to a command: typed flags over the values of a configuration file, one sentence for every mistake."""
+"""Conversion of command-line arguments to a command: typed flags over the values of a configuration file.
+
+Every mistake in the arguments becomes one sentence.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,9 +21,11 @@ from fedraa.config.usual_names import meant
 from fedraa.errors import InputError
 
 Command = Callable[[], None]
-EXPERIMENT = "experiment"  # the value of a command whose fields are flags
+# The field of a command whose fields are flags of the command.
+EXPERIMENT = "experiment"
 Commands = Mapping[str, Callable[..., Command]]
-Functions = Mapping[str, Callable[..., object]]  # commands of any program, by name
+# The commands of any program by name.
+Functions = Mapping[str, Callable[..., object]]
 # The words of Python and tyro for what cannot be a value.
 _NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<given>.+)")
 _NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<given>.+)\]")
@@ -28,7 +33,7 @@ _UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated fro
 
 
 def parse(commands: Commands, arguments: Sequence[str], description: str | None) -> Command:
-    """The command that these words ask for; ValueError, one sentence, for a mistake in them."""
+    """Return the command in the arguments. Raises ValueError for a mistake in them."""
     name = arguments[0] if arguments else ""
     if name in commands and not {"-h", "--help"}.isdisjoint(takewhile(lambda word: word != "--", arguments)):
         show_help(name, commands[name])

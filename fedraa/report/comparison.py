@@ -1,4 +1,4 @@
-"""Figures that compare groups of runs: accuracy over time, over steps, over bytes; fairness over time."""
+"""Plots that compare groups of runs: the main metric over time, steps and bytes, and the worst client over time."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,16 +15,16 @@ from fedraa.report.statistics import bounds_of, interval95
 from fedraa.report.theme import Picture, blank, fit_shares, legend, look
 
 Floats = npt.NDArray[np.float64]
-# Seeds of which an interval is drawn.
+# Minimum number of seeds for an interval.
 FEWEST = 3
-# Evaluations of a run that are marked; more dots hide the line.
+# Maximum number of evaluations that are marked. More dots hide the line.
 MOST_MARKS = 60
 # A line this many times shorter than the longest would be a sliver at the left edge of a linear axis.
 LOG_FROM = 10
 
 
 def pictures(groups: Sequence[Group]) -> list[Picture]:
-    """The comparison of these groups, one line each."""
+    """Return the plots that compare these groups, with a line each."""
     several = any(len(group.runs) > 1 for group in groups)
     band = "Lines are means over seeds, bands their 95 % confidence intervals, or the range of two."
     band = band if several else "A single seed each."

@@ -1,4 +1,4 @@
-"""How evenly a model serves the clients: Jain's index and percentiles of a metric over clients, from clients.csv."""
+"""Fairness between clients: Jain's index and percentiles of a metric over clients, from clients.csv."""
 
 from collections.abc import Sequence
 
@@ -83,7 +83,7 @@ def tables(groups: Sequence[Group]) -> list[Table]:
 
 
 def _name(results: pd.DataFrame, row: int) -> str:
-    """Return what the data call a client, or its number."""
+    """Return the name of a client in the data, or its number."""
     return str(results["name"].iloc[row]) or str(results["client"].iloc[row])
 
 

@@ -31,7 +31,7 @@ MADE = 4
 
 
 class TransformDrive(Drive):
-    """Uses the first kind of samples that the transform accepts: images with three channels, with one, numbers, tokens."""
+    """Uses the first kind of samples that the transform accepts: images, numbers or tokens."""
 
     covers: ClassVar[bool] = False
 

@@ -98,7 +98,10 @@ def pixel_model(channels: int, classes: int) -> Callable[[], nn.Module]:
 
 
 class Task(NamedTuple):
-    """Samples, the output shape of a model for one of them, and a function that makes a model if no built-in one fits."""
+    """Samples, the output shape of a model for one of them, and a function that makes a model.
+
+    The function is None if a built-in model fits.
+    """
 
     data: Dataset
     outputs: tuple[int, ...]

@@ -124,8 +124,9 @@ def _trial(asked: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:
 
 
 def repeated(asked: Attempt, ended: Sequence[Trial]) -> Trial | None:
-    """Return the result of an earlier trial with the same values, because a run with the same seed gives the same
-    result.
+    """Return the result of an earlier trial with the same values; None without one.
+
+    A run with the same seed gives the same result.
     """
     for trial in ended:
         if dict(trial.values) == dict(asked.values):
