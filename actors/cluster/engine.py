@@ -45,7 +45,7 @@ DEATHS = 3
 HEARTBEAT = Heartbeat()
 # Seconds in which the server of a lost cluster may write a checkpoint.
 LEAVE_SECONDS = 5.0
-# Seconds until the first sign of life of an actor whose resources are available.
+# Maximum seconds until the first sign of life of an actor that has its resources.
 START_SECONDS = 50.0
 
 logger = logging.getLogger(__name__)

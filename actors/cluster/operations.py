@@ -18,7 +18,8 @@ from fedraa.errors import InputError
 from fedraa.rundir.file_names import CONFIG
 
 NAMESPACE = "fedraa"
-HEAD = "node:__internal_head__"  # a resource that every head node has
+# A resource that every head node has.
+HEAD = "node:__internal_head__"
 ANSWER_SECONDS = 10.0
 
 

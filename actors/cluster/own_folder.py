@@ -48,7 +48,7 @@ def is_own(folder: Path) -> bool:
 
 
 def sweep(parent: Path) -> None:
-    """Remove this user's folders whose owners have ended."""
+    """Remove the folders of this user that have no living owner."""
     for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
             about = folder.lstat()

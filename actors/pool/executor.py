@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RayExecutor:
-    """Trains tasks on worker actors. The outcome of a task does not depend on the worker that trains it.
+    """An executor that trains tasks on worker actors. The outcome of a task does not depend on its worker.
 
     Responsibilities:
       - It starts the workers of every worker group. Workers without resources get no work until they start.

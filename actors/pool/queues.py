@@ -29,14 +29,15 @@ class Queues:
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._waiting: list[list[tuple[float, int]]] = [[] for _ in range(groups)]
         self._alone: set[int] = set()
-        self._pace = math.inf  # seconds per unit of work
+        # Seconds per unit of work.
+        self._pace = math.inf
 
     def submit(self, task: Task, due: float) -> None:
         self._tasks[task.id] = (task, due)
         self.again([task])
 
     def again(self, tasks: Iterable[Task], *, alone: bool = False) -> None:
-        """Queue tasks again that have not ended. With `alone` each of them travels in a separate call from now on."""
+        """Queue unfinished tasks again. With `alone` each of them travels in a separate call from then on."""
         for task in tasks:
             if alone:
                 self._alone.add(task.id)

@@ -125,7 +125,7 @@ def _found(array: Array | int, shared_args: Sequence[Any]) -> Array:
 
 @dataclass
 class TaskSerializer:
-    """Converts tasks to jobs. A shared buffer is stored once and stays as long as a task refers to it."""
+    """The conversion of tasks to jobs. A shared buffer is stored once and stays as long as a task refers to it."""
 
     _refs: WeakKeyDictionary[SharedBuffer, ray.ObjectRef[Any]] = field(default_factory=WeakKeyDictionary)
 

@@ -56,21 +56,23 @@ class Setting:
 
 
 class ParameterServer:
-    """The parameter server of an asynchronous run (Progress Server of Fed-RAA, Algorithm 1) as a Ray actor.
+    """The parameter server of a run as a Ray actor: Fed-RAA's Progress Server (Algorithm 1) or another method's server.
 
-    The actor contains no algorithm. It hosts a RunSession, which builds the server of the run's method and drives it
-    with the event loop. Between them they have these responsibilities:
-      - The server holds the model in fragments: in this process, or on shard actors (ShardedStore) if the experiment
-        sets `server_shards`.
-      - It asks the scheduler for the fragment of each client's next task and sends the task to a worker.
-      - It mixes an arriving update into the fragment, with a weight that decreases with the update's staleness.
-      - The session writes checkpoints, the event log and the evaluations to the run directory. The loop limits the run
-        and stops it on request.
+    The actor contains no algorithm. It hosts a RunSession (fedraa/engine/session.py), which builds the server of the
+    run's method and drives it with the event loop.
 
-    The server class for this is AsyncServer in fedraa/server/async_server.py. The alternatives are the synchronous
-    servers: a method whose schedule is Rounds (fedraa/server/schedule.py) gets a RoundServer
-    (fedraa/server/round_server.py), which waits for a cohort of clients and then takes one step. This actor hosts both
-    in the same way.
+    Responsibilities:
+      - It holds the fragmented model: in this process (LocalStore) or, if the experiment sets `server_shards`, on shard
+        actors (ShardedStore).
+      - It asks the scheduler for the fragment of a client's next task and sends the task to a worker.
+      - It mixes a client's update into the fragment, with a weight that depends on the update's staleness.
+      - It writes checkpoints, the event log and the evaluations to the run directory, and resumes from a checkpoint.
+      - It ends the run at its limit or on request, and stops all workers.
+
+    The first three are the work of AsyncServer (fedraa/server/async_server.py), which applies updates one at a time.
+    The alternatives are the synchronous servers. A method whose schedule is Rounds or ScheduledRounds
+    (fedraa/server/schedule.py) gets a RoundServer (fedraa/server/round_server.py), which waits for the updates of a
+    cohort and then takes one step. Nothing else in this actor changes.
 
     `execute` runs the experiment to its end. The other methods may be called meanwhile.
 

@@ -21,7 +21,7 @@ class Audience:
 
 
 class Relay:
-    """Calls the server's callbacks at once and queues events for the user's callbacks.
+    """A relay that calls the server's callbacks at once and queues events for the user's callbacks.
 
     The run calls `tell`, which waits for an answer if the event requires one. The user's process calls `listen`
     regularly from another thread. Each call answers the last event of the previous batch and returns the events since
@@ -80,7 +80,7 @@ class Relay:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Return from `listen` at once, because no more events will come."""
+        """Let `listen` return at once, because no more events will come."""
         with self._changed:
             self._over = True
             self._changed.notify_all()

@@ -19,10 +19,12 @@ from fedraa.messages import Evaluation, Task, Update, Vector
 class Worker:
     """An actor that trains tasks and evaluates models. Any worker can train the task of any client.
 
-    A worker imposes no compute or bandwidth delay: it trains as fast as the machine allows and returns the update at
-    once. The delays of the simulated devices are imposed in two other places. CostModel.cost in fedraa/devices/costs.py
-    gives the time of a task, from the device's compute speed and the bandwidth for its download and upload. Loop in
-    fedraa/engine/loop.py holds the update until that time has passed on the run's clock, virtual or wall.
+    A worker imposes no delay: it trains as fast as the machine allows and returns the update at once. The compute and
+    bandwidth delays of the simulated devices are imposed elsewhere:
+      - CostModel.cost in fedraa/devices/costs.py gives the time of a task, from the device's compute speed and from the
+        latency and bandwidth of its downlink and uplink.
+      - Loop in fedraa/engine/loop.py holds the update until that time has passed on the run's clock. On the virtual
+        clock nothing sleeps, and updates are applied in the order of their end times.
 
     Arrays in arguments are views of the object store and are not copied.
 

@@ -84,7 +84,7 @@ class BareProcesses:
 
 
 def mlp(widths: Sequence[int]) -> nn.Sequential:
-    """Linear layers of the given widths, input to output, with ReLU between them."""
+    """Return linear layers of the given widths, input to output, with ReLU between them."""
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]

@@ -56,7 +56,7 @@ def experiment(out: Path, engine: str, **changes: Any) -> Experiment:
 
 
 class Aim:
-    """Sends a signal to processes below `root` whose titles contain `name`, one after another, spread over a run's log.
+    """A sender of signals to processes below `root` whose titles contain `name`, spread over a run's log.
 
     `hits` are the processes. `seconds` are the times until each of them was gone.
     """

@@ -228,6 +228,6 @@ def compute(case: Case, x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]
     inputs = [tensor.detach().requires_grad_() for tensor in inputs]
     with torch.autocast("cpu", torch.bfloat16, enabled=case.passes == "autocast"):
         out = convolve_all(*inputs)
-    # No sum of these is near zero, where rounding alone would look like a wrong bias.
+    # No sum of these is near zero, because rounding would then look like a wrong bias.
     along = torch.arange(out.numel(), dtype=torch.float64).sin().add(1).view(out.shape).to(out.dtype)
     return [out.detach(), *torch.autograd.grad(out, inputs, lay_out(along, case.layout))]

@@ -15,7 +15,7 @@ Graph = Mapping[str, set[str]]
 """The nodes, and for each the nodes that it imports."""
 
 
-# A method whose files are counted: its name is a word that means nothing else.
+# The files that name this method are counted. Its name is a word without another meaning.
 SAMPLE_METHOD = "asyncfeded"
 
 

@@ -143,7 +143,10 @@ class BareLoop:
 
 
 class Turns(Callback):
-    """Run the bare loop after each round of fedraa, and keep the seconds of both; the first round is warm-up."""
+    """A callback that runs the bare loop after each round of fedraa and keeps the seconds of both.
+
+    The first round is a warm-up.
+    """
 
     waits = False
 

@@ -167,7 +167,7 @@ class Echo:
 
 
 def empty(dataset: Dataset, model: str, repeats: int, *, clients: int = 100, updates: int = 2000) -> Figure:
-    """Return the seconds per update of asynchronous training without work, and of actors that return as many bytes."""
+    """Return the seconds per update of asynchronous training without work, and of actors that return equal bytes."""
     sent = build(trial("fedasync", clients, model, updates=1), dataset=dataset).params
     actors: list[Any] = [ray.remote(Echo).options(num_cpus=0).remote() for _ in range(CORES)]
     ours: list[Spent] = []

@@ -75,7 +75,7 @@ class Callback:
         """Receive a progress sample, a few times per second, for progress bars. Its times and values are not exact."""
 
     def on_end(self, event: Event) -> None:
-        """Receive the `end` line of a run whose directory is complete. A stopped or failed run does not call it."""
+        """Receive the `end` line of a run with a complete directory. Stopped and failed runs do not call this hook."""
 
     def on_close(self) -> None:
         """Close files and displays. The call is the last one, regardless of how the run ended."""

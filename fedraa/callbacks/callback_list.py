@@ -34,7 +34,7 @@ class Listeners(Protocol):
 
 
 class CallbackList:
-    """Calls every callback in this process, in the order of the list."""
+    """A list of callbacks that are called in this process, in the order of the list."""
 
     def __init__(self, callbacks: Sequence[Callback] = (), progress_seconds: float = PROGRESS_SECONDS) -> None:
         self._callbacks = tuple(callbacks)

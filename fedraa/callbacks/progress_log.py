@@ -15,9 +15,10 @@ from fedraa.waiting import Heartbeat, printed_log
 
 
 class ProgressLog(Callback):
-    """Logs a run to the logger `fedraa` at the level INFO. The lines are printed if logging is not configured.
+    """A callback that logs a run to the logger `fedraa` at the level INFO.
 
-    `place` is a label of one of several runs. Evaluations from before a resumption are not logged again.
+    The lines are printed if logging is not configured. `place` is a label of one of several runs. Evaluations from
+    before a resumption are not logged again.
     """
 
     waits = False

@@ -14,7 +14,7 @@ from fedraa.errors import InputError
 
 
 class CSV(Callback):
-    """Writes a CSV file with one row per evaluation: step, t (s on the run's clock) and every metric.
+    """A CSV file with one row per evaluation: step, t (s on the run's clock) and every metric.
 
     A starting run overwrites the file. A resumed run writes the earlier rows again.
     """
@@ -53,9 +53,9 @@ def _at_once(path: str, flags: int) -> int:
 
 
 class TensorBoard(Callback):
-    """Writes every metric and t, by server step, to the folder `name` below `directory` (default: the run's name).
+    """A TensorBoard writer of every metric and t by server step, in the folder `name` below `directory`.
 
-    Raises InputError if the package tensorboard is missing.
+    The default of `name` is the run's name. Raises InputError if the package tensorboard is missing.
     """
 
     waits = False
@@ -87,7 +87,7 @@ class TensorBoard(Callback):
 
 
 class WandB(Callback):
-    """Writes every metric and t, by server step, to a project of Weights & Biases, and the end of the run.
+    """A writer of every metric and t by server step, and of the run's end, to a project of Weights & Biases.
 
     `name` is the run's name (default: that of its directory), and `group` is its group. A resumed run continues the
     same run there. Raises InputError if the package wandb is missing.

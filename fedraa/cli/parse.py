@@ -12,7 +12,9 @@ from itertools import takewhile
 from typing import Annotated, Any, Union
 
 import tyro
-from tyro import _errors  # private, and the only way to tyro's mistakes as values: pyproject.toml closes tyro's range
+
+# This private module is the only access to tyro's errors as values. pyproject.toml bounds the version of tyro.
+from tyro import _errors
 
 from fedraa.cli.help import show_help
 from fedraa.config.experiment import Experiment
@@ -21,7 +23,7 @@ from fedraa.config.usual_names import meant
 from fedraa.errors import InputError
 
 Command = Callable[[], None]
-# The field of a command whose fields are flags of the command.
+# The field of a command that holds an experiment. The experiment's fields are flags of the command.
 EXPERIMENT = "experiment"
 Commands = Mapping[str, Callable[..., Command]]
 # The commands of any program by name.

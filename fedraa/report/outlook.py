@@ -8,11 +8,12 @@ from fedraa.rundir.failures import describe_clients
 
 # Limits of a run that is predicted by a dry run.
 MOST_STEPS, MOST_CLIENTS = 20_000, 10_000
+# Client updates per server step, for the rules that apply every update.
 PER_STEP = {
     "StalenessMix": 1,
     "DeltaMix": 1,
     "EvenedDelta": 1,
-}  # arrivals to an update, of the rules that always take one in
+}
 # A time within this share of the predicted one counts as equal.
 CLOSE = 0.02
 

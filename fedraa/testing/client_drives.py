@@ -24,7 +24,7 @@ SHARDS = 10
 
 
 class PolicyDrive(Drive):
-    """In every round all clients draw a submodel and return an update."""
+    """A drive in which all clients draw a submodel and return an update in every round."""
 
     stateful: ClassVar[bool] = True
 
@@ -81,7 +81,7 @@ def _traced() -> Traced:
 
 
 class TermDrive(Drive):
-    """Masks half of the coordinates out. Gradient, weights and received weights are 0 there."""
+    """A drive that masks half of the coordinates out. Gradient, weights and received weights are 0 there."""
 
     pieces: ClassVar[bool] = True
 

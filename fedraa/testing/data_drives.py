@@ -31,7 +31,7 @@ MADE = 4
 
 
 class TransformDrive(Drive):
-    """Uses the first kind of samples that the transform accepts: images, numbers or tokens."""
+    """A drive with the first kind of samples that the transform accepts: images, numbers or tokens."""
 
     covers: ClassVar[bool] = False
 
@@ -81,7 +81,7 @@ def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial
 
 
 class DataDrive(Drive):
-    """Reads the samples of one client after another, and single rows."""
+    """A drive that reads the samples of one client after another, and single rows."""
 
     covers: ClassVar[bool] = False
 

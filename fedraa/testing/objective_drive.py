@@ -53,7 +53,7 @@ def objective_trial(part: Objective, experiment: Callable[[Any], Experiment]) ->
 
 
 class ObjectiveDrive(Drive):
-    """Feeds an objective with random outputs and targets of the first task that it accepts."""
+    """A drive with random outputs and the targets of the first task that the objective accepts."""
 
     covers: ClassVar[bool] = False
     further: Sequence[str] = (EXACT, GRADIENT, NUMBERS, DIRECTION)

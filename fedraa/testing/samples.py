@@ -59,7 +59,7 @@ def images(channels: int) -> Dataset:
 
 @cache
 def numbers(outputs: int) -> Dataset:
-    """Return samples with a number as target, one of them 0, for a model with `outputs` outputs."""
+    """Return samples with a number as target, one of them 0, for a model with this number of outputs."""
     x = made_up()
     both = np.concatenate([x.x_train, x.x_test])
     y = (both[:, 0] - 2 * both[:, 1] + 0.1).astype(np.float32)

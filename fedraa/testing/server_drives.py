@@ -106,7 +106,7 @@ class AsyncRuleDrive(Drive):
 
 
 class AggregatorDrive(Drive):
-    """Closes a round at every third step. In every other round one client trains the whole model."""
+    """A drive that closes a round at every third step. In every other round one client trains the whole model."""
 
     stateful: ClassVar[bool] = True
     sized: ClassVar[bool] = True
