@@ -93,8 +93,8 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
 def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, stop: Stop) -> bool:
     """Run on the cluster that this process has joined.
 
-    The server actor runs on this node, which has the run directory, or on another node. Then its files are copied to
-    this node.
+    The server actor runs on this node, which has the run directory, or on another node. From another node its files
+    are copied to this one.
     """
     experiment = spec.experiment
     attached = cluster_address(experiment)

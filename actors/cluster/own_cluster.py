@@ -34,7 +34,7 @@ from fedraa.errors import RunFailed
 private: Any = worker
 # An extension module without type information.
 raylet: Any = _raylet
-# Start attempts on a quiet machine. The load per core, rounded down, is added.
+# The number of start attempts is this plus the load per core, rounded down and at least 1.
 TRIES = 2
 MOST_TRIES = 10
 # Seconds between two attempts.

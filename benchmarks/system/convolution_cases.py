@@ -156,7 +156,7 @@ def run_child(*, protect: bool) -> None:
 
 
 def send_result(case: Case, sender: Connection) -> None:
-    """Send what `check_case` returns."""
+    """Send the result of `check_case`."""
     sender.send(check_case(case))
 
 

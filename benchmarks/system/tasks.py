@@ -1,4 +1,4 @@
-"""Measure what a short task costs beyond its SGD steps.
+"""Measure the overhead of a short task beyond its SGD steps.
 
 `python -m benchmarks tasks` writes `benchmarks/results/tasks.csv`. FedAvg trains an MLP (784-200-10) with plain SGD on
 1,000 clients of 60 samples, one epoch of two minibatches per task. After each round of fedraa the same process

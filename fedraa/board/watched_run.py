@@ -36,7 +36,7 @@ class WatchedRun:
         self._begin()
 
     def _begin(self) -> None:
-        """Forget all that was read."""
+        """Discard everything that was read."""
         self.about: About | None = None
         self.evaluations: Evaluations | None = None
         self.stats = RunStats()
@@ -55,7 +55,7 @@ class WatchedRun:
         return self.about is not None and self.log.more
 
     def look(self) -> None:
-        """Read what changed in the configuration, the evaluations and the state of the run."""
+        """Read the changes of the configuration, the evaluations and the state of the run."""
         with self.lock:
             if self._is_new(CONFIG):
                 self._begin()

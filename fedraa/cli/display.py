@@ -109,7 +109,7 @@ def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
 
 
 def _note(summary: Mapping[str, Any]) -> str:
-    """Return what a summary notes about its run, as the end of a cell."""
+    """Return the note of a summary as the end of a cell."""
     return f": {summary['note']}" if "note" in summary else ""
 
 

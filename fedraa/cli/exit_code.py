@@ -27,7 +27,7 @@ THEIRS = {
     "tyro",
 }
 TERMINATED = "stopped by SIGTERM"
-# Packages whose modules are not the user's.
+# Packages that do not belong to the user.
 LIBRARIES = OURS | THEIRS | sys.stdlib_module_names
 
 

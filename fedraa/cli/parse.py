@@ -28,7 +28,7 @@ EXPERIMENT = "experiment"
 Commands = Mapping[str, Callable[..., Command]]
 # The commands of any program by name.
 Functions = Mapping[str, Callable[..., object]]
-# The words of Python and tyro for what cannot be a value.
+# The messages of Python and tyro about an invalid value.
 _NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<given>.+)")
 _NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<given>.+)\]")
 _UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<given>.+)\.")
@@ -212,7 +212,7 @@ def _not_allowed(argument: "tyro._arguments.ArgumentDefinition | None", text: st
 
 
 def _allowed(metavar: str | None) -> str:
-    """Return what a flag takes, without tyro's brackets and without the choice to leave it out."""
+    """Return the values that a flag takes, without tyro's brackets and without the choice to leave it out."""
     several = re.sub(r"\[(\w+) \[\1 \.\.\.\]\]", r"\1 ...", metavar or "no value")
     return re.sub(r"[{}]", "", several).replace("None|", "")
 

@@ -59,7 +59,7 @@ def _call(values: Mapping[str, Any], objects: Sequence[str]) -> str:
 
 
 def _kind(value: Any) -> str:
-    """Return what an object was, in a few words."""
+    """Return a short description of an object."""
     if isinstance(value, Mapping):
         return str(value.get("name") or value.get("kind"))
     if isinstance(value, list):

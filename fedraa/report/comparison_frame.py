@@ -25,7 +25,7 @@ class Comparison(pd.DataFrame):
     def of(cls, frame: pd.DataFrame, folder: Path, picture: str, figure: str) -> "Comparison":
         """Return a comparison of the runs in `folder`, which also has the file `picture`.
 
-        `figure` is the column of the main metric.
+        `figure` is the column with the main metric.
         """
         made = cls(frame)
         made.folder, made.picture, made.figure = folder, picture, figure

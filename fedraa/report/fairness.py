@@ -92,7 +92,7 @@ def distribution_caption(run: Run) -> str:
 
 
 def distribution(run: Run) -> Figure:
-    """Return a figure of the cumulative distribution of the metric over clients."""
+    """Return a plot of the cumulative distribution of the metric over clients."""
     figure, axes = blank(2.8)
     values = np.sort(last_results(run)[run.figures.main].to_numpy(np.float64))
     axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color="C0")
