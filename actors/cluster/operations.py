@@ -54,7 +54,14 @@ def stop(run: str, address: str) -> None:
 
 
 def fetch(run: Path, node: str | None, address: str, out: Path) -> None:
-    """Copy a run directory from a node of the cluster (default: its head) to `out`, which must be new or empty."""
+    """Copy a run directory from a node of the cluster (default: its head) to `out`, which must be new or empty.
+
+    Args:
+        run: The run directory on the node.
+        node: The node's id, address or name; None for the head.
+        address: The address of the cluster.
+        out: The directory to write.
+    """
     if out.exists() and (out.is_file() or os.listdir(out)):
         raise InputError("out", f"{out} is in use", hint="choose a directory that is new or empty")
     attach(address)

@@ -87,7 +87,13 @@ class HangDetector:
     _paces: dict[str, float] = field(default_factory=dict)
 
     def saw(self, kind: str, work: float, seconds: float) -> None:
-        """Record the duration of one piece of work."""
+        """Record the duration of one piece of work.
+
+        Args:
+            kind: The kind of work.
+            work: Its amount, in units to which durations are roughly proportional.
+            seconds: Its duration.
+        """
         self._paces[kind] = max(self._paces.get(kind, 0.0), seconds / work)
 
     def bound(self, kind: str, work: float) -> float:

@@ -71,7 +71,14 @@ class Worker:
         return updates
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
-        """Train one task on its client's shard."""
+        """Train one task on its client's shard.
+
+        Args:
+            task: The task.
+            x: The inputs of the shard.
+            y: The labels of the shard.
+            read_epoch: A function that reads the samples of a later epoch; None if all epochs have the same.
+        """
         return self._trainer.train(task, x, y, read_epoch)
 
     def evaluate(self, params: Vector, data: Federated) -> Evaluation:

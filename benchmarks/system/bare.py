@@ -36,7 +36,14 @@ class Settings:
 
 
 class BareProcesses:
-    """Processes that hold the shards of the clients, distributed evenly, and train them."""
+    """Processes that hold the shards of the clients, distributed evenly, and train them.
+
+    Args:
+        widths: The widths of the model's layers.
+        shards: The data of each client.
+        settings: The settings of SGD.
+        processes: The number of processes.
+    """
 
     def __init__(self, widths: Sequence[int], shards: Shards, settings: Settings, *, processes: int) -> None:
         context = multiprocessing.get_context("spawn")

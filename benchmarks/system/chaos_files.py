@@ -150,7 +150,14 @@ def damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
 
 
 def damaged(whole: Path, scratch: Path, rng: np.random.Generator, wanted: int) -> Iterator[tuple[Path, str]]:
-    """Yield `wanted` copies of a run in turn, each at `scratch` with one damage, and its description."""
+    """Yield `wanted` copies of a run in turn, each at `scratch` with one damage, and its description.
+
+    Args:
+        whole: The intact run directory.
+        scratch: The directory of the copies.
+        rng: The generator of the damages.
+        wanted: The number of copies.
+    """
     kinds, count = list(damages(whole)), 0
     while True:
         for place in rng.permutation(len(kinds)):

@@ -59,6 +59,13 @@ class Aim:
     """A sender of signals to processes below `root` whose titles contain `name`, spread over a run's log.
 
     `hits` are the processes. `seconds` are the times until each of them was gone.
+
+    Args:
+        root: The id of the parent process.
+        name: A part of the titles.
+        what: The signal.
+        stretch: The maximum number of log bytes between two signals.
+        rng: The generator of the distances.
     """
 
     def __init__(self, root: int, name: str, what: signal.Signals, stretch: int, rng: np.random.Generator) -> None:

@@ -108,7 +108,13 @@ def compare(name: str, repeats: int) -> dict[str, object]:
 
 
 def main(models: tuple[str, ...] = tuple(MODELS), repeats: int = 9, out: Path = RESULTS) -> list[dict[str, object]]:
-    """Measure, write and return the table. Lines of other models are kept."""
+    """Measure, write and return the table. Lines of other models are kept.
+
+    Args:
+        models: The models to measure.
+        repeats: The measured steps of each model.
+        out: The table.
+    """
     torch.manual_seed(0)
     torch.set_num_threads(1)
     lines = {line["model"]: line for line in _read(out)}

@@ -70,7 +70,13 @@ CLIENTS = 4
 
 
 def main(methods: tuple[str, ...] = tuple(METHODS), hidden: tuple[int, ...] = HIDDEN, repeats: int = 4) -> None:
-    """Measure and write the table, line by line. Lines of other methods are kept."""
+    """Measure and write the table, line by line. Lines of other methods are kept.
+
+    Args:
+        methods: The methods to measure.
+        hidden: The widths of the model's hidden layers.
+        repeats: The updates per client.
+    """
     lines = {line["method"]: line for line in csv.DictReader(RESULTS.open())} if RESULTS.exists() else {}
     for method in methods:
         code = f"from benchmarks.system.large_models import measured; measured({method!r}, {hidden!r}, {repeats})"

@@ -92,7 +92,13 @@ def measure(method: str, clients: int) -> dict[str, Any]:
 
 
 def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = (FEW, MANY), repeats: int = 3) -> None:
-    """Measure and write the table. It has the minimum over the repeats, except for the peak memory, its maximum."""
+    """Measure and write the table. It has the minimum over the repeats, except for the peak memory, its maximum.
+
+    Args:
+        methods: The methods to measure.
+        clients: The numbers of clients.
+        repeats: The runs of each case.
+    """
     rows = []
     for method in methods:
         found: dict[int, list[dict[str, Any]]] = {count: [] for count in clients}

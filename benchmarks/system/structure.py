@@ -65,7 +65,7 @@ def read_next(method_file: str) -> list[str]:
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
     named = re.findall(r"[\w/]+\.py", docstring.partition("Read next: ")[2])
     graph = module_graph(PACKAGES)
-    # The engine runs the components of a method, so that a file on the path is reached from the method or from the engine.
+    # The engine runs the components of a method. A file on the path is reached from the method or from the engine.
     reached = _reachable(graph, _name(path)) | _reachable(graph, "fedraa.engine.executor")
     for name in named:
         file = ROOT / name if (ROOT / name).is_file() else ROOT / "fedraa" / name

@@ -16,7 +16,13 @@ DIGITS = 7
 
 
 def window(x: Floats, low: float, high: float) -> slice:
-    """Return the points of ascending `x` from `low` to `high`, and one more on either side to continue the line."""
+    """Return the points of ascending `x` from `low` to `high`, and one more on either side to continue the line.
+
+    Args:
+        x: Ascending values.
+        low: The lowest value of the window.
+        high: The highest value of the window.
+    """
     first, last = np.searchsorted(x, low, "left"), np.searchsorted(x, high, "right")
     return slice(max(0, int(first) - 1), int(last) + 1)
 

@@ -27,6 +27,11 @@ class WatchedRun:
 
     `version` grows with every change. `state` is starting, running, interrupted, failed, ended or damaged. `said` gives
     the reason of the end or of the failure, or a sentence about the damage.
+
+    Args:
+        directory: The run directory.
+        name: The name of the run on the board.
+        next_version: A function that returns the next version of the board.
     """
 
     def __init__(self, directory: Path, name: str, next_version: Callable[[], int]) -> None:

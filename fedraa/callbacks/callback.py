@@ -68,6 +68,11 @@ class Callback:
         """Receive the metrics of the model at server step `step`, at `t` (s on the run's clock).
 
         NaN stands for a value that is not finite.
+
+        Args:
+            step: The server step of the model.
+            t: The time of that step, in s on the run's clock.
+            metrics: The metrics by name.
         """
         return None
 

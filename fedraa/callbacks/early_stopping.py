@@ -13,7 +13,7 @@ from fedraa.objectives import Figures
 
 @dataclass(eq=False)
 class EarlyStopping(Callback):
-    """End the run when `patience` evaluations in a row are not better than the best one before.
+    """A callback that ends a run after `patience` evaluations in a row that are not better than the best one before.
 
     A value is better if it exceeds the best one (mode `max`) or falls below it (`min`) by more than `min_delta`, in
     units of `metric`. NaN is never better. The metrics are those of evals.csv. The default is the objective's main

@@ -147,8 +147,13 @@ def share(progress: Progress) -> float:
 def figures(progress: Progress, rate: float | None = None, room: int | None = None) -> str:
     """Return the progress as one line: step, step rate, time, accuracy, staleness, tasks in flight and busy workers.
 
-    If the line is longer than `room` characters, the busy workers are left out first, then the staleness, then the
+    If the line is longer than `room` characters, the tasks in flight and busy workers are left out first, then the staleness, then the
     time.
+
+    Args:
+        progress: The progress of the run.
+        rate: Steps per real second; None if it is not known yet.
+        room: The maximum number of characters; None for no limit.
     """
     limits = progress.limits
     steps = f"step {progress.step}" + (f"/{limits.steps}" if limits.steps else "")

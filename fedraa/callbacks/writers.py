@@ -75,7 +75,13 @@ class TensorBoard(Callback):
         self.write(step, {**metrics, "t": t})
 
     def write(self, step: int, values: Mapping[str, float], wall: float | None = None) -> None:
-        """Write the scalars of a step with the time `wall` (s since 1970; default: now)."""
+        """Write the scalars of a step with the time `wall` (s since 1970; default: now).
+
+        Args:
+            step: The server step.
+            values: The values by name.
+            wall: The time of the step; None for now.
+        """
         for name, value in values.items():
             self._writer.add_scalar(name, value, step, walltime=wall)
         self._writer.flush()
@@ -89,8 +95,14 @@ class TensorBoard(Callback):
 class WandB(Callback):
     """A writer of every metric and t by server step, and of the run's end, to a project of Weights & Biases.
 
-    `name` is the run's name (default: that of its directory), and `group` is its group. A resumed run continues the
-    same run there. Raises InputError if the package wandb is missing.
+    A resumed run continues the same run there.
+
+    Args:
+        project: The project.
+        name: The name of the run; None for that of its directory.
+        group: The group of the run.
+
+    Raises InputError if the package wandb is missing.
     """
 
     waits = False

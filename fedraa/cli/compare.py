@@ -122,7 +122,10 @@ def _marked(method: str, group: pd.DataFrame) -> str:
 def summary_table(frame: pd.DataFrame, experiment: Experiment, figures: Figures | None = None) -> Table:
     """Return a table with a row per method: means and 95 % intervals over its seeds.
 
-    `figures` are the metrics of the runs.
+    Args:
+        frame: The table of runs, as in compare.csv.
+        experiment: The settings that all methods share.
+        figures: The metrics of the runs; None for those of a classification.
     """
     seeds = frame["seed"].nunique()
     metrics = figures or Figures()

@@ -35,7 +35,15 @@ _UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated fro
 
 
 def parse(commands: Commands, arguments: Sequence[str], description: str | None) -> Command:
-    """Return the command in the arguments. Raises ValueError for a mistake in them."""
+    """Return the command in the arguments.
+
+    Args:
+        commands: The commands by name.
+        arguments: The arguments of the process.
+        description: The text of the general help.
+
+    Raises ValueError for a mistake in them.
+    """
     name = arguments[0] if arguments else ""
     if name in commands and not {"-h", "--help"}.isdisjoint(takewhile(lambda word: word != "--", arguments)):
         show_help(name, commands[name])
@@ -70,7 +78,13 @@ def _refuse_twice(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def in_sentences(program: str, commands: Functions, arguments: Sequence[str]) -> Iterator[None]:
-    """Turn mistakes that tyro finds in the words into an InputError."""
+    """Turn mistakes that tyro finds in the words into an InputError.
+
+    Args:
+        program: The name of the program.
+        commands: The commands by name.
+        arguments: The arguments of the process.
+    """
 
     def mistake(event: _errors.ParseErrorEvent) -> None:
         _one_sentence(event, program, commands, arguments)

@@ -45,7 +45,12 @@ DRY_STEPS = 20_000
 def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | None = None) -> None:
     """Print the cost of the experiment. Raises ValueError, as `run` would, if it cannot run.
 
-    With the folder `data`, the data partition is shown as well. `waiting` is the status line of slow preparations.
+    With the folder `data`, the data partition is shown as well.
+
+    Args:
+        experiment: The experiment.
+        data: A folder for a picture of the data partition; None for no picture.
+        waiting: The status line of slow preparations.
     """
     if waiting is None:
         spec = build(experiment)
@@ -140,7 +145,10 @@ def fragments_table(spec: RunSpec) -> Table:
 def shapes_table(spec: RunSpec, tasks: Sequence[Task], of: int) -> Table:
     """Return a table of the submodel shapes of a first round, the commonest first, with the cost of training each.
 
-    `tasks` are a sample of the round's `of` tasks.
+    Args:
+        spec: The run.
+        tasks: The tasks of a first round, or a sample of them.
+        of: The number of tasks of that round.
     """
     shapes = Counter(task.widths for task in tasks)
     trained = {task.widths: 1.0 if task.mask is None else float(task.mask.mean()) for task in tasks}
@@ -182,6 +190,11 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: Planner | Non
 
     A range covers unequal data or devices of one class. A fragment in brackets is feasible for some clients of the
     class.
+
+    Args:
+        fleet: The devices.
+        costs: The costs [N] by name of a fragment.
+        planner: The scheduler's planner; None without a scheduler.
     """
     table = Table(title="cost of a task by device", box=box.SIMPLE_HEAD)
     for name in ("clients", "compute", *costs, *(["feasible", "|S|"] if planner else [])):
@@ -279,7 +292,13 @@ def held_cost(spec: RunSpec, clients: Ints) -> Callable[[int, int], float]:
 
 
 def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], of: int) -> str:
-    """Return the expected result of a run with sampled tasks, if all tasks are like the first of each client."""
+    """Return the expected result of a run with sampled tasks, if all tasks are like the first of each client.
+
+    Args:
+        spec: The run.
+        tasks: The first task of each client, or of a sample of the clients.
+        of: The number of clients.
+    """
     limits, rate = spec.limits, sum(1 / task.cost for task in tasks) / spec.method.update.per_step * of / len(tasks)
     steps = min(limits.steps or np.inf, np.inf if limits.time is None else rate * limits.time)
     all_alike = f"if all tasks are like the first{_unless(spec)}{_foretold(len(tasks), of)}"
@@ -289,7 +308,10 @@ def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], of: int) -> str:
 def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], of: int) -> str:
     """Return the expected result of a run in rounds, if all rounds are like the first.
 
-    `tasks` are a sample of its `of` tasks.
+    Args:
+        spec: The run.
+        tasks: The tasks of the first round, or a sample of them.
+        of: The number of tasks of that round.
     """
     limits = spec.limits
     longest = max(task.cost for task in tasks)

@@ -14,7 +14,13 @@ DEFAULT_TIME = 20.0
 
 
 def as_several(field: str, given: Any, example: str) -> tuple[Any, ...]:
-    """Return the values of a field that takes a list; one value is allowed without a list."""
+    """Return the values of a field that takes a list; one value is allowed without a list.
+
+    Args:
+        field: The name of the field, for an error.
+        given: The value.
+        example: A correct value, for an error.
+    """
     if isinstance(given, str | Method):
         return (given,)
     try:

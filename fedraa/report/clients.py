@@ -24,7 +24,13 @@ def label_counts(data: Federated) -> Counts | None:
 
 
 def picture(data: Federated, folder: Path, title: str) -> Path:
-    """Write clients.png, a map of labels by clients. A darker cell is a larger share of the client's samples."""
+    """Write clients.png, a map of labels by clients. A darker cell is a larger share of the client's samples.
+
+    Args:
+        data: The partitioned data.
+        folder: The folder of the picture.
+        title: The title of the picture.
+    """
     import matplotlib
 
     matplotlib.use("Agg", force=False)

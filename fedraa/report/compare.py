@@ -54,7 +54,10 @@ def row(history: History) -> dict[str, object]:
 def write(histories: Sequence[History], directory: Path, dataset: str) -> Comparison:
     """Write the table and the plot of these runs, in their order, into `directory`, and return the table.
 
-    `dataset` is the name of the data in the plot's title.
+    Args:
+        histories: The runs.
+        directory: The folder of the files.
+        dataset: The name of the data in the plot's title.
     """
     frame = pd.DataFrame([row(history) for history in histories])
     frame.to_csv(directory / CELLS, index=False)
@@ -79,7 +82,13 @@ def mean_time(group: pd.DataFrame) -> float | None:
 
 
 def mean_interval(values: pd.Series, form: str, better: Direction = "min") -> str:
-    """Return the mean and its 95 % interval over seeds, as in a report; a dash if a value is not finite."""
+    """Return the mean and its 95 % interval over seeds, as in a report; a dash if a value is not finite.
+
+    Args:
+        values: The values, one per seed.
+        form: The format of a number.
+        better: The better direction, which determines the possible values.
+    """
     numbers = values.to_numpy(np.float64)
     if not np.isfinite(numbers).all():
         return "–"

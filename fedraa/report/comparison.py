@@ -85,6 +85,12 @@ def curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, F
     The value at a place is that of the last evaluation until then. The band is the 95 % interval, or the range of two
     seeds, whose interval is far wider than the axis. The line ends with the first seed, because a later mean would be
     over fewer seeds. For a `log` axis it begins with the first evaluation after the start.
+
+    Args:
+        group: The runs.
+        x: The column of the horizontal axis.
+        y: The column of the vertical axis.
+        log: True for a logarithmic horizontal axis.
     """
     frames = [run.evals[run.evals[x] > 0] if log else run.evals for run in group.runs]
     first = max(float(frame[x].iloc[0]) for frame in frames)
@@ -103,6 +109,12 @@ def curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, F
 
 
 def hold_last(at: Floats, times: pd.Series, values: pd.Series) -> Floats:
-    """Return the value of the last evaluation at or before each place; before the first one, the first value."""
+    """Return the value of the last evaluation at or before each place; before the first one, the first value.
+
+    Args:
+        at: The places.
+        times: The ascending places of the evaluations.
+        values: The values of the evaluations.
+    """
     last = np.searchsorted(times.to_numpy(float), at, side="right") - 1
     return values.to_numpy(float)[np.maximum(last, 0)]

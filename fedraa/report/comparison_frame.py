@@ -25,7 +25,11 @@ class Comparison(pd.DataFrame):
     def of(cls, frame: pd.DataFrame, folder: Path, picture: str, figure: str) -> "Comparison":
         """Return a comparison of the runs in `folder`, which also has the file `picture`.
 
-        `figure` is the column with the main metric.
+        Args:
+            frame: The table with one row per run.
+            folder: The folder of the runs.
+            picture: The name of the plot's file.
+            figure: The column with the main metric.
         """
         made = cls(frame)
         made.folder, made.picture, made.figure = folder, picture, figure

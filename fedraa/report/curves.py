@@ -33,9 +33,17 @@ def plot_curves(
 ) -> None:
     """Draw the metric `column` over the run's clock into the file `path`.
 
-    `runs` holds the `evals` frames (columns t and `column`) of every method, one per seed. Each dot is an evaluation
-    of one seed. The line is the mean over seeds of the last evaluation until then, and the band is their range. A run
-    that ended early keeps its last value.
+    `runs` holds the `evals` frames (columns t and `column`) of every method, one per seed. Each dot is an evaluation of
+    one seed. The line is the mean over seeds of the last evaluation until then, and the band is their range. A run that
+    ended early keeps its last value.
+
+    Args:
+        runs: The evaluations by method.
+        path: The file.
+        title: The title.
+        clock: The name of the clock.
+        target: The value of the target; None without one.
+        column: The metric.
     """
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()

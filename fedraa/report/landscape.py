@@ -98,6 +98,13 @@ def sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = RHO, step
 
     The value is a lower bound of max L(theta + e) - L(theta) over |e| <= rho, which SAM minimises (Foret et al. 2021,
     eq. 1). Every step goes to the edge of the ball, along the gradient at the end of the previous step.
+
+    Args:
+        module: The model in evaluation mode.
+        x: The inputs.
+        y: The labels.
+        rho: The radius of the ball.
+        steps: The number of ascent steps.
     """
     here = {name: p.detach() for name, p in module.named_parameters()}
     start = _loss(module, here, x, y).item()

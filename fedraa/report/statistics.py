@@ -53,7 +53,13 @@ def bounds_of(values: Values, better: str) -> tuple[float, float]:
 
 
 def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[float, float] = UNBOUNDED) -> str:
-    """Return the mean and its 95 % interval, such as `0.91 [0.88, 0.93]`; only the mean if there is no interval."""
+    """Return the mean and its 95 % interval, such as `0.91 [0.88, 0.93]`; only the mean if there is no interval.
+
+    Args:
+        values: The values.
+        form: A function that formats a number.
+        bounds: The possible values, to which the interval is clipped.
+    """
     ends = interval95(values, bounds)
     if ends is None or ends[0] == ends[1]:
         return form(mean(values))

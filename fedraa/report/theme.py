@@ -102,7 +102,13 @@ class Picture:
 
 
 def render(picture: Picture, theme: Theme, form: str = "svg") -> bytes:
-    """Return the picture as SVG or PDF, with reproducible bytes."""
+    """Return the picture as SVG or PDF, with reproducible bytes.
+
+    Args:
+        picture: The picture.
+        theme: The colours.
+        form: `svg` or `pdf`.
+    """
     stream = io.BytesIO()
     date = {"svg": "Date", "pdf": "CreationDate"}[form]
     with mpl.rc_context(theme.settings):
@@ -134,7 +140,13 @@ def is_share(values: pd.Series) -> bool:
 
 
 def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None = None) -> None:
-    """Draw the legend above the axes, where it hides nothing. The figure grows if the legend has many rows."""
+    """Draw the legend above the axes, where it hides nothing. The figure grows if the legend has many rows.
+
+    Args:
+        axes: The axes.
+        title: The title of the legend.
+        keys: The entries; None for those of the axes.
+    """
     handles = axes.get_legend_handles_labels()[0] if keys is None else list(keys)
     columns = _columns([len(str(handle.get_label())) for handle in handles])
     more, figure = -(-len(handles) // columns) - ROWS, axes.figure.get_figure(root=True)

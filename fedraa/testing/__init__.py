@@ -12,6 +12,11 @@ from fedraa.testing.kit import check as _look
 def check(part: object, *, as_: str | None = None, ray: bool = False) -> None:
     """Raise AssertionError with a line for each promise that the component breaks; see `fedraa.check`.
 
+    Args:
+        part: The component in any form.
+        as_: The name of its kind, if the object does not show it.
+        ray: True to run it on Ray as well.
+
     Raises ValueError for an object that is not a component, or that may be of several kinds if `as_` does not name one.
     """
     if failures := _look(part, as_=as_, ray=ray).failures:

@@ -24,7 +24,13 @@ def memory(start: Callable[..., Drive]) -> str | None:
 
 
 def cost(start: Callable[..., Drive], usual: Callable[..., Drive], name: object) -> str:
-    """Return the time per call and the bytes of a component, compared with the usual one of its kind, as text."""
+    """Return the time per call and the bytes of a component, compared with the usual one of its kind, as text.
+
+    Args:
+        start: A function that starts a drive of the component.
+        usual: A function that starts a drive of the usual component.
+        name: The name of the usual component.
+    """
     ours, theirs = _seconds(start), _seconds(usual)
     against = name if isinstance(name, str) else "the usual one"
     text = f"{ours * 1e6:.3g} µs a call, {ours / max(theirs, 1e-9):.2g} times {against}"

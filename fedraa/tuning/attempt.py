@@ -84,7 +84,13 @@ class Watch(Callback):
 
 
 def tenths(limits: Limits, step: int, t: float) -> int:
-    """Return the number of whole tenths of the budget that have passed."""
+    """Return the number of whole tenths of the budget that have passed.
+
+    Args:
+        limits: The limits of the run.
+        step: The step that it has reached.
+        t: The time that it has reached.
+    """
     shares = [step / limits.steps if limits.steps else 0.0, t / limits.time if limits.time else 0.0]
     return int(TENTHS * max(shares) + 1e-9)
 

@@ -40,7 +40,7 @@ class Trial:
 
 
 class Journal:
-    """The journal in a directory. An incomplete last line, left by a kill, is removed."""
+    """The journal in a directory. The first incomplete line, left by a kill, and all after it are removed."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / JOURNAL

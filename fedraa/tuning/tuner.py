@@ -236,7 +236,14 @@ class _Plan:
         return space, tuple(widened)
 
     def beyond(self, method: str, name: str, parameter: Parameter, value: Value) -> Parameter | None:
-        """Return a wider parameter if this value is at an edge and the wider one can run; else None."""
+        """Return a wider parameter if this value is at an edge and the wider one can run; else None.
+
+        Args:
+            method: The name of the method.
+            name: The name of the field.
+            parameter: The range or the choices of the field.
+            value: The best value of the field.
+        """
         side = parameter.edge(value)
         wider = parameter.widened(side) if side else parameter
         can = wider != parameter and self._can(method, {name: wider.ends[-1 if side > 0 else 0]})
@@ -251,7 +258,14 @@ class _Plan:
         return True
 
     def next(self, method: str, number: int, journal: Journal, folder: Path) -> Attempt:
-        """Return the trial of that number, planned from the finished ones."""
+        """Return the trial of that number, planned from the finished ones.
+
+        Args:
+            method: The name of the method.
+            number: The index of the trial.
+            journal: The finished trials.
+            folder: The directory of the tuning.
+        """
         ended, experiment = journal.of(method), self.experiments[method]
         space = self.spaces[method] if number < self.first else self.space(method, ended)[0]
         values = suggest(space, ended, experiment.seed, number, self.better)
