@@ -147,8 +147,8 @@ def share(progress: Progress) -> float:
 def figures(progress: Progress, rate: float | None = None, room: int | None = None) -> str:
     """Return the progress as one line: step, step rate, time, accuracy, staleness, tasks in flight and busy workers.
 
-    If the line is longer than `room` characters, the tasks in flight and busy workers are left out first, then the staleness, then the
-    time.
+    If the line is longer than `room` characters, the tasks in flight and busy workers are left out first, then the
+    staleness, then the time.
 
     Args:
         progress: The progress of the run.
