@@ -1,1 +1,1 @@
-"""Ray: thin shells that host the plain classes of fedraa."""
+"""Ray actors: thin shells that host the plain classes of fedraa."""

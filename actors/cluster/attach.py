@@ -14,7 +14,8 @@ from actors.cluster.head import greet
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
-# The answers of a busy head about a client's process that took longer than 30 s, or that it could not inspect.
+# Error texts of a busy head whose client process took longer than 30 s to start or could not be inspected. A second
+# attempt can succeed.
 PASSING = ("Starting Ray client server failed", "Initialization failure from server")
 # Permissions of users other than the owner of a file.
 OTHERS = 0o077
@@ -23,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 def attach(address: str) -> None:
-    """Join the cluster at `auto`, HOST:PORT or ray://HOST:PORT. Its nodes get this code from here.
+    """Join the cluster at `auto`, HOST:PORT or ray://HOST:PORT, and send its nodes this machine's code.
 
-    Raises InputError if there is no cluster, or it wants another token, or has another version of Ray or Python.
+    Raises InputError if no cluster answers, if it requires another token, or if its version of Ray or Python differs.
     """
     greet(address)
     warn_of_open_token()
@@ -43,26 +44,29 @@ def attach(address: str) -> None:
 
 
 def warn_of_open_token() -> None:
-    """Warn if other users can read the token: they could run any code on the cluster, and Ray lets all read it."""
+    """Warn if other users can read the token file. With the token they could run any code on the cluster."""
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     if "RAY_AUTH_TOKEN" not in os.environ and path.exists() and path.stat().st_mode & OTHERS:
         logger.warning("other users of this machine can read the token of the cluster; run: chmod 600 %s", path)
 
 
 def carried() -> dict[str, Any]:
-    """Return the runtime environment that brings this code to all nodes; a submitted job has brought it already."""
+    """Return the runtime environment that sends this code to all nodes.
+
+    It is empty in a submitted job, which already has the code.
+    """
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         return {}
     return {"py_modules": packages()}
 
 
 def packages() -> list[str]:
-    """Return the folders of this code."""
+    """Return the package folders of fedraa."""
     return [str(Path(__file__).parents[2] / package) for package in PACKAGES]
 
 
 def _why_not(address: str, text: str) -> InputError:
-    """Return the error about a cluster that Ray refused to join with this text."""
+    """Return the error for a cluster that Ray refused to join with this text."""
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if len(versions) == 2:
         theirs, ours = (f"Ray {of_ray} and Python {of_python}" for of_ray, of_python in versions)

@@ -1,8 +1,8 @@
-"""Ray with nothing but what a run needs: the GCS, a raylet, and the processes of actors.
+"""A Ray cluster reduced to the processes that a run needs: the GCS, a raylet and the actors' processes.
 
-Autoscaler, dashboard, log monitor and the two agents beside a raylet take four CPU seconds to start, most of them
-before the first actor can, and serve nobody in a cluster of our own: it does not grow, one driver looks at it, and its
-processes have no environments of their own.
+Ray's autoscaler, dashboard, log monitor and the two agents beside a raylet take four CPU seconds to start, mostly
+before the first actor can start. A private cluster has no use for them: it does not grow, only one driver uses it, and
+its processes need no separate environments.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,9 +12,12 @@ from typing import Any
 from ray import _raylet
 from ray._private import node, ray_constants, services
 
-raylet: Any = _raylet  # made by a compiler, of which no types are known
-NONE = -1  # the port of a service that there is not
-STAND_IN = "cat"  # a raylet wants its agents to live: this one does nothing, and ends when the raylet does
+# An extension module without type information.
+raylet: Any = _raylet
+# The port number of a service that does not run.
+NONE = -1
+# A raylet requires living agents. This command does nothing and ends when the raylet closes its input.
+STAND_IN = "cat"
 AGENTS = ("--dashboard_agent_command", "--runtime_env_agent_command")
 PORTS = (
     raylet.METRICS_AGENT_PORT_NAME,
@@ -26,7 +29,7 @@ PORTS = (
 
 @contextmanager
 def bare_ray() -> Iterator[None]:
-    """Ray that is started within has no other processes."""
+    """Start Ray without its optional processes while the context is active."""
     with ExitStack() as stack:
         for attendant in ("start_monitor", "start_log_monitor", "start_api_server"):
             stack.enter_context(_replaced(node.Node, attendant, _nothing))
@@ -35,11 +38,14 @@ def bare_ray() -> Iterator[None]:
 
 
 def _nothing(of: Any, **options: Any) -> None:
-    """In place of a start."""
+    """Replace the start of an optional process and do nothing."""
 
 
 def _without_agents(start: Any) -> Any:
-    """The function that starts one of Ray's processes; a raylet then finds its agents' ports, and starts stand-ins."""
+    """Return a replacement for the function that starts Ray's processes.
+
+    For a raylet it writes the ports that the raylet expects from its agents and starts stand-ins for the agents.
+    """
 
     def started(command: Sequence[str], process_type: str, **options: Any) -> Any:
         if process_type == ray_constants.PROCESS_TYPE_RAYLET:

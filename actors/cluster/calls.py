@@ -1,4 +1,4 @@
-"""Calls of functions on the nodes of a cluster, one CPU each, for work that is many short runs."""
+"""Function calls on the nodes of a cluster, one CPU each, for work that consists of many short runs."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
@@ -18,10 +18,10 @@ Submit = Callable[..., Future[Any]]
 
 @contextmanager
 def calls(experiment: Experiment, parts: Iterable[object]) -> Iterator[Submit]:
-    """Joins the experiment's cluster; what it gives takes a function and its arguments, as an executor's `submit`.
+    """Join the experiment's cluster and yield a function with the interface of an executor's `submit`.
 
-    The user's own modules that `parts` need travel by value. A call whose node dies is made again on another. What a
-    function raises is raised by its future; what befalls a node for good is a RunFailed.
+    The user's modules that `parts` need travel by value. A call whose node dies runs again on another node. The future
+    of a call raises the function's exception, or RunFailed if the nodes are lost.
     """
     with cluster(experiment):
         carry_by_value(parts)
@@ -34,7 +34,7 @@ def _called(function: Callable[..., object], *args: object) -> object:
 
 
 def _told(made: Future[Any]) -> Future[Any]:
-    """The same call, with its errors as ours."""
+    """Return a future of the same call that translates Ray's errors into fedraa's."""
     answer: Future[Any] = Future()
 
     def tell(ended: Future[Any]) -> None:
@@ -42,7 +42,8 @@ def _told(made: Future[Any]) -> Future[Any]:
             answer.set_result(ended.result())
         except RayTaskError as error:
             answer.set_exception(error.cause or error)
-        except (Exception, CancelledError) as error:  # of Ray's: the call cannot be made
+        # Any other error is Ray's and means that the call cannot be made.
+        except (Exception, CancelledError) as error:
             answer.set_exception(
                 RunFailed("cluster", f"a node was lost: {error}", hint="run the same command again to continue")
             )

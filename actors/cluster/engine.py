@@ -1,4 +1,4 @@
-"""Runs an experiment on Ray: starts or joins a cluster, spawns the server actor, starts again what dies there."""
+"""Run an experiment on Ray: start or join a cluster, start the server actor, and restart it after a failure."""
 
 import logging
 import socket
@@ -40,20 +40,31 @@ from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
 
-DEATHS = 3  # of the server, without a checkpoint in between, before the run is given up
+# Consecutive deaths of the server without a new checkpoint before the run fails.
+DEATHS = 3
 HEARTBEAT = Heartbeat()
-LEAVE_SECONDS = 5.0  # for a server whose cluster is lost to write a checkpoint
-START_SECONDS = 50.0  # for an actor that has all that it needs, until its first sign of life
+# Seconds in which the server of a lost cluster may write a checkpoint.
+LEAVE_SECONDS = 5.0
+# Maximum seconds until the first sign of life of an actor that has its resources.
+START_SECONDS = 50.0
 
 logger = logging.getLogger(__name__)
 
 
 def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, restarts: int = 0) -> bool:
-    """Run, or go on; whether to the end.
+    """Run or resume an experiment and return True if it reached its end.
 
-    What dies or freezes is started again from the last checkpoint: the server, also when it has lost a shard, any
-    number of times; a cluster of our own `restarts` times. RunFailed says how to go on from there. The callbacks are
-    called here; CallbackRaised if one has failed.
+    The server is restarted from the last checkpoint when it dies, freezes or loses a shard. A private cluster that is
+    lost is replaced up to `restarts` times. The callbacks run in this process.
+
+    Args:
+        spec: The run.
+        directory: The run directory.
+        callbacks: The user's callbacks.
+        resume: True if the run continues from a checkpoint.
+        restarts: The number of private clusters that may replace a lost one.
+
+    Raises RunFailed, with the command that resumes the run, and CallbackRaised if a callback failed.
     """
     stop = Stop()
     refuse_unsendable(spec)
@@ -82,7 +93,8 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
 def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, stop: Stop) -> bool:
     """Run on the cluster that this process has joined.
 
-    The server actor lives on this node, where the run directory is, or on another, whose files are brought here.
+    The server actor runs on this node, which has the run directory, or on another node. From another node its files
+    are copied to this one.
     """
     experiment = spec.experiment
     attached = cluster_address(experiment)
@@ -97,7 +109,8 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     deaths, last = 0, None
     with synced(directory) if elsewhere else nullcontext():
         while True:
-            if experiment.server_node:  # may be another node that has the resource, if the first has gone
+            # If the first node has gone, another node may have the resource.
+            if experiment.server_node:
                 node = find_node(experiment.server_node)
             options = server_options(node, memory) | {"name": server_name(setting.label), "namespace": NAMESPACE}
             callbacks.prepare("starting the server and its workers")
@@ -141,14 +154,17 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
 
 
 def _with_shared_source(spec: RunSpec) -> RunSpec:
-    """Return the run with its source, if it has one, in the object store."""
+    """Return the run with its data source, if any, in the object store."""
     if spec.data.source is None:
         return spec
     return replace(spec, data=replace(spec.data, source=SharedSource(ray.put(spec.data.source))))
 
 
 def _leave(server: Any, directory: Path) -> None:
-    """Of a cluster that is lost the server may live on: it is to leave the run directory to whoever goes on."""
+    """Wait until the server of a lost cluster has left the run directory.
+
+    The server may outlive the cluster. It has to release the directory before another process can resume the run.
+    """
     with suppress(Exception):
         server.stop.remote()
         give_up = time.monotonic() + LEAVE_SECONDS
@@ -181,14 +197,14 @@ def _wrong(error: Exception) -> str:
 
 
 def _stopped(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
-    """For a run that was stopped without a checkpoint of that moment."""
+    """Return the error for a run that was stopped without a checkpoint of that moment."""
     if (directory / CONFIG).exists():
         return Interrupted(f"stopped as of the last checkpoint; go on with: {how_to_go_on(spec, directory)}")
     return KeyboardInterrupt("stopped before the run began")
 
 
 def _missing(text: str) -> str | None:
-    """What of its dependencies a node lacks, if that is why an actor died there."""
+    """Return the import error of a node that lacks a dependency, or None if the text reports no such error."""
     lines = [line.strip() for line in text.splitlines()]
     why = next((line for line in reversed(lines) if line.startswith(("ModuleNotFoundError", "ImportError"))), None)
     return None if why is None else f"cannot run fedraa ({why})"
@@ -196,7 +212,7 @@ def _missing(text: str) -> str | None:
 
 @contextmanager
 def cluster(experiment: Experiment) -> Iterator[None]:
-    """Ray for one or more runs: the one already joined, the one at `address`, or one of our own."""
+    """Provide Ray for one or more runs: the joined cluster, the one at `address`, or a private one."""
     if is_joined():
         yield
     elif (address := cluster_address(experiment)) is None:

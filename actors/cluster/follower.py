@@ -1,4 +1,4 @@
-"""The driver beside a server: tells the callbacks what happens there, watches that it lives, tells it to stop."""
+"""The driver's side of a run: forward events to callbacks, watch the server's health, and request its stop."""
 
 import logging
 import time
@@ -17,28 +17,37 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.engine.stop_signals import Stop
 from fedraa.errors import CallbackRaised, RunFailed, ShardDied
 
-LISTEN_SECONDS = 0.2  # that events may gather at the server where the run waits for no answer
-GLANCE = 0.2  # seconds between two looks at who lives while an answer is waited for
-PULL_SECONDS = 2.0  # between two looks at what is new in a run directory elsewhere
-PATIENCE_SECONDS = 20.0  # with workers that lack resources, before the user is told; longer on a crowded machine
-STOP_SECONDS = 4.0  # for a server to end when it was told to, besides those in which it writes a checkpoint
-SAVING_SECONDS = 0.5  # to say whether it does
+# Seconds during which the server may collect events before it answers, if the run waits for no callback.
+LISTEN_SECONDS = 0.2
+# Seconds between two health checks while the driver waits for an answer.
+GLANCE = 0.2
+# Seconds between two synchronizations of a remote run directory.
+PULL_SECONDS = 2.0
+# Seconds without all workers before the user is warned about missing resources. A crowded machine gets more time.
+PATIENCE_SECONDS = 20.0
+# Seconds that a server has to end after a stop request, without the time in which it writes a checkpoint.
+STOP_SECONDS = 4.0
+# Seconds to answer whether it is writing a checkpoint.
+SAVING_SECONDS = 0.5
 
 logger = logging.getLogger(__name__)
 
 
 class Watch(Protocol):
-    """Looks after what a cluster cannot do without; to be asked again and again."""
+    """A health check of a part of the cluster that the run needs. The driver calls it regularly."""
 
     def lost(self) -> str | None:
-        """What has happened to it."""
+        """Return the cause if the part is lost."""
 
     def made_sure(self) -> str | None:
-        """The same, for who has seen something else go wrong: nothing may be known yet of what is behind that."""
+        """Return the same after a fresh check.
+
+        The driver calls this after another failure, which may be the first sign of the loss.
+        """
 
 
 class ClusterLost(Exception):
-    """The cluster is gone, and the server with it; the message says why."""
+    """The cluster and its server are gone; the message gives the cause."""
 
 
 class ServerFroze(Exception):
@@ -46,14 +55,14 @@ class ServerFroze(Exception):
 
 
 class ServerStuck(Exception):
-    """The server was told to stop, and does not."""
+    """The server does not end after a stop request."""
 
 
 @dataclass
 class Follower:
-    """Listens to a server to the end of what it executes.
+    """The driver's loop beside a server: forwards its events to the callbacks until the run ends.
 
-    Raises what ends a run there, and what ends the server or the cluster: the exceptions above, or Ray's.
+    Raises the exception that ended the run, ServerFroze, ServerStuck, ClusterLost, or an error of Ray's.
     """
 
     server: Any
@@ -62,8 +71,10 @@ class Follower:
     stop: Stop
     sync: RunDirSync | None
     watch: Watch
-    _stop_at: float | None = None  # when it was told to stop
-    _asking: str | None = None  # who, of the callbacks, wants the run to end with the last event
+    # Time of the stop request (monotonic).
+    _stop_at: float | None = None
+    # The callback that asked to end the run at the last event.
+    _asking: str | None = None
     _raised: CallbackRaised | None = None
     _began: float = field(default_factory=time.monotonic)
     _warned: bool = False
@@ -78,7 +89,8 @@ class Follower:
         end = self.server.execute.remote(resume)
         while not ray.wait([end], timeout=0)[0]:
             self._listen()
-        self._stop_at = None  # it has ended
+        # The server has ended, so that there is no stop request to check.
+        self._stop_at = None
         try:
             self._listen()
             ended = bool(ray.get(end))
@@ -93,7 +105,7 @@ class Follower:
         return ended
 
     def _listen(self) -> None:
-        """Answers what came before and tells what came since; the server has been waiting for that, perhaps."""
+        """Answer the previous events of the server and handle the new ones; the run may be waiting for the answer."""
         self._tell_to_stop()
         events, progress, started = self._answer(self.server.listen.remote(self._asking, LISTEN_SECONDS))
         try:
@@ -106,7 +118,7 @@ class Follower:
         self._warn_of_missing(started)
 
     def _warn_of_missing(self, started: int) -> None:
-        """Once, if workers wait for resources; those that have all that they need only take their time."""
+        """Warn once if workers wait for resources. Workers that have their resources only need time to start."""
         setting = self.setting
         asked = sum(group.workers for group in setting.groups)
         waits = setting.heartbeat.starts is None and started < asked and not self._warned
@@ -116,7 +128,7 @@ class Follower:
             logger.warning("%d of %d workers have started; the others wait for %s each", started, asked, needs)
 
     def _answer(self, ref: ray.ObjectRef[Any]) -> Any:
-        """What the server answers, as long as it can be hoped for."""
+        """Return the server's answer. Raises an error if the server or the cluster fails meanwhile."""
         self._look()
         while not ray.wait([ref], timeout=GLANCE)[0]:
             self._look()
@@ -148,7 +160,10 @@ class Follower:
                 self.callbacks.progress(progress)
 
     def _pull(self) -> None:
-        """Brings what is new here. Not before the first step: a resumed log is cut back first."""
+        """Copy new files of the run to this node.
+
+        The caller waits for the first step, because a resumed log is first cut.
+        """
         if self.sync is not None:
             self.sync.apply(self._answer(self.server.changes.remote(self.sync.seen)))
             self._pull_at = time.monotonic() + PULL_SECONDS

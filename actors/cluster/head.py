@@ -1,4 +1,4 @@
-"""Whether the head of a Ray cluster is there: asked before it is joined, and again and again afterwards."""
+"""Health checks of a Ray cluster's head, before and after this process joins the cluster."""
 
 import time
 from typing import Any
@@ -11,17 +11,22 @@ from ray.exceptions import AuthenticationError
 
 from fedraa.errors import InputError
 
-raylet: Any = _raylet  # of these three modules, made by compilers, no types are known
+# These three are extension modules without type information.
+raylet: Any = _raylet
 gcs: Any = gcs_service_pb2
 client: Any = ray_client_pb2
 
 CLIENT = "ray://"
 ANSWER_SECONDS = 5.0
-ASK_SECONDS = 2.0  # between two questions
-GLANCE = 2.0  # seconds between two looks that count at most: who is not looked at has no time to answer
-# For so long a head may refuse to answer, or be too busy; after 60 s Ray ends who has joined it, with its own words.
+# Seconds between two requests.
+ASK_SECONDS = 2.0
+# Upper bound in seconds on the time that counts between two checks. The head cannot answer while this process does not
+# check.
+GLANCE = 2.0
+# Seconds during which a head may refuse to answer, or be too busy. After 60 s Ray itself ends the joined processes and
+# prints its own error.
 GONE_SECONDS, SILENT_SECONDS = 20.0, 45.0
-# What a head answers to at once, and its port for clients: Ray itself tries for minutes.
+# Requests that a head and its client port answer at once. Ray's own attempt to connect takes minutes.
 GREETINGS: dict[bool, tuple[str, Any]] = {
     False: ("/ray.rpc.NodeInfoGcsService/GetClusterId", gcs.GetClusterIdRequest()),
     True: ("/ray.rpc.RayletDriver/ClusterInfo", client.ClusterInfoRequest(type=client.ClusterInfoType.PING)),
@@ -33,7 +38,7 @@ TOKEN = (
 
 
 class Head:
-    """The head of the cluster at an address; InputError if the address cannot be one."""
+    """A connection to the head of the cluster at an address. Raises InputError if the address is invalid."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -51,7 +56,7 @@ class Head:
         self._call = self._channel.unary_unary(method, request_serializer=type(self._request).SerializeToString)
 
     def ask(self) -> Any:
-        """Send a greeting and return the future of its answer."""
+        """Send a request and return the future of its answer."""
         return self._call.future(self._request, timeout=ANSWER_SECONDS, metadata=self._header)
 
     def close(self) -> None:
@@ -74,7 +79,7 @@ def greet(address: str) -> None:
 
 
 class HeadWatch:
-    """Looks after the head of a cluster that we have joined; to be asked again and again."""
+    """A health check of the head of a joined cluster. The driver calls it regularly."""
 
     def __init__(self, address: str) -> None:
         self._head = Head(address)
@@ -82,7 +87,7 @@ class HeadWatch:
         self._asked, self._question = self._looked, self._head.ask()
 
     def lost(self) -> str | None:
-        """What has happened to it, for good."""
+        """Return the cause if the head is lost."""
         if self._silent > self._bound:
             return f"the head of the Ray cluster at {self._head.address} gives no answer"
         now = time.monotonic()
@@ -98,7 +103,10 @@ class HeadWatch:
         return None
 
     def made_sure(self) -> str | None:
-        """The same, once a question that is put now has had its time: for who has seen something else go wrong."""
+        """Return the cause after waiting for the answer to a fresh request.
+
+        The driver calls this after another failure, which may be the first sign of a lost head.
+        """
         self._asked, self._question = time.monotonic(), self._head.ask()
         while (lost := self.lost()) is None and (self._silent or not self._question.done()):
             time.sleep(0.1)

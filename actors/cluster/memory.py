@@ -1,4 +1,4 @@
-"""How the processes of a cluster of our own take memory from the system."""
+"""Memory settings of the processes of a private cluster."""
 
 import os
 from collections.abc import Iterator
@@ -6,18 +6,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TUNABLES = "GLIBC_TUNABLES"
-# By default glibc raises the threshold to 32 MB as blocks are freed, and keeps as much of what it got: a worker then
-# holds far more than it uses. Mapping every large block anew costs page faults, unless its pages are huge. Actors that
-# have a pulse train in a thread: in an arena of its own that takes a tenth more CPU time, for small models.
+# By default glibc raises the threshold to 32 MB as blocks are freed and keeps as much free memory, so that a worker
+# holds far more than it uses. Mapping every large block again costs page faults, unless the pages are huge. Actors with
+# a liveness probe train in a thread. A separate arena for it costs small models a tenth more CPU time.
 LEAN = "glibc.malloc.mmap_threshold=4194304:glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @contextmanager
 def lean() -> Iterator[None]:
-    """Processes started within give large blocks back as soon as these are free, where that costs no time.
+    """Let child processes return large freed blocks to the system at once, if huge pages make this cheap.
 
-    Unless the user has tunables of their own.
+    A value of the environment variable that the user has set takes precedence.
     """
     if TUNABLES in os.environ or not _huge_pages():
         yield
@@ -30,5 +30,5 @@ def lean() -> Iterator[None]:
 
 
 def _huge_pages() -> bool:
-    """Whether the kernel gives huge pages to those who ask."""
+    """Return True if the kernel provides huge pages on request."""
     return HUGE_PAGES.exists() and "[never]" not in HUGE_PAGES.read_text()

@@ -1,4 +1,4 @@
-"""What Ray's dashboard and Prometheus see of a run, and its faults as lines of JSON in the server's log."""
+"""Metrics of a run for Ray's dashboard and Prometheus, and its faults as JSON lines in the server's log."""
 
 import json
 import logging
@@ -11,7 +11,8 @@ from ray.util.metrics import Counter, Gauge, Histogram
 from fedraa.callbacks import Callback, Event, Progress
 from fedraa.ledger.bad_clients import RETRY
 
-STALENESS = [0.5, 1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 64.5, 128.5]  # steps
+# The bounds of the histogram of staleness, in steps.
+STALENESS = [0.5, 1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 64.5, 128.5]
 SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
 NAMES = {
     "updates": "fedraa_updates",
@@ -28,7 +29,10 @@ NAMES = {
 
 
 class Metrics(Callback):
-    """Counts a run's events, in the server's process; `run` tells it from others on the same cluster."""
+    """A callback in the server's process that counts a run's events.
+
+    The tag `run` separates runs on the same cluster.
+    """
 
     waits = False
 
@@ -59,7 +63,8 @@ class Metrics(Callback):
         self._sent("down", event)
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
-        if "accuracy" in metrics:  # as not every objective has
+        # An objective need not report accuracy.
+        if "accuracy" in metrics:
             self._accuracy.set(metrics["accuracy"])
 
     def on_fault(self, event: Event) -> None:
@@ -76,7 +81,7 @@ class Metrics(Callback):
         self._log(event)
 
     def on_progress(self, progress: Progress) -> None:
-        """After every commit."""
+        """Record the progress after every commit."""
         self._mix.observe(progress.mixed)
         self._workers.set(progress.workers)
         self._idle.set(1 - progress.busy / progress.workers if progress.workers else 0.0)
@@ -90,12 +95,12 @@ class Metrics(Callback):
 
 
 def structured(event: str, /, **fields: object) -> None:
-    """One line of JSON in the server's log: time (s since 1970), event, and the fields."""
+    """Write one JSON line to the server's log: time (s since 1970), event and the fields."""
     logging.getLogger(__name__).warning(json.dumps({"time": round(time.time(), 3), "event": event, **fields}))
 
 
 def log_as_lines() -> None:
-    """Bare lines, for machines to read, in the log file of this actor."""
+    """Let this actor's log file contain bare lines that machines can read."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     own = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The runs on a cluster, seen and stopped from another shell: every server is a named actor."""
+"""List, stop and fetch the runs of a cluster from another shell. Every server is a named actor."""
 
 import os
 from collections.abc import Iterator
@@ -18,17 +18,18 @@ from fedraa.errors import InputError
 from fedraa.rundir.file_names import CONFIG
 
 NAMESPACE = "fedraa"
-HEAD = "node:__internal_head__"  # a resource that every head node has
+# A resource that every head node has.
+HEAD = "node:__internal_head__"
 ANSWER_SECONDS = 10.0
 
 
 def server_name(label: str) -> str:
-    """A name that no other server has, not even the one before it of the same run."""
+    """Return a name that no other server has, including earlier servers of the same run."""
     return f"{label}#{uuid4().hex[:12]}"
 
 
 def runs(address: str) -> list[tuple[str, Progress | None, int]]:
-    """Each run on the cluster: its label MACHINE:DIRECTORY, its progress and the workers that have started."""
+    """Return for each run of the cluster its label MACHINE:DIRECTORY, progress and number of started workers."""
     attach(address)
     try:
         return [(label, *ray.get(server.look.remote())) for label, server in _servers()]
@@ -53,7 +54,14 @@ def stop(run: str, address: str) -> None:
 
 
 def fetch(run: Path, node: str | None, address: str, out: Path) -> None:
-    """Copy a run directory from a node of the cluster (default: its head) to `out`, which must be new or empty."""
+    """Copy a run directory from a node of the cluster (default: its head) to `out`, which must be new or empty.
+
+    Args:
+        run: The run directory on the node.
+        node: The node's id, address or name; None for the head.
+        address: The address of the cluster.
+        out: The directory to write.
+    """
     if out.exists() and (out.is_file() or os.listdir(out)):
         raise InputError("out", f"{out} is in use", hint="choose a directory that is new or empty")
     attach(address)
@@ -78,7 +86,8 @@ def _servers() -> Iterator[tuple[str, Any]]:
             try:
                 server: Any = ray.get_actor(actor["name"], namespace=NAMESPACE)
                 ray.get(server.look.remote(), timeout=ANSWER_SECONDS)
-            except (ValueError, RayActorError, GetTimeoutError):  # it has ended meanwhile, or is starting
+            # The server has ended or is still starting.
+            except (ValueError, RayActorError, GetTimeoutError):
                 continue
             yield actor["name"].rpartition("#")[0], server
 

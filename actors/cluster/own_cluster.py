@@ -1,8 +1,11 @@
-"""A Ray cluster of our own on this machine: tried again until it starts, closed to others, leaves nothing behind.
+"""A private Ray cluster on this machine.
 
-It listens on loopback alone, its files are in a folder that only this user can enter, and it takes a token that is made
-for it and kept in the environment of its processes. Ray has no public way to the first, nor to ask whether its two
-central processes live: this file needs private names of it, as `pyproject.toml` says.
+It listens on loopback only. Its files are in a folder that only this user can enter. It accepts a random token that
+exists only in the environment of its processes. Its start is retried, and it removes its processes and files when it
+ends.
+
+Ray has no public option for loopback and no public health check of its two central processes. This module therefore
+uses private names of Ray, which `pyproject.toml` documents.
 """
 
 import logging
@@ -29,24 +32,30 @@ from fedraa.engine.stop_signals import deferred, uninterrupted
 from fedraa.errors import RunFailed
 
 private: Any = worker
-raylet: Any = _raylet  # made by a compiler, of which no types are known
-TRIES = 2  # of a start on a quiet machine, and one more for each time that it is loaded over
+# An extension module without type information.
+raylet: Any = _raylet
+# The number of start attempts is this plus the load per core, rounded down and at least 1.
+TRIES = 2
 MOST_TRIES = 10
-PAUSE_SECONDS = 2.0  # between two tries
-FROZEN_SECONDS = 30.0  # for which one of Ray's own processes may stand still
+# Seconds between two attempts.
+PAUSE_SECONDS = 2.0
+# Seconds for which one of Ray's own processes may be stopped.
+FROZEN_SECONDS = 30.0
 CENTRAL = {"raylet": "raylet", "gcs_server": "GCS"}
-PRELOADED = "actors.worker.worker"  # not imported here: that takes as long as all else before a cluster starts
+# Importing this module here would take as long as all other work before a cluster starts.
+PRELOADED = "actors.worker.worker"
 TOKEN, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"
 
 logger = logging.getLogger(__name__)
-_begun: list[ExitStack] = []  # the cluster that was begun, until somebody takes it
+# The cluster that `begun` has started, until `own_cluster` takes it.
+_begun: list[ExitStack] = []
 
 
 @contextmanager
 def begun(cpus: int) -> Iterator[None]:
-    """A cluster starts now; the next `own_cluster` is this one. It ends with that one, or here if there is none.
+    """Start a cluster for the next `own_cluster`, which then controls its end. Without one the cluster ends here.
 
-    Its processes import what workers need while this one still prepares the run.
+    The processes of the cluster import the modules of workers while this process prepares the run.
     """
     with ExitStack() as waiting:
         waiting.enter_context(_started(cpus))
@@ -59,16 +68,16 @@ def begun(cpus: int) -> Iterator[None]:
 
 @contextmanager
 def own_cluster(cpus: int) -> Iterator[None]:
-    """Ray with so many slots: the one that was begun, or a new one.
+    """Provide a Ray cluster with `cpus` slots: the one that `begun` has started, or a new one.
 
-    Raises RunFailed, one sentence, if it does not start, a number of tries that grows with the machine's load.
+    Raises RunFailed if it does not start. The number of attempts grows with the load of the machine.
     """
     with _begun.pop() if _begun else _started(cpus):
         yield
 
 
 def is_joined() -> bool:
-    """Whether this process is in a cluster that somebody uses: its own, or another."""
+    """Return True if this process uses a cluster, private or not."""
     return ray.is_initialized() and not _begun
 
 
@@ -92,19 +101,19 @@ def _started(cpus: int) -> Iterator[None]:
 
 
 def is_ours() -> bool:
-    """Whether the cluster that this process is joined to was started by `own_cluster`."""
+    """Return True if `own_cluster` started the cluster that this process has joined."""
     node = private._global_node
     return node is not None and is_own(Path(node.get_temp_dir_path()).parent)
 
 
 class ClusterWatch:
-    """Looks after Ray's central processes, if this process has started them."""
+    """A health check of Ray's central processes, if this process has started them."""
 
     def __init__(self) -> None:
         self._stopped: dict[int, float] = {}
 
     def lost(self) -> str | None:
-        """What has happened to one of them."""
+        """Return the cause if one of the processes died or froze."""
         node = private._global_node
         for kind, name in CENTRAL.items():
             for started in [] if node is None else node.all_processes.get(kind, ()):
@@ -126,9 +135,9 @@ class ClusterWatch:
 
 
 def _start(folder: Path, cpus: int) -> str | None:
-    """Why Ray could not be started, whatever goes wrong there; None if it is.
+    """Start Ray and return None, or the first line of the error if that fails.
 
-    Where Ctrl-C breaks off its last step, the connection, this process ends with a segmentation fault.
+    If Ctrl-C interrupts the connection, the last step of the start, this process ends with a segmentation fault.
     """
     try:
         with deferred(), bare_ray(), lean(), importable(), _on_loopback():
@@ -137,24 +146,28 @@ def _start(folder: Path, cpus: int) -> str | None:
                 include_dashboard=False,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
-                _temp_dir=str(folder / "ray"),  # which Ray opens to all users; not so the one above it
-                _skip_env_hook=True,  # as that of `uv run`, which asks for an environment that bare Ray cannot make
+                # Ray makes this folder readable for all users, but not the folder above it.
+                _temp_dir=str(folder / "ray"),
+                # The hook of `uv run` requires a runtime environment, which the reduced cluster cannot make.
+                _skip_env_hook=True,
                 _system_config={"preload_python_modules": [PRELOADED]},
             )
-    except Exception as error:  # of Ray, which has many kinds for a start that failed
+    # Ray raises many kinds of errors for a failed start.
+    except Exception as error:
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
     return None
 
 
 @contextmanager
 def _ended_in(folder: Path) -> Iterator[None]:
-    """Afterwards Ray is shut down, also one that has not started whole, or has lost a process."""
+    """Shut Ray down at the end, even if it started only in part or has lost a process."""
     watch = ClusterWatch()
     try:
         yield
     finally:
         with uninterrupted():
-            if not ray.is_initialized() or watch.lost():  # nobody there would answer
+            # A regular shutdown would wait for processes that cannot answer.
+            if not ray.is_initialized() or watch.lost():
                 kill_all_of(folder)
             with suppress(Exception):
                 ray.shutdown()
@@ -163,7 +176,7 @@ def _ended_in(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """What Ray does on systems whose firewalls ask about every open port."""
+    """Let Ray listen on loopback, as it does on systems whose firewalls ask about every open port."""
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:
@@ -174,7 +187,7 @@ def _on_loopback() -> Iterator[None]:
 
 @contextmanager
 def _own_token() -> Iterator[None]:
-    """A token for this cluster alone, unless the user has one in the environment, or wants none."""
+    """Set a random token for this cluster, unless the environment has one or disables tokens."""
     if {TOKEN, f"{TOKEN}_PATH"} & os.environ.keys() or os.environ.get(MODE, "").lower() == "disabled":
         yield
         return
@@ -190,7 +203,7 @@ def _own_token() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray prints pages about a raylet that died, which we tell in one sentence."""
+    """Hide Ray's pages of output about a dead raylet. fedraa reports it in one sentence."""
     before = private._worker_logs_enabled
     private._worker_logs_enabled = False
     try:

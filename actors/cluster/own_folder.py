@@ -1,7 +1,7 @@
-"""A temporary folder that no other user can enter, and that goes with its owner.
+"""A temporary folder that no other user can enter and that is removed with its owner.
 
-Whoever makes one holds a lock in it for life. A process that was killed leaves its folder behind, unlocked: who makes
-the next one removes it, and what is left of the processes that were at work in it.
+The owner's process locks a file in the folder while it lives. A killed process leaves its folder behind, unlocked. The
+next process that makes a folder removes the abandoned one and kills the processes that still use it.
 """
 
 import fcntl
@@ -16,21 +16,26 @@ from pathlib import Path
 from actors.cluster.processes import kill_all_of
 
 PREFIX = "fedraa-"
-OWNER = "owner"  # the file that is locked as long as the owner lives
-# A socket's path may have 107 characters, of which Ray's names below the folder take 80 and the folder's own 16.
+# The file that the owner locks while it lives.
+OWNER = "owner"
+# A socket's path may have 107 characters. Ray's names below the folder take 80 of them and the folder's name 16.
 LONGEST = 107 - 80 - 16
 
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """A new folder, for this user alone, removed at the end; so are those whose owners were killed."""
+    """Make a folder that only this user can enter, and remove it at the end.
+
+    Folders of killed owners are removed first.
+    """
     parent = tempfile.gettempdir()
     parent = parent if len(parent) <= LONGEST else "/tmp"
     sweep(Path(parent))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     with (folder / f"{OWNER}.new").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        (folder / f"{OWNER}.new").rename(folder / OWNER)  # it is never there without being locked
+        # The file gets its final name only after it is locked.
+        (folder / f"{OWNER}.new").rename(folder / OWNER)
         try:
             yield folder
         finally:
@@ -38,12 +43,12 @@ def own_folder() -> Iterator[Path]:
 
 
 def is_own(folder: Path) -> bool:
-    """Whether this was made by `own_folder`."""
+    """Return True if `own_folder` made this folder."""
     return folder.name.startswith(PREFIX) and (folder / OWNER).exists()
 
 
 def sweep(parent: Path) -> None:
-    """Removes the folders of this user's whose owners are no more."""
+    """Remove the folders of this user that have no living owner."""
     for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
             about = folder.lstat()
@@ -52,7 +57,7 @@ def sweep(parent: Path) -> None:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Raises OSError if it has no owner's file, or the owner lives."""
+    """Remove the folder. Raises OSError if it has no lock file or its owner lives."""
     with (folder / OWNER).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         kill_all_of(folder)

@@ -1,7 +1,8 @@
-"""How classes and functions of the user's own get to the processes of a cluster.
+"""Transfer of the user's classes and functions to the processes of a cluster.
 
-What a script or a notebook defines itself always travels by value. Of modules beside it the processes of a cluster of
-our own import what the driver can; those of another cluster do not have them, so they travel by value, too.
+Definitions from a script or a notebook always travel by value. The processes of a private cluster import other user
+modules from the driver's paths. The nodes of another cluster do not have these modules, so that they also travel by
+value.
 """
 
 import io
@@ -23,7 +24,8 @@ from fedraa.errors import InputError, short_text
 if TYPE_CHECKING:
     from fedraa.engine.run_spec import RunSpec
 
-registry: Any = cloudpickle  # whose functions have no types
+# The functions of cloudpickle have no types.
+registry: Any = cloudpickle
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
 PATH = "PYTHONPATH"
@@ -48,15 +50,16 @@ def _unsendable(part: object) -> str | None:
     try:
         pickler: Any = registry.CloudPickler(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
         pickler.dump(part)
-    except Exception as error:  # whatever a part of the user's own does
+    # A user-defined component may raise any exception.
+    except Exception as error:
         return str(error) or type(error).__name__
     return None
 
 
 def carry_by_value(parts: Iterable[object]) -> None:
-    """Let pickles hold the user's modules that these objects need from now on, so that no node must have them.
+    """Pickle the user's modules that these objects need by value from now on, so that no node must have them.
 
-    Raises InputError if the objects cannot be pickled so.
+    Raises InputError if the objects cannot be pickled.
     """
     parts = list(parts)
     while True:
@@ -68,13 +71,14 @@ def carry_by_value(parts: Iterable[object]) -> None:
         new = finder.modules.keys() - registry.list_registry_pickle_by_value()
         if not new:
             return
-        for name in new:  # what these import shows when they are pickled themselves
+        # The next pass of the loop finds the modules that these import.
+        for name in new:
             registry.register_pickle_by_value(finder.modules[name])
 
 
 @contextmanager
 def importable() -> Iterator[None]:
-    """Python processes started within import the user's own modules from where this one does."""
+    """Let child processes import the user's modules from the same folders as this process."""
     before = os.environ.get(PATH)
     folders = [folder for entry in sys.path if (folder := Path(entry).resolve()).is_dir()]
     os.environ[PATH] = os.pathsep.join(dict.fromkeys(str(one) for one in folders if not _is_installed(one)))
@@ -88,7 +92,7 @@ def importable() -> Iterator[None]:
 
 
 class _Finder(cloudpickle.CloudPickler):
-    """Pickles to nowhere, and notes the user's `modules` of which it finds something by reference."""
+    """A pickler that discards its output and collects the user's `modules` that it meets by reference."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)  # type: ignore[no-untyped-call]  # cloudpickle has no types
@@ -103,7 +107,10 @@ class _Finder(cloudpickle.CloudPickler):
 
 
 def _is_own(module: ModuleType) -> bool:
-    """Whether this is source code of the user's, neither installed nor ours; `__main__` goes by value anyway."""
+    """Return True for the user's source code, neither installed nor part of fedraa.
+
+    `__main__` always travels by value.
+    """
     root, file = module.__name__.partition(".")[0], getattr(module, "__file__", None)
     if root == "__main__" or root in PACKAGES or root in sys.stdlib_module_names or file is None:
         return False

@@ -1,4 +1,4 @@
-"""Where actors run: the groups of workers and what each takes, the server's node and its memory."""
+"""Placement of actors: worker groups and their resources, the server's node and its memory."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,12 +16,14 @@ from fedraa.engine.memory_check import GIGA
 from fedraa.errors import InputError
 from fedraa.messages import Index
 
-ROUNDING = 1e-6  # shares of a GPU that add up to one
-NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}  # Ray's own resources are options of their own
+# Tolerance for a sum of GPU shares.
+ROUNDING = 1e-6
+# Ray's option for each built-in resource.
+NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 def groups(experiment: Experiment) -> tuple[WorkerGroup, ...]:
-    """The workers that an experiment asks for; one group unless it has `resources`."""
+    """Return the worker groups of an experiment: one group unless it sets `resources`."""
     if experiment.resources is not None:
         return tuple(parse_group(text) for text in experiment.resources)
     count, threads = workers(experiment), experiment.threads_per_worker
@@ -31,14 +33,14 @@ def groups(experiment: Experiment) -> tuple[WorkerGroup, ...]:
 
 
 def group_of(experiment: Experiment) -> Index:
-    """The worker group that trains each client, int64 [clients]."""
+    """Return the worker group that trains each client, int64 [clients]."""
     if experiment.resources is None:
         return np.zeros(experiment.clients, np.int64)
     return group_of_clients(groups(experiment), experiment.capabilities, experiment.clients)
 
 
 def gpu_share(experiment: Experiment, count: int) -> float:
-    """The part of a GPU that each worker gets: as many workers share one as there are too many; 0 without GPUs."""
+    """Return the share of a GPU per worker, 1 / ceil(workers / GPUs). It is 0 without GPUs."""
     gpus = int(_total("GPU"))
     if experiment.device == "cpu" or not gpus:
         return 0.0
@@ -46,7 +48,7 @@ def gpu_share(experiment: Experiment, count: int) -> float:
 
 
 def fits(asked: Iterable[WorkerGroup]) -> bool:
-    """Whether the cluster has what all these workers need together."""
+    """Return True if the cluster has the resources of all these workers together."""
     whole = ray.cluster_resources()  # type: ignore[no-untyped-call]  # ray leaves it untyped
     needs: Counter[str] = Counter()
     for group in asked:
@@ -55,7 +57,7 @@ def fits(asked: Iterable[WorkerGroup]) -> bool:
 
 
 def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
-    """Ray's options for a worker. `pack` is Ray's default: a node is filled to half before the next one."""
+    """Return Ray's options for a worker. With `pack`, Ray's default, a node is filled to half before the next one."""
     options: dict[str, Any] = {"num_cpus": 0, "resources": {}}
     for name, amount in group.needs.items():
         if name in NAMED:
@@ -66,9 +68,9 @@ def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
 
 
 def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
-    """Ray's options for the server: bound to its node, of which it reserves `memory` bytes.
+    """Return Ray's options for the server, which is bound to its node and reserves `memory` bytes there.
 
-    Three calls at a time: the run, the driver that listens, and whoever else looks at it.
+    It allows three concurrent calls: the run, the driver that listens, and a command that inspects or stops the run.
     """
     has = node["Resources"].get("memory", 0.0)
     if memory > has:
@@ -82,7 +84,7 @@ def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
 
 
 def nodes_for_shards(count: int) -> list[str]:
-    """The ids of `count` nodes, as different as there are: those that have cores first."""
+    """Return the ids of `count` nodes, distinct if possible. Nodes without cores are used only if no node has cores."""
     nodes = living_nodes()
     able = [node for node in nodes if node["Resources"].get("CPU")] or nodes
     return list(islice(cycle(sorted(node["NodeID"] for node in able)), count))

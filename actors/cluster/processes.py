@@ -1,4 +1,4 @@
-"""Processes of this machine, as Linux tells of them; elsewhere nothing is known."""
+"""Information about this machine's processes from Linux's /proc. Other systems provide none."""
 
 import os
 import signal
@@ -7,30 +7,31 @@ from pathlib import Path
 
 PROC = Path("/proc")
 STDOUT, STDERR = "1", "2"
-RAYS = b"ray::"  # how its processes call themselves
+# The titles of Ray's actor processes begin with this.
+RAYS = b"ray::"
 
 
 def crowded() -> float:
-    """How many times as long as on a quiet machine things may take here: its load per core, at least 1."""
+    """Return the load per core, at least 1. Timeouts are multiplied by it."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def cpu_seconds(process: int) -> float:
-    """User and system time that it has used; 0 if it has gone."""
+    """Return the user and system time of a process in seconds; 0 if it has ended."""
     fields = _fields(process)
     return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def is_stopped(process: int) -> bool:
-    """Whether it stands still, as after SIGSTOP."""
+    """Return True if the process is stopped, for example by SIGSTOP."""
     fields = _fields(process)
     return fields is not None and fields[0] in "Tt"
 
 
 def kill_all_of(folder: Path) -> None:
-    """SIGKILL for every process that writes its output into the folder, or was started with a path in it.
+    """Send SIGKILL to every process that writes its output into the folder or has a path in it on its command line.
 
-    Processes of Ray call themselves otherwise later, and those that are frozen outlive the one that started them.
+    Ray's processes change their titles later, and frozen ones outlive the process that started them.
     """
     for entry in PROC.glob("[0-9]*") if PROC.exists() else ():
         if int(entry.name) != os.getpid() and _is_of(entry, f"{folder}/"):
@@ -39,7 +40,11 @@ def kill_all_of(folder: Path) -> None:
 
 
 def _is_of(entry: Path, folder: str) -> bool:
-    """Ray's agents write elsewhere than to their output; they would outlive a dead raylet for a minute."""
+    """Return True if the process uses the folder.
+
+    For Ray's agents all open files are checked, because they do not write to their standard output. They would outlive
+    a dead raylet for a minute.
+    """
     try:
         given = (entry / "cmdline").read_bytes()
         files = os.listdir(entry / "fd") if given.startswith(RAYS) else (STDOUT, STDERR)
@@ -53,7 +58,7 @@ def _is_of(entry: Path, folder: str) -> bool:
 
 
 def _fields(process: int) -> list[str] | None:
-    """State and what follows the name in parentheses."""
+    """Return the fields of /proc/PID/stat after the name, beginning with the state."""
     try:
         return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

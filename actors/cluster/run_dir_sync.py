@@ -1,4 +1,4 @@
-"""A run directory in two places: the server writes one on its own node, the user's follows it."""
+"""Synchronization of a run directory: the server writes one on its node, and the user's copy follows it."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -10,14 +10,15 @@ from fedraa.rundir.atomic_files import PARTIAL, replacing
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.run_lock import WRITER, Hold, this_process
 
-GROWING = (EVENTS, EVALS, CLIENTS)  # these are only ever appended to while a server lives
+# While a server lives, it only appends to these files.
+GROWING = (EVENTS, EVALS, CLIENTS)
 Stamp = tuple[int, int]
 """Size and time of change (ns) of a file."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What is new in a directory: the files that are there, the content of those that changed, the tails of logs."""
+    """The changes of a directory: the stamps of all files, the content of changed files, and the new tails of logs."""
 
     stamps: dict[str, Stamp]
     whole: dict[str, bytes]
@@ -32,14 +33,18 @@ def write_all(directory: Path, files: Mapping[str, bytes]) -> None:
 
 
 def changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
-    """What has changed since `seen`. The logs are read last: they hold all that a checkpoint goes on from."""
+    """Return the changes since `seen`.
+
+    The logs are read last, so that they contain every event that a checkpoint needs.
+    """
     stamps, whole, tails = _stamps(directory), {}, {}
     for name, stamp in list(stamps.items()):
         if name in GROWING or seen.get(name) == stamp:
             continue
         try:
             whole[name] = (directory / name).read_bytes()
-        except FileNotFoundError:  # an old checkpoint, dropped meanwhile
+        # An old checkpoint that was removed meanwhile.
+        except FileNotFoundError:
             del stamps[name]
     for name in GROWING:
         if name in stamps:
@@ -53,17 +58,20 @@ def changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
 
 @dataclass
 class RunDirSync:
-    """The user's copy of a run directory, brought up to date by `apply`."""
+    """The user's copy of a run directory, which `apply` updates."""
 
     directory: Path
     seen: dict[str, Stamp] = field(default_factory=dict)
 
     def read(self) -> dict[str, bytes]:
-        """The content of every file, by its path."""
+        """Return the content of every file by its relative path."""
         return {name: (self.directory / name).read_bytes() for name in _stamps(self.directory)}
 
     def apply(self, new: Changes) -> None:
-        """Logs first, then checkpoints, the summary last: whenever this breaks off, the run can be gone on with."""
+        """Write logs first, then checkpoints, and the summary last.
+
+        The run can therefore be resumed after an interruption at any point.
+        """
         for name, tail in new.tails.items():
             start = self.seen[name][0] if name in self.seen else 0
             with (self.directory / name).open("r+b" if (self.directory / name).exists() else "wb") as stream:
@@ -80,7 +88,7 @@ class RunDirSync:
 
 @contextmanager
 def synced(directory: Path) -> Iterator[None]:
-    """Meanwhile this process is the one that writes the user's directory."""
+    """Register this process as the writer of the user's directory while the context is active."""
     with (directory / EVENTS).open("ab", buffering=0) as log:
         hold = Hold(directory, log, this_process())
         try:

@@ -18,10 +18,16 @@ from fedraa.errors import InputError, RunFailed
 
 
 def submit(arguments: Sequence[str], address: str, working_dir: Path | None, say: Callable[[str], None]) -> None:
-    """Run `fedraa ARGUMENTS` on the head node with this machine's code; `say` gets its output as it comes.
+    """Run `fedraa ARGUMENTS` as a job on the head node, with this machine's code, and follow its output.
 
-    Raises InputError if no dashboard answers at `address`, or it wants another token, or the files are too large;
-    RunFailed if the command fails.
+    Args:
+        arguments: The arguments of the command.
+        address: The address of the cluster's dashboard.
+        working_dir: A folder to send along; None for none.
+        say: A function that is called with the job's output.
+
+    Raises InputError if no dashboard answers at `address`, if it requires another token, or if the files are too large.
+    Raises RunFailed if the command fails.
     """
     environment: dict[str, Any] = {"py_modules": packages()}
     if working_dir is not None:

@@ -1,4 +1,4 @@
-"""Data on nodes: every node with workers reads the dataset once and keeps the clients' shards in its object store."""
+"""Data on nodes: every node with workers reads the dataset once and keeps the client shards in its object store."""
 
 import logging
 import socket
@@ -22,13 +22,16 @@ logger = logging.getLogger(__name__)
 
 
 class DataHost:
-    """An actor without a core that owns a node's shards."""
+    """An actor that owns a node's client shards. It reserves no core."""
 
     def __init__(self) -> None:
         self._blocks: Blocks | None = None
 
     def blocks(self, experiment: Experiment, wanted: int) -> Blocks:
-        """Return the shards as this node reads them, once; raise InputError if their fingerprint is not `wanted`."""
+        """Return the shards, which this node reads on the first call.
+
+        Raises InputError if their fingerprint is not `wanted`.
+        """
         if self._blocks is None:
             self._blocks = self._read(experiment, wanted)
         return self._blocks
@@ -46,7 +49,7 @@ class DataHost:
 
 @dataclass
 class DataHosts:
-    """The hosts of a run, one per node, each started when the first worker of its node has."""
+    """The data hosts of a run, one per node. Each starts after the first worker of its node."""
 
     experiment: Experiment
     fingerprint: int
@@ -55,7 +58,7 @@ class DataHosts:
     _pulses: dict[str, Pulse] = field(default_factory=dict)
 
     def blocks(self, node: str) -> tuple[Any, ray.ObjectRef[Any]]:
-        """The host of a node, and its Blocks, there as soon as it has read the dataset."""
+        """Return the host of a node and the reference of its Blocks, which is ready after it has read the dataset."""
         if node not in self._actors:
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             self._actors[node] = actor_class(DataHost).options(num_cpus=0, scheduling_strategy=there).remote()
@@ -63,16 +66,16 @@ class DataHosts:
         return self._actors[node], self._actors[node].blocks.remote(self.experiment, self.fingerprint)
 
     def drop(self, node: str, host: Any) -> None:
-        """A node's host and shards are gone, or no good: they are read again when they are wanted.
+        """Remove a node's host, whose shards are lost or unusable, unless another host has replaced it.
 
-        Unless another host is in its place by now.
+        The next request reads the shards again.
         """
         if self._actors.get(node) is host:
             ray.kill(self._actors.pop(node))
             del self._pulses[node]
 
     def drop_frozen(self) -> None:
-        """Workers that wait for one, or miss its shards, hear that it is dead."""
+        """Remove hosts without a sign of life. Calls of workers that wait for them then fail and are repeated."""
         for node, pulse in list(self._pulses.items()):
             if (silence := pulse.silence()) is not None:
                 logger.warning("data host on node %s: no sign of life for %.3g s; it is replaced", node[:8], silence)
@@ -84,7 +87,7 @@ class DataHosts:
 
 
 def fingerprint(data: Federated) -> int:
-    """A checksum of the clients' training data, or of a share of what they read themselves."""
+    """Return a checksum of the clients' training data, or of the part that is in this process."""
     value = 0
     for array in (*leaves(data.x_train), data.y_train, data.offsets):
         value = zlib.crc32(np.ascontiguousarray(array).data, value)

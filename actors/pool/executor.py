@@ -1,4 +1,4 @@
-"""The executor on Ray: two calls on each worker actor, the task due first in front; the dead are replaced."""
+"""The executor on Ray: up to two calls on each worker actor, ordered by due time. Dead workers are replaced."""
 
 import logging
 import time
@@ -25,9 +25,12 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunFailed
 from fedraa.messages import Fault, Index, SharedBuffer, Task, Update, Vector
 
-DEPTH = 2  # calls queued on a worker: one in training, one already there when it ends
-DEATHS = 3  # of a worker, one after another with nothing done in between, before it is given up
-GLANCE = 1.0  # seconds between two looks at who has hung or frozen
+# Calls queued on a worker: one in training, and the next one, which is there when the first ends.
+DEPTH = 2
+# Consecutive deaths of a worker without a finished call before it is given up.
+DEATHS = 3
+# Seconds between two checks for frozen actors.
+GLANCE = 1.0
 DIED = "worker died"
 
 logger = logging.getLogger(__name__)
@@ -35,17 +38,32 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RayExecutor:
-    """Trains tasks on worker actors; equal outcomes whichever worker trains which task.
+    """An executor that trains tasks on worker actors. The outcome of a task does not depend on its worker.
 
-    A worker that dies, hangs or freezes is replaced: the task that it was at comes back as a fault, those that waited
-    behind it go to other workers. If it was at a group, or one of a group erred, nobody knows yet which task is to
-    blame: each goes again, alone. A worker that dies `DEATHS` times in a row is given up; without any left in a worker
-    group, RunFailed.
+    Responsibilities:
+      - It starts the workers of every worker group. Workers without resources get no work until they start.
+      - It queues the tasks of client n for worker group `group_of[n]`.
+      - It replaces a worker that dies, hangs or freezes. The task in training becomes a fault, and the tasks that
+        waited behind it go to other workers.
+      - If a call of several tasks failed, the culprit is unknown. Each of these tasks is sent again in a separate call.
+      - It gives a worker up after `DEATHS` consecutive deaths. Raises RunFailed if a worker group has no worker left.
 
-    Workers that have not started, for want of resources, get no work; the others go on without them. The tasks of
-    client n go to worker group `group_of[n]` alone (None: there is one). With `hosts`, every node reads the clients'
-    data itself. Whenever something has gone wrong, `check` may raise if the fault is not a worker's; so may `watch`,
-    now and then, for what else may freeze.
+    Args:
+        worker_spec: The reference of the WorkerSpec.
+        blocks: The clients' training data.
+        evaluation_data: The reference of the evaluation data.
+        groups: The worker groups.
+        threads: The threads of each worker.
+        device: The device of the experiment.
+        placement: `pack` or `spread`.
+        stack: The number of tasks that a worker trains at a time.
+        group_of: The worker group of each client; None if there is one group.
+        worker: The class of the workers.
+        hang_detector: The time limits of calls.
+        hosts: If set, the hosts that read the clients' data on every node.
+        check: A function called after a failure. It may raise if the cause is not a worker.
+        watch: A function called regularly. It may raise if another actor is frozen.
+        heartbeat: The bounds of liveness probes.
     """
 
     worker_spec: ray.ObjectRef[Any]
@@ -73,7 +91,7 @@ class RayExecutor:
 
     @classmethod
     def of(cls, spec: RunSpec, **given: Any) -> Self:
-        """The executor of a run with the fields that are `given`, `groups` at least: its workers start."""
+        """Return the executor of a run and start its workers. `given` sets other fields, at least `groups`."""
         experiment = spec.experiment
         if "blocks" not in given:
             given["blocks"] = put_blocks(spec.data)
@@ -136,9 +154,9 @@ class RayExecutor:
             self.hosts.close()
 
     def receive(self, give_up: float) -> bool:
-        """Takes in a call that has ended and looks for the hung; waits up to the time `give_up` (monotonic).
+        """Handle one ended call and check for hung workers; wait until the time `give_up` (monotonic) at most.
 
-        False if that time has come.
+        Returns False if that time has passed. Raises RunFailed if a worker group has no worker left.
         """
         for number, group in enumerate(self.groups):
             if all(handle.group != number for handle in self._handles.values()):
@@ -178,7 +196,7 @@ class RayExecutor:
         self._calls[call.ref] = call
 
     def _ready(self, group: int | None = None) -> list[WorkerHandle]:
-        """The workers, of one group or of all, that have started."""
+        """Return the started workers of one group or of all groups."""
         return [
             handle for handle in self._handles.values() if handle.blocks is not None and group in (None, handle.group)
         ]
@@ -187,7 +205,7 @@ class RayExecutor:
         return min(self._ready(group), key=lambda handle: len(handle.calls), default=None)
 
     def _send(self) -> None:
-        """Fills the queues of the workers, the emptiest first, with the tasks that are due first."""
+        """Fill the queues of the workers, the emptiest first, with the tasks that are due first."""
         while self._evaluations and (handle := self._emptiest()) is not None:
             pending = self._evaluations.popleft()
             ref = handle.actor.evaluate.remote(pending.ref, self.evaluation_data)
@@ -205,12 +223,12 @@ class RayExecutor:
                 self._call(Call(TRAIN, handle, ref, work=sum(map(self._work, tasks)), tasks=tasks))
 
     def _work(self, task: Task) -> float:
-        """About proportional to how long it takes."""
+        """Return samples times model size, to which the duration of the task is roughly proportional."""
         samples = self.blocks.offsets[task.client + 1] - self.blocks.offsets[task.client]
         return float(int(samples) * task.size)
 
     def _end(self, call: Call) -> None:
-        """A call has ended: with a result, an error in what it ran, or the worker's death."""
+        """Handle the end of a call: a result, an error in the called method, or the worker's death."""
         handle, result, wrong, of_client = call.handle, None, None, False
         try:
             result = ray.get(call.ref)
@@ -221,7 +239,8 @@ class RayExecutor:
             if isinstance(error, RayTaskError) and not lost and call.kind not in FIRST:
                 wrong = told(error.cause)
                 of_client = may_be_the_clients(error.cause) and not isinstance(error.cause, RayError)
-            elif handle.calls[0] is not call:  # calls end in order: one ahead ended well, or is what the worker died in
+            # Calls end in order. The first call of the worker either ended well or is the one that killed it.
+            elif handle.calls[0] is not call:
                 return self._end(handle.calls[0])
             else:
                 if self.hosts is not None and (lost or call.kind == LOAD):
@@ -240,14 +259,14 @@ class RayExecutor:
         self._deliver(call, result, wrong, of_client=of_client)
 
     def _cause(self, call: Call, error: RayError) -> str:
-        """Why a worker is dead."""
+        """Return the cause of a worker's death."""
         if call.kind not in FIRST:
             return DIED
         cause = getattr(error, "cause", error)
         return f"worker did not start: {_last_line(str(cause))}"
 
     def _ready_or_load(self, handle: WorkerHandle, answer: str | Blocks) -> None:
-        """A worker has said on which node it is, or its host what blocks there are."""
+        """Record the node of a started worker, or the data blocks of its node."""
         if isinstance(answer, Blocks):
             handle.blocks = answer
         elif self.hosts is None:
@@ -258,7 +277,7 @@ class RayExecutor:
             self._call(Call(LOAD, handle, ref))
 
     def _check(self, handle: WorkerHandle) -> None:
-        """Has this one hung?"""
+        """Replace the worker if its first call exceeds the time limit."""
         if not handle.calls or handle.calls[0].kind in FIRST:
             return
         bound = self.hang_detector.bound(handle.calls[0].kind, handle.calls[0].work)
@@ -266,7 +285,10 @@ class RayExecutor:
             self._bury(handle, f"worker hung: no answer within {bound:.3g} s")
 
     def _glance(self) -> None:
-        """Who gives no sign of life? If that is not a worker, workers may be silent for want of it."""
+        """Replace actors that give no sign of life.
+
+        Workers may be silent because they wait for a data host or a server shard, which are therefore checked first.
+        """
         self._glance_at = time.monotonic() + GLANCE
         if self.watch is not None:
             self.watch()
@@ -279,7 +301,10 @@ class RayExecutor:
                 self._bury(handle, f"worker froze: no sign of life for {silence:.3g} s")
 
     def _deliver(self, call: Call, result: Any, wrong: str | None, *, of_client: bool = False) -> None:
-        """The outcome of a call to whom it is for: its result, or what went wrong."""
+        """Deliver the outcome of a call: its result, or the error.
+
+        If a call of several tasks failed, each of them is sent again in a separate call.
+        """
         handle, tasks = call.handle.number, call.tasks
         if wrong is None:
             self._take_in(call, result)
@@ -310,7 +335,7 @@ class RayExecutor:
         self._evaluations.append(pending)
 
     def _bury(self, handle: WorkerHandle, what: str) -> None:
-        """Replace a worker that is dead, or as good as dead, unless it dies again and again."""
+        """Replace a dead or unresponsive worker, or give it up after too many consecutive deaths."""
         ray.kill(handle.actor)
         del self._handles[handle.number]
         self._last = what
@@ -331,5 +356,5 @@ class RayExecutor:
 
 
 def _last_line(text: str) -> str:
-    """That of what may be a traceback."""
+    """Return the last line of a text, which may be a traceback."""
     return (text.strip().splitlines() or [""])[-1].strip()

@@ -1,4 +1,4 @@
-"""Workers as their executor sees them: an actor each, the calls that are out to it, and whether it has hung."""
+"""The executor's records of workers: the actor, its outstanding calls, and the detection of hangs."""
 
 import time
 from collections import deque
@@ -13,12 +13,13 @@ from actors.pool.serializer import Blocks
 from fedraa.messages import Evaluation, Task, Vector
 
 START, LOAD, TRAIN, EVALUATE = "start", "load", "train", "evaluate"
-FIRST = (START, LOAD)  # these come before any work, and may take as long as they like
+# Calls before any work, which have no time limit.
+FIRST = (START, LOAD)
 
 
 @dataclass(eq=False)
 class Call:
-    """A call to a worker: to start, to train `tasks`, or for an evaluation; or to its node's host, to load."""
+    """An outstanding call: a worker's start, training of `tasks` or evaluation, or the loading of its node's data."""
 
     kind: str
     handle: "WorkerHandle"
@@ -30,9 +31,9 @@ class Call:
 
 @dataclass(eq=False)
 class WorkerHandle:
-    """A worker actor and the calls that are out to it, the one under way first, since `since` (monotonic).
+    """A worker actor and its outstanding calls; the first one has been running since `since` (monotonic).
 
-    It is ready for work once its `blocks` are known: those of its node, which `host` has read, or of all.
+    It is ready for work when its `blocks` are known: those that its node's `host` has read, or those of the whole run.
     """
 
     number: int
@@ -49,9 +50,9 @@ class WorkerHandle:
 
 @dataclass
 class PendingEvaluation:
-    """An evaluation on the emptiest worker that is ready; if that one dies, on another.
+    """An evaluation on the ready worker with the fewest calls. If that worker dies, another one takes it.
 
-    `receive` takes in what has ended, and waits up to a time (monotonic); False if that has come.
+    `receive` handles one ended call and waits until a time (monotonic). It returns False if that time has passed.
     """
 
     receive: Callable[[float], bool]
@@ -61,7 +62,7 @@ class PendingEvaluation:
 
     @property
     def params(self) -> Vector:
-        """A view of the object store."""
+        """Return a view of the parameters in the object store."""
         params: Vector = ray.get(self.ref)
         return params
 
@@ -74,10 +75,10 @@ class PendingEvaluation:
 
 @dataclass
 class HangDetector:
-    """Generous bounds from what was seen: `factor` times the slowest pace so far, and never under `least` seconds.
+    """Time limits from observations: `factor` times the slowest pace so far, but at least `least` seconds.
 
-    Work is counted in units that durations are about proportional to, per kind of work: a pace is seconds per unit.
-    Of a kind of which nothing has been seen yet, `unseen` seconds are borne.
+    Work is measured in units to which durations are roughly proportional, per kind of work. A pace is seconds per unit.
+    A kind without observations may take `unseen` seconds.
     """
 
     factor: float = 20.0
@@ -86,11 +87,17 @@ class HangDetector:
     _paces: dict[str, float] = field(default_factory=dict)
 
     def saw(self, kind: str, work: float, seconds: float) -> None:
-        """One piece of work took so long."""
+        """Record the duration of one piece of work.
+
+        Args:
+            kind: The kind of work.
+            work: Its amount, in units to which durations are roughly proportional.
+            seconds: Its duration.
+        """
         self._paces[kind] = max(self._paces.get(kind, 0.0), seconds / work)
 
     def bound(self, kind: str, work: float) -> float:
-        """Seconds after which such a piece of work counts as hung."""
+        """Return the seconds after which this piece of work counts as hung."""
         if kind not in self._paces:
             return self.unseen
         return max(self.least, self.factor * self._paces[kind] * work)

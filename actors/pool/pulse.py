@@ -1,6 +1,6 @@
-"""Signs of life: every actor answers a ping in a thread of its own, whatever else it is at.
+"""Liveness probes: every actor answers a ping in a separate thread while it works.
 
-Who is frozen (stopped, swapped out, locked up) answers nothing, and its calls would be waited for without end.
+A frozen process (stopped, swapped out or deadlocked) answers no call, so that its caller would wait forever.
 """
 
 import os
@@ -15,17 +15,21 @@ from ray.exceptions import RayError
 from actors.cluster.processes import cpu_seconds, crowded
 
 GROUP = "pulse"
-GLANCE = 2.0  # seconds between two looks that count at most: who is not looked at has no time to answer
-SLOWER = 10.0  # times as long as the slowest answer so far may the next one take
-AT_WORK = 0.05  # of a core: who uses so much is not frozen
+# Upper bound in seconds on the time that counts between two checks. An actor's answer cannot arrive while no check
+# runs.
+GLANCE = 2.0
+# An answer may take this many times as long as the slowest answer so far.
+SLOWER = 10.0
+# Share of a core: a process that uses this much CPU time is not frozen.
+AT_WORK = 0.05
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """How often an actor is asked, and how long it may owe an answer, in seconds; longer on a crowded machine.
+    """The interval of liveness probes and the bounds on their answers, in seconds. A crowded machine gets more time.
 
-    `starts` is the bound for the first answer of all, None where an actor may have to wait for resources. On other
-    nodes, `far`: what is under way to an actor there may hold up the question.
+    `starts` bounds the first answer; None if an actor may have to wait for resources. `far` is the bound for actors on
+    other nodes, because data on its way to an actor can delay the ping.
     """
 
     every: float = 3.0
@@ -35,22 +39,24 @@ class Heartbeat:
 
 
 class Pulse:
-    """Of one actor: asks, and tells when it has been silent for too long.
+    """The liveness probe of one actor.
 
-    A process on this node that computes is not frozen, even if it lets no other thread of its own run.
+    A process on this node that uses CPU time is not frozen, even if none of its other threads can run.
     """
 
     def __init__(self, actor: Any, heartbeat: Heartbeat) -> None:
         self._actor, self._heartbeat = actor, heartbeat
         self._here = ray.get_runtime_context().get_node_id()
-        self._heard: tuple[str, int] | None = None  # its node and process
+        # Node and process id of the actor.
+        self._heard: tuple[str, int] | None = None
         self._slowest = self._silent = 0.0
-        self._used: float | None = None  # CPU time until it had been silent for half of what it may be, in s
+        # CPU seconds of the process when half of the bound had passed.
+        self._used: float | None = None
         self._looked = time.monotonic()
         self._ask()
 
     def silence(self) -> float | None:
-        """Seconds for which it has owed an answer, if these are too many. To be called again and again."""
+        """Return the seconds without an answer if they exceed the bound. The caller repeats this call regularly."""
         now = time.monotonic()
         self._silent += min(GLANCE, now - self._looked)
         self._looked = now
@@ -75,9 +81,11 @@ class Pulse:
         self._silent, self._looked, self._used = 0.0, time.monotonic(), None
 
     def _hear(self, ref: ray.ObjectRef[Any]) -> None:
-        if self._heard is not None:  # the first answer waits for its process
+        # The first answer includes the start of the process.
+        if self._heard is not None:
             self._slowest = max(self._slowest, self._silent)
-        with suppress(RayError):  # it is dead, as its calls will tell
+        # A dead actor is reported by its calls.
+        with suppress(RayError):
             self._heard = ray.get(ref)
         self._ref = None
         self._begin()
@@ -90,7 +98,10 @@ class Pulse:
         return max(least * crowded(), SLOWER * self._slowest)
 
     def _works(self, seconds: float) -> bool:
-        """Whether it has computed in these last seconds, as far as this node can tell; then it has time again."""
+        """Return True if the process has used CPU time in these seconds, and then restart the bound.
+
+        Only processes of this node can be inspected.
+        """
         works = self._used is not None and self._cpu_seconds() - self._used > AT_WORK * seconds
         if works:
             self._begin()
@@ -102,16 +113,17 @@ class Pulse:
 
 @ray.method(concurrency_group=GROUP)
 def ping(self: object) -> tuple[str, int]:
-    """The node and the process of an actor."""
+    """Return the node and the process id of an actor."""
     return str(ray.get_runtime_context().get_node_id()), os.getpid()
 
 
 def actor_class(kind: Any) -> Any:
-    """A class as that of actors which have a pulse.
+    """Return a class as an actor class with a liveness probe.
 
-    Ray does not keep what it knows of each of their calls: millions of them in a long run.
+    Ray's task events are off, because it would store millions of them in a long run.
     """
     members = {"ping": ping, "__module__": kind.__module__}
     own = type(kind.__name__, (kind,), members)
-    as_actor: Any = ray.remote  # which is typed for fewer options than it takes
+    # Its type declares fewer options than Ray accepts.
+    as_actor: Any = ray.remote
     return as_actor(concurrency_groups={GROUP: 1}, enable_task_events=False)(own)

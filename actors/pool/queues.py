@@ -1,4 +1,4 @@
-"""The tasks that wait for workers, and which of them travel together."""
+"""The tasks that wait for workers, and their grouping into calls."""
 
 import heapq
 import math
@@ -6,15 +6,22 @@ from collections.abc import Callable, Iterable
 
 from fedraa.messages import Index, Task
 
-GROUP_SECONDS = 0.1  # of training in one call, of more than one task: a call costs milliseconds
-GROUP_BYTES = 8 * 2**20  # of answers to one call
+# Seconds of training that one call of several tasks may take. A call itself costs milliseconds.
+GROUP_SECONDS = 0.1
+# Bytes of the answers to one call.
+GROUP_BYTES = 8 * 2**20
 
 
 class Queues:
-    """A queue for each worker group, tasks due first in front; those of client n wait for group `group_of[n]`.
+    """A queue for each worker group, ordered by due time. Tasks of client n wait for group `group_of[n]`.
 
-    Short tasks travel in groups, by the pace seen last, where many wait. `work` of a task is about proportional to
-    how long it takes. Of tasks that are trained in stacks as many travel together as a `stack` holds.
+    If many short tasks wait, one call carries several of them. The last pace predicts their duration.
+
+    Args:
+        groups: The number of worker groups.
+        group_of: The group of each client; None if there is one group.
+        work: An amount to which the duration of a task is roughly proportional.
+        stack: The number of tasks that a worker trains at a time. A call carries at least this many if they wait.
     """
 
     def __init__(self, groups: int, group_of: Index | None, work: Callable[[Task], float], stack: int = 1) -> None:
@@ -22,14 +29,15 @@ class Queues:
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._waiting: list[list[tuple[float, int]]] = [[] for _ in range(groups)]
         self._alone: set[int] = set()
-        self._pace = math.inf  # seconds per unit of work
+        # Seconds per unit of work.
+        self._pace = math.inf
 
     def submit(self, task: Task, due: float) -> None:
         self._tasks[task.id] = (task, due)
         self.again([task])
 
     def again(self, tasks: Iterable[Task], *, alone: bool = False) -> None:
-        """Tasks that have not ended wait again; `alone`: each travels by itself from now on."""
+        """Queue unfinished tasks again. With `alone` each of them travels in a separate call from then on."""
         for task in tasks:
             if alone:
                 self._alone.add(task.id)
@@ -37,7 +45,7 @@ class Queues:
             heapq.heappush(self._waiting[group], (self._tasks[task.id][1], task.id))
 
     def ended(self, task: Task, *, well: bool) -> None:
-        """The task waits no more. If it did not end well it may be submitted again, and travels alone then."""
+        """Remove an ended task. A failed task travels in a separate call if it is submitted again."""
         del self._tasks[task.id]
         if well:
             self._alone.discard(task.id)
@@ -45,15 +53,18 @@ class Queues:
             self._alone.add(task.id)
 
     def saw(self, seconds: float, work: float) -> None:
-        """So much work took so long."""
+        """Record the duration of an amount of work."""
         self._pace = seconds / work
 
     def waits(self, group: int) -> bool:
-        """Whether any task waits for the worker group."""
+        """Return True if a task waits for the worker group."""
         return bool(self._waiting[group])
 
     def take(self, group: int, places: int) -> list[Task]:
-        """The task that is due first and, if they are short, some of the next: a fair share for `places` calls."""
+        """Return the task that is due first and, if tasks are short, some of the next.
+
+        Their number is at most a fair share for `places` calls, unless a stack holds more.
+        """
         waiting = self._waiting[group]
         share = len(waiting) // places
         tasks: list[Task] = []

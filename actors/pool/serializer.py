@@ -1,4 +1,4 @@
-"""How tasks and clients' data travel to workers: large arrays by reference, each once, small ones in the message."""
+"""Transfer of tasks and client data to workers: large arrays by reference, each once, and small ones in the message."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,15 +17,17 @@ from fedraa.data.tree import nbytes, take
 from fedraa.messages import Index, MadeBuffer, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
 Array = npt.NDArray[Any]
-INLINE_BYTES = 100_000  # below, a copy in the message costs less than an object of its own
-BLOCK_BYTES = 16 * 2**20  # few objects for many small clients, no huge one for a node that trains one client
+# Below this size a copy in the message costs less than a separate object.
+INLINE_BYTES = 100_000
+# Many small clients share an object, and a node that trains one client fetches no huge object.
+BLOCK_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """The clients' data: client n trains on rows of the block that holds it, `find(n)`.
+    """The clients' training data in blocks. `find` gives the block and the rows of a client.
 
-    Without `refs` only shards' sizes are known; workers that train all the same read the clients' samples themselves.
+    Without `refs` only the sizes of the shards are known, and workers read the samples themselves.
     """
 
     offsets: Index
@@ -33,7 +35,7 @@ class Blocks:
     refs: list[tuple[ray.ObjectRef[Any], ray.ObjectRef[Any]]]
 
     def find(self, client: int) -> tuple[ray.ObjectRef[Any], ray.ObjectRef[Any], tuple[int, int]]:
-        """The block's features and labels, and the client's rows in it."""
+        """Return references to the block's features and labels, and the client's rows [start, end) in it."""
         block = int(np.searchsorted(self.starts, client, side="right")) - 1
         base = self.offsets[self.starts[block]]
         rows = (int(self.offsets[client] - base), int(self.offsets[client + 1] - base))
@@ -41,9 +43,9 @@ class Blocks:
 
 
 def put_blocks(data: Federated) -> Blocks:
-    """Put all training data into the object store, in blocks of whole clients, to be read without a copy.
+    """Put all training data into the object store, in blocks of whole clients that workers read without a copy.
 
-    Nothing is put there that workers read themselves.
+    Nothing is stored if workers read the data themselves.
     """
     if data.source is not None:
         return Blocks(data.offsets, data.offsets[:0], [])
@@ -63,10 +65,13 @@ def put_blocks(data: Federated) -> Blocks:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Job:
-    """A task as it travels: a `header` without arrays; a number stands for one of the call's shared arguments.
+    """A task in transit: a `header` without arrays.
 
-    `buffer` is the task's; if it is on shards of the server, the route there and each shard's cut. `mask` is in bits.
-    The client's data are rows [start, end) of the arguments `x` and `y`, or read by the worker (-1).
+    An integer in place of an array is an index of the shared arguments.
+
+    `buffer` is the task's buffer, or the indices of the route and of each shard's cut if it is on server shards. `mask`
+    is packed to bits. The client's data are the rows [start, end) of the arguments `x` and `y`. Both are -1 if the
+    worker reads the data.
     """
 
     header: Task
@@ -78,7 +83,10 @@ class Job:
     rows: tuple[int, int]
 
     def work(self, shared_args: Sequence[Any], source: Source | None = None) -> Work:
-        """The task as it was, its buffer fetched if it is on shards, and the client's data, perhaps from `source`."""
+        """Return the task with its buffer, fetched from server shards if necessary, and the client's data.
+
+        The data come from `source` if there is one.
+        """
         start, end = self.rows
         mask = None if self.mask is None else _found(self.mask, shared_args)
         task = replace(
@@ -92,7 +100,10 @@ class Job:
         return Work(task, take(shared_args[self.x], slice(start, end)), shared_args[self.y][start:end])
 
     def answer(self, update: Update, shared_args: Sequence[Any]) -> Update:
-        """The update; if the task's buffer is on shards of the server, a receipt from there in place of its buffer."""
+        """Return the update.
+
+        If the task's buffer is on server shards, push the trained buffer there and return a receipt in its place.
+        """
         if not isinstance(self.buffer, tuple):
             return update
         route, *cuts = (shared_args[number] for number in self.buffer)
@@ -114,12 +125,12 @@ def _found(array: Array | int, shared_args: Sequence[Any]) -> Array:
 
 @dataclass
 class TaskSerializer:
-    """Makes jobs of tasks. A shared buffer is put into the object store once, and stays while any task carries it."""
+    """The conversion of tasks to jobs. A shared buffer is stored once and stays as long as a task refers to it."""
 
     _refs: WeakKeyDictionary[SharedBuffer, ray.ObjectRef[Any]] = field(default_factory=WeakKeyDictionary)
 
     def share(self, params: Vector) -> SharedBuffer:
-        """The buffer, as a view of the object store unless it is too small for that."""
+        """Return the buffer as a view of the object store, or unchanged if it is small."""
         if params.nbytes < INLINE_BYTES:
             return SharedBuffer(params)
         ref = ray.put(params)
@@ -128,7 +139,7 @@ class TaskSerializer:
         return shared
 
     def pack(self, tasks: Iterable[Task], blocks: Blocks) -> tuple[list[Job], list[ray.ObjectRef[Any]]]:
-        """The jobs of a call and its shared arguments, each of which is there once; the data are those in `blocks`."""
+        """Return the jobs of a call and its shared arguments, each once. The client data are in `blocks`."""
         shared_args: dict[ray.ObjectRef[Any], int] = {}
 
         def number(ref: ray.ObjectRef[Any]) -> int:

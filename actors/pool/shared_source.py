@@ -1,4 +1,4 @@
-"""A source of clients' samples in the object store: each process that reads from it fetches one copy."""
+"""A data source in the object store, of which each process fetches one copy."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedraa.messages import Index
 
 @dataclass(frozen=True)
 class SharedSource:
-    """A `Source` that travels as a reference. NumPy arrays that it holds stay in the object store, without a copy."""
+    """A `Source` that travels as a reference. Its NumPy arrays stay in the object store and are not copied."""
 
     ref: "ray.ObjectRef[Source]"
 

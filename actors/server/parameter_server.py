@@ -1,4 +1,4 @@
-"""The parameter server actor: hosts a run, its event loop and its workers."""
+"""The parameter server actor, which hosts a run: its event loop, its model and its workers."""
 
 import threading
 from collections.abc import Mapping
@@ -30,11 +30,18 @@ from fedraa.rundir.file_names import CHECKPOINTS
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What a server needs besides the run: the clients' data, its workers, and who started it.
+    """The inputs of a server besides the run.
 
-    `driver` and `description` are for the run directory; `label` names the run; with `fingerprint`, that of the
-    training data, nodes read their shards themselves. `audience` are the callbacks in the driver;
-    `heartbeat` says when who is silent counts as frozen.
+    Args:
+        blocks: The clients' training data.
+        groups: The worker groups.
+        group_of: The worker group of each client, int64 [clients].
+        driver: The user's process, for the run directory.
+        description: A description of the run, for the run directory.
+        label: The name of the run on the cluster.
+        fingerprint: The checksum of the training data; if set, nodes read their shards themselves.
+        audience: The event kinds that the callbacks in the driver receive.
+        heartbeat: The bounds after which a silent actor counts as frozen.
     """
 
     blocks: Blocks
@@ -49,9 +56,30 @@ class Setting:
 
 
 class ParameterServer:
-    """Runs one experiment to its end; the other methods may be called meanwhile.
+    """The parameter server of a run as a Ray actor: Fed-RAA's Progress Server (Algorithm 1) or another method's server.
 
-    Without a `directory` it works in one of its own, which `take` fills and `changes` reads.
+    The actor contains no algorithm. It hosts a RunSession (fedraa/engine/session.py), which builds the server of the
+    run's method and drives it with the event loop.
+
+    Responsibilities:
+      - It holds the fragmented model: in this process (LocalStore) or, if the experiment sets `server_shards`, on shard
+        actors (ShardedStore).
+      - It asks the scheduler for the fragment of a client's next task and sends the task to a worker.
+      - It mixes a client's update into the fragment, with a weight that depends on the update's staleness.
+      - It writes checkpoints, the event log and the evaluations to the run directory, and resumes from a checkpoint.
+      - It ends the run at its limit or on request, and stops all workers.
+
+    The first three are the work of AsyncServer (fedraa/server/async_server.py), which applies updates one at a time.
+    The alternatives are the synchronous servers. A method whose schedule is Rounds or ScheduledRounds
+    (fedraa/server/schedule.py) gets a RoundServer (fedraa/server/round_server.py), which waits for the updates of a
+    cohort and then takes one step. Nothing else in this actor changes.
+
+    `execute` runs the experiment to its end. The other methods may be called meanwhile.
+
+    Args:
+        spec: The run.
+        directory: The run directory; None for a temporary one, which `take` fills and `changes` reads.
+        setting: The workers, the data and the driver.
     """
 
     def __init__(self, spec: RunSpec, directory: Path | None, setting: Setting) -> None:
@@ -66,9 +94,9 @@ class ParameterServer:
         self._stop = threading.Event()
 
     def execute(self, resume: bool) -> bool:
-        """Begin the run, or go on with it; whether it came to its end. Leaves no worker behind.
+        """Begin or resume the run and return True if it reached its end. Stops all workers at the end.
 
-        Also False, with a checkpoint, after `fail`.
+        After `fail` it writes a checkpoint and returns False.
         """
         spec, experiment, setting = self._spec, self._spec.experiment, self._setting
         heartbeat = setting.heartbeat
@@ -105,15 +133,15 @@ class ParameterServer:
                 store.close()
 
     def look(self) -> tuple[Progress | None, int]:
-        """How far the run is, None before its first step, and how many workers have started."""
+        """Return the progress, None before the first step, and the number of started workers."""
         return self._relay.latest, 0 if self._executor is None else self._executor.busy()[1]
 
     def listen(self, asking: str | None, timeout: float) -> tuple[list[Event], Progress | None, int]:
-        """The events for the driver's callbacks, as Relay.listen gives them, and what `look` says."""
+        """Return the events for the driver's callbacks (Relay.listen) and the answer of `look`."""
         return self._relay.listen(asking, timeout), *self.look()
 
     def fail(self) -> None:
-        """One of the driver's callbacks has failed: the run is to stop, with a checkpoint."""
+        """Stop the run with a checkpoint, because a callback of the driver has failed."""
         self._stop.set()
         self._relay.fail()
 
@@ -121,17 +149,17 @@ class ParameterServer:
         self._stop.set()
 
     def saving(self) -> bool:
-        """Whether a checkpoint is being written."""
+        """Return True while a checkpoint is being written."""
         return any((self._directory / CHECKPOINTS).glob("*" + PARTIAL))
 
     def take(self, files: Mapping[str, bytes]) -> None:
-        """The run directory as the user has it."""
+        """Write the user's copy of the run directory to this node."""
         write_all(self._directory, files)
 
     def changes(self, seen: Mapping[str, Stamp]) -> Changes:
-        """What is new in the run directory."""
+        """Return the changes of the run directory since `seen`."""
         return changes(self._directory, seen)
 
     def close(self) -> None:
-        """Leaves no file behind."""
+        """Remove the temporary files of this actor."""
         self._own.close()

@@ -1,4 +1,4 @@
-"""Between a run on Ray and the callbacks in the user's process: events queue at the server until the user asks."""
+"""Relay of events from a run on Ray to the callbacks in the user's process, which fetches them from a queue."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -8,23 +8,24 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.callbacks.events import Event, Progress
 from fedraa.errors import CallbackRaised
 
-FULL = 10_000  # events in the queue; a run that is so far ahead of its callbacks waits
+# Maximum number of queued events. A run that is further ahead of its callbacks waits.
+FULL = 10_000
 
 
 @dataclass(frozen=True)
 class Audience:
-    """The kinds of events that the callbacks in the user's process hear, and those whose answers the run waits for."""
+    """The event kinds that the callbacks in the user's process receive, and the kinds that the run waits for."""
 
     hears: frozenset[str]
     waits: frozenset[str]
 
 
 class Relay:
-    """Tells the server's own callbacks, and queues events for the user's.
+    """A relay that calls the server's callbacks at once and queues events for the user's callbacks.
 
-    The run calls `tell`, in which it waits for an answer where there has to be one. The user's process calls `listen`
-    from another thread, again and again: each call answers the last event of the batch before, and takes all that has
-    gathered since.
+    The run calls `tell`, which waits for an answer if the event requires one. The user's process calls `listen`
+    regularly from another thread. Each call answers the last event of the previous batch and returns the events since
+    then.
     """
 
     def __init__(self, own: CallbackList, audience: Audience) -> None:
@@ -33,9 +34,11 @@ class Relay:
         self._own, self._audience = own, audience
         self._changed = Condition()
         self._queue: deque[Event] = deque()
-        self._put = self._taken = self._answered = 0  # events, counted from the first
+        # Numbers of events since the start.
+        self._put = self._taken = self._answered = 0
         self._asking: str | None = None
-        self._urgent = False  # the run waits for the queue to be taken
+        # True while the run waits for the user's process to take the queue.
+        self._urgent = False
         self._over = self._failed = False
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
@@ -59,7 +62,7 @@ class Relay:
         self._own.progress(progress)
 
     def listen(self, asking: str | None, timeout: float) -> list[Event]:
-        """What has gathered, as soon as the run waits or is over, or after `timeout` seconds."""
+        """Return the queued events when the run waits or is over, at the latest after `timeout` seconds."""
         with self._changed:
             self._answered, self._asking = self._taken, asking
             self._changed.notify_all()
@@ -71,19 +74,19 @@ class Relay:
             return events
 
     def fail(self) -> None:
-        """A callback of the user's has failed: nobody will answer any more."""
+        """Release the run, because a callback of the user has failed and no answer will come."""
         with self._changed:
             self._failed = True
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Nothing more will come."""
+        """Let `listen` return at once, because no more events will come."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
     def _until_it_has(self, answered: int) -> None:
-        """Wait until the queue was taken, and so many events answered."""
+        """Wait until the queue has been taken and the first `answered` events have been answered."""
         self._urgent = True
         self._changed.notify_all()
         self._changed.wait_for(lambda: self._failed or (not self._queue and self._answered >= answered))

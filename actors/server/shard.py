@@ -1,4 +1,7 @@
-"""A shard of the server as an actor, and how a worker deals with it. Without torch it is small and starts soon."""
+"""A server shard as an actor, and the workers' access to it.
+
+The module does not import torch, so that a shard is small and starts fast.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,33 +20,34 @@ NO_BUFFER: Vector = np.empty(0, np.float32)
 
 
 class ShardActor(Shard):
-    """A shard in a process of its own. It answers in the order in which the server asks.
+    """A shard in a separate process. It answers in the order of the server's calls.
 
-    A cut comes as a list of one object that this actor owns: its bytes, few or many, go only to who reads that.
+    A cut is returned as a list with one reference to an object of this actor, so that its bytes travel only to the
+    process that reads it.
     """
 
     def publish(self, fragment: int) -> list[ray.ObjectRef[Any]]:
         return [ray.put(self.cut(fragment))]
 
     def hold(self, piece: Vector) -> list[ray.ObjectRef[Any]]:
-        """A piece of a cut from before."""
+        """Store a piece of a cut from a checkpoint and return its reference."""
         return [ray.put(piece)]
 
     def pulled(self) -> None:
-        """A worker has fetched a piece."""
+        """Count a fetch by a worker."""
         self.pulls += 1
 
     def values(self) -> Vector:
         return self.params
 
     def tally(self) -> tuple[str, int, int]:
-        """Its node, and how often it was pulled from and pushed to."""
+        """Return the node and the numbers of pulls and pushes."""
         return str(ray.get_runtime_context().get_node_id()), self.pulls, self.pushes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CutOnShards(RemoteBuffer):
-    """The buffer of a fragment as its shards have cut it: the Route to them, and each one's cut."""
+    """The buffer of a fragment on the shards: the Route to them and the cut of each one."""
 
     fragment: int
     route: ray.ObjectRef[Any]
@@ -51,26 +55,26 @@ class CutOnShards(RemoteBuffer):
 
     @property
     def refs(self) -> tuple[ray.ObjectRef[Any], ...]:
-        """All that a worker needs to get it."""
+        """Return all references that a worker needs to fetch the buffer."""
         return self.route, *self.cuts
 
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """How a worker gets at a fragment: the shards that have pieces of it, and the pieces' places in its buffer."""
+    """A worker's access to a fragment: the shards that hold its pieces, and the positions of the pieces."""
 
     shards: tuple[Any, ...]
     places: tuple[Index, ...]
 
     def pull(self, cuts: Sequence[list[ray.ObjectRef[Any]]]) -> Vector:
-        """The buffer [k], from each shard's cut."""
+        """Return the buffer [k], assembled from the cut of each shard."""
         pieces = ray.get([piece for [piece] in cuts])
         for shard in self.shards:
             shard.pulled.remote()
         return assemble_pieces(self.places, pieces)
 
     def push(self, update: Update, cuts: Sequence[list[ray.ObjectRef[Any]]]) -> Update:
-        """Gives the shards their pieces of the update's buffer; the update, with their receipt instead."""
+        """Send the shards their pieces of the trained buffer; return the update with their receipt in its place."""
         push, new = uuid4().hex, update.params
         if wrong := wrong_kind(new, (sum(map(len, self.places)),)):
             receipt = Receipt(push, wrong, 0, 0.0)

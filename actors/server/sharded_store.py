@@ -1,8 +1,7 @@
-"""Shards of the server: actors that hold its parameters, cut fragments for workers and mix in what these push.
+"""Server shards: actors that hold the parameters, cut fragments for workers and mix in the updates.
 
-What is decided, and by which weight an update counts, stays with the server. It tells shards what to do and hears from
-workers what shards say of an update, but no parameters pass through it: workers fetch them from the shards' object
-stores and send theirs to the shards.
+The server makes the decisions and computes the weight of each update, but no parameters pass through it. Workers fetch
+parameters from the shards' object stores and push trained ones to the shards. A receipt of the push goes to the server.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,14 +25,24 @@ from fedraa.server.stores.local import shared_again
 from fedraa.server.stores.sharded import Split, assemble_pieces
 from fedraa.submodels.assignment import Assignment, Submodel
 
-UNSETTLED = 64  # mixes that the server runs ahead of the shards
-GLANCE = 1.0  # seconds between two looks at who has frozen
+# Maximum number of mixes by which the server may be ahead of the shards.
+UNSETTLED = 64
+# Seconds between two checks for frozen shards.
+GLANCE = 1.0
 
 
 class ShardedStore:
-    """A Store whose parameters [d] are on shards, one after another on different nodes as long as there are some.
+    """A Store whose parameters [d] are on shards, on different nodes as far as possible.
 
-    An update's norm is measured with `norms`. Raises ShardDied as soon as it notices.
+    Raises ShardDied when a shard has died or is frozen.
+
+    Args:
+        params: The model [d].
+        fragments: The fragments of the model.
+        rule: The rule by which updates are applied.
+        shards: The number of shards.
+        norms: True if the norms of updates are measured.
+        heartbeat: The bounds of liveness probes.
     """
 
     def __init__(
@@ -103,7 +112,7 @@ class ShardedStore:
             self._unsettled.append(self._shards[piece.shard].forget.remote(task.id))
 
     def leave(self, client: int) -> None:
-        """Rules that shards can do wait for nobody."""
+        """Do nothing: the rules that shards support wait for no client."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         buffers = {task.id: _cut_of(task) for task in tasks}
@@ -124,11 +133,11 @@ class ShardedStore:
         return MeanOnShards(self)
 
     def follow(self, share: float) -> None:
-        """Every shard's mean follows its parameters."""
+        """Move the mean on every shard towards its parameters."""
         self._unsettled += [shard.follow.remote(share) for shard in self._shards]
 
     def mean_params(self) -> Vector:
-        """The shards' means as one [d]."""
+        """Return the mean [d] of all shards."""
         return self._gathered("mean")
 
     def restore_mean(self, mean: Vector) -> None:
@@ -150,11 +159,11 @@ class ShardedStore:
         return [{"node": node, "pulls": pulls, "pushes": pushes} for node, pulls, pushes in tallies]
 
     def check(self) -> None:
-        """ShardDied if one has."""
+        """Raise ShardDied if a shard has died."""
         self.report()
 
     def watch(self) -> None:
-        """ShardDied if one gives no sign of life."""
+        """Raise ShardDied if a shard gives no sign of life."""
         for number, pulse in enumerate(self._pulses):
             if (silence := pulse.silence()) is not None:
                 raise ShardDied("server_shards", f"shard {number} froze: no sign of life for {silence:.3g} s")
@@ -166,7 +175,7 @@ class ShardedStore:
         self._pulses.clear()
 
     def _gathered(self, what: str) -> Vector:
-        """What shards answer, each for its own coordinates, as one [d]."""
+        """Call a method of every shard and return the results, each for the shard's coordinates, as one [d]."""
         self._settle()
         params = self._rest.copy()
         answers = self._get([getattr(shard, what).remote() for shard in self._shards])
@@ -175,7 +184,7 @@ class ShardedStore:
         return params
 
     def _held(self, task: Task) -> CutOnShards:
-        """The buffer of a task from a checkpoint, its pieces where the fragment's are."""
+        """Store the pieces of a checkpointed task's buffer on the shards of its fragment and return the buffer."""
         pieces = self._split.pieces[task.fragment]
         held = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
         return self._cut(task.fragment, held)
@@ -185,12 +194,12 @@ class ShardedStore:
         return CutOnShards(size, fragment, self._routes[fragment], tuple(cuts))
 
     def _settle(self) -> None:
-        """Waits for the shards to have done what they were told to; raises what went wrong there."""
+        """Wait until the shards have done their outstanding work, and raise their errors."""
         self._get(self._unsettled)
         self._unsettled.clear()
 
     def _get(self, refs: list[ray.ObjectRef[Any]]) -> list[Any]:
-        """What shards answer, however long that takes, as long as they live."""
+        """Return the shards' answers. The wait has no limit while all shards live."""
         try:
             while True:
                 with suppress(GetTimeoutError):
@@ -202,7 +211,7 @@ class ShardedStore:
 
 @dataclass(frozen=True)
 class MeanOnShards:
-    """A Mean of which each shard keeps its own coordinates'."""
+    """A mean of the parameters that each shard keeps for its coordinates."""
 
     store: ShardedStore
 

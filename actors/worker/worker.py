@@ -1,4 +1,4 @@
-"""The worker actor: a Trainer in a process of its own."""
+"""The worker actor: a Trainer in a separate process."""
 
 from typing import Any
 
@@ -17,9 +17,22 @@ from fedraa.messages import Evaluation, Task, Update, Vector
 
 
 class Worker:
-    """Trains what it is sent; any worker can train any client's task. `number` is its place among the workers.
+    """An actor that trains tasks and evaluates models. Any worker can train the task of any client.
 
-    Arrays in arguments are views of the object store: nothing is copied on the way in.
+    A worker imposes no delay: it trains as fast as the machine allows and returns the update at once. The compute and
+    bandwidth delays of the simulated devices are imposed elsewhere:
+      - CostModel.cost in fedraa/devices/costs.py gives the time of a task, from the device's compute speed and from the
+        latency and bandwidth of its downlink and uplink.
+      - Loop in fedraa/engine/loop.py holds the update until that time has passed on the run's clock. On the virtual
+        clock nothing sleeps, and updates are applied in the order of their end times.
+
+    Arrays in arguments are views of the object store and are not copied.
+
+    Args:
+        number: The index of the worker.
+        worker_spec: The factory of its trainer and evaluator.
+        threads: The threads of torch.
+        device: The name of its device, or `auto`.
     """
 
     def __init__(self, number: int, worker_spec: WorkerSpec, threads: int, device: str) -> None:
@@ -31,18 +44,20 @@ class Worker:
         self._evaluator: Evaluator | None = None
 
     def started(self) -> str:
-        """The id of the node that it is on; answers as soon as the worker is there."""
+        """Return the id of the worker's node. An answer means that the worker has started."""
         return str(ray.get_runtime_context().get_node_id())
 
     def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:
-        """Trains tasks one after another, or as many at a time as a stack holds; `shared_args` are what they share.
+        """Train tasks one after another, or stacks of them, and return their updates.
 
-        What is on shards of the server is fetched there, and the answer taken there. Raises what the training raises.
+        A task refers to `shared_args`, the arguments that several tasks of the call share. Buffers on server shards are
+        fetched from and pushed to the shards directly. Raises the errors of the training.
         """
         try:
             with staying():
                 return self._train_all(jobs, shared_args)
-        except Exception:  # whatever a client's own code does
+        # The client's code may raise any exception.
+        except Exception:
             self._trainer.reset()
             raise
 
@@ -56,7 +71,14 @@ class Worker:
         return updates
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
-        """Train one task on its client's shard."""
+        """Train one task on its client's shard.
+
+        Args:
+            task: The task.
+            x: The inputs of the shard.
+            y: The labels of the shard.
+            read_epoch: A function that reads the samples of a later epoch; None if all epochs have the same.
+        """
         return self._trainer.train(task, x, y, read_epoch)
 
     def evaluate(self, params: Vector, data: Federated) -> Evaluation:

@@ -1,4 +1,4 @@
-"""The floor: the same local work in bare PyTorch loops, one process per core, no framework around them."""
+"""The floor of throughput: the same local work in bare PyTorch loops, with one process per core and no framework."""
 
 import multiprocessing
 import time
@@ -26,7 +26,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Settings:
-    """Plain minibatch SGD."""
+    """The settings of plain minibatch SGD."""
 
     epochs: int
     batch: int
@@ -36,7 +36,14 @@ class Settings:
 
 
 class BareProcesses:
-    """Processes that each hold the shards of every so many-th client, and nothing else."""
+    """Processes that hold the shards of the clients, distributed evenly, and train them.
+
+    Args:
+        widths: The widths of the model's layers.
+        shards: The data of each client.
+        settings: The settings of SGD.
+        processes: The number of processes.
+    """
 
     def __init__(self, widths: Sequence[int], shards: Shards, settings: Settings, *, processes: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -48,15 +55,16 @@ class BareProcesses:
             arguments = (theirs, tuple(widths), shards[number::processes], settings)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
-            theirs.close()  # so that a process that dies is an EOFError here, not silence
+            # With this end closed, a dead process raises EOFError here instead of blocking.
+            theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
 
     def round(self) -> Spent:
-        """One round of FedAvg: all that any system has to do.
+        """Run one round of FedAvg with the minimum work of any system.
 
-        Every process trains its clients one after another from the global weights and adds up theirs; the parent
-        averages.
+        Every process trains its clients one after another from the global weights and adds up their results. The parent
+        process averages.
         """
         started, used = time.perf_counter(), time.process_time()
         state = {name: tensor.numpy() for name, tensor in self._model.state_dict().items()}
@@ -68,7 +76,7 @@ class BareProcesses:
         return Spent(time.perf_counter() - started, time.process_time() - used + sum(cpu))
 
     def tasks(self, tasks: Sequence[tuple[int, int]]) -> Spent:
-        """Trains (client, hidden units) one after another, each process its own clients' tasks."""
+        """Train tasks (client, hidden units) one after another, each in the process of its client."""
         started = time.perf_counter()
         processes = len(self._pipes)
         for number, pipe in enumerate(self._pipes):
@@ -83,7 +91,7 @@ class BareProcesses:
 
 
 def mlp(widths: Sequence[int]) -> nn.Sequential:
-    """Linear layers of the given widths, input to output, with ReLU between them."""
+    """Return linear layers of the given widths, input to output, with ReLU between them."""
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -91,7 +99,7 @@ def mlp(widths: Sequence[int]) -> nn.Sequential:
 
 
 def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Settings) -> None:
-    """As anyone would write it."""
+    """Train a model with a plain PyTorch loop."""
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum)
     for _ in range(settings.epochs):
         order = torch.randperm(len(y), device=y.device)

@@ -1,9 +1,9 @@
-"""The board on many runs and long logs: how soon its page is there, and how soon it shows what is written.
+"""The board with many runs and long logs: the time until its page is ready, and until it shows a new line.
 
     python -m benchmarks board
 
-Logs are made up, in the form of a small run's, so that a million events take seconds. The board is a process of its
-own, as `fedraa board` starts it, and is asked as its page asks.
+The logs are synthetic, in the form of a small run's, so that a million events take seconds. The board runs in a
+separate process, as `fedraa board` starts it. The measurements send the requests of its page.
 """
 
 import json
@@ -24,19 +24,26 @@ from fedraa.cli.display import say
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS
 
 RUNS, EVENTS_EACH = 100, 10_000
-CLIENTS, FRAGMENTS, EVERY = 20, 5, 50  # an evaluation every so many commits
-WAIT = 0.02  # seconds between two questions
+# Number of commits per evaluation.
+CLIENTS, FRAGMENTS, EVERY = 20, 5, 50
+# Seconds between two requests.
+WAIT = 0.02
 
 
 def main(runs: int = RUNS, events: int = EVENTS_EACH) -> None:
-    """Make so many runs with so many events each, and print what the board takes, in seconds but where it says so."""
+    """Write synthetic runs and print the board's times in seconds, and other values with their units.
+
+    Args:
+        runs: The number of runs.
+        events: The events of each run.
+    """
     with TemporaryDirectory() as folder:
         for name, value in measure(Path(folder), runs, events).items():
             say(f"{name:<50}{value:.3g}")
 
 
 def measure(folder: Path, runs: int, events: int) -> dict[str, float]:
-    """Seconds, and megabytes of memory."""
+    """Return the measured seconds, and megabytes of memory."""
     model = folder / "model"
     few: dict[str, Any] = {"clients": CLIENTS, "fragments": FRAGMENTS, "hidden": (16,), "updates": 3}
     run(method="fed-raa", engine="local", quiet=True, out=model, **few)
@@ -64,7 +71,7 @@ def measure(folder: Path, runs: int, events: int) -> dict[str, float]:
 
 
 def write(directory: Path, config: str, events: int, seed: int) -> None:
-    """A run that was interrupted after so many events."""
+    """Write an interrupted run with `events` events."""
     directory.mkdir(parents=True)
     (directory / CONFIG).write_text(config)
     rows = ["step,t,wall,accuracy,loss,client_mean,client_std,client_worst"]
@@ -77,7 +84,7 @@ def write(directory: Path, config: str, events: int, seed: int) -> None:
 
 
 def made(seed: int) -> Iterator[dict[str, Any]]:
-    """Clients that are always busy: a dispatch and a commit in turn, an evaluation now and then."""
+    """Yield the events of clients that are always busy: dispatches and commits in turn, and evaluations."""
     feasible, counts = list(range(FRAGMENTS)), [0] * FRAGMENTS
     for task in count():
         t = 2e-3 * task
@@ -95,7 +102,7 @@ def made(seed: int) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address of the board, which is a process of its own."""
+    """Start a board in a separate process and yield its address."""
     board = subprocess.Popen([sys.executable, "-m", "fedraa", "board", str(folder)], stdout=subprocess.PIPE, text=True)
     assert board.stdout is not None
     try:
@@ -106,7 +113,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def until(address: str, enough: Any) -> dict[str, Any]:
-    """The first answer about all runs that is enough."""
+    """Return the first answer about all runs that satisfies `enough`."""
     while True:
         told = ask(f"{address}runs?since=0")
         if enough(told):
@@ -115,7 +122,7 @@ def until(address: str, enough: Any) -> dict[str, Any]:
 
 
 def follow(directory: Path, address: str, version: int) -> float:
-    """Seconds from a line's being written until the board tells it."""
+    """Return the seconds from writing a line until the board shows it."""
     before = (directory / EVENTS).read_text().count("\n")
     began = time.perf_counter()
     with (directory / EVENTS).open("a") as stream:

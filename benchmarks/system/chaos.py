@@ -1,10 +1,10 @@
-"""Kill, freeze, tear and spoil everything, many times over, and compare what comes out with runs that were left alone.
+"""Kill and freeze processes, tear and damage files many times, and compare the results with undisturbed runs.
 
     python -m benchmarks.system.chaos [--kinds KIND ...] [--go-on]
 
-Each kind of mishap befalls each of some methods, or each kind of process. Every run must end with the bits and the log
-of the undisturbed one, faults aside; what cannot must be refused in one sentence before anything is changed. The table
-is written row by row; with --go-on, rows that are there already are kept.
+Each kind of disturbance is applied to several methods, or to each kind of process. Every run must end with the same
+bits and the same log as the undisturbed one, except for faults. A run that cannot must be refused in one sentence
+before anything is changed. The table is written row by row. With --go-on, existing rows are kept.
 """
 
 import argparse
@@ -26,7 +26,7 @@ KINDS = {kind.name: kind for part in (chaos_files, chaos_clients, chaos_processe
 
 
 def bad(kind: Kind, table: Table, again: bool) -> list[str]:
-    """Gives all trials of a kind that are to come; what came out otherwise."""
+    """Run the missing trials of a kind and return those with a wrong result."""
     found, trials = [], {of: trial for of, trial in kind.trials.items() if again or not table.has(kind.name, of)}
     if not trials:
         return []
@@ -42,7 +42,7 @@ def bad(kind: Kind, table: Table, again: bool) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Everything that is asked for, into the table; exits with an error if anything came out otherwise."""
+    """Run the requested kinds and write the table. Exits with an error if a result is wrong."""
     parser = argparse.ArgumentParser(prog="chaos")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--go-on", action="store_true", help="keep the rows that are there")

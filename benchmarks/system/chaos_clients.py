@@ -1,8 +1,8 @@
-"""Bad clients: in every method one of them, drawn by chance, sends nonsense or raises, on a cluster.
+"""Bad clients: in every method a random client sends invalid updates or raises, on a cluster.
 
-The run must end well, the log must name just this client and its cause, and the model must be, bit for bit, that of a
-run in this process in which nothing of the client ever came: in rounds it is never drawn, and where idle devices are
-given work at once it is away from the start.
+The run must end regularly, and the log must name exactly this client and its cause. The model must equal, bit for bit,
+that of a run in this process without the client. In methods with rounds the client is then never drawn. In asynchronous
+methods it is unavailable from the start.
 """
 
 import re
@@ -36,7 +36,7 @@ CLIENTS = 6
 
 @dataclass(frozen=True)
 class Case:
-    """One bad client in one method: what it does, how the run ended, whether it was named, whose bits came out."""
+    """The result for one bad client in one method: its behaviour, the end of the run, and the checks."""
 
     method: str
     does: str
@@ -55,7 +55,7 @@ class Case:
 
 @dataclass(frozen=True)
 class AllBut(Participation):
-    """All clients but one."""
+    """A participation of all clients except one."""
 
     client: int
 
@@ -64,7 +64,7 @@ class AllBut(Participation):
 
 
 def trial(directory: Path, rng: np.random.Generator, method: str) -> Tally:
-    """A method with every kind of badness. Ray must have been started."""
+    """Run a method with every kind of bad client. Ray must have been started."""
     cases = []
     for does in CAUSES:
         folder = directory / does.replace(" ", "-")
@@ -97,7 +97,7 @@ def case(method: str, does: str, client: int, folder: Path) -> Case:
 
 
 def settings(method: str, **changes: Any) -> Experiment:
-    """About 50 commits of tiny tasks."""
+    """Return an experiment with about 50 commits of tiny tasks."""
     limit = {"updates": 16 if method == "fedbuff" else 50} if method in ASYNCHRONOUS else {"rounds": 10}
     buffer = {"buffer_size": 3} if method == "fedbuff" else {}
     common = {"hidden": (8,), "clients": CLIENTS, "local_steps": 2, "workers": 2, "quiet": True}
@@ -105,7 +105,7 @@ def settings(method: str, **changes: Any) -> Experiment:
 
 
 def never(method: str, client: int, folder: Path) -> dict[str, Any]:
-    """What keeps a client out of a run."""
+    """Return the fields that keep a client out of a run."""
     if method in ROUNDS:
         return {"participation": AllBut(client)}
     path = folder / "there.csv"
@@ -114,7 +114,7 @@ def never(method: str, client: int, folder: Path) -> dict[str, Any]:
 
 
 def bad(does: str, client: int) -> type[Worker]:
-    """A worker in whose hands this client is bad."""
+    """Return a worker class on which this client is bad."""
 
     class Bad(Worker):
         def train(self, header: Task, *rest: Any) -> Update:

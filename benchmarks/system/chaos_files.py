@@ -1,7 +1,7 @@
-"""What befalls a run directory itself: several starts at once, writes that are cut short, files that are damaged.
+"""Disturbances of a run directory: concurrent starts, interrupted writes and damaged files.
 
-Each row is one mishap and what came of it. `harmless`: the run ended with the bits and the log of the undisturbed one;
-`noticed`: one sentence, before anything was trained or changed. Anything else is a failure.
+Each row is one disturbance and its outcome. `harmless`: the run ended with the bits and the log of the undisturbed one.
+`noticed`: it was refused in one sentence before anything was trained or changed. Any other outcome is a failure.
 """
 
 import errno
@@ -29,14 +29,15 @@ from fedraa.rundir.profile import PROFILE
 
 REFUSED = "fedraa: out: same is in use; choose a directory that is new or empty"
 HARMLESS, NOTICED = "harmless", "noticed"
-TOGETHER = 4  # processes that begin at once
+# Number of processes that start at the same time.
+TOGETHER = 4
 METHODS: dict[str, dict[str, Any]] = {"fed-raa": {"updates": 25}, "fedavg": {"rounds": 5}}
 Damage = Callable[[bytes, np.random.Generator], bytes]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One mishap: what happened to what, what came of it, and of how many tasks, if the run came to its end."""
+    """A disturbance: its kind, target and outcome, and the lost and doubled tasks of a run that ended."""
 
     kind: str
     what: str
@@ -47,7 +48,7 @@ class Row:
 
 
 def experiment(method: str, out: Path) -> Experiment:
-    """Some 25 commits of tiny tasks in this process, with a checkpoint now and then."""
+    """Return an experiment in this process with about 25 commits of tiny tasks and several checkpoints."""
     return Experiment(
         method=method,
         out=out,
@@ -63,7 +64,7 @@ def experiment(method: str, out: Path) -> Experiment:
 
 
 def killed(method: str, out: Path, commit: int = 18) -> Path:
-    """A run that has died there."""
+    """Return the directory of a run that was killed at a commit."""
     try:
         run(experiment(method, out), callbacks=[KillAt(commit)])
     except Killed:
@@ -72,13 +73,13 @@ def killed(method: str, out: Path, commit: int = 18) -> Path:
 
 
 def essence(directory: Path) -> tuple[list[dict[str, object]], object]:
-    """A run's log less its real times, and its model."""
+    """Return a run's log without real times, and its model."""
     lines = [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
     evals = History(directory).evals.drop(columns="wall").to_csv()
     return [*lines, {"evals": evals}], lines[-1]["model_sha256"]
 
 
-# Damages to files of lines.
+# These damages apply to files of lines.
 
 
 def _lines(change: Callable[[list[bytes], int, np.random.Generator], None]) -> Damage:
@@ -96,7 +97,7 @@ def _swap(lines: list[bytes], at: int, rng: np.random.Generator) -> None:
 
 
 def _change(of: bytes, to: bytes) -> Damage:
-    """One byte that is among `of` becomes another, one of `to`."""
+    """Return a damage that replaces one byte of `of` by a different byte of `to`."""
 
     def damage(content: bytes, rng: np.random.Generator) -> bytes:
         places = [place for place, byte in enumerate(content) if byte in of]
@@ -140,7 +141,7 @@ OF_ALL: dict[str, Damage] = {
 
 
 def damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
-    """Each kind of damage to each file of a run."""
+    """Yield each kind of damage to each file of a run."""
     files = [directory / name for name in (CONFIG, EVENTS, EVALS, MODEL, PROFILE, SUMMARY, SEAL)]
     for path in (*files, *sorted((directory / CHECKPOINTS).iterdir())):
         if path.exists():
@@ -149,7 +150,14 @@ def damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
 
 
 def damaged(whole: Path, scratch: Path, rng: np.random.Generator, wanted: int) -> Iterator[tuple[Path, str]]:
-    """So many copies of a run, one after another at `scratch`, each with one thing wrong; and what that is."""
+    """Yield `wanted` copies of a run in turn, each at `scratch` with one damage, and its description.
+
+    Args:
+        whole: The intact run directory.
+        scratch: The directory of the copies.
+        rng: The generator of the damages.
+        wanted: The number of copies.
+    """
     kinds, count = list(damages(whole)), 0
     while True:
         for place in rng.permutation(len(kinds)):
@@ -167,7 +175,7 @@ def damaged(whole: Path, scratch: Path, rng: np.random.Generator, wanted: int) -
 
 
 def resumed_after_damage(method: str, folder: Path, rng: np.random.Generator, wanted: int) -> Iterator[Row]:
-    """A run that was killed, each time damaged otherwise, is gone on with."""
+    """Resume a killed run with different damages and yield the outcomes."""
     expected = essence(run(experiment(method, folder / "undisturbed")).directory)
     for directory, what in damaged(killed(method, folder / "killed"), folder / "scratch", rng, wanted):
         before = {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
@@ -182,7 +190,7 @@ def resumed_after_damage(method: str, folder: Path, rng: np.random.Generator, wa
 
 
 def _well(directory: Path, expected: object) -> str:
-    """What became of a run that has been gone on with."""
+    """Return the outcome of a run that was resumed."""
     if essence(directory) != expected:
         return "other bits"
     try:
@@ -193,7 +201,7 @@ def _well(directory: Path, expected: object) -> str:
 
 
 def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, wanted: int) -> Iterator[Row]:
-    """A run that has ended, each time damaged otherwise, is checked."""
+    """Replay a finished run with different damages and yield the outcomes."""
     for directory, what in damaged(
         run(experiment(method, folder / "ended")).directory, folder / "scratch", rng, wanted
     ):
@@ -207,7 +215,7 @@ def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, w
 
 @contextmanager
 def full_disk(room: int, most: int | None = None) -> Iterator[None]:
-    """Meanwhile only `room` bytes more can be written to logs, at most `most` at a time."""
+    """Limit writes to logs to `room` more bytes, at most `most` at a time, while the context is active."""
     write, left = os.write, room
 
     def short(descriptor: int, content: bytes) -> int:
@@ -226,7 +234,7 @@ def full_disk(room: int, most: int | None = None) -> Iterator[None]:
 
 
 def short_writes(method: str, folder: Path, rng: np.random.Generator, count: int) -> Iterator[Row]:
-    """The disk fills up somewhere in a line of the log, twice; there is room again, and the run goes on."""
+    """Fill the disk twice within a line of the log, then free it, and yield whether the run recovers."""
     undisturbed = run(experiment(method, folder / "undisturbed")).directory
     expected, size = essence(undisturbed), (undisturbed / EVENTS).stat().st_size
     for number in range(count):
@@ -248,7 +256,14 @@ def short_writes(method: str, folder: Path, rng: np.random.Generator, count: int
 
 
 def simultaneous_starts(folder: Path, together: int, rounds: int, given: Sequence[str]) -> Iterator[Row]:
-    """So many processes begin the same run at once: in the directory that is `given`, or each in one of its own."""
+    """Start the same run in several processes at once and yield the outcomes.
+
+    Args:
+        folder: The folder of all runs.
+        together: The number of processes.
+        rounds: The number of repetitions.
+        given: The flags of a common directory; empty if each process chooses one.
+    """
     flags = ["--engine", "local", "--hidden", "8", "--clients", "3", "--local-steps", "1", "--updates", "3", "--quiet"]
     command = [sys.executable, "-m", "fedraa", "run", *flags, *given]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
@@ -267,7 +282,7 @@ def simultaneous_starts(folder: Path, together: int, rounds: int, given: Sequenc
 
 
 def tally(rows: Iterator[Row], each: int = 1) -> Tally:
-    """Each row stands for `each` mishaps."""
+    """Return the tally of rows of which each stands for `each` disturbances."""
     found = list(rows)
     for row in (bad := [row for row in found if row.outcome not in (HARMLESS, NOTICED)]):
         say(row)

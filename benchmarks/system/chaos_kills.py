@@ -1,8 +1,8 @@
-"""Processes that are killed and frozen, and files that are torn, in runs of many methods.
+"""Killed and frozen processes, and torn files, in runs of many methods.
 
-Workers die and freeze at chosen tasks (SIGKILL and SIGSTOP by their own hand) and die at random moments; the server
-actor is killed at random moments; so is the driver, its last checkpoint or log torn, and the run resumed. Each run must
-end with the bits and the log of the undisturbed one, faults aside.
+Workers kill or freeze themselves at chosen tasks (SIGKILL and SIGSTOP), and die at random moments. The server actor is
+killed at random moments. The driver is killed too, its last checkpoint or log is torn, and the run is resumed. Each run
+must end with the bits and the log of the undisturbed one, except for faults.
 """
 
 import os
@@ -40,14 +40,17 @@ from fedraa.rundir.history import History
 ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff", "fed-raa-random")
 ROUNDS = ("fed-raa-sync", "fedavg", "scaffold", "ram-fed", "heterofl", "prunefl")
 CHOSEN = ASYNCHRONOUS + ROUNDS
-FREEZE = 10.0  # seconds after which a worker counts as frozen
-PAUSE = 2.0  # seconds on average between two shots
-DEATHS, FREEZES = 18, 2  # at chosen tasks of one run
+# Seconds after which a worker counts as frozen.
+FREEZE = 10.0
+# Mean seconds between two kills.
+PAUSE = 2.0
+# Deaths and freezes at chosen tasks of one run.
+DEATHS, FREEZES = 18, 2
 WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
 
 
 def experiment(method: str, out: Path, engine: str) -> Experiment:
-    """About 120 commits of tiny tasks, and ten checkpoints."""
+    """Return an experiment with about 120 commits of tiny tasks and ten checkpoints."""
     update = methods()[method].update
     steps = 20 if method in ROUNDS else 120 // (update.size if isinstance(update, Buffer) else 1)
     limit = {"rounds": steps} if method in ROUNDS else {"updates": steps}
@@ -65,7 +68,10 @@ def experiment(method: str, out: Path, engine: str) -> Experiment:
 
 
 def doomed(deaths: frozenset[int], freezes: frozenset[int], marks: Path) -> type[Worker]:
-    """A worker that dies or freezes when it is given one of these tasks, whoever it is, once per task."""
+    """Return a worker class that dies or freezes at these tasks, once per task.
+
+    The marks are shared between workers.
+    """
 
     class Doomed(Worker):
         def train(self, header: Task, *rest: Any) -> Update:
@@ -79,7 +85,15 @@ def doomed(deaths: frozenset[int], freezes: frozenset[int], marks: Path) -> type
 
 
 def at_chosen_tasks(method: str, directory: Path, deaths: int, freezes: int, rng: np.random.Generator) -> Path:
-    """One run on the cluster in which workers die and freeze at tasks drawn apart from each other."""
+    """Run on the cluster with workers that die and freeze at random tasks, which are some tasks apart.
+
+    Args:
+        method: The name of the method.
+        directory: The run directory.
+        deaths: The number of deaths.
+        freezes: The number of freezes.
+        rng: The generator of the tasks.
+    """
     count = deaths + freezes
     tasks = rng.permutation(1 + 5 * np.arange(count) + rng.integers(0, 3, count)).tolist()
     marks = directory.with_suffix(".marks")
@@ -100,11 +114,19 @@ def at_chosen_tasks(method: str, directory: Path, deaths: int, freezes: int, rng
 
 
 def at_random_moments(method: str, directory: Path, prefix: str, shots: int, rng: np.random.Generator) -> list[Path]:
-    """Runs on the cluster, until so many processes whose titles begin with `prefix` have been shot."""
+    """Run on the cluster until `shots` processes with a title that begins with `prefix` have been killed.
+
+    Args:
+        method: The name of the method.
+        directory: The start of the run directories' names.
+        prefix: The start of the titles.
+        shots: The number of kills.
+        rng: The generator of the moments.
+    """
     runs: list[Path] = []
     while shots > 0:
         trial = directory.with_name(f"{directory.name}-{len(runs)}")
-        # All workers may be shot too often: then it is gone on with when the shooting is over.
+        # A run fails if its workers die too often. It is resumed after the last kill.
         with shooting(prefix, shots, rng) as hits, suppress(RunFailed):
             run(experiment(method, trial, "ray"))
         if not (trial / SUMMARY).exists():
@@ -116,7 +138,7 @@ def at_random_moments(method: str, directory: Path, prefix: str, shots: int, rng
 
 @contextmanager
 def shooting(prefix: str, shots: int, rng: np.random.Generator) -> Iterator[list[int]]:
-    """Meanwhile, processes below this one whose titles begin so are killed at random moments."""
+    """Kill processes below this one with such titles at random moments while the context is active."""
     over = threading.Event()
     hits: list[int] = []
 
@@ -136,7 +158,7 @@ def shooting(prefix: str, shots: int, rng: np.random.Generator) -> Iterator[list
 
 
 def drive(trial: Experiment, again: bool) -> None:
-    """A whole run, for a process of its own."""
+    """Execute a run in a separate process."""
     assert trial.out is not None
     if again:
         resume(trial.out)
@@ -147,9 +169,17 @@ def drive(trial: Experiment, again: bool) -> None:
 def with_the_driver_shot(
     method: str, directory: Path, size: int, shots: int, tears: int, rng: np.random.Generator
 ) -> tuple[int, int]:
-    """A run in processes that are killed one after another somewhere in its log of `size` bytes, files being torn.
+    """Execute a run in processes that are killed at random positions of its log, and tear files between them.
 
-    Returns how many were killed, and how many files torn.
+    Args:
+        method: The name of the method.
+        directory: The run directory.
+        size: The bytes of the undisturbed log.
+        shots: The maximum number of kills.
+        tears: The maximum number of torn files.
+        rng: The generator of the positions.
+
+    Returns the number of kills and of torn files.
     """
     trial, context = experiment(method, directory, "local"), get_context("forkserver")
     stretch = size // shots
@@ -176,7 +206,10 @@ def log_size(directory: Path) -> int:
 
 
 def tear(directory: Path, rng: np.random.Generator) -> bool:
-    """Cuts the newest checkpoint, or the log down to no less than the checkpoint before needs; whether it could."""
+    """Truncate the newest checkpoint, or the log, and return True if it was possible.
+
+    The log keeps the events that the checkpoint before the newest one needs.
+    """
     checkpoints = newest_first(directory / CHECKPOINTS)
     if len(checkpoints) < 2:
         return False
@@ -189,7 +222,7 @@ def tear(directory: Path, rng: np.random.Generator) -> bool:
 
 
 def judged(count: int, runs: Iterable[Path], undisturbed: Path) -> Tally:
-    """Of `count` mishaps, spread over these runs: none is right unless all runs are."""
+    """Return the tally of `count` disturbances in these runs. No disturbance counts as right unless all runs are."""
     lost = doubled = 0
     well = True
     for directory in runs:
@@ -201,7 +234,7 @@ def judged(count: int, runs: Iterable[Path], undisturbed: Path) -> Tally:
 
 
 def essence(lines: list[dict[str, object]]) -> list[dict[str, object]]:
-    """A log less its faults and real times."""
+    """Return a log without faults and real times."""
     return [
         {key: value for key, value in line.items() if key not in ("seq", "wall")}
         for line in lines
@@ -210,7 +243,7 @@ def essence(lines: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def left_alone(method: str, folder: Path) -> Path:
-    """The undisturbed run."""
+    """Execute the undisturbed run and return its directory."""
     return run(experiment(method, folder / "undisturbed", "local")).directory
 
 
@@ -246,7 +279,7 @@ def driver_kills(
 
 @contextmanager
 def on_ray() -> Iterator[None]:
-    """A cluster that the runs share."""
+    """Start a cluster that the runs share."""
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     try:
         yield

@@ -1,9 +1,9 @@
-"""Processes that freeze, each kind of them, and Ray's own that die.
+"""Frozen processes of each kind, and deaths of Ray's own processes.
 
-Frozen (SIGSTOP) at random moments, from a process's first one on: the server, a shard of it, a worker, a worker in its
-first task, and the host that has read a node's data; with short bounds, so that each takes seconds. Ray's own are
-killed in a cluster of the run's own, which may be started again. Each run must end with the bits and the log of the
-undisturbed one, faults aside.
+The server, a server shard, a worker, a worker in its first task, and a data host are frozen (SIGSTOP) at random
+moments, beginning with the process's first one. Short bounds keep each case to seconds. Ray's own processes are killed
+in a private cluster, which the run may replace. Each run must end with the bits and the log of the undisturbed one,
+except for faults.
 """
 
 import os
@@ -41,22 +41,31 @@ FROZEN: dict[str, dict[str, Any]] = {
     "DataHost": {"data_on_nodes": True},
 }
 KILLED = {"GCS": "/gcs/gcs_server", "raylet": "/raylet/raylet"}
-EACH = 5  # of one kind of process
+# Disturbances of each kind of process.
+EACH = 5
 SHORT, START_SECONDS = Heartbeat(every=0.5, bound=3.0), 10.0
-GLANCE = 0.01  # seconds between two looks at how far a run is
+# Seconds between two checks of a run's progress.
+GLANCE = 0.01
 
 
 def experiment(out: Path, engine: str, **changes: Any) -> Experiment:
-    """600 commits of tiny tasks, with a checkpoint now and then."""
+    """Return an experiment with 600 commits of tiny tasks and several checkpoints."""
     common = {"hidden": (8,), "clients": 4, "local_epochs": 1, "updates": 600, "checkpoint_every": 50, "quiet": True}
     workers = 1 if engine == "ray" else None
     return Experiment(engine=engine, out=out, workers=workers, **common | changes)
 
 
 class Aim:
-    """Sends processes below `root` whose titles hold `name` a signal, one after another, spread over a run's log.
+    """A sender of signals to processes below `root` whose titles contain `name`, spread over a run's log.
 
-    `hits` are the processes, `seconds` how long each was there afterwards.
+    `hits` are the processes. `seconds` are the times until each of them was gone.
+
+    Args:
+        root: The id of the parent process.
+        name: A part of the titles.
+        what: The signal.
+        stretch: The maximum number of log bytes between two signals.
+        rng: The generator of the distances.
     """
 
     def __init__(self, root: int, name: str, what: signal.Signals, stretch: int, rng: np.random.Generator) -> None:
@@ -68,7 +77,7 @@ class Aim:
 
     @contextmanager
     def at(self, directory: Path, shots: int) -> Iterator[None]:
-        """Meanwhile, at a run in this directory, until there are so many hits in all."""
+        """Send signals during a run in this directory, until `shots` processes in total were hit."""
         self._over.clear()
         shooter = threading.Thread(target=self._shoot, args=(directory, shots))
         shooter.start()
@@ -79,7 +88,8 @@ class Aim:
             shooter.join()
 
     def _shoot(self, directory: Path, shots: int) -> None:
-        enough = 0  # the first as soon as it is there
+        # The first signal is sent as soon as the process exists.
+        enough = 0
         while len(self.hits) < shots and not self._over.wait(GLANCE):
             if log_size(directory) < enough or not (targets := self._targets()):
                 continue
@@ -92,18 +102,18 @@ class Aim:
             enough = log_size(directory) + int(self._rng.integers(1, self._stretch))
 
     def _targets(self) -> list[int]:
-        """The youngest last."""
+        """Return the ids of the targets, the youngest last."""
         return sorted(pid for pid in descendants(self._root) if self._name in title(pid).split("(")[0])
 
 
 def frozen(folder: Path, rng: np.random.Generator, kind: str, shots: int = EACH) -> Tally:
-    """One kind of actor freezes again and again."""
+    """Freeze one kind of actor repeatedly."""
     undisturbed = run(experiment(folder / "undisturbed", "local")).directory
     aim = Aim(os.getpid(), f"ray::{kind}", signal.SIGSTOP, log_size(undisturbed) // shots, rng)
     runs = list[Path]()
     while len(aim.hits) < shots:
         runs.append(folder / f"run-{len(runs)}")
-        # It may freeze three times without a checkpoint in between: then it is gone on with when that is over.
+        # A run fails after three freezes without a checkpoint in between. It is resumed after the last freeze.
         with aim.at(runs[-1], shots), suppress(RunFailed):
             run(experiment(runs[-1], "ray", **FROZEN[kind]))
         if not (runs[-1] / SUMMARY).exists():
@@ -113,7 +123,7 @@ def frozen(folder: Path, rng: np.random.Generator, kind: str, shots: int = EACH)
 
 
 def frozen_in_first_tasks(folder: Path, rng: np.random.Generator, shots: int = EACH) -> Tally:
-    """A worker freezes in its first task, of which nobody knows how long it may take."""
+    """Freeze a worker in its first task, whose duration is still unknown."""
     undisturbed = run(experiment(folder / "undisturbed", "local", updates=60)).directory
     runs = [folder / f"run-{number}" for number in range(shots)]
     for directory in runs:
@@ -131,7 +141,7 @@ def frozen_in_first_tasks(folder: Path, rng: np.random.Generator, shots: int = E
 
 
 def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int = EACH) -> Tally:
-    """One of Ray's own processes dies again and again, and the run goes on with a new cluster each time."""
+    """Kill one of Ray's own processes repeatedly. The run continues with a new cluster each time."""
     undisturbed = run(experiment(folder / "undisturbed", "local")).directory
     trial = experiment(folder / "run", "ray")
     process = get_context("forkserver").Process(target=drive, args=(trial, shots))
@@ -146,13 +156,13 @@ def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int 
 
 
 def drive(trial: Experiment, restarts: int) -> None:
-    """A whole run, for a process of its own."""
+    """Execute a run in a separate process."""
     run(trial, restarts=restarts)
 
 
 @contextmanager
 def short_bounds() -> Iterator[None]:
-    """A cluster of our own, in which who is silent for seconds is frozen."""
+    """Provide a private cluster with short bounds for frozen processes."""
     usual = engine.HEARTBEAT, engine.START_SECONDS
     engine.HEARTBEAT, engine.START_SECONDS = SHORT, START_SECONDS
     try:

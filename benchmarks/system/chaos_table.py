@@ -1,4 +1,4 @@
-"""The table of chaos: for each kind of mishap and each method or process, how many there were, how many ended well."""
+"""The table of chaos: the number of disturbances and of right outcomes, for each kind and each method or process."""
 
 import sys
 from collections import Counter
@@ -19,9 +19,9 @@ RESULTS = Path(__file__).parents[1] / "results" / "chaos.csv"
 
 @dataclass(frozen=True)
 class Tally:
-    """What came of `count` mishaps: how many ended `right`; committed tasks that were lost, and committed twice.
+    """The outcome of `count` disturbances: `right` outcomes, and committed tasks that were lost or doubled.
 
-    `slowest`: seconds until the last of the frozen was noticed.
+    `slowest` is the time in seconds until the last of the frozen processes was noticed.
     """
 
     count: int
@@ -35,12 +35,13 @@ class Tally:
         return self.right == self.count and not self.lost and not self.doubled
 
 
-Trial = Callable[[Path, np.random.Generator], Tally]  # in an empty folder
+# A function that runs a trial in an empty folder.
+Trial = Callable[[Path, np.random.Generator], Tally]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Mishaps of one kind: a trial for each method or process, within `around`, a cluster perhaps."""
+    """A kind of disturbance: a trial for each method or process, all within the context `around`."""
 
     name: str
     trials: Mapping[str, Trial]
@@ -48,7 +49,7 @@ class Kind:
 
 
 class Table:
-    """The rows of a file, written as they come, also by several at a time."""
+    """The rows of a CSV file, each written immediately, also by concurrent processes."""
 
     def __init__(self, path: Path = RESULTS) -> None:
         self._path = path
@@ -57,7 +58,7 @@ class Table:
         return any((row["kind"], row["of"]) == (kind, of) for row in self._rows())
 
     def put(self, kind: str, of: str, tally: Tally, seconds: float) -> None:
-        """In place of what is there of this kind and this method or process."""
+        """Write a row, replacing the one of the same kind and method or process."""
         row: dict[Any, Any] = {"kind": kind, "of": of, **asdict(tally), "seconds": round(seconds, 1)}
         rows = self._rows()
         places = [place for place, old in enumerate(rows) if (old["kind"], old["of"]) == (kind, of)]
@@ -78,11 +79,11 @@ def say(what: object) -> None:
 
 
 def lost_and_doubled(directory: Path, undisturbed: Path) -> tuple[int, int]:
-    """Of a run: how many tasks that the undisturbed one committed it did not, and how many it committed twice."""
+    """Return how many tasks of the undisturbed run a run did not commit, and how many it committed twice."""
     ours, theirs = committed(directory), committed(undisturbed)
     return len(theirs.keys() - ours.keys()), ours.total() - len(ours)
 
 
 def committed(directory: Path) -> Counter[object]:
-    """How often each task was committed."""
+    """Return the number of commits of each task."""
     return Counter(line["task"] for line in History(directory).lines() if line["kind"] == "commit")

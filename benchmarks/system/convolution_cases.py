@@ -156,7 +156,7 @@ def run_child(*, protect: bool) -> None:
 
 
 def send_result(case: Case, sender: Connection) -> None:
-    """Send what `check_case` returns."""
+    """Send the result of `check_case`."""
     sender.send(check_case(case))
 
 
@@ -191,7 +191,8 @@ def distance(a: Tensor, b: Tensor) -> float:
 
 def lay_out(x: Tensor, layout: str) -> Tensor:
     """Return the same numbers in memory as the named operation leaves them."""
-    if layout == "permuted" and x.ndim > 2:  # an array [n, height, width, channels], and its axes in PyTorch's order
+    # The memory of an array [n, height, width, channels] with its axes in PyTorch's order.
+    if layout == "permuted" and x.ndim > 2:
         return x.movedim(1, -1).contiguous().movedim(-1, 1)
     if layout in ("channels_last", "pixel_shuffle", "pooled") and x.ndim in (4, 5):
         x = x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.channels_last_3d)
@@ -227,6 +228,6 @@ def compute(case: Case, x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]
     inputs = [tensor.detach().requires_grad_() for tensor in inputs]
     with torch.autocast("cpu", torch.bfloat16, enabled=case.passes == "autocast"):
         out = convolve_all(*inputs)
-    # No sum of these is near zero, where rounding alone would look like a wrong bias.
+    # No sum of these is near zero, because rounding would then look like a wrong bias.
     along = torch.arange(out.numel(), dtype=torch.float64).sin().add(1).view(out.shape).to(out.dtype)
     return [out.detach(), *torch.autograd.grad(out, inputs, lay_out(along, case.layout))]

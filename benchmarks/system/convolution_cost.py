@@ -1,6 +1,6 @@
-"""What the protection of strided pointwise convolutions costs: training steps with it relative to steps without it.
+"""The cost of the protection of strided pointwise convolutions: training steps with it relative to steps without it.
 
-Steps with and without the protection take turns in one process, on one thread. Processor time is measured, which other
+Steps with and without the protection alternate in one process, on one thread. Processor time is measured, which other
 work on the machine changes little. The ratio is the median over pairs of adjacent steps. The ratio of the fastest steps
 is beside it.
 """

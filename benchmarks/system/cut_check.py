@@ -1,4 +1,4 @@
-"""Whether a cut is right: what it must give, checked apart from the tracer's own trial. Tests assert it, too."""
+"""An independent check of submodel cuts, apart from the tracer's trial. Tests use it as well."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from fedraa.submodels import IndexSet, Traced, flatten, load, trainable, twin
 from fedraa.submodels.tracing.modes import Silenced, WithoutDropout, in_double
 from fedraa.submodels.tracing.recorder import tensors
 
-TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative
+# Relative tolerances.
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 
 def random_cut(traced: Traced, rng: np.random.Generator) -> IndexSet:
-    """Of each group a random number of units, chosen at random; never all of all groups."""
+    """Return random units of each group. At least one unit of every group is left out."""
     sizes = [int(rng.integers(1, group.size)) for group in traced.groups]
     return tuple(np.sort(rng.permutation(group.size)[:size]) for group, size in zip(traced.groups, sizes, strict=True))
 
@@ -27,16 +28,22 @@ def random_cut(traced: Traced, rng: np.random.Generator) -> IndexSet:
 def check(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, within: IndexSet | None = None) -> None:
     """Assert that a cut is right, with random parameters and running statistics.
 
-    Its outputs, in evaluation and training mode, are those of the full module in which every parameter that is not
-    part of the cut is zero; so are the gradients on the kept entries; a worker, which knows widths and weights alone,
-    computes the same in training; and a write-back changes the kept entries and no others. That is in float64 if the
-    module runs in it, else in float32.
+    In evaluation and training mode its outputs equal those of the full module in which every parameter outside of the
+    cut is zero. The gradients on the kept entries are equal as well. A worker, which has only widths and weights,
+    computes the same outputs in training. A write-back changes exactly the kept entries. The check uses float64 if the
+    module supports it, else float32.
 
-    Of a model that is too large to have several times, the cut is compared with one it is `within` instead of the full.
+    Args:
+        traced: The traced model.
+        example: A batch.
+        indices: The cut.
+        seed: The seed of the parameters.
+        within: A larger cut to compare with, for a model that is too large for several full copies.
     """
     try:
         _check(traced, example, indices, seed, within or traced.full(), torch.float64)
-    except RuntimeError:  # some products are made for float32 alone
+    # Some kernels exist only for float32.
+    except RuntimeError:
         _check(traced, example, indices, seed, within or traced.full(), torch.float32)
 
 
@@ -78,7 +85,7 @@ def _check(traced: Traced, example: Tree, indices: IndexSet, seed: int, outer: I
 
 
 def _random_values(module: nn.Module, rng: torch.Generator) -> np.ndarray:
-    """Nothing stays zero or one, so that nothing hides; signals stay of order one."""
+    """Return random parameters of which none is zero or one. The scale keeps activations of order one."""
     parts = [np.zeros(0, np.float32)]
     for p in trainable(module):
         scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / len(p)) ** 0.5
@@ -97,7 +104,7 @@ def _noise(part: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
 
 
 def _run(module: nn.Module, x: Tree, training: bool, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
-    """All outputs, and the gradients `[d]` of a random projection of them."""
+    """Return all outputs, and the gradients `[d]` of a random projection of them."""
     module.train(training)
     double = in_double() if dtype == torch.float64 else nullcontext()
     with torch.random.fork_rng(), WithoutDropout(), Silenced(), double:
@@ -118,7 +125,7 @@ def _assert_close(found: Tensor, expected: Tensor, tolerance: float) -> None:
 
 
 def share(traced: Traced) -> float:
-    """The share of the parameters that run through some group."""
+    """Return the share of the parameters that belong to a group."""
     whole = 0.0
     for name, shape in zip(traced.names, traced.shapes, strict=True):
         fixed = [float((units < 0).mean()) for units in traced.units.get(name, {}).values()]

@@ -1,9 +1,9 @@
-"""What a cut saves for real: one training step of a quarter of a model, relative to a step of the whole.
+"""The real savings of a cut: one training step of a quarter of a model, relative to a step of the full model.
 
 `python -m benchmarks cut_cost` writes `benchmarks/results/cut_cost.csv`. The cut keeps the first units of every group,
-as many as make its parameters 25 % of the model's, or as near as can be. Steps of the cut and of the full model take
-turns in one process, on one thread; the table has the medians. GPT-2-small is there for bytes, and for its own 50,257
-words: a cut keeps all of these, and of their embeddings and the head, 31 % of its parameters, its share of the width.
+so that its parameters are about 25 % of the model's. Steps of the cut and of the full model alternate in one process,
+on one thread. The table has the medians. GPT-2-small is measured with bytes and with its vocabulary of 50,257 words. A
+cut keeps all words, and a share of the width of their embeddings and the head, which are 31 % of its parameters.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from fedraa.submodels.tracing.trace import trace
 RESULTS = Path(__file__).parents[1] / "results" / "cut_cost.csv"
 SHARE = 0.25
 
-Made = tuple[nn.Module, Tensor, Tensor]  # a model, a batch, and its targets
+# A model, a batch and its targets.
+Made = tuple[nn.Module, Tensor, Tensor]
 
 
 def ours(name: str) -> Callable[[], Made]:
-    """One of the project's own, for images of 32 x 32."""
+    """Return a function that makes one of the project's models for images of 32 x 32."""
 
     def make() -> Made:
         x = torch.randn(64, 3, 32, 32)
@@ -43,13 +44,13 @@ def ours(name: str) -> Callable[[], Made]:
 
 
 def vit_small() -> Made:
-    """ViT-S/16 of images of 224 x 224: 22 million parameters."""
+    """Return ViT-S/16 for images of 224 x 224, with 22 million parameters."""
     transformer = importlib.import_module("torchvision.models.vision_transformer").VisionTransformer
     return transformer(224, 16, 12, 6, 384, 1536), torch.randn(4, 3, 224, 224), torch.randint(0, 1000, (4,))
 
 
 def gpt2_small(words: int = 256) -> Made:
-    """Twelve blocks of width 768; needs transformers, which imports torchvision."""
+    """Return twelve blocks of width 768. The package transformers, which imports torchvision, is required."""
     library = importlib.import_module("transformers")
     x = torch.randint(0, words, (2, 128))
     return library.GPT2LMHeadModel(library.GPT2Config(vocab_size=words, use_cache=False)), x, x.roll(-1, 1)
@@ -65,13 +66,13 @@ MODELS: dict[str, Callable[[], Made]] = {
 
 
 def quarter(traced: Traced) -> IndexSet:
-    """The prefix cut whose share of the parameters is nearest to `SHARE`."""
+    """Return the prefix cut whose share of the parameters is nearest to `SHARE`."""
     cuts = (prefix(traced, k / 200) for k in range(1, 201))
     return min(cuts, key=lambda indices: abs(traced.count(indices) / traced.size - SHARE))
 
 
 def step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
-    """Processor seconds of one training step: on one thread, and whatever else the machine does."""
+    """Return the processor seconds of one training step on one thread, which other programs change little."""
     start = time.process_time()
     optimizer.zero_grad()
     scores = next(tensors(module(x)))
@@ -81,7 +82,7 @@ def step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tens
 
 
 def compare(name: str, repeats: int) -> dict[str, object]:
-    """One line of the table."""
+    """Return one line of the table."""
     module, x, y = MODELS[name]()
     traced = trace(module, x)
     indices = quarter(traced)
@@ -91,7 +92,8 @@ def compare(name: str, repeats: int) -> dict[str, object]:
     for repeat in range(repeats + 1):
         for which in (0, 1):
             taken = step(modules[which], optimizers[which], x, y)
-            if repeat:  # the first one warms up
+            # The first repetition warms up.
+            if repeat:
                 seconds[which].append(taken)
     full, cut = (measure(traced, i, x) for i in (traced.full(), indices))
     return {
@@ -106,7 +108,13 @@ def compare(name: str, repeats: int) -> dict[str, object]:
 
 
 def main(models: tuple[str, ...] = tuple(MODELS), repeats: int = 9, out: Path = RESULTS) -> list[dict[str, object]]:
-    """Measure, write and return the table; lines of other models that it had stay."""
+    """Measure, write and return the table. Lines of other models are kept.
+
+    Args:
+        models: The models to measure.
+        repeats: The measured steps of each model.
+        out: The table.
+    """
     torch.manual_seed(0)
     torch.set_num_threads(1)
     lines = {line["model"]: line for line in _read(out)}

@@ -1,11 +1,11 @@
-"""Which models of torchvision, timm and transformers can be cut, and whether their cuts are right.
+"""A survey of models of torchvision, timm and transformers: can each be cut, and are its cuts right?
 
-    python -m benchmarks cut_models                                      # those of the list that the table lacks
+    python -m benchmarks cut_models                                      # listed models without a line in the table
     python -m benchmarks cut_models --only timm:xcit_tiny_12_p16_224     # these, listed or not
 
-Each line of `benchmarks/results/cut_models.csv` is written as soon as it is known, so that what was stopped goes on.
-A model is `cut` (and random cuts of it are right, see `cut_check`), `refused` in one sentence, cut and `wrong`, or it
-ends in a `traceback`. timm and transformers are in the extra `zoo`.
+Each line of `benchmarks/results/cut_models.csv` is written immediately, so that an interrupted survey continues. The
+verdict is `cut` (random cuts of the model are right, see `cut_check`), `refused` in one sentence, cut and `wrong`, or
+`traceback`. timm and transformers are in the extra `zoo`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from fedraa.data.tree import Tree
 from fedraa.submodels import IndexSet, Traced, measure, trace
 
 RESULTS = Path(__file__).parents[1] / "results" / "cut_models.csv"
-MIDDLE, LARGE = 15_000_000, 100_000_000  # parameters: from which on one cut is enough, and is compared with another
+# Parameters from which one cut is enough, and from which it is compared with another cut.
+MIDDLE, LARGE = 15_000_000, 100_000_000
 COLUMNS = (
     "model",
     "verdict",
@@ -45,14 +46,15 @@ Row = dict[str, object]
 
 
 def row(name: str) -> Row:
-    """One line of the table."""
+    """Return one line of the table."""
     module, example = build(name)
     start = time.process_time()
     try:
         traced = trace(module, example)
     except ValueError as error:
         return _line(name, "refused", str(error))
-    except Exception as error:  # none of them should come, whatever it is
+    # Any other error is a defect of the tracer.
+    except Exception as error:
         return _line(name, "traceback", f"{type(error).__name__}: {error}")
     seconds = time.process_time() - start
     del module
@@ -63,7 +65,8 @@ def row(name: str) -> Row:
         halves = _half(traced, example)
     except AssertionError as error:
         return _line(name, "wrong", str(error))
-    except Exception as error:  # likewise
+    # Any other error is a defect of the tracer.
+    except Exception as error:
         return _line(name, "traceback", f"{type(error).__name__}: {error}")
     sizes: Row = {"parameters": traced.size, "groups": len(traced.groups), "share_in_groups": round(share(traced), 4)}
     return _line(name, "cut", traced.reasons()) | sizes | halves | {"trace_seconds": round(seconds, 2)}
@@ -79,7 +82,8 @@ def _check_all(traced: Traced, example: Tree) -> None:
         for seed in range(2 if traced.size < MIDDLE else 1):
             check(traced, example, random_cut(traced, rng), seed)
         return
-    outer = _half_of(_half_of(traced.full(), rng), rng)  # in float64, with gradients, the whole may be too much
+    # The full model in float64, with gradients, may exceed the memory.
+    outer = _half_of(_half_of(traced.full(), rng), rng)
     check(traced, example, _half_of(outer, rng), 0, outer)
 
 
@@ -88,7 +92,7 @@ def _half_of(indices: IndexSet, rng: np.random.Generator) -> IndexSet:
 
 
 def _half(traced: Traced, example: Tree) -> Row:
-    """What half of its units cost, in relation to all."""
+    """Return the cost of half of the units relative to all."""
     half = tuple(max(1, group.size // 2) for group in traced.groups)
     full, cut = (measure(traced, widths, example) for widths in (traced.widths(traced.full()), half))
     assert cut.params < full.params, "half of its units has as many parameters as all"
@@ -101,12 +105,12 @@ def _half(traced: Traced, example: Tree) -> Row:
 
 
 def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIES), out: Path = RESULTS) -> None:
-    """Add to the table.
+    """Add lines to the table.
 
     Args:
-        only: models, as `library:name`, instead of those listed; they are tried again if the table has them.
-        libraries: whose models.
-        out: the table.
+        only: Models as `library:name`, instead of those listed. They are tried again if the table has them.
+        libraries: The libraries whose models are tried.
+        out: The table.
     """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -122,7 +126,7 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
 
 
 def summary(rows: dict[str, Row]) -> list[str]:
-    """A line for each library."""
+    """Return a line for each library."""
     lines = []
     for library in LIBRARIES:
         mine = [line for name, line in rows.items() if name.startswith(f"{library}:")]

@@ -1,7 +1,7 @@
-"""Models of three libraries, small enough to be tried on any machine: random weights, and a batch of two for each.
+"""Models of three libraries that are small enough for any machine: random weights, and a batch of two for each.
 
-A model is known as `library:name`. Those listed are what the table of cuts is about; any other name of a library can be
-built as well.
+A model has the name `library:name`. The listed models are those of the table of cuts. Any other model of a library can
+be built as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from fedraa.data.tree import Tree
 from fedraa.errors import InputError
 
 SIDE = 64
-_SIDES = (SIDE, 56, 96, 128, 224, 299)  # the first that a model takes
+# The first of these sizes that a model accepts is used.
+_SIDES = (SIDE, 56, 96, 128, 224, 299)
 
 _TIMM = """
     botnet26t_256 cait_xxs24_224 caformer_s18 coat_lite_tiny coatnet_pico_rw_224 convit_tiny
@@ -43,7 +44,8 @@ _KINDS = {
 }
 TRANSFORMERS = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 
-# What architectures call their sizes. A stream of 64 in two blocks, four times as wide within, as in most of them.
+# The fields by which architectures name their sizes. Most get a residual stream of 64 in two blocks, with an inner
+# width of 256.
 _SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embedding_size", "word_embed_proj_dim"), 64),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim"), 256),
@@ -74,7 +76,7 @@ _ODD: dict[str, dict[str, Any]] = {
 
 
 def listed(library: str) -> list[str]:
-    """The models of the table: of torchvision all classifiers."""
+    """Return the models of the table: for torchvision all classifiers."""
     if library == "torchvision":
         models = _torchvision()
         found: list[str] = models.list_models(module=models)
@@ -83,7 +85,10 @@ def listed(library: str) -> list[str]:
 
 
 def build(name: str) -> tuple[nn.Module, Tree]:
-    """`library:name` with random weights, and a batch that it takes; ValueError if there is no such."""
+    """Return the model `library:name` with random weights, and a batch for it.
+
+    Raises ValueError if it does not exist.
+    """
     library, _, model = name.partition(":")
     if library not in LIBRARIES or not model:
         raise InputError("model", got=name, expected=f"one of {', '.join(LIBRARIES)}, a colon and a name")
@@ -100,7 +105,8 @@ def _torchvision() -> Any:
 def _from_torchvision(name: str) -> tuple[nn.Module, Tensor]:
     options: dict[str, Any] = {"weights": None}
     if name in ("googlenet", "inception_v3"):
-        options["init_weights"] = False  # their own initialisation takes half a minute
+        # Their initialisation takes half a minute.
+        options["init_weights"] = False
     size = {"vit": "image_size", "maxvit": "input_size"}.get(name.split("_")[0])
 
     def make(side: int) -> nn.Module:
@@ -119,7 +125,7 @@ def _from_timm(name: str) -> tuple[nn.Module, Tensor]:
 
 
 def _for_images(name: str, ways: Sequence[Callable[[int], nn.Module]]) -> tuple[nn.Module, Tensor]:
-    """A model, made in the first way that gives one, and images of the first size that it takes."""
+    """Return a model made by the first function that works, and images of the first size that it accepts."""
     why = ""
     for side in _SIDES:
         for make in ways:
@@ -141,7 +147,8 @@ def _from_transformers(name: str) -> tuple[nn.Module, Tree]:
     kind = TRANSFORMERS.get(name, "AutoModel")
     configured = library.CONFIG_MAPPING[name]
     usual = configured()
-    names = ["image_size"] if hasattr(usual, "depths") else list(_SIZES)  # a pyramid's sizes are lists
+    # The sizes of a pyramid are lists.
+    names = ["image_size"] if hasattr(usual, "depths") else list(_SIZES)
     own = [key for key in names if hasattr(usual, key) and not isinstance(getattr(configured, key, None), property)]
     sizes = {key: _SIZES[key] for key in own} | _ODD.get(name, {})
     module: nn.Module = getattr(library, kind).from_config(configured(**sizes))

@@ -1,4 +1,4 @@
-"""The memory that processes take in a run: server, worker, object store."""
+"""The memory of a run's processes: server, worker and object store."""
 
 import os
 import time
@@ -21,16 +21,16 @@ LOOK_SECONDS = 0.05
 
 
 def memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
-    """The most private memory that each kind of process had in two rounds of FedAvg, and the object store held."""
+    """Return the peak private memory of each kind of process in two rounds of FedAvg, and that of the object store."""
     peaks = peak_bytes(trial("fedavg", clients, model, rounds=2, device=device), dataset)
     return [Figure(f"peak of {name}", clients, model, "MB", size / 1e6) for name, size in peaks.items()]
 
 
 def footprint(dataset: Dataset, method: str, clients: int = 10, **given: Any) -> list[Figure]:
-    """What the largest model adds to the peaks of server and worker, against what is to be had no cheaper.
+    """Return the memory that the largest model adds to the peaks of server and worker, and its lower bounds.
 
-    The server's floor is the plan's: three times the model, and what the method keeps. The worker's is the largest
-    submodel, its gradient and momentum; activations come on top of it.
+    The server's bound is the plan's: three times the model, and the method's state. The worker's bound is the largest
+    submodel, its gradient and its momentum. Activations come in addition.
     """
     base, peaks = (
         peak_bytes(trial(method, clients, model, **given), dataset) for model in (next(iter(MODELS)), WIDEST)
@@ -46,7 +46,7 @@ def footprint(dataset: Dataset, method: str, clients: int = 10, **given: Any) ->
 
 
 def peak_bytes(experiment: Experiment, dataset: Dataset) -> dict[str, float]:
-    """The most private memory of a server and of a worker in a run, and the most that the object store held."""
+    """Return the peak private memory of a server and of a worker in a run, and the peak of the object store."""
     peaks: dict[str, float] = defaultdict(float)
     ended = Event()
 
@@ -59,7 +59,8 @@ def peak_bytes(experiment: Experiment, dataset: Dataset) -> dict[str, float]:
                 peaks[name] = max(peaks[name], resident_bytes(process))
             peaks["object store"] = max(peaks["object store"], stored())
 
-    while actors():  # of the run before, which are going
+    # Actors of the previous run may still be ending.
+    while actors():
         time.sleep(LOOK_SECONDS)
     looking = Thread(target=look)
     looking.start()

@@ -1,14 +1,14 @@
-"""A run that dies in the middle: nothing after that is run or written."""
+"""A callback that kills a run: after it nothing is run or written."""
 
 from fedraa.callbacks import Callback, Event
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """The simulated death of the process."""
 
 
 class KillAt(Callback):
-    """Dies at the n-th commit of a run."""
+    """A callback that raises Killed at the n-th commit of a run."""
 
     waits = False
 

@@ -1,20 +1,19 @@
-"""What the server of a large model takes: seconds per update against a copy of the model, and memory.
+"""The server's cost for a large model: seconds per update relative to a copy of the model, and memory.
 
-`python -m benchmarks large_models` writes `benchmarks/results/large_models.csv`. Every method has a process of its own,
-in which updates of a model of 294 MB go through the server as the loop has them: judged, then taken in. Each is
-followed by a copy of as many numbers, `values.copy()`, and by one into memory that is there already. A ratio is
-that of an update to the fastest of three copies beside it, the median of all: others may be at work on the machine, at
-both alike, and memory that the system has to find first would take longer than what is copied. CPU
-ratios are of seconds of processor time over all threads, of which an update has more than one and a copy has one: on
-cores that are free the ratio is less. Updates are those of the largest submodel, within a round; those that end a round
-are beside them.
+`python -m benchmarks large_models` writes `benchmarks/results/large_models.csv`. Every method has a separate process.
+In it the server handles updates of a model of 294 MB as the loop does: it checks and then applies them. After each
+update the process makes two copies of equal size: `values.copy()`, and a copy into existing memory. A ratio divides an
+update by the fastest of three copies beside it, and the table has the median. Other programs slow both down alike. A
+copy into new memory would include the time in which the system provides it. CPU ratios use processor seconds over all
+threads. An update has several threads and a copy has one, so that with free cores the time ratio is smaller than the
+CPU ratio. Updates are those of the largest submodel within a round. Those that end a round have separate columns.
 
-An update writes as many `buffers` of the model as its method keeps of it: one sum, or SCAFFOLD's sum, control variate
-and change of the server's. Ratios per buffer are to that many copies.
+An update writes several `buffers` of the model's size, depending on the method: one sum, or SCAFFOLD's sum, control
+variate and change of the server's control variate. Ratios per buffer divide by this number.
 
-Memory is in buffers of the model: what the server has between two updates at most, its model, the method's state and
-what clients that train submodels were sent; an update itself, of which MimeLite's has a gradient besides; how much more
-than both it takes while an update comes in, or a round ends; what a worker holds at most; and a checkpoint.
+Memory is in units of the model. The server's state is its maximum between two updates: the model, the method's state
+and the submodels that clients hold. The other columns are an update (MimeLite's also has a gradient), the additional
+memory while an update is applied or a round ends, the peak of a worker, and a checkpoint.
 """
 
 import csv
@@ -43,7 +42,8 @@ from fedraa.server.bounds import Bounds
 from fedraa.server.server import Server
 
 RESULTS = Path(__file__).parents[1] / "results" / "large_models.csv"
-METHODS = {  # and how many buffers of the model an update writes; float64 is two
+# The number of buffers of the model's size that an update writes. A float64 buffer counts as two.
+METHODS = {
     "fedavg": 1,
     "fedadam": 1,
     "mofedsam": 1,
@@ -51,19 +51,32 @@ METHODS = {  # and how many buffers of the model an update writes; float64 is tw
     "fed-raa": 1,
     "fedbuff": 1,
     "asyncfeded": 1,
-    "ca2fl": 2,  # the buffer, the client's row
-    "ram-fed": 2,  # what changed, the client's row
-    "mimelite": 2,  # sums of deltas and gradients
-    "scaffold": 3,  # the sum, the client's control variate, the change of the server's
-    "ringleader": 4,  # the client's row, the total in float64, the model
-    "ace": 4,  # the client's row, the mean in float64, the model
+    # The buffer and the client's row.
+    "ca2fl": 2,
+    # The delta and the client's row.
+    "ram-fed": 2,
+    # The sums of deltas and of gradients.
+    "mimelite": 2,
+    # The sum, the client's control variate and the change of the server's.
+    "scaffold": 3,
+    # The client's row, the total in float64 and the model.
+    "ringleader": 4,
+    # The client's row, the mean in float64 and the model.
+    "ace": 4,
 }
-HIDDEN = (8192, 8192)  # 73.6 million parameters
+# This model has 73.6 million parameters.
+HIDDEN = (8192, 8192)
 CLIENTS = 4
 
 
 def main(methods: tuple[str, ...] = tuple(METHODS), hidden: tuple[int, ...] = HIDDEN, repeats: int = 4) -> None:
-    """Measure, and write the table, line by line; lines of other methods that it had stay."""
+    """Measure and write the table, line by line. Lines of other methods are kept.
+
+    Args:
+        methods: The methods to measure.
+        hidden: The widths of the model's hidden layers.
+        repeats: The updates per client.
+    """
     lines = {line["method"]: line for line in csv.DictReader(RESULTS.open())} if RESULTS.exists() else {}
     for method in methods:
         code = f"from benchmarks.system.large_models import measured; measured({method!r}, {hidden!r}, {repeats})"
@@ -77,7 +90,7 @@ def main(methods: tuple[str, ...] = tuple(METHODS), hidden: tuple[int, ...] = HI
 
 
 def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
-    """Print one line of the table, as JSON."""
+    """Print one line of the table as JSON."""
     spec = build(experiment(method, hidden), dataset=synthetic(400))
     model, warm = spec.params.nbytes, np.ones_like(spec.params)
     start = resident()
@@ -115,7 +128,7 @@ def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
 
 
 def saving(server: Server, model: int) -> dict[str, float]:
-    """How large a checkpoint is, how long it holds the run up, and how long it takes to be written."""
+    """Return the size of a checkpoint, the time for which it blocks the run, and the time of writing it."""
     with TemporaryDirectory() as folder:
         saver, started = Saver(), time.perf_counter()
         saver.save(Path(folder), 1, server.state())
@@ -130,7 +143,7 @@ def saving(server: Server, model: int) -> dict[str, float]:
 
 
 def worker(spec: RunSpec) -> float:
-    """Bytes that training the largest submodel takes at most."""
+    """Return the peak number of bytes for training the largest submodel."""
     server = spec.server(lambda *_, **__: None)
     task = max((server.assign(client, 0.0) for client in server.begin()), key=lambda task: task.size)
     x, y = spec.data.client(task.client)
@@ -141,13 +154,13 @@ def worker(spec: RunSpec) -> float:
 
 
 def resident(what: str = "VmRSS") -> float:
-    """Bytes that this process holds, or has held at most."""
+    """Return the bytes that this process holds, or its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * float(next(line.split()[1] for line in lines if line.startswith(what)))
 
 
 def reset_peak() -> None:
-    """From here on, what was held at most counts."""
+    """Reset the peak memory of this process."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -168,10 +181,10 @@ def experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
 
 @dataclass(frozen=True)
 class Taken:
-    """An update that was taken in, and the copies after it: seconds, and those of CPU time over all threads.
+    """An applied update and the copies after it: real seconds, and CPU seconds over all threads.
 
-    `peak` is what the process held at most meanwhile, in bytes, `kept` what it holds between two updates, the more of
-    before and after this one, and `update` the update's.
+    `peak` is the peak memory of the process meanwhile, in bytes. `kept` is its memory between two updates, the larger
+    of before and after this one. `update` is the size of the update.
     """
 
     size: int
@@ -187,7 +200,14 @@ class Taken:
 
 
 def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[list[Taken], list[Taken]]:
-    """The updates of the largest submodel: those within a round, and those that end one."""
+    """Return the updates of the largest submodel: those within a round, and those that end one.
+
+    Args:
+        spec: The run.
+        server: Its server.
+        repeats: The updates per client.
+        warm: Existing memory of the model's size.
+    """
     bounds, taken = Bounds(), list[Taken]()
     waiting = list(server.begin())
     for _ in range(repeats * CLIENTS):
@@ -214,7 +234,7 @@ def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[
 
 
 def fastest(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds that it takes, the least of three times, and those of CPU time."""
+    """Return the smallest real and CPU seconds of three calls."""
     taken = []
     for _ in range(3):
         watch = Watch()
@@ -224,7 +244,7 @@ def fastest(work: Callable[[], object]) -> tuple[float, float]:
 
 
 class Watch:
-    """Seconds, and those of CPU time of this process, since it was made."""
+    """A stopwatch of real seconds and of this process's CPU seconds."""
 
     def __init__(self) -> None:
         self._started, self._used = time.perf_counter(), time.process_time()

@@ -1,10 +1,10 @@
-"""Memory over a long run of many clients: 2,000 of them, 200,000 updates of tiny tasks, on a cluster of our own.
+"""Memory over a long run of many clients: 2,000 clients and 200,000 updates of tiny tasks on a private cluster.
 
     python -m benchmarks.system.memory
 
-Every second the memory that is each process's own is read; through what comes after the warm-up, the first third, a
-line is fitted. The one table gives per process the level, the slope per 1,000 updates, and what the object store holds
-more than before; the other the memory of each at every 2,000th update.
+The private memory of each process is read every second. A line is fitted to the values after the warm-up, the first
+third. One table gives for each process the level and the slope per 1,000 updates, and the growth of the object store.
+The other one gives the memory of each process at every 2,000th update.
 """
 
 import os
@@ -38,7 +38,7 @@ NAMES = {
 
 
 def dataset() -> Dataset:
-    """Four samples of noise for every client."""
+    """Return a dataset with four samples of noise for every client."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(4 * CLIENTS, 8)).astype(np.float32), rng.integers(0, 4, 4 * CLIENTS)
     return Dataset("noise", x, y, x[: 2 * CLIENTS], y[: 2 * CLIENTS], classes=4)
@@ -52,13 +52,13 @@ def kind(process: int) -> str | None:
 
 
 def stored() -> float:
-    """Bytes in use in the object store."""
+    """Return the bytes in use in the object store."""
     whole, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]  # ray leaves them untyped
     return float(whole["object_store_memory"] - free.get("object_store_memory", 0.0))
 
 
 class Seen(Callback):
-    """How far the run is."""
+    """A callback that records the step of the run."""
 
     waits = False
     step = 0
@@ -68,7 +68,7 @@ class Seen(Callback):
 
 
 def main() -> None:
-    """Run, fit, write the table."""
+    """Run, fit the lines and write the tables."""
     samples: dict[str, list[tuple[int, float]]] = defaultdict(list)
     seen, over = Seen(), threading.Event()
 
@@ -91,7 +91,8 @@ def main() -> None:
         finally:
             over.set()
             sampler.join()
-        give_up = time.monotonic() + 60  # seconds for Ray to bury the last of the killed
+        # Ray needs some seconds to release the objects of killed processes.
+        give_up = time.monotonic() + 60
         while stored() > before and time.monotonic() < give_up:
             time.sleep(0.5)
         more = stored() - before
@@ -106,7 +107,7 @@ def experiment(out: Path) -> Experiment:
 
 
 def along(samples: Mapping[str, Sequence[tuple[int, float]]]) -> pd.DataFrame:
-    """MB of each process, the median of the samples from one of these updates to the next."""
+    """Return the MB of each process: the median of the samples in each interval of `EVERY` updates."""
     columns = {}
     for name, points in samples.items():
         steps, sizes = np.array(points, np.float64).T
@@ -122,7 +123,7 @@ def write(name: str, table: pd.DataFrame) -> None:
 
 
 def fit(name: str, points: list[tuple[int, float]]) -> dict[str, object]:
-    """Level and slope in MB: the medians, for a checkpoint makes a peak (Theil-Sen)."""
+    """Return level and slope in MB, as medians (Theil-Sen), because a checkpoint makes a peak."""
     steps, sizes = np.array(points, np.float64).T
     first, second = np.triu_indices(len(steps), 1)
     apart = steps[second] > steps[first]

@@ -1,9 +1,9 @@
-"""A fleet of a million clients: what it takes to start, the memory, and what an event costs beside one of a thousand.
+"""A fleet of a million clients: its start-up time, memory, and cost per event relative to a fleet of a thousand.
 
     python -m benchmarks million
 
-Data are made when a client trains; devices are log-normal and there for a third of the day. Every run is in a process
-of its own, without Ray, whose memory is all that there is.
+A client's data are made when it trains. Devices are log-normal and available for a third of the day. Every run is in a
+separate process without Ray, whose memory is the total.
 """
 
 import json
@@ -36,14 +36,14 @@ CENTRES = np.random.default_rng(0).standard_normal((CLASSES, FEATURES)).astype(n
 
 
 def samples(client: int) -> tuple[Any, Any]:
-    """The client's own, of two classes that it has most of."""
+    """Return the client's samples, from at most two classes."""
     rng = np.random.default_rng(client)
     y = rng.choice(rng.integers(0, CLASSES, 2), SAMPLES)
     return CENTRES[y] + rng.standard_normal((SAMPLES, FEATURES), np.float32), y
 
 
 class Seen(Callback):
-    """When the run began to move, and how it went on."""
+    """A callback that records the time of the first commit and the rate of the following ones."""
 
     waits = False
 
@@ -59,7 +59,9 @@ class Seen(Callback):
 
 
 def measure(method: str, clients: int) -> dict[str, Any]:
-    """One run, here: seconds to the first commit, seconds of the processor per event after it, bytes at most."""
+    """Run one method here and return the seconds to the first commit, the CPU time per event after it, and the peak
+    memory.
+    """
     seen, started = Seen(), time.perf_counter()
     rng = np.random.default_rng(1)
     y = rng.integers(0, CLASSES, 1000)
@@ -90,7 +92,13 @@ def measure(method: str, clients: int) -> dict[str, Any]:
 
 
 def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = (FEW, MANY), repeats: int = 3) -> None:
-    """Measures in turn and writes the table: of the repeats, the least of each figure but the peak."""
+    """Measure and write the table. It has the minimum over the repeats, except for the peak memory, its maximum.
+
+    Args:
+        methods: The methods to measure.
+        clients: The numbers of clients.
+        repeats: The runs of each case.
+    """
     rows = []
     for method in methods:
         found: dict[int, list[dict[str, Any]]] = {count: [] for count in clients}

@@ -1,4 +1,4 @@
-"""The processes below one, as Linux tells of them."""
+"""Information about child processes from Linux's /proc."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ PROC = Path("/proc")
 
 
 def descendants(root: int) -> list[int]:
-    """The ids of all living processes that come from this one."""
+    """Return the ids of all living processes below this one."""
     parents: dict[int, int] = {}
     for entry in PROC.iterdir():
         if entry.name.isdigit() and (fields := _status(int(entry.name))) is not None and fields[0] != "Z":
@@ -19,7 +19,7 @@ def descendants(root: int) -> list[int]:
 
 
 def title(process: int) -> str:
-    """What it calls itself; empty if it has gone."""
+    """Return the title of a process; empty if it has ended."""
     try:
         return (PROC / str(process) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
@@ -27,7 +27,7 @@ def title(process: int) -> str:
 
 
 def resident_bytes(process: int) -> int:
-    """Its own memory, without what it shares; 0 if it has gone."""
+    """Return the private memory of a process in bytes; 0 if it has ended."""
     try:
         text = (PROC / str(process) / "status").read_text()
     except OSError:
@@ -36,10 +36,10 @@ def resident_bytes(process: int) -> int:
 
 
 def memory(process: int) -> dict[str, int]:
-    """Bytes of RAM by what they are: `rss` all pages, `peak` the most of these ever, `pss` with shared ones by share.
+    """Return bytes of RAM by kind: `rss` all pages, `peak` the maximum of these, `pss` with shared ones divided.
 
-    Of `rss`, `anon` is its own, `file` is mapped from files and can be dropped, `shmem` is shared, as Ray's object
-    store is. Empty if it has gone, or may not be looked at.
+    Of `rss`, `anon` is private, `file` is mapped from files and can be dropped, and `shmem` is shared, such as Ray's
+    object store. The result is empty if the process has ended or may not be inspected.
     """
     names = {"VmRSS": "rss", "VmHWM": "peak", "RssAnon": "anon", "RssFile": "file", "RssShmem": "shmem", "Pss": "pss"}
     try:
@@ -51,13 +51,13 @@ def memory(process: int) -> dict[str, int]:
 
 
 def cpu_seconds(process: int) -> float:
-    """User and system time that it has used; 0 if it has gone."""
+    """Return the user and system time of a process in seconds; 0 if it has ended."""
     fields = _status(process)
     return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _status(process: int) -> list[str] | None:
-    """State and parent: the fields after the name in parentheses."""
+    """Return the fields of /proc/PID/stat after the name, beginning with state and parent."""
     try:
         return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

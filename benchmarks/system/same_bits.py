@@ -1,8 +1,8 @@
 """Compare the bits of 70 small runs between this checkout and an earlier commit.
 
-The runs are virtual-clock runs of every named method, and of the options that take paths of their own through the code.
-Each checkout runs this file in a process of its own, with its own `fedraa`, so that the runs below use only the public
-Python interface.
+The runs use the virtual clock. They cover every named method, and the options that have separate code paths. Each
+checkout runs this file in a separate process with the `fedraa` of that checkout. The runs below therefore use only the
+public Python interface.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ Digests = dict[str, str]
 
 
 def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
-    """Run the experiments at the commit BASE and here, and compare what they write bit for bit.
+    """Run the experiments at the commit BASE and here, and compare their files bit for bit.
 
     Args:
         base: A commit, branch or tag.
@@ -90,7 +90,7 @@ def _read(process: "subprocess.Popen[str]", label: str) -> dict[str, Digests]:
 
 
 def _difference(name: str, ours: Digests | None, theirs: Digests | None) -> str | None:
-    """Return a sentence about what differs between two runs; None if they are equal."""
+    """Return a sentence about the differences of two runs; None if they are equal."""
     if ours is None or theirs is None:
         return f"{name}: ran only {'here' if theirs is None else 'at the base'}"
     parts = [part for part in ours if ours[part] != theirs.get(part)]

@@ -1,4 +1,4 @@
-"""What bad clients do: each kind of nonsense that they send, and what the log says of it."""
+"""The behaviour of bad clients: each kind of invalid update, and its message in the log."""
 
 from dataclasses import replace
 
@@ -6,7 +6,8 @@ import numpy as np
 
 from fedraa.messages import Update
 
-CAUSES = {  # as patterns
+# Regular expressions of the messages.
+CAUSES = {
     "not finite": r"update refused: params hold 1 values that are not finite",
     "wrong length": r"update refused: params have the shape \(\d+,\), not \(\d+,\)",
     "1e30": r"update refused: params hold values up to 1e\+30 where what was sent has [\d.]+ at most",
@@ -16,7 +17,7 @@ CAUSES = {  # as patterns
 
 
 def spoiled(update: Update, kind: str) -> Update:
-    """A good update as a bad client would have it, if it does not raise instead."""
+    """Return a valid update made invalid in this way, or raise an error."""
     params = update.params.copy()
     match kind:
         case "not finite":

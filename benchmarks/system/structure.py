@@ -1,4 +1,4 @@
-"""The structure of the source in figures: rooms, floors, imports, cycles, and the files that one question opens."""
+"""Metrics of the source's structure: rooms, floors, imports, cycles, and the files that one question opens."""
 
 import ast
 import re
@@ -15,12 +15,12 @@ Graph = Mapping[str, set[str]]
 """The nodes, and for each the nodes that it imports."""
 
 
-# A method whose files are counted: its name is a word that means nothing else.
+# The files that name this method are counted. Its name is a word without another meaning.
 SAMPLE_METHOD = "asyncfeded"
 
 
 def main() -> None:
-    """Print the figures: modules, rooms, floors, cycles, and the files that a reader or an author opens."""
+    """Print the metrics: modules, rooms, floors, cycles, and the files that a reader or an author opens."""
     for name, value in figures().items():
         say(f"{name:42} {value}")
     say("\nfloor  rooms")
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def figures() -> dict[str, int]:
-    """Return the figures of the structure by name."""
+    """Return the metrics of the structure by name."""
     modules = module_graph(PACKAGES)
     rooms = room_graph(modules)
     return {
@@ -65,7 +65,7 @@ def read_next(method_file: str) -> list[str]:
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
     named = re.findall(r"[\w/]+\.py", docstring.partition("Read next: ")[2])
     graph = module_graph(PACKAGES)
-    # The engine runs what a method composes, so that a file on the path is reached from the method or from the engine.
+    # The engine runs the components of a method. A file on the path is reached from the method or from the engine.
     reached = _reachable(graph, _name(path)) | _reachable(graph, "fedraa.engine.executor")
     for name in named:
         file = ROOT / name if (ROOT / name).is_file() else ROOT / "fedraa" / name

@@ -1,4 +1,4 @@
-"""Measure what a short task costs beyond its SGD steps.
+"""Measure the overhead of a short task beyond its SGD steps.
 
 `python -m benchmarks tasks` writes `benchmarks/results/tasks.csv`. FedAvg trains an MLP (784-200-10) with plain SGD on
 1,000 clients of 60 samples, one epoch of two minibatches per task. After each round of fedraa the same process
@@ -143,7 +143,10 @@ class BareLoop:
 
 
 class Turns(Callback):
-    """Run the bare loop after each round of fedraa, and keep the seconds of both; the first round is warm-up."""
+    """A callback that runs the bare loop after each round of fedraa and keeps the seconds of both.
+
+    The first round is a warm-up.
+    """
 
     waits = False
 

@@ -1,4 +1,4 @@
-"""What the system costs beyond the training itself: ratios to bare PyTorch loops and to bare Ray calls."""
+"""The cost of the system beyond the training: ratios to bare PyTorch loops and to bare Ray calls."""
 
 import json
 import pickle
@@ -50,9 +50,16 @@ def main(
     stack: int = 1,
     out: Path | None = None,
 ) -> None:
-    """Run all measurements, each in turn with its floor; a table of medians and ratios, and JSON as they come.
+    """Run all measurements, each in turn with its floor, and print a table of medians and ratios.
 
-    The bare loops train on the `device`, too. Rounds alone are trained in stacks.
+    Args:
+        clients: The numbers of clients.
+        models: The models.
+        repeats: The repetitions of each measurement.
+        samples: The training samples.
+        device: The device of the training, also of the bare loops.
+        stack: The tasks that a worker trains at a time, in rounds only.
+        out: The JSON file, which is rewritten after every measurement.
     """
     check(clients, models, repeats, samples, out)
     dataset = synthetic(samples)
@@ -82,7 +89,7 @@ def main(
 
 
 def check(clients: tuple[int, ...], models: tuple[str, ...], repeats: int, samples: int, out: Path | None) -> None:
-    """ValueError for what could not be measured, before minutes have gone into it."""
+    """Raise ValueError for settings that cannot be measured, before the slow work."""
     if wrong := [count for count in clients if not 1 <= count <= samples]:
         raise InputError("clients", got=wrong[0], expected=f"numbers from 1 to {samples}, the number of samples")
     if wrong_models := [model for model in models if model not in MODELS]:
@@ -95,7 +102,7 @@ def check(clients: tuple[int, ...], models: tuple[str, ...], repeats: int, sampl
 
 @contextmanager
 def cluster() -> Iterator[None]:
-    """One Ray for all measurements; the driver trains nothing, so each core has a worker."""
+    """Start one Ray cluster for all measurements. Each core has a worker, because the driver trains nothing."""
     with lean():
         ray.init("local", num_cpus=CORES, include_dashboard=False, log_to_driver=False)
     try:
@@ -107,7 +114,7 @@ def cluster() -> Iterator[None]:
 def synchronous(
     dataset: Dataset, clients: int, model: str, repeats: int, *, rounds: int = 2, device: str = "cpu", stack: int = 1
 ) -> Figure:
-    """A warm round of FedAvg, here and in bare processes."""
+    """Return the time of a warm round of FedAvg, in fedraa and in bare processes."""
     bare = bare_processes(dataset, clients, model, device)
     bare.round()
     ours: list[Spent] = []
@@ -123,7 +130,9 @@ def synchronous(
 
 
 def asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Figure]:
-    """Fed-RAA on the virtual clock against bare processes at the same tasks; how idle its workers were."""
+    """Return the time of Fed-RAA on the virtual clock relative to bare processes with the same tasks, and its idle
+    share.
+    """
     bare = bare_processes(dataset, clients, model, device)
     ours: list[Spent] = []
     floor: list[Spent] = []
@@ -144,21 +153,21 @@ def asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, de
 
 
 class Idle(Worker):
-    """Sends back what it was sent."""
+    """A worker that returns its task's parameters unchanged."""
 
     def train(self, task: Task, *shard: Any) -> Update:
         return Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0)
 
 
 class Echo:
-    """The least that an actor can do for an update."""
+    """The minimum work of an actor for an update."""
 
     def call(self, params: Vector) -> Vector:
         return params.copy()
 
 
 def empty(dataset: Dataset, model: str, repeats: int, *, clients: int = 100, updates: int = 2000) -> Figure:
-    """Seconds per update of asynchronous training that does nothing, against actors that return as many bytes."""
+    """Return the seconds per update of asynchronous training without work, and of actors that return equal bytes."""
     sent = build(trial("fedasync", clients, model, updates=1), dataset=dataset).params
     actors: list[Any] = [ray.remote(Echo).options(num_cpus=0).remote() for _ in range(CORES)]
     ours: list[Spent] = []
@@ -174,7 +183,7 @@ def empty(dataset: Dataset, model: str, repeats: int, *, clients: int = 100, upd
 
 
 def echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
-    """Seconds per call of actors with as many calls queued as a pool's workers have."""
+    """Return the seconds per call of actors with `DEPTH` queued calls each, as the workers of a pool have."""
     ref = ray.put(params)
     ray.get([actor.call.remote(ref) for actor in actors])
     started, used = time.perf_counter(), cpu_seconds_of_all()
@@ -189,7 +198,7 @@ def echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
 
 
 def mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) -> Figure:
-    """The server's part of an asynchronous update: choose, cut, mix; without the log."""
+    """Return the server's time per asynchronous update without the log: choose, cut and mix."""
     server = build(trial("fed-raa", clients, model, updates=1, fragments=3), dataset=dataset).server(
         lambda *_, **__: None
     )
@@ -203,7 +212,7 @@ def mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) 
 
 
 def bytes_moved(dataset: Dataset, model: str) -> Figure:
-    """The message of an update against the bytes of the submodel in it."""
+    """Return the size of an update's message relative to the submodel in it."""
     server = build(trial("fed-raa", 10, model, updates=1, fragments=3), dataset=dataset).server(lambda *_, **__: None)
     task = server.assign(0, 0.0)
     update = Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0)
@@ -214,7 +223,10 @@ def bytes_moved(dataset: Dataset, model: str) -> Figure:
 
 
 def start_up(repeats: int) -> Figure:
-    """From nothing to a first update, against `ray.init` and the imports; the machine is warm after the first."""
+    """Return the time from the process's start to a first update, relative to `ray.init` and the imports.
+
+    The first pair of runs warms the machine up.
+    """
     experiment = "method='fedavg', clients=1, hidden=(8,), local_steps=1, rounds=1, workers=1, quiet=True"
     code = f"import fedraa, pathlib, sys; fedraa.run(fedraa.Experiment({experiment}, out=pathlib.Path(sys.argv[1])))"
     bare = "import torch, ray, pandas; ray.init('local', include_dashboard=False, log_to_driver=False)"
@@ -230,7 +242,7 @@ def start_up(repeats: int) -> Figure:
 
 
 def python(code: str, *arguments: str) -> float:
-    """Seconds that a new interpreter takes for it."""
+    """Return the seconds of a new interpreter that runs this code."""
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
     return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Runs that throughput measures: what is tried, the run itself without a server of its own, and its figures."""
+"""The runs that throughput measures: the experiment, a run with the server in this process, and its measurements."""
 
 import os
 import statistics
@@ -28,12 +28,13 @@ from fedraa.messages import Fault, Update
 CORES = 2
 SGD = Settings(epochs=5, batch=128, lr=0.005)
 WIDEST = "widest"
-MODELS = {"small": 50, "mnist": 200, "large": 1024, WIDEST: 20_000}  # hidden units of the MLP
+# Hidden units of the MLP.
+MODELS = {"small": 50, "mnist": 200, "large": 1024, WIDEST: 20_000}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A median of repetitions and, where there is one, of its floor; `cpu` is the ratio of CPU seconds."""
+    """A median of repetitions and, if measured, its floor; `cpu` is the ratio of CPU seconds."""
 
     what: str
     clients: int
@@ -48,13 +49,13 @@ class Figure:
         return None if self.floor is None else self.fedraa / self.floor
 
     def numbers(self) -> list[str]:
-        """As text: fedraa's with its unit, the floor's, their ratio, that of CPU seconds."""
+        """Return as text: fedraa's value with its unit, the floor's, their ratio, and the ratio of CPU seconds."""
         others = ("" if value is None else f"{value:.3g}" for value in (self.floor, self.ratio, self.cpu))
         return [f"{self.fedraa:.3g} {self.unit}", *others]
 
 
 def synthetic(samples: int) -> Dataset:
-    """MNIST-shaped noise: speed does not depend on what is learnt."""
+    """Return MNIST-shaped noise, because speed does not depend on the learning progress."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((samples, 1, 28, 28), np.float32)
     y = rng.integers(0, 10, samples)
@@ -62,7 +63,7 @@ def synthetic(samples: int) -> Dataset:
 
 
 def trial(method: str, clients: int, model: str, *, updates: int | None = None, **changes: Any) -> Experiment:
-    """The experiment that the bare loops repeat; nothing but training in it."""
+    """Return the experiment that the bare loops repeat, with training only."""
     steps = updates or changes["rounds"]
     return Experiment(
         method=method,
@@ -83,7 +84,7 @@ def trial(method: str, clients: int, model: str, *, updates: int | None = None, 
 
 
 class Marks(Callback):
-    """Real time and CPU time (s) when the run came to step `warm`, and to its last."""
+    """A callback that records real and CPU time (s) at step `warm` and at the last step."""
 
     waits = False
 
@@ -99,7 +100,16 @@ class Marks(Callback):
 def measured(
     experiment: Experiment, dataset: Dataset, warm: int, worker: type[Worker] = Worker
 ) -> tuple[Spent, list[Update]]:
-    """A run whose server is this process, from step `warm` to the last; the updates that it took in meanwhile."""
+    """Run with the server in this process and measure from step `warm` to the last one.
+
+    Args:
+        experiment: The experiment.
+        dataset: The data.
+        warm: The number of warm-up steps.
+        worker: The class of the workers.
+
+    Returns the time and the updates after the warm-up.
+    """
     spec = build(experiment, dataset=dataset)
     marks = Marks(warm, experiment.updates or experiment.rounds or 0)
     commits: list[Update] = []
@@ -115,7 +125,7 @@ def measured(
 
 @dataclass
 class _Noting(RayExecutor):
-    """A pool that remembers, without their parameters, the updates that it gave."""
+    """An executor that records its updates without their parameters."""
 
     taken: list[Update] = field(default_factory=list)
 
@@ -127,7 +137,7 @@ class _Noting(RayExecutor):
 
 
 def cpu_seconds_of_all() -> float:
-    """Of this process and all below it that live."""
+    """Return the CPU seconds of this process and of all living ones below it."""
     return time.process_time() + sum(map(cpu_seconds, descendants(os.getpid())))
 
 

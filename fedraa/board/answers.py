@@ -1,4 +1,4 @@
-"""What the page asks for, as JSON: the runs, curves, comparisons, and one run's details."""
+"""The answers to the page's requests as JSON: runs, curves, comparisons, and the details of one run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
@@ -14,8 +14,9 @@ Query = Mapping[str, Sequence[str]]
 
 
 def runs(board: Board, query: Query) -> dict[str, Any]:
-    """The names of all runs, and the rows of those that changed after the version `since`."""
-    since, version = int(_one(query, "since", "0")), board.version  # the version first: what changes now comes again
+    """Return the names of all runs, and the rows of those that changed after the version `since`."""
+    # The version is read first, so that later changes are sent again.
+    since, version = int(_one(query, "since", "0")), board.version
     there = board.runs
     read, size = board.read
     return {
@@ -30,7 +31,7 @@ def runs(board: Board, query: Query) -> dict[str, Any]:
 
 
 def curves_of(board: Board, query: Query) -> dict[str, Any]:
-    """The figure `y` over `x` of every `run`, `from` and `to` there."""
+    """Return the metric `y` over `x` of every `run`, from `from` to `to`."""
     return {"curves": curves(_chosen(board, query), _one(query, "x", "t"), _one(query, "y", ""), *_range(query))}
 
 
@@ -39,7 +40,7 @@ def comparison_of(board: Board, query: Query) -> dict[str, Any]:
 
 
 def details_of(board: Board, query: Query) -> dict[str, Any] | None:
-    """None for a run that is no longer there."""
+    """Return the details of a run; None if the run no longer exists."""
     chosen = _chosen(board, query)
     return details(chosen[0], *_range(query)) if chosen else None
 
@@ -53,7 +54,7 @@ ANSWERS: dict[str, Callable[[Board, Query], dict[str, Any] | None]] = {
 
 
 def _chosen(board: Board, query: Query) -> list[WatchedRun]:
-    """Those that are still there; a name is looked up among them, and never becomes a path."""
+    """Return the requested runs that exist. A name is looked up among them and never becomes a path."""
     there = board.runs
     return [there[name] for name in query.get("run", ()) if name in there]
 

@@ -1,4 +1,4 @@
-"""All runs below a folder, watched by a thread of their own."""
+"""The board: all runs below a folder, watched by a thread."""
 
 import os
 from collections.abc import Iterator
@@ -11,19 +11,21 @@ from fedraa.board.watched_run import WatchedRun
 from fedraa.errors import InputError
 from fedraa.rundir.file_names import CONFIG, EVENTS
 
-PAUSE = 0.5  # seconds between two looks at every run
-PATIENCE = 20  # times as long as the search for runs took is waited before the next
+# Seconds between two checks of every run.
+PAUSE = 0.5
+# The next search for runs waits this many times as long as the last one took.
+PATIENCE = 20
 
 
 class Board:
-    """`runs` by name, which is their path below `folder`; it is replaced, never changed, as runs come and go.
+    """The runs below a folder. `runs` by name, the path below `folder`, is replaced when a run appears or disappears.
 
-    Only files that end in a line break are understood, each byte once, in small portions of all logs in turn, so that
-    whoever looks at the page is never kept waiting. Nothing is written.
+    A thread reads the files' complete lines, each byte once, and all logs in turn in small portions, so that a request
+    never waits long. The board writes no file.
     """
 
     def __init__(self, folder: Path) -> None:
-        """ValueError if there is no such folder."""
+        """Prepare the board. Raises ValueError if there is no such folder."""
         if not folder.is_dir():
             what = "is a file" if folder.exists() else "does not exist"
             raise InputError("folder", f"{folder} {what}", hint="give a folder of run directories")
@@ -32,7 +34,7 @@ class Board:
         self._versions = count(1)
         self.version = 0
         self.searched = False
-        """Whether the folder was gone through once."""
+        """True after the first search of the folder."""
         self._next_search = 0.0
         self._stopped = Event()
         self._thread = Thread(target=self._follow, daemon=True)
@@ -45,19 +47,19 @@ class Board:
 
     @property
     def read(self) -> tuple[int, int]:
-        """Bytes of all logs that were read, and that there are."""
+        """The bytes of all logs: those read and the total."""
         logs = [run.log for run in self.runs.values() if run.about is not None]
         return sum(log.offset for log in logs), sum(log.size for log in logs)
 
     def look(self) -> None:
-        """Look for runs, and at each."""
+        """Search for runs if it is time, and check each run."""
         if monotonic() >= self._next_search:
             self._search()
         for run in list(self.runs.values()):
             run.look()
 
     def read_on(self) -> bool:
-        """A portion of every log; whether there is more."""
+        """Read a portion of every log and return True if there is more."""
         runs = list(self.runs.values())
         for run in runs:
             run.read()
@@ -88,7 +90,10 @@ class Board:
 
 
 def runs_below(folder: Path) -> Iterator[Path]:
-    """The directories that are a run's, or look like one, by name. Links are not followed: they may go in a circle."""
+    """Yield the directories that have files of a run, by name.
+
+    Links are not followed, because they may form a cycle.
+    """
     for path, folders, names in os.walk(folder):
         if CONFIG in names or EVENTS in names:
             folders.clear()

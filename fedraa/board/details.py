@@ -21,7 +21,13 @@ Whole = npt.NDArray[np.int64]
 
 
 def details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
-    """Return the timeline from `low` to `high`, staleness, updates of fragments, coverage and failures of a run."""
+    """Return the timeline from `low` to `high`, staleness, updates of fragments, coverage and failures of a run.
+
+    Args:
+        run: The run.
+        low: The start of the timeline.
+        high: The end of the timeline.
+    """
     with run.lock:
         told = {"id": run.name, "version": run.version, "state": run.state, "said": run.said}
         if run.about is None:

@@ -50,7 +50,7 @@ class Evaluations:
         return np.array(self._columns[self.names.index(name)])
 
     def _take(self, number: int, cells: Sequence[str]) -> str:
-        """Add a row; return what is wrong with it, or an empty text."""
+        """Add a row and return a description of its error, or an empty text."""
         if number == 1:
             return "" if tuple(cells[: len(self.names)]) == self.names else f"its columns are {', '.join(cells)[:100]}"
         try:
@@ -59,6 +59,7 @@ class Evaluations:
             row = []
         if len(row) < len(self.names):
             return f"line {number} is none"
-        for column, value in zip(self._columns, row, strict=False):  # an own tool may have added columns
+        # The user may have added columns.
+        for column, value in zip(self._columns, row, strict=False):
             column.append(value)
         return ""

@@ -1,7 +1,7 @@
-"""What the board has in common with reports, whose room takes seconds to import.
+"""The functions that the board takes from the report package, whose import takes seconds.
 
-Imported within functions, when it is first needed: the list and the curves need not wait for it. This module is the
-only way there, so that two requests at a time do not import that room from two ends.
+Functions import this module when they first need it, so that the list and the curves do not wait for it. It is the only
+such import, so that two concurrent requests do not import the report package from two ends.
 """
 
 from fedraa.report.command import command

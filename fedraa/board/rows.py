@@ -1,4 +1,4 @@
-"""One row per run, for the list and for the comparison."""
+"""The row of each run in the list and in the comparison."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Fewer points that look the same, and numbers as JSON has them."""
+"""Reduction of curves to fewer points, and the conversion of numbers to JSON."""
 
 from itertools import pairwise
 from math import isfinite
@@ -9,24 +9,33 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 
-POINTS = 600  # of a curve: about as many as a figure has pixels
-DIGITS = 7  # of a number that is drawn
+# Points of a curve, about the number of pixels of a plot.
+POINTS = 600
+# Significant digits of a number in a plot.
+DIGITS = 7
 
 
 def window(x: Floats, low: float, high: float) -> slice:
-    """The points of ascending `x` from `low` to `high`, and one on either side, to which the curve goes on."""
+    """Return the points of ascending `x` from `low` to `high`, and one more on either side to continue the line.
+
+    Args:
+        x: Ascending values.
+        low: The lowest value of the window.
+        high: The highest value of the window.
+    """
     first, last = np.searchsorted(x, low, "left"), np.searchsorted(x, high, "right")
     return slice(max(0, int(first) - 1), int(last) + 1)
 
 
 def thinned(y: Floats, points: int = POINTS) -> Places:
-    """Which `points` or fewer of a curve to draw: of every stretch the lowest and the highest, so that no peak is lost.
+    """Return the indices of `points` or fewer points of a curve: the minimum and the maximum of every stretch.
 
-    Values that are not finite are kept only where a stretch has no other.
+    Every peak is therefore kept. Values that are not finite are kept only if a stretch has no other value.
     """
     if len(y) <= points:
         return np.arange(len(y))
-    edges = np.linspace(0, len(y), points // 2).astype(np.int64)  # the first and the last are kept besides
+    # The first and the last point are always kept.
+    edges = np.linspace(0, len(y), points // 2).astype(np.int64)
     low = [first + int(np.argmin(part)) for first, part in _parts(np.where(np.isfinite(y), y, np.inf), edges)]
     high = [first + int(np.argmax(part)) for first, part in _parts(np.where(np.isfinite(y), y, -np.inf), edges)]
     return np.unique([0, *low, *high, len(y) - 1])
@@ -37,7 +46,7 @@ def _parts(y: Floats, edges: Places) -> list[tuple[int, Floats]]:
 
 
 def plain(values: Floats) -> list[float | None]:
-    """As JSON; None for what is not finite."""
+    """Return a JSON list, with None for values that are not finite."""
     return [number(value) for value in values.tolist()]
 
 

@@ -1,4 +1,4 @@
-"""The board over HTTP: on loopback alone, for whoever has the token, reading only."""
+"""The board's HTTP server: read-only, on loopback, with a token in the address."""
 
 import json
 import secrets
@@ -16,7 +16,8 @@ from fedraa.board.answers import ANSWERS
 from fedraa.board.board import Board
 
 LOOPBACK = "127.0.0.1"
-HERE = {LOOPBACK, "localhost"}  # names under which a browser may come; any other was pointed at us by somebody else
+# Host names that a browser may use. A request for any other name comes from a foreign page.
+HERE = {LOOPBACK, "localhost"}
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 SCRIPTS = ("main", "state", "elements", "list", "plot", "curves", "compare", "details")
 PAGE = ("page.html", "page.css", *(f"{name}.js" for name in SCRIPTS))
@@ -25,17 +26,20 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",  # the address has the token
+    # The address contains the token.
+    "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
 
 
 class BoardServer(ThreadingHTTPServer):
-    """Serves `board` at `address`; OSError if the port (0: any that is free) cannot be had."""
+    """An HTTP server of `board` at `address`. Raises OSError if the port is in use; 0 takes any free port."""
 
-    daemon_threads = True  # nobody waits for a browser
-    request_queue_size = 64  # a page asks for all of its files at once
+    # The process ends without waiting for browsers.
+    daemon_threads = True
+    # A page requests all of its files at once.
+    request_queue_size = 64
     allow_reuse_port = False
 
     def __init__(self, board: Board, port: int) -> None:
@@ -47,26 +51,28 @@ class BoardServer(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that goes away is no error."""
+        """Ignore the end of a browser's connection and report all other errors."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]  # as it came
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers GET and HEAD. A path is looked up in tables, and is never one of a file."""
+    """A handler of GET and HEAD requests. A path is looked up in tables and never opens a file."""
 
     server: BoardServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "fedraa", ""
-    timeout = 60  # seconds that a silent connection is kept
+    # Seconds after which a silent connection is closed.
+    timeout = 60
 
-    def do_GET(self) -> None:  # so http.server wants it
+    # The library defines this name.
+    def do_GET(self) -> None:
         self._answer(*self._found())
 
     do_HEAD = do_GET  # the library's name  # noqa: N815
 
     def _found(self) -> tuple[HTTPStatus, str, bytes]:
-        """Status, content type and content."""
+        """Return status, content type and content."""
         parts = urlsplit(self.path)
         token, slash, name = parts.path.removeprefix("/").partition("/")
         if not self._is_ours() or not secrets.compare_digest(token.encode(), self.server.token.encode()):
@@ -83,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
         return _said(HTTPStatus.NOT_FOUND, "There is nothing here.")
 
     def _is_ours(self) -> bool:
-        """Whether the browser asks for this machine by its own name, whatever port a tunnel has it on."""
+        """Return True if the browser names this machine, on any port, because a tunnel may use another one."""
         hosts = self.headers.get_all("Host", [])
         return len(hosts) == 1 and hosts[0].partition(":")[0].lower() in HERE
 
@@ -98,7 +104,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing: the terminal shows the address."""
+        """Write no log, because the terminal shows the address."""
 
 
 def _said(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
@@ -107,7 +113,7 @@ def _said(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
 
 @cache
 def page() -> Mapping[str, bytes]:
-    """The files of the page by their names; with them Plotly as its package ships it."""
+    """Return the page's files by name, and Plotly's script from its package."""
     folder = files("fedraa.board").joinpath("page")
     own = {name: folder.joinpath(name).read_bytes() for name in PAGE}
     return own | {"plotly.js": get_plotlyjs().encode()}

@@ -1,4 +1,4 @@
-"""Who trained what when, in any stretch of a run: task by task where they can be seen, else how busy clients were."""
+"""The tasks of a stretch of a run, one by one or, if there are too many, as the share of busy time per client."""
 
 from typing import Any
 
@@ -20,6 +20,12 @@ def timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[s
 
     `bars` has the client, fragment, start, end, staleness and fate (running, done or dropped) of every task. If there
     are too many tasks, `busy` [clients, bins] has the share of each stretch in which the client worked instead.
+
+    Args:
+        log: The tasks of the run.
+        clients: The number of clients.
+        low: The start of the window.
+        high: The end of the window.
     """
     from fedraa.board.of_reports import lanes
 
@@ -49,7 +55,13 @@ def timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[s
 
 
 def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
-    """Return the share of every stretch between two edges that the tasks of one client fill."""
+    """Return the share of every stretch between two edges that the tasks of one client fill.
+
+    Args:
+        start: The start of each task.
+        end: The end of each task.
+        edges: The ascending edges of the stretches.
+    """
     busy = _passed(np.sort(start), edges) - _passed(np.sort(end), edges)
     shares: Floats = np.clip(np.diff(busy) / np.diff(edges), 0, 1)
     return shares

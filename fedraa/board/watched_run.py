@@ -27,6 +27,11 @@ class WatchedRun:
 
     `version` grows with every change. `state` is starting, running, interrupted, failed, ended or damaged. `said` gives
     the reason of the end or of the failure, or a sentence about the damage.
+
+    Args:
+        directory: The run directory.
+        name: The name of the run on the board.
+        next_version: A function that returns the next version of the board.
     """
 
     def __init__(self, directory: Path, name: str, next_version: Callable[[], int]) -> None:
@@ -36,7 +41,7 @@ class WatchedRun:
         self._begin()
 
     def _begin(self) -> None:
-        """Forget all that was read."""
+        """Discard everything that was read."""
         self.about: About | None = None
         self.evaluations: Evaluations | None = None
         self.stats = RunStats()
@@ -55,7 +60,7 @@ class WatchedRun:
         return self.about is not None and self.log.more
 
     def look(self) -> None:
-        """Read what changed in the configuration, the evaluations and the state of the run."""
+        """Read the changes of the configuration, the evaluations and the state of the run."""
         with self.lock:
             if self._is_new(CONFIG):
                 self._begin()

@@ -1,4 +1,4 @@
-"""Who is told what happens in a run, in the user's own process, and may end it."""
+"""Callbacks: objects in the user's process that receive the events of a run and may end it."""
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.early_stopping import EarlyStopping

@@ -1,4 +1,4 @@
-"""What a callback is: who is told what happens in a run, and may end it."""
+"""The base class of callbacks."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -7,69 +7,80 @@ from fedraa.callbacks.events import Event, Progress, RunStart
 
 
 class Callback:
-    """Told of a run in the user's own process, in the order of its log; every hook does nothing unless overridden.
+    """An object that receives the events of a run in the user's process, in the order of the log.
 
-    The calls and their values are the same on both engines and with any number of workers. `on_dispatch`,
-    `on_commit`, `on_drop`, `on_round`, `on_fault` and `on_eval` may return a true value: the run ends, exactly there,
-    with the reason "callback". What is in flight is forgotten; the model is evaluated, if it is not yet. The rest of
-    what one step recorded (a commit and its round) is still told, and so are evaluations that the end waits for.
+    Every hook does nothing unless a subclass overrides it. The calls and their values are the same on both engines and
+    with any number of workers.
+
+    The hooks `on_dispatch`, `on_commit`, `on_drop`, `on_round`, `on_fault` and `on_eval` may return a true value. Then
+    the run ends at that event with the reason "callback". Tasks in flight are discarded, and the model is evaluated if
+    it has not been. The other events of the same step, and evaluations that the end waits for, are still delivered.
 
         class Enough(fl.Callback):
             def on_eval(self, step, t, metrics):
                 return metrics["accuracy"] > 0.9
 
-    A callback keeps nothing in checkpoints, and is no part of what a run is. A run that is resumed calls `on_start`
-    with `resumed`, then the hooks with all that is before the checkpoint (answers do not count), then with what is
-    new: who sets up its state in `on_start` is where it was. That is so, too, where a server on Ray has died and is
-    started again. One that raises ends the run, which can be gone on with.
+    A callback stores nothing in checkpoints and is not part of a run's configuration. A resumed run calls `on_start`
+    with `resumed`, repeats the events before the checkpoint (return values are ignored), and then delivers new events.
+    A callback that initializes its state in `on_start` therefore reaches its earlier state. The same happens when a
+    dead server on Ray is restarted. An exception in a callback ends the run, which can be resumed.
     """
 
     waits: ClassVar[bool] = True
-    """Whether the run waits for the answers of the hooks overridden, so as to end just where it is asked to.
+    """True if the run waits for the return values of the overridden hooks, so that it can end at the exact event.
 
-    For who only looks on, False costs less on Ray, and evaluations go on beside the run; answers do not count then.
-    With True and an `on_eval`, each evaluation is waited for before the run goes on. That is settled when a run
-    starts: one that was started without is told of evaluations as late as its log has them.
+    With True and an `on_eval`, the run waits for each evaluation before it continues. With False, return values are
+    ignored, calls cost less on Ray, and evaluations run beside the training. The value is read when a run starts. A run
+    that started with False delivers evaluations as late as they are in its log.
     """
 
     def on_prepare(self, doing: str | None) -> None:
-        """What is done before a run trains, such as "reading digits"; None: the run starts, or was refused.
+        """Receive a description of the work before training, such as "reading digits", or None.
 
-        Said before `on_start`, and on Ray again after it, while the cluster and its workers start.
+        None means that the run starts or was refused. The hook is called before `on_start`. On Ray it is also called
+        after it, while the cluster and its workers start.
         """
 
     def on_start(self, run: RunStart) -> None:
-        """Before all else, and again where a run is gone on with."""
+        """Receive the start of the run, before all events. A resumption calls it again."""
 
     def on_dispatch(self, event: Event) -> bool | None:
-        """A task was sent to a client; the fields are those of the `dispatch` line in events.jsonl."""
+        """Receive a task that was sent to a client, with the fields of its `dispatch` line in events.jsonl."""
         return None
 
     def on_commit(self, event: Event) -> bool | None:
-        """A client's update was taken in: a `commit` line."""
+        """Receive a client's update that the server has applied: a `commit` line."""
         return None
 
     def on_drop(self, event: Event) -> bool | None:
-        """A client's task came to nothing by its own fault: a `drop` line."""
+        """Receive a client's task that failed because of the client: a `drop` line."""
         return None
 
     def on_round(self, event: Event) -> bool | None:
-        """A round was closed: a `round` line."""
+        """Receive a completed round: a `round` line."""
         return None
 
     def on_fault(self, event: Event) -> bool | None:
-        """Something went wrong and was dealt with: a `fault` line. Equal runs may have different faults."""
+        """Receive a fault that was handled: a `fault` line. Equal runs may have different faults."""
         return None
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool | None:
-        """The model as of server step `step`, at `t` (s on the run's clock), was evaluated; NaN: not finite."""
+        """Receive the metrics of the model at server step `step`, at `t` (s on the run's clock).
+
+        NaN stands for a value that is not finite.
+
+        Args:
+            step: The server step of the model.
+            t: The time of that step, in s on the run's clock.
+            metrics: The metrics by name.
+        """
         return None
 
     def on_progress(self, progress: Progress) -> None:
-        """How far the run is, sampled a few times a second: for progress bars. Its times and values are not exact."""
+        """Receive a progress sample, a few times per second, for progress bars. Its times and values are not exact."""
 
     def on_end(self, event: Event) -> None:
-        """The run has ended and its directory is complete: the `end` line. Not called if it was stopped or failed."""
+        """Receive the `end` line of a run with a complete directory. Stopped and failed runs do not call this hook."""
 
     def on_close(self) -> None:
-        """Last of all, however the run ended: close files, stop displays."""
+        """Close files and displays. The call is the last one, regardless of how the run ended."""

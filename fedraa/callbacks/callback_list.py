@@ -1,4 +1,4 @@
-"""A run's callbacks as one."""
+"""The callbacks of a run behind one interface."""
 
 import time
 from collections.abc import Sequence
@@ -16,25 +16,25 @@ PROGRESS_SECONDS = 0.2
 
 
 class Listeners(Protocol):
-    """Whom a run tells what happens."""
+    """The interface through which a run delivers its events."""
 
     hears: frozenset[str]
-    """The kinds of events that anyone is to be told."""
+    """The kinds of events that a callback handles."""
     waits: frozenset[str]
-    """The kinds whose answers the run waits for."""
+    """The kinds of events for whose return values the run waits."""
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
-        """Tell an event; the name of whom ends the run with it, if anyone does. The `past` is of before a resumption.
+        """Deliver an event and return the name of the callback that ends the run, or None.
 
-        CallbackRaised if someone fails.
+        A `past` event was logged before a resumption. Raises CallbackRaised if a callback fails.
         """
 
     def progress(self, progress: Progress) -> None:
-        """Tell how far the run is; called after every commit."""
+        """Deliver the progress of the run; called after every commit."""
 
 
 class CallbackList:
-    """Calls every callback, in their order, in this process."""
+    """A list of callbacks that are called in this process, in the order of the list."""
 
     def __init__(self, callbacks: Sequence[Callback] = (), progress_seconds: float = PROGRESS_SECONDS) -> None:
         self._callbacks = tuple(callbacks)
@@ -45,7 +45,7 @@ class CallbackList:
         self.waits = frozenset(kind for kind in self.hears if kind != "end" and any(map(_waits, self._hearing[kind])))
 
     def prepare(self, doing: str | None) -> None:
-        """Tell what is done before training starts; None: that is over."""
+        """Deliver a description of the work before training; None when it is over."""
         for callback in self._with("on_prepare"):
             callback.on_prepare(doing)
 
@@ -58,7 +58,7 @@ class CallbackList:
         return asking[0] if asking else None
 
     def progress(self, progress: Progress) -> None:
-        """At most every `progress_seconds`."""
+        """Deliver progress at most once every `progress_seconds`."""
         if not self._on_progress or time.monotonic() < self._progress_at:
             return
         for callback in self._on_progress:
@@ -69,13 +69,13 @@ class CallbackList:
         self._progress_at = time.monotonic() + self._progress_seconds
 
     def close(self) -> None:
-        """Everyone is closed, whoever of them fails."""
+        """Close every callback, even if another one fails."""
         with ExitStack() as stack:
             for callback in self._with("on_close"):
                 stack.callback(callback.on_close)
 
     def _with(self, hook: str) -> list[Callback]:
-        """Those who have made something of this hook."""
+        """Return the callbacks that override this hook."""
         nothing = getattr(Callback, hook)
         return [each for each in self._callbacks if getattr(type(each), hook, nothing) is not nothing]
 
@@ -96,7 +96,7 @@ def _waits(callback: Callback) -> bool:
 
 
 def _answer(callback: Callback, event: Event) -> bool:
-    """Calls the hook of an event; whether the run is to end."""
+    """Call the hook of an event and return True if the run is to end. Raises CallbackRaised if it fails."""
     try:
         if event["kind"] == "eval":
             step, t = int(str(event["step"])), float(str(event["t"]))

@@ -13,11 +13,12 @@ from fedraa.objectives import Figures
 
 @dataclass(eq=False)
 class EarlyStopping(Callback):
-    """End the run at the `patience`-th evaluation in a row that is not better than the best one before.
+    """A callback that ends a run after `patience` evaluations in a row that are not better than the best one before.
 
-    A value is better if it is more (mode `max`) or less (`min`) by over `min_delta`, in units of `metric`. NaN is never
-    better. The metrics are those of evals.csv. The default is the objective's main metric (accuracy for a
-    classification) with its own mode. Raises InputError before the start for a metric that the run does not have.
+    A value is better if it exceeds the best one (mode `max`) or falls below it (`min`) by more than `min_delta`, in
+    units of `metric`. NaN is never better. The metrics are those of evals.csv. The default is the objective's main
+    metric (accuracy for a classification) with its mode. Raises InputError before the start for a metric that the run
+    does not have.
     """
 
     metric: str | None = None

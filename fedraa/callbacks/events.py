@@ -1,4 +1,4 @@
-"""What callbacks are shown of a run."""
+"""The values that callbacks receive."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.objectives import Figures, Target
 
 Event = Mapping[str, object]
-"""A line of events.jsonl without `seq` and `wall`: what is the same whichever engine ran and whatever went wrong."""
+"""A line of events.jsonl without `seq` and `wall`, which depend on the engine and on faults."""
 
 _OF_THE_LINE = frozenset({"seq", "wall"})
 _OF_THE_EVENT = frozenset({"kind", "step", "t"})
@@ -19,50 +19,53 @@ _OF_THE_EVENT = frozenset({"kind", "step", "t"})
 
 @dataclass(frozen=True)
 class Limits:
-    """When a run ends, whichever comes first; None is no limit."""
+    """The limits of a run. The first one that is reached ends it; None is no limit."""
 
     steps: int | None
     time: float | None
     accuracy: float | None
     target: Target | None = None
-    """Another figure than the accuracy, and where it is good enough."""
+    """A target for a metric other than accuracy."""
 
     @property
     def goal(self) -> Target | None:
-        """The figure that ends the run, whichever it is."""
+        """The metric target that ends the run, accuracy or another."""
         return self.target if self.accuracy is None else Target("accuracy", self.accuracy, "max")
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> "Limits":
-        """What `described` has given."""
+        """Return the limits from their JSON form."""
         target = described.get("target")
         return cls(**{**described, "target": None if target is None else Target(**target)})
 
     def described(self) -> dict[str, Any]:
-        """As JSON; a target is named only where there is one, as older versions do not know it."""
+        """Return the JSON form of the limits.
+
+        The key `target` appears only if set, because older versions do not know it.
+        """
         return {name: value for name, value in asdict(self).items() if name != "target" or value is not None}
 
 
 @dataclass(frozen=True)
 class RunStart:
-    """A run that begins, or is gone on with: then all events that it has had are told again, first of all."""
+    """The start or resumption of a run. A resumption repeats all earlier events first."""
 
     experiment: Experiment
     directory: Path
     limits: Limits
     resumed: bool
     figures: Figures = field(default_factory=Figures)
-    """What every evaluation gives, and which way it is better."""
+    """The metrics of every evaluation, and the better direction of each."""
     asynchronous: bool = True
-    """Whether steps are updates of an asynchronous method, or rounds."""
+    """True if a step is an update of an asynchronous method, False if it is a round."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is; `staleness` is a mean that forgets, over about ten commits.
+    """The progress of a run. `staleness` is a moving mean over about ten commits.
 
-    `accuracy` is that of the last evaluation which has ended, of an earlier step as a rule; with another objective the
-    figure that it is judged by, `figure`.
+    `accuracy` is the main metric of the last finished evaluation, which usually belongs to an earlier step. `figure` is
+    the name of this metric.
     """
 
     step: int
@@ -79,13 +82,13 @@ class Progress:
 
 
 def event_of(line: Mapping[str, object]) -> Event:
-    """The event in a line of the log, with the values that a reader of the log gets."""
+    """Return the event of a log line, with the values that a reader of the log gets."""
     event: Event = json.loads(json.dumps({name: line[name] for name in line if name not in _OF_THE_LINE}))
     return event
 
 
 def metrics_of(event: Event) -> dict[str, float]:
-    """The figures of an evaluation; those that are null in the log, which has finite numbers alone, are NaN."""
+    """Return the metrics of an evaluation. A null in the log, which holds only finite numbers, becomes NaN."""
     return {
         name: nan if value is None else float(str(value)) for name, value in event.items() if name not in _OF_THE_EVENT
     }

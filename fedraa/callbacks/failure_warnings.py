@@ -7,13 +7,14 @@ from fedraa.callbacks.events import Event
 from fedraa.errors import RunWarning
 from fedraa.ledger.bad_clients import QUARANTINED
 
-MAX_WARNINGS = 10  # of one run
+# Maximum number of warnings in a run.
+MAX_WARNINGS = 10
 
 
 class FailureWarnings(Callback):
-    """A callback that warns of each failed task of a client, and of each client that is quarantined.
+    """A callback that warns of each failed task and of each quarantined client.
 
-    After `MAX_WARNINGS` it says once that the others are in summary.json.
+    After `MAX_WARNINGS` warnings it refers once to summary.json for all other failures.
     """
 
     waits = False

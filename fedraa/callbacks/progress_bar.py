@@ -1,4 +1,4 @@
-"""How far a run is, shown while it lasts: in a terminal, or in a notebook."""
+"""A progress bar of a run, in a terminal or a notebook."""
 
 import time
 from dataclasses import dataclass
@@ -13,26 +13,31 @@ from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Progress, RunStart
 from fedraa.waiting import Waiting
 
-WIDE = 120  # characters of a terminal that has room for a long bar
-LONG, SHORT = 40, 16  # characters of the bar
-BESIDE = 10  # characters that the remaining time and the gaps take
-SETTLED = 1.0  # seconds after which a rate is one
+# Characters of a terminal that is wide enough for a long bar.
+WIDE = 120
+# Characters of the bar.
+LONG, SHORT = 40, 16
+# Characters of the remaining time and the gaps.
+BESIDE = 10
+# Seconds after which the rate of steps is reliable.
+SETTLED = 1.0
 
 
 class ProgressBar(Callback):
-    """A bar that a terminal shows until the run ends, and that a notebook keeps; silent elsewhere.
+    """A progress bar, which a terminal shows until the run ends and a notebook keeps. Other outputs show nothing.
 
-    What is done before the run starts is said where it takes long; `waiting` is who says so already, if anyone does.
+    It also shows slow preparations before the run starts. `waiting` is a status line that already shows them.
     """
 
     waits = False
     place = ""
-    """Which of several runs it is, before the name of its method."""
+    """A label of one of several runs, shown before the name of its method."""
 
     def __init__(self, waiting: Waiting | None = None) -> None:
         self._waiting = waiting
         self._shown: _Terminal | _Notebook | None = None
-        self._since: tuple[float, int] | None = None  # seconds and steps, at the first that was told of
+        # Seconds and steps at the first progress sample.
+        self._since: tuple[float, int] | None = None
 
     def on_prepare(self, doing: str | None) -> None:
         if self._shown is not None:
@@ -68,7 +73,7 @@ class ProgressBar(Callback):
             self._waiting = None
 
     def _rate(self, step: int) -> float | None:
-        """Steps per real second since the first that was told of; None where that was just now."""
+        """Return the steps per real second since the first sample; None for the first `SETTLED` seconds."""
         now = time.monotonic()
         if self._since is None:
             self._since = (now, step)
@@ -96,12 +101,14 @@ class _Terminal:
 
 
 class _Notebook:
-    """One display, updated: it needs no widgets."""
+    """A display in a notebook that is updated and needs no widgets."""
 
     def __init__(self, name: str) -> None:
-        from IPython import display as shown  # it is there where a notebook is
+        # IPython is installed wherever a notebook runs.
+        from IPython import display as shown
 
-        show: Any = shown.display  # of which no types are known
+        # Its functions have no types.
+        show: Any = shown.display
         self._name = name
         self._handle = show(Line(name, 0.0, "starting"), display_id=True)
 
@@ -112,12 +119,12 @@ class _Notebook:
         self._handle.update(Line(self._name, share(progress), figures(progress, rate)))
 
     def close(self) -> None:
-        """What was shown last stays."""
+        """Do nothing, so that the last line stays visible."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """What a notebook shows: as HTML, or as text where it has none."""
+    """A line in a notebook, as HTML or as text."""
 
     name: str
     share: float
@@ -131,17 +138,22 @@ class Line:
 
 
 def share(progress: Progress) -> float:
-    """How far a run is towards the nearest of its limits of steps and time, 0 to 1."""
+    """Return the share of the nearest limit of steps or time that is reached, 0 to 1."""
     limits = progress.limits
     shares = [progress.step / limits.steps if limits.steps else 0.0, progress.t / limits.time if limits.time else 0.0]
     return min(1.0, max(shares))
 
 
 def figures(progress: Progress, rate: float | None = None, room: int | None = None) -> str:
-    """Step and steps per second, time, accuracy, staleness, tasks in flight and workers that have work, on one line.
+    """Return the progress as one line: step, step rate, time, accuracy, staleness, tasks in flight and busy workers.
 
-    Where there is `room` for so many characters only, the last ones are left out first, but the time before the
-    accuracy.
+    If the line is longer than `room` characters, the tasks in flight and busy workers are left out first, then the
+    staleness, then the time.
+
+    Args:
+        progress: The progress of the run.
+        rate: Steps per real second; None if it is not known yet.
+        room: The maximum number of characters; None for no limit.
     """
     limits = progress.limits
     steps = f"step {progress.step}" + (f"/{limits.steps}" if limits.steps else "")

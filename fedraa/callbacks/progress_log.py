@@ -1,4 +1,4 @@
-"""How far a run is, as lines of Python's logging: one per evaluation, and one after 30 s without any."""
+"""The progress of a run as lines of Python's logging: one per evaluation, and one after 30 s without any."""
 
 import csv
 import time
@@ -15,9 +15,10 @@ from fedraa.waiting import Heartbeat, printed_log
 
 
 class ProgressLog(Callback):
-    """Logs a run to the logger `fedraa` at the level INFO; the lines are printed if logging is not configured.
+    """A callback that logs a run to the logger `fedraa` at the level INFO.
 
-    `place` says which of several runs it is. Evaluations from before a resumption are not logged again.
+    The lines are printed if logging is not configured. `place` is a label of one of several runs. Evaluations from
+    before a resumption are not logged again.
     """
 
     waits = False
@@ -88,7 +89,7 @@ class ProgressLog(Callback):
         return self._run.figures.main
 
     def _state(self) -> str:
-        """Return what is done now, or how far the run is."""
+        """Return a description of the current work, or of the progress."""
         progress = self._progress
         if progress is None or self._doing is not None:
             return self._doing or "starting"

@@ -1,4 +1,4 @@
-"""Evaluations as they come, to a CSV file, to TensorBoard and to Weights & Biases."""
+"""Callbacks that write evaluations to a CSV file, to TensorBoard and to Weights & Biases."""
 
 import hashlib
 import importlib
@@ -14,9 +14,9 @@ from fedraa.errors import InputError
 
 
 class CSV(Callback):
-    """One row per evaluation in a file of its own: step, t (s on the run's clock) and every metric.
+    """A CSV file with one row per evaluation: step, t (s on the run's clock) and every metric.
 
-    The file is written anew when a run starts; when it is resumed, it gets the earlier rows again.
+    A starting run overwrites the file. A resumed run writes the earlier rows again.
     """
 
     waits = False
@@ -46,16 +46,16 @@ class CSV(Callback):
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Opens a file; OSError for a named pipe that nobody reads, which would be waited for without end."""
+    """Open a file. Raises OSError for a named pipe without a reader, which would block forever."""
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     os.set_blocking(descriptor, True)
     return descriptor
 
 
 class TensorBoard(Callback):
-    """Every metric, and t, against the server's step, below `directory` in a folder `name` (default: the run's own).
+    """A TensorBoard writer of every metric and t by server step, in the folder `name` below `directory`.
 
-    Raises InputError if the package tensorboard is missing.
+    The default of `name` is the run's name. Raises InputError if the package tensorboard is missing.
     """
 
     waits = False
@@ -68,14 +68,20 @@ class TensorBoard(Callback):
     def on_start(self, run: RunStart) -> None:
         self.on_close()
         folder = Path(self.directory) / (self.name or run.directory.name)
-        # What is told again after a resumption takes the place of what an earlier process wrote.
+        # The events repeated after a resumption replace the values that an earlier process wrote.
         self._writer = self._package.SummaryWriter(str(folder), purge_step=0 if run.resumed else None)
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
         self.write(step, {**metrics, "t": t})
 
     def write(self, step: int, values: Mapping[str, float], wall: float | None = None) -> None:
-        """Scalars of a step, as of `wall` (s; default: now, since 1970)."""
+        """Write the scalars of a step with the time `wall` (s since 1970; default: now).
+
+        Args:
+            step: The server step.
+            values: The values by name.
+            wall: The time of the step; None for now.
+        """
         for name, value in values.items():
             self._writer.add_scalar(name, value, step, walltime=wall)
         self._writer.flush()
@@ -87,10 +93,16 @@ class TensorBoard(Callback):
 
 
 class WandB(Callback):
-    """Every metric, and t, against the server's step, to a project of Weights & Biases; at the end what ended the run.
+    """A writer of every metric and t by server step, and of the run's end, to a project of Weights & Biases.
 
-    `name` is the run's (default: that of its directory), `group` the group that it is in. A resumed run goes on in the
-    same run there. Raises InputError if the package wandb is missing.
+    A resumed run continues the same run there.
+
+    Args:
+        project: The project.
+        name: The name of the run; None for that of its directory.
+        group: The group of the run.
+
+    Raises InputError if the package wandb is missing.
     """
 
     waits = False
@@ -101,7 +113,8 @@ class WandB(Callback):
         self._run: Any = None
 
     def on_start(self, run: RunStart) -> None:
-        if self._run is not None:  # in this process: the server has died, and tells again what is known
+        # A restarted server repeats the start and the known events in this process.
+        if self._run is not None:
             return
         self._run = self._package.init(
             project=self.project,
@@ -113,7 +126,8 @@ class WandB(Callback):
         )
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
-        if step >= self._run.step:  # it takes steps in their order alone, and has those told again
+        # Weights & Biases accepts only ascending steps, and a resumption repeats earlier ones.
+        if step >= self._run.step:
             self._run.log({**metrics, "t": t}, step=step)
 
     def on_end(self, event: Event) -> None:

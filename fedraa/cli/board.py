@@ -12,7 +12,7 @@ PORTS = range(65536)
 
 
 def board(folder: Path, port: int) -> None:
-    """Serve the page. ValueError, one sentence, for a folder that is not there or a port that cannot be had."""
+    """Serve the page until Ctrl-C. Raises ValueError for a missing folder or a port that cannot be used."""
     if port not in PORTS:
         raise InputError("port", got=port, expected=f"a number from 0 to {PORTS[-1]}; 0 takes any free port")
     watched = Board(folder)

@@ -1,4 +1,4 @@
-"""What `fedraa compare` shows: every run as it goes and as it ended, then one row per method."""
+"""The output of `fedraa compare`: every run while it trains and when it ends, then one row per method."""
 
 import time
 from collections.abc import Sequence
@@ -35,9 +35,15 @@ def compare(
     tuned: Path | None = None,
     waiting: Waiting | None = None,
 ) -> None:
-    """Run every method with every seed, and print what they came to, unless the experiment is quiet.
+    """Run every method with every seed and print the results, unless the experiment is quiet.
 
-    `waiting` says what takes long until they run.
+    Args:
+        methods: The names of the methods.
+        seeds: The seeds.
+        experiment: The settings that all methods share.
+        terms: The source of settings that the flags leave open.
+        tuned: The file of a tuning.
+        waiting: The status line to use until the runs start.
     """
     if experiment.quiet:
         api.compare(methods, seeds, experiment, terms=terms, tuned=tuned)
@@ -61,7 +67,7 @@ def compare(
 
 
 def differences_table(frame: pd.DataFrame, where: str) -> Table:
-    """What still differs between the methods: a line per setting and value; `where` that is."""
+    """Return a table of the remaining differences between the methods; `where` is the end of its title."""
     table = Table("setting", "value", "methods", title=f"what differs {where}", box=box.SIMPLE_HEAD)
     before = None
     for setting, value, who in frame.itertuples(index=False):
@@ -71,13 +77,15 @@ def differences_table(frame: pd.DataFrame, where: str) -> Table:
 
 
 def _of_paper(method: str) -> str:
-    """Where the terms of its paper come from, and what it leaves open."""
+    """Return the source of a method's paper terms, and the settings that the paper leaves open."""
     paper = paper_settings(find(method))
     return f"{method}: {paper.source}" + (f"; it leaves open {paper.unstated}" if paper.unstated else "")
 
 
 class _Teller:
-    """Says what each of `count` runs came to, how many there are still, and how long they may take; tells the `bar`."""
+    """A callback that prints the result of each of `count` runs, the number left and the remaining time, and labels
+    `bar`.
+    """
 
     def __init__(self, count: int, bar: ProgressBar) -> None:
         self._count, self._ended, self._started = count, 0, time.monotonic()
@@ -114,7 +122,10 @@ def _marked(method: str, group: pd.DataFrame) -> str:
 def summary_table(frame: pd.DataFrame, experiment: Experiment, figures: Figures | None = None) -> Table:
     """Return a table with a row per method: means and 95 % intervals over its seeds.
 
-    `figures` are the metrics of the runs.
+    Args:
+        frame: The table of runs, as in compare.csv.
+        experiment: The settings that all methods share.
+        figures: The metrics of the runs; None for those of a classification.
     """
     seeds = frame["seed"].nunique()
     metrics = figures or Figures()

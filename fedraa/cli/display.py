@@ -18,11 +18,12 @@ from fedraa.rundir.history import History
 from fedraa.rundir.status import Status
 from fedraa.waiting import is_shown
 
-WIDEST = 10_000  # characters
+# Characters of the widest table.
+WIDEST = 10_000
 
 
 def say(text: str) -> None:
-    """One line for the user."""
+    """Print one line for the user."""
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -33,26 +34,28 @@ def say_next(run: Path) -> None:
 
 
 def show(table: Table) -> None:
-    """A table, in which nothing is ever cut off.
+    """Print a table without cutting any text off.
 
-    Where the output is no terminal it gets all the width that it needs; a terminal that is too narrow for its words
-    shows every row as lines of its own.
+    Without a terminal the table gets the width that it needs. In a terminal that is too narrow for its words, every row
+    becomes several lines.
     """
     console = Console()
     for column in table.columns:
         column.overflow = "fold"
-    table.columns[0].no_wrap = True  # names
+    # The first column has names.
+    table.columns[0].no_wrap = True
     wanted = console.measure(table, options=console.options.update(width=WIDEST))
     if not console.is_terminal:
         console = Console(width=max(console.width, wanted.maximum))
-    if wanted.maximum > console.width:  # columns that are close together break fewer lines
+    # Less padding between columns needs fewer line breaks.
+    if wanted.maximum > console.width:
         table.padding = (0, 1, 0, 0)
         wanted = console.measure(table, options=console.options.update(width=WIDEST))
     console.print(table if wanted.minimum <= console.width else _stacked(table))
 
 
 def _stacked(table: Table) -> Table:
-    """Every row of the table as lines, `header  value`, under the value of its first column."""
+    """Return the table with every row as lines `header  value` below the value of its first column."""
     stacked = Table(title=table.title, show_header=False, box=box.SIMPLE_HEAD)
     stacked.add_column(no_wrap=True)
     stacked.add_column(overflow="fold")
@@ -68,7 +71,7 @@ def _stacked(table: Table) -> Table:
 
 
 def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
-    """Who, what, seconds and the share of the time that there was."""
+    """Show the actor, activity, seconds and share of the available time of each row."""
     table = Table("who", "doing", "seconds", "share", box=box.SIMPLE_HEAD)
     for who, what, seconds, share in rows:
         table.add_row(who, what, f"{seconds:.2f}", f"{share:.1%}")
@@ -98,7 +101,7 @@ def status_table(rows: list[Status]) -> None:
 
 
 def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
-    """The runs on a cluster: label, progress, workers that have started."""
+    """Show the runs of a cluster: label, progress and number of started workers."""
     table = Table("run", "progress", box=box.SIMPLE_HEAD)
     for label, progress, started in rows:
         table.add_row(escape(label), figures(progress) if progress else f"starting · {started} workers have started")
@@ -106,12 +109,12 @@ def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
 
 
 def _note(summary: Mapping[str, Any]) -> str:
-    """Return what a summary notes about its run, as the end of a cell."""
+    """Return the note of a summary as the end of a cell."""
     return f": {summary['note']}" if "note" in summary else ""
 
 
 def closing_table(history: History) -> None:
-    """What a finished run came to."""
+    """Show the result of a finished run."""
     total = history.summary
     experiment, main = history.config["experiment"], history.figures.main
     failed: Any = total["dropped_clients"]

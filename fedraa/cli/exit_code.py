@@ -27,7 +27,7 @@ THEIRS = {
     "tyro",
 }
 TERMINATED = "stopped by SIGTERM"
-# Packages whose modules are not the user's.
+# Packages that do not belong to the user.
 LIBRARIES = OURS | THEIRS | sys.stdlib_module_names
 
 
@@ -76,11 +76,14 @@ def exit_code(command: Callable[[], object]) -> int:
     except ValueError as error:
         return _told(str(error), error, 2)
     except KeyboardInterrupt as error:
-        if str(error) != TERMINATED:  # the line on which the terminal shows ^C
+        # After Ctrl-C the terminal shows ^C on the current line.
+        if str(error) != TERMINATED:
             sys.stderr.write("\n")
         return _told(str(error) or "interrupted", error, 130)
-    except SystemExit as error:  # of --help, which is to be quick: what follows takes seconds to import
-        if error.code == signal.SIGTERM:  # as Ray's handler has it, on a cluster between two runs
+    # This branch comes first because `--help` has to be fast, and the next import takes seconds.
+    except SystemExit as error:
+        if error.code == signal.SIGTERM:
+            # Ray's handler exits so on a cluster, between two runs.
             return _told(TERMINATED, error, 130)
         raise
     except _failures() as error:

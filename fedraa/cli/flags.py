@@ -1,4 +1,4 @@
-"""The flags of every command, as its help and the reference list them: groups, values, defaults, texts."""
+"""The flags of every command for its help and the reference: groups, values, defaults and texts."""
 
 import ast
 import inspect
@@ -33,7 +33,7 @@ _PLAIN = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag: `name` as it is typed, `takes` what follows it, `default` empty where there is none to name."""
+    """A flag: `name` as typed, its values `takes`, and `default`, which is empty without one."""
 
     name: str
     takes: str
@@ -43,12 +43,12 @@ class Flag:
 
     @property
     def typed(self) -> str:
-        """The flag and what it takes."""
+        """The flag and its values."""
         return f"{self.name} {self.takes}".strip()
 
 
 def flags_of(command: Callable[..., Any]) -> list[Flag]:
-    """The flags of a command, positional arguments first, those of an experiment by their groups, its own last."""
+    """Return the flags of a command: positional arguments, an experiment's flags by group, and the command's flags."""
     assert isinstance(command, type)
     assert is_dataclass(command)
     hints, texts = get_type_hints(command, include_extras=True), _texts(command)
@@ -87,7 +87,7 @@ def _flag(name: str, hint: Any, default: object, text: str, group: str) -> Flag:
 
 
 def _takes(hint: Any) -> str:
-    """What a flag of this type takes, on one line."""
+    """Return the values that a flag of this type takes, on one line."""
     hint, _ = _bare(hint)
     parts = [part for part in get_args(hint) if part is not type(None)]
     if get_origin(hint) is Literal:
@@ -106,7 +106,7 @@ def _value(value: object) -> str:
 
 
 def _bare(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type, and what else was said with it."""
+    """Return a type and its annotations."""
     if get_origin(hint) is Annotated:
         inner, conf = _bare(get_args(hint)[0])
         return inner, (*conf, *hint.__metadata__)
@@ -114,7 +114,7 @@ def _bare(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _texts(command: type) -> dict[str, str]:
-    """The docstring below each field, as its source has it."""
+    """Return the docstring below each field, from the source."""
     (made,) = ast.parse(textwrap.dedent(inspect.getsource(command))).body
     assert isinstance(made, ast.ClassDef)
     return dict(_documented(made.body))

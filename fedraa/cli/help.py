@@ -1,4 +1,4 @@
-"""`fedraa run --help` and its like: flags in groups, each with what it takes, its default and its text."""
+"""The help of a command: flags in groups, each with its values, default and text."""
 
 from collections.abc import Callable
 from itertools import groupby
@@ -11,11 +11,12 @@ from rich.table import Table
 
 from fedraa.cli.flags import POSITIONAL, Flag, flags_of
 
-NARROW = 30  # characters of the longest flag that has its text beside it
+# Characters of the longest flag whose text is on the same line.
+NARROW = 30
 
 
 def show_help(name: str, command: Callable[..., Any]) -> None:
-    """Prints what the command does, and its flags."""
+    """Print the purpose of the command and its flags."""
     console = Console(highlight=False)
     flags = flags_of(command)
     positional = [f" {flag.name}" for flag in flags if flag.group == POSITIONAL]
@@ -30,7 +31,7 @@ def show_help(name: str, command: Callable[..., Any]) -> None:
 
 
 def _show(console: Console, flag: Flag) -> None:
-    """The flag with its text beside it, or below where it is long."""
+    """Print a flag with its text beside it, or below it if the flag is long."""
     default = f" [cyan](default: {escape(flag.default)})[/cyan]" if flag.default else ""
     name, text = f"[bold]{escape(flag.name)}[/bold] {escape(flag.takes)}", escape(flag.text) + default
     if len(flag.typed) > NARROW:

@@ -320,9 +320,10 @@ COMMANDS: dict[str, Callable[..., Command]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does what the arguments (default: the process's own) ask for; returns the exit code.
+    """Run the command in the arguments (default: those of the process) and return the exit code.
 
-    Parts of the user's own are imported from the current directory first, as `python -m fedraa` would.
+    The current directory is added to the import path, as with `python -m fedraa`, so that user-defined components can
+    be imported.
     """
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
@@ -339,7 +340,7 @@ def _do(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _ray_begins(experiment: Experiment, waiting: Waiting | None) -> Iterator[None]:
-    """A cluster of our own starts before this process has PyTorch, which takes both as long, and at the same time."""
+    """Start a private cluster while this process imports PyTorch. Each takes about as long as the other."""
     if experiment.engine == "local" or cluster_address(experiment) is not None:
         yield
         return

@@ -1,4 +1,4 @@
-"""`fedraa methods`: every method and its four choices, and what the user's own modules bring."""
+"""`fedraa methods`: every method and its four choices, and the methods and components of the user's modules."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,8 @@ from fedraa.composition.method import Method
 from fedraa.testing.kinds import KINDS
 
 AXES = ("submodel", "local", "update", "schedule")
-PLAIN = Solver(momentum=0.0)  # what a local solver sets beyond this tells it from others
+# Only values that differ from these are shown for a local solver.
+PLAIN = Solver(momentum=0.0)
 BASES: dict[str, type | tuple[type, ...]] = {
     **{kind.seam.name: kind.base for kind in KINDS.values()},
     "callbacks": Callback,
@@ -28,7 +29,7 @@ BASES: dict[str, type | tuple[type, ...]] = {
 
 
 def methods(modules: Sequence[str], *, as_json: bool) -> None:
-    """Every method, ours and those of the modules, and the modules' parts with the flags that take them."""
+    """Show every method, built-in or from the modules, and the modules' components with the flags that take them."""
     own = [imported_module("modules", name) for name in modules]
     listed = dict(registry.methods()) | {name: method for module in own for name, method in own_methods(module).items()}
     parts = [row for module in own for row in own_parts(module)]
@@ -49,14 +50,14 @@ def methods(modules: Sequence[str], *, as_json: bool) -> None:
 
 
 def own_methods(module: ModuleType) -> dict[str, Method]:
-    """The methods that a module has made, by their import paths."""
+    """Return the methods that a module defines, by their import paths."""
     return {f"{module.__name__}:{name}": made for name, made in vars(module).items() if isinstance(made, Method)}
 
 
 def own_parts(module: ModuleType) -> list[tuple[str, str, str]]:
-    """Import path, flag and first line of the docstring of every part that a module defines.
+    """Return import path, flag and first line of the docstring of every component that a module defines.
 
-    A function is not told from any other, so only classes are listed.
+    Only classes are listed, because a component that is a function looks like any other function.
     """
     rows = []
     for name, made in vars(module).items():
@@ -69,7 +70,7 @@ def own_parts(module: ModuleType) -> list[tuple[str, str, str]]:
 
 
 def words(choice: object) -> str:
-    """A choice on one line: its kind, what it sets, and the parts of it that are not as usual."""
+    """Return a choice on one line: its kind, its values, and its parts that differ from the default."""
     assert is_dataclass(choice)
     texts = []
     for item in fields(choice):

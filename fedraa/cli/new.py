@@ -1,4 +1,4 @@
-"""`fedraa new`: a folder to start a study from, in which everything runs."""
+"""`fedraa new`: a folder with a runnable study to start from."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -9,9 +9,9 @@ SUFFIX = ".txt"
 
 
 def new(folder: Path) -> list[Path]:
-    """Write the study's files into a new folder; returns them.
+    """Write the study's files into a new folder and return their paths.
 
-    Raises ValueError if the folder is there already, or cannot be made.
+    Raises ValueError if the folder exists, or cannot be made.
     """
     try:
         folder.mkdir(parents=True)

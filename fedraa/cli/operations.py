@@ -1,4 +1,4 @@
-"""Commands for runs that go on, here or on a cluster."""
+"""Commands for runs in progress, on this machine or on a cluster."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""From words to a command: typed flags over the values of a configuration file, one sentence for every mistake."""
+"""Conversion of command-line arguments to a command: typed flags over the values of a configuration file.
+
+Every mistake in the arguments becomes one sentence.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -9,7 +12,9 @@ from itertools import takewhile
 from typing import Annotated, Any, Union
 
 import tyro
-from tyro import _errors  # private, and the only way to tyro's mistakes as values: pyproject.toml closes tyro's range
+
+# This private module is the only access to tyro's errors as values. pyproject.toml bounds the version of tyro.
+from tyro import _errors
 
 from fedraa.cli.help import show_help
 from fedraa.config.experiment import Experiment
@@ -18,17 +23,27 @@ from fedraa.config.usual_names import meant
 from fedraa.errors import InputError
 
 Command = Callable[[], None]
-EXPERIMENT = "experiment"  # the value of a command whose fields are flags
+# The field of a command that holds an experiment. The experiment's fields are flags of the command.
+EXPERIMENT = "experiment"
 Commands = Mapping[str, Callable[..., Command]]
-Functions = Mapping[str, Callable[..., object]]  # commands of any program, by name
-# The words of Python and tyro for what cannot be a value.
+# The commands of any program by name.
+Functions = Mapping[str, Callable[..., object]]
+# The messages of Python and tyro about an invalid value.
 _NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<given>.+)")
 _NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<given>.+)\]")
 _UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<given>.+)\.")
 
 
 def parse(commands: Commands, arguments: Sequence[str], description: str | None) -> Command:
-    """The command that these words ask for; ValueError, one sentence, for a mistake in them."""
+    """Return the command in the arguments.
+
+    Args:
+        commands: The commands by name.
+        arguments: The arguments of the process.
+        description: The text of the general help.
+
+    Raises ValueError for a mistake in them.
+    """
     name = arguments[0] if arguments else ""
     if name in commands and not {"-h", "--help"}.isdisjoint(takewhile(lambda word: word != "--", arguments)):
         show_help(name, commands[name])
@@ -63,7 +78,13 @@ def _refuse_twice(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def in_sentences(program: str, commands: Functions, arguments: Sequence[str]) -> Iterator[None]:
-    """Turn mistakes that tyro finds in the words into an InputError."""
+    """Turn mistakes that tyro finds in the words into an InputError.
+
+    Args:
+        program: The name of the program.
+        commands: The commands by name.
+        arguments: The arguments of the process.
+    """
 
     def mistake(event: _errors.ParseErrorEvent) -> None:
         _one_sentence(event, program, commands, arguments)
@@ -205,7 +226,7 @@ def _not_allowed(argument: "tyro._arguments.ArgumentDefinition | None", text: st
 
 
 def _allowed(metavar: str | None) -> str:
-    """Return what a flag takes, without tyro's brackets and without the choice to leave it out."""
+    """Return the values that a flag takes, without tyro's brackets and without the choice to leave it out."""
     several = re.sub(r"\[(\w+) \[\1 \.\.\.\]\]", r"\1 ...", metavar or "no value")
     return re.sub(r"[{}]", "", several).replace("None|", "")
 

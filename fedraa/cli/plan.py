@@ -1,4 +1,4 @@
-"""What a run will take, before it is run: costs, delay bound, feasible sets, memory, time to expect."""
+"""The cost of a run before it starts: costs, delay bound, feasible sets, memory and expected time."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,17 +30,27 @@ from schedulers import Planner
 
 Ints = npt.NDArray[np.int64]
 
-MOST_CLASSES = 12  # of devices, or shapes of submodels, that are shown one by one
-GROUPS = 10  # that more classes of devices are put into, from fast to slow
-MOST_FACTORS = 1000  # whose weights are worked out
-MOST_WIDTHS = 6  # of one submodel
-DRY_STEPS = 20_000  # updates of a dry run; what is beyond follows from the rate
+# Maximum number of device classes, or submodel shapes, that are shown one by one.
+MOST_CLASSES = 12
+# Number of groups, from fast to slow, if there are more device classes.
+GROUPS = 10
+# Maximum number of factors whose weights are computed.
+MOST_FACTORS = 1000
+# Maximum number of widths that are shown for a submodel.
+MOST_WIDTHS = 6
+# Updates of a dry run. A longer run is extrapolated from the rate.
+DRY_STEPS = 20_000
 
 
 def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | None = None) -> None:
-    """Print what the experiment will take; ValueError, as `run` would raise it, if it cannot be run.
+    """Print the cost of the experiment. Raises ValueError, as `run` would, if it cannot run.
 
-    With the folder `data`, how its samples are dealt is shown, too. `waiting` says what takes long, until it is known.
+    With the folder `data`, the data partition is shown as well.
+
+    Args:
+        experiment: The experiment.
+        data: A folder for a picture of the data partition; None for no picture.
+        waiting: The status line of slow preparations.
     """
     if waiting is None:
         spec = build(experiment)
@@ -77,7 +87,7 @@ def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | No
 
 
 def whole_groups(spec: RunSpec) -> list[str]:
-    """Which groups of units are in every fragment, as they are too small to be shared out."""
+    """Return a line about the groups of units that are whole in every fragment because they are small."""
     groups = too_small(spec.traced, spec.index_sets)
     names = ", ".join(f"{group.name} ({group.size} units)" for group in groups[:MOST_WIDTHS])
     more = f" and {len(groups) - MOST_WIDTHS} more" if len(groups) > MOST_WIDTHS else ""
@@ -85,7 +95,7 @@ def whole_groups(spec: RunSpec) -> list[str]:
 
 
 def task_lines(spec: RunSpec) -> list[str]:
-    """Local steps and weights of arrivals, where they follow from the devices."""
+    """Return lines about local steps and update weights, if they follow from the devices."""
     costs, update, shapes = spec.costs(), spec.method.update, [part.widths for part in spec.submodels]
     lines = []
     if spec.method.local.auto is not None:
@@ -100,7 +110,7 @@ def task_lines(spec: RunSpec) -> list[str]:
 
 
 def base_lines(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
-    """What of a model is not trained, and so never sent; of tasks of a first round, what comes back instead."""
+    """Return lines about the frozen parameters, which are never sent, and about the bytes that tasks send back."""
     still = frozen(spec.traced.module)
     if not still:
         return []
@@ -113,14 +123,14 @@ def base_lines(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
 
 
 def own_parts(experiment: Experiment) -> list[tuple[str, str]]:
-    """The components that are none of ours: the field of each, and the component as text."""
+    """Return the field and the text of each user-defined component."""
     written = experiment.model_dump(mode="json")
     several = [(name, value if isinstance(value, list) else [value]) for name, value in written.items()]
     return [(name, str(part)) for name, parts in several for part in parts if is_foreign(part)]
 
 
 def fragments_table(spec: RunSpec) -> Table:
-    """The fragments, or the full model: widths, parameters and what training one takes."""
+    """Return a table of the fragments, or the full model: widths, parameters and the cost of training each."""
     owned = owners(spec.traced, spec.index_sets)
     never = int((owned == 0).sum())
     title = f"{text_of(spec.experiment.model)}: {spec.traced.size} parameters, {never} of them never trained"
@@ -133,9 +143,12 @@ def fragments_table(spec: RunSpec) -> Table:
 
 
 def shapes_table(spec: RunSpec, tasks: Sequence[Task], of: int) -> Table:
-    """The shapes of the submodels of a first round, the commonest first, and what training one takes.
+    """Return a table of the submodel shapes of a first round, the commonest first, with the cost of training each.
 
-    `tasks` stand for all `of` it.
+    Args:
+        spec: The run.
+        tasks: The tasks of a first round, or a sample of them.
+        of: The number of tasks of that round.
     """
     shapes = Counter(task.widths for task in tasks)
     trained = {task.widths: 1.0 if task.mask is None else float(task.mask.mean()) for task in tasks}
@@ -171,9 +184,17 @@ def _shape(spec: RunSpec, widths: Sequence[int]) -> list[str]:
 
 
 def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: Planner | None = None) -> Table:
-    """What a task costs each class of devices; `costs` [N] by fragment. Where a scheduler picks: what is feasible.
+    """Return a table of task costs by device class; `costs` [N] by fragment.
 
-    A range covers unequal data or devices of one class; a fragment in brackets is feasible for some of them.
+    With a scheduler it shows feasible fragments.
+
+    A range covers unequal data or devices of one class. A fragment in brackets is feasible for some clients of the
+    class.
+
+    Args:
+        fleet: The devices.
+        costs: The costs [N] by name of a fragment.
+        planner: The scheduler's planner; None without a scheduler.
     """
     table = Table(title="cost of a task by device", box=box.SIMPLE_HEAD)
     for name in ("clients", "compute", *costs, *(["feasible", "|S|"] if planner else [])):
@@ -195,7 +216,7 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: Planner | Non
 
 
 def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
-    """The clients of each class of equal devices; where there are many classes, groups from fast to slow."""
+    """Return the clients of each class of equal devices, or groups from fast to slow if there are many classes."""
     kind, kinds = np.zeros(len(fleet), np.int64), 1
     for column in (fleet.compute, fleet.downlink, fleet.uplink, fleet.latency, fleet.memory):
         values, place = np.unique(column, return_inverse=True)
@@ -208,7 +229,7 @@ def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
 
 
 def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
-    """The cost of each client's task [N]; NaN for who does not take part."""
+    """Return the cost of each client's task [N]; NaN for clients without one."""
     costs = np.full(len(spec.fleet), np.nan)
     for task in tasks:
         costs[task.client] = task.cost
@@ -216,7 +237,9 @@ def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
 
 
 def server_bytes(spec: RunSpec) -> int:
-    """The model, perhaps its average, what its update keeps; for every client two buffers of the largest part."""
+    """Return the bytes of the model, its average if kept, the update's state, and two of the largest buffers per
+    client.
+    """
     largest = max(spec.measure(part.widths).bytes for part in spec.submodels)
     clients = min(spec.appearing, spec.at_a_time)
     copies = 2 if spec.method.schedule.average else 1
@@ -225,16 +248,17 @@ def server_bytes(spec: RunSpec) -> int:
 
 
 def client_bytes(spec: RunSpec) -> int:
-    """What the update keeps of every client that appears, from then on."""
+    """Return the bytes that the update keeps for every client that takes part."""
     memory, size = spec.method.update.memory, spec.params.size
     return memory(size, spec.appearing) - memory(size, spec.appearing - 1)
 
 
 def async_outlook(spec: RunSpec, planner: Planner) -> str:
-    """What the budget of an asynchronous run will come to, by a dry run."""
+    """Return the expected result of an asynchronous run within its budget, by a dry run."""
     limits, experiment, update = spec.limits, spec.experiment, spec.method.update
     few = np.arange(len(planner.costs)) if spec.at_a_time <= MOST else evenly(planner.costs.sum(axis=1), MOST)
-    times = len(planner.costs) / len(few)  # clients, updates and staleness of a run with all of them
+    # A sample stands for this many times its clients, updates and staleness.
+    times = len(planner.costs) / len(few)
     wanted = max(1, round((limits.steps or DRY_STEPS * times) / times))
     dry = dry_run(
         planner.of(few),
@@ -261,14 +285,20 @@ def async_outlook(spec: RunSpec, planner: Planner) -> str:
 
 
 def held_cost(spec: RunSpec, clients: Ints) -> Callable[[int, int], float]:
-    """What a task costs the n-th of these clients on a fragment that it has already: nothing is sent to it."""
+    """Return the cost of a task on a fragment that the n-th client already holds, so that nothing is sent to it."""
     costs, shapes = spec.costs(), [part.widths for part in spec.submodels]
     up = [costs.compressor.bytes(costs.sent(widths) // BYTES) for widths in shapes]
     return lambda n, j: costs.cost(shapes[j], int(clients[n]), 0, up[j])
 
 
 def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], of: int) -> str:
-    """What the budget of a run whose tasks are drawn will come to, if they are like the first of each client."""
+    """Return the expected result of a run with sampled tasks, if all tasks are like the first of each client.
+
+    Args:
+        spec: The run.
+        tasks: The first task of each client, or of a sample of the clients.
+        of: The number of clients.
+    """
     limits, rate = spec.limits, sum(1 / task.cost for task in tasks) / spec.method.update.per_step * of / len(tasks)
     steps = min(limits.steps or np.inf, np.inf if limits.time is None else rate * limits.time)
     all_alike = f"if all tasks are like the first{_unless(spec)}{_foretold(len(tasks), of)}"
@@ -276,7 +306,13 @@ def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], of: int) -> str:
 
 
 def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], of: int) -> str:
-    """What the budget of a run in rounds will come to, if they are like the first, of whose `of` tasks these are."""
+    """Return the expected result of a run in rounds, if all rounds are like the first.
+
+    Args:
+        spec: The run.
+        tasks: The tasks of the first round, or a sample of them.
+        of: The number of tasks of that round.
+    """
     limits = spec.limits
     longest = max(task.cost for task in tasks)
     steps = np.inf if limits.steps is None else limits.steps
@@ -293,24 +329,24 @@ def _unless(spec: RunSpec) -> str:
 
 
 def _blind(spec: RunSpec) -> str:
-    """That an own scheduler may choose otherwise as soon as there are losses to see."""
+    """Return a note that a user-defined scheduler may choose other fragments when losses are known."""
     own = any(name == "scheduler" for name, _ in own_parts(spec.experiment))
     return "; a scheduler that looks at losses, of which none is known yet, will choose otherwise" if own else ""
 
 
 def _foretold(seen: int, of: int) -> str:
-    """That so many clients stand for all, where they do."""
+    """Return a note that a sample of `seen` clients stands for all; empty if it is all of them."""
     return f", as {seen} of the {of} clients foretell" if seen < of else ""
 
 
 def _some(ascending: Floats) -> Floats:
-    """At most `MOST_FACTORS` of them, from the first to the last."""
+    """Return at most `MOST_FACTORS` values, evenly from the first to the last."""
     few = min(len(ascending), MOST_FACTORS)
     return ascending[np.linspace(0, len(ascending) - 1, few).round().astype(np.int64)]
 
 
 def _range(values: Floats) -> str:
-    """`0.2`, or `0.1–0.2` where they differ; `–` for what is nobody's or no device can hold."""
+    """Return `0.2`, or `0.1–0.2` for unequal values; `–` if there is none, or if no device can hold the submodel."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return "–"

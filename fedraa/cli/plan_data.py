@@ -1,4 +1,4 @@
-"""How the samples of a run are dealt, shown."""
+"""The data partition of a run as a table and a picture."""
 
 from pathlib import Path
 
@@ -12,21 +12,26 @@ from fedraa.data import Federated
 from fedraa.engine.run_spec import RunSpec
 from fedraa.report.clients import Counts, label_counts, picture
 
-MOST_CLIENTS = 20  # that are shown one by one; of more, those at some places by size
-MOST_CLASSES = 10  # whose counts fit into 80 columns
+# Maximum number of clients that are shown one by one. Of more clients, some quantiles by size are shown.
+MOST_CLIENTS = 20
+# Maximum number of classes whose counts fit into 80 columns.
+MOST_CLASSES = 10
 PLACES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
 
 def show_data(spec: RunSpec, folder: Path) -> None:
-    """Prints the table and writes the picture into `folder`."""
+    """Print the table and write the picture into `folder`."""
     show(data_table(spec.data, text_of(spec.experiment.partition)))
     title = f"{spec.data.dataset.name}, {text_of(spec.experiment.partition)}, {len(spec.data.sizes)} clients"
     say(f"picture        {picture(spec.data, folder, title)}")
 
 
 def data_table(data: Federated, partition: object) -> Table:
-    """A row per client: its training and test samples, how many labels it has and of which share is of the commonest;
-    and the counts of each, where these are few."""
+    """Return a table with a row per client.
+
+    The columns are its training and test samples, the number of its labels, the share of the commonest one, and the
+    counts of each label if there are few.
+    """
     sizes, tested, counts = data.sizes, np.diff(data.test_offsets), label_counts(data)
     title = f"{data.dataset.name}: {sizes.sum()} samples dealt to {len(sizes)} clients, {partition}"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=0, pad_edge=False, collapse_padding=True)
@@ -59,7 +64,7 @@ def _all(data: Federated) -> list[tuple[str, int]]:
 
 
 def _places(data: Federated) -> list[tuple[str, int]]:
-    """Clients at some places from the smallest to the largest."""
+    """Return clients at some quantiles from the smallest to the largest."""
     by_size = np.argsort(data.sizes, kind="stable")
     names = {0.0: "smallest", 0.5: "median", 1.0: "largest"}
     last = len(by_size) - 1
@@ -67,5 +72,5 @@ def _places(data: Federated) -> list[tuple[str, int]]:
 
 
 def _short(count: int) -> str:
-    """Four letters at most, up to a million; nothing for none."""
+    """Return a count with at most four characters below a million; a dot for zero."""
     return "·" if not count else str(count) if count < 10_000 else f"{count / 1000:.0f}k"

@@ -1,4 +1,4 @@
-"""What `fedraa tune` shows: every trial as it ends, then the best values of each method."""
+"""The output of `fedraa tune`: every trial when it ends, then the best values of each method."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -52,7 +52,7 @@ def tune(
 
 
 def _tell(trial: Trial, count: int, total: int, left: float) -> None:
-    """One line of how far it is."""
+    """Print one line of progress."""
     more = f"; about {timedelta(seconds=round(left))} to go" if count < total else ""
     say(f"trial {count} of {total}: {trial.method} at {_listed(trial.values)}: {_outcome(trial)}{more}")
 
@@ -73,7 +73,7 @@ def _listed(values: Any) -> str:
 
 
 def best_table(found: Tuned) -> Table:
-    """A row per method: its best trial; * marks a value at the edge of what was tried."""
+    """Return a table with a row per method: its best trial. A * marks a value at the edge of the space."""
     figure = found.table.columns[3]
     table = Table("method", "best at", str(figure), "trials", "given up", box=box.SIMPLE_HEAD)
     for method, terms in found.terms.items():

@@ -1,4 +1,4 @@
-"""What commands say while their libraries load and their run is made ready, where that takes long."""
+"""The status line of a command while libraries load and its run is prepared."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,9 +14,9 @@ LOADING = "loading PyTorch"
 
 @contextmanager
 def waited(*, quiet: bool = False) -> Iterator[Waiting | None]:
-    """Show what is being done, from loading PyTorch on; None, which shows nothing, for a quiet command.
+    """Show the current work, starting with loading PyTorch; yield None, without output, for a quiet command.
 
-    Without a terminal it is logged instead, and what is logged meanwhile goes to stdout.
+    Without a terminal the status is logged, and log records go to stdout meanwhile.
     """
     if quiet:
         yield None
@@ -27,11 +27,12 @@ def waited(*, quiet: bool = False) -> Iterator[Waiting | None]:
 
 
 def with_bar(callbacks: tuple[str, ...], waiting: Waiting | None) -> "tuple[str | Callback, ...]":
-    """Return the callbacks and, unless the command is quiet, a bar that takes over from what is waiting.
+    """Return the callbacks and, unless the command is quiet, a progress bar that replaces the status line.
 
-    Without a terminal a run logs itself how far it is.
+    Without a terminal the run logs its progress instead.
     """
-    from fedraa.callbacks import ProgressBar  # it takes seconds
+    # The import takes seconds.
+    from fedraa.callbacks import ProgressBar
 
     named = tuple(name for name in callbacks if name != "progress-bar")
     if waiting is None:

@@ -1,4 +1,4 @@
-"""From run directories to one page of tables and figures, and to other people's dashboards."""
+"""Reports: one page of tables and plots from run directories, and exports to TensorBoard and Weights & Biases."""
 
 from fedraa.report.report import report
 from fedraa.report.writers import to_tensorboard, to_wandb

@@ -1,4 +1,4 @@
-"""What a comparison runs: one experiment per method and seed, each with the flags that its method knows."""
+"""The runs of a comparison: one experiment per method and seed, each with the flags that its method knows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,13 @@ DEFAULT_TIME = 20.0
 
 
 def as_several(field: str, given: Any, example: str) -> tuple[Any, ...]:
-    """Return the values of a field that takes a list; one value is allowed without a list."""
+    """Return the values of a field that takes a list; one value is allowed without a list.
+
+    Args:
+        field: The name of the field, for an error.
+        given: The value.
+        example: A correct value, for an error.
+    """
     if isinstance(given, str | Method):
         return (given,)
     try:
@@ -39,7 +45,17 @@ def cells(
     terms: str | None = None,
     tuned: Tuned | None = None,
 ) -> list[Experiment]:
-    """Return an experiment per method and seed on these terms, each with a budget and the flags of its method."""
+    """Return an experiment per method and seed, with a budget and the flags of its method.
+
+    Args:
+        methods: The methods.
+        seeds: The seeds.
+        experiment: The settings that all methods share.
+        terms: The source of settings that the experiment leaves open: equal, paper or tuned.
+        tuned: The result of a tuning, for tuned terms.
+
+    Raises InputError for a flag that has no effect on any method, or for methods whose steps cannot be compared.
+    """
     methods = as_several("methods", methods, "['fed-raa', 'fedavg']")
     seeds = as_several("seeds", seeds, "range(3)")
     check_each_once(methods=methods, seeds=seeds)

@@ -1,4 +1,4 @@
-"""How samples are dealt: clients and their labels, as rows of a table and as a picture."""
+"""The data partition as rows of a table and as a picture: clients and their labels."""
 
 from pathlib import Path
 
@@ -9,12 +9,13 @@ from fedraa.data import Federated
 
 Counts = npt.NDArray[np.int64]
 
-MOST_ROWS = 60  # of the picture, from the largest client to the smallest
+# Maximum number of clients in the picture, chosen evenly from the largest to the smallest.
+MOST_ROWS = 60
 MOST_LABELS = 60
 
 
 def label_counts(data: Federated) -> Counts | None:
-    """Training samples [clients, classes] of each label; None where samples have none, or nobody knows them yet."""
+    """Return the training samples [clients, classes] of each label; None if the labels are not known or no classes."""
     labels, classes = data.labels, data.dataset.classes
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu" or not classes:
         return None
@@ -23,7 +24,13 @@ def label_counts(data: Federated) -> Counts | None:
 
 
 def picture(data: Federated, folder: Path, title: str) -> Path:
-    """Writes clients.png: labels across, clients down, darker where a client has more of its samples."""
+    """Write clients.png, a map of labels by clients. A darker cell is a larger share of the client's samples.
+
+    Args:
+        data: The partitioned data.
+        folder: The folder of the picture.
+        title: The title of the picture.
+    """
     import matplotlib
 
     matplotlib.use("Agg", force=False)
@@ -31,7 +38,8 @@ def picture(data: Federated, folder: Path, title: str) -> Path:
 
     counts, sizes = label_counts(data), data.sizes
     chosen = np.arange(len(sizes))
-    if len(sizes) > MOST_ROWS:  # evenly from large to small
+    # The chosen clients are evenly spaced by size.
+    if len(sizes) > MOST_ROWS:
         by_size = np.argsort(-sizes, kind="stable")
         chosen = by_size[np.linspace(0, len(sizes) - 1, MOST_ROWS).astype(np.int64)]
     names = [data.names[n] if data.names is not None else str(n) for n in chosen.tolist()]

@@ -7,7 +7,7 @@ from typing import Any
 from fedraa.components.text import paths_in
 from fedraa.config.experiment import Experiment
 
-# Where a run was written and what it showed do not change it.
+# The run directory and the output on the terminal do not change a run.
 LEFT_OUT = {"out", "quiet"}
 
 
@@ -32,7 +32,7 @@ def command(experiment: Experiment, given: Sequence[str] = ()) -> str:
 
 
 def _is_flag(value: Any) -> bool:
-    """Return True if a flag can say this value, so that another process makes the same of it."""
+    """Return True if a flag can name this value, so that another process gets an equal one."""
     if isinstance(value, Mapping):
         return False
     if isinstance(value, list):
@@ -59,7 +59,7 @@ def _call(values: Mapping[str, Any], objects: Sequence[str]) -> str:
 
 
 def _kind(value: Any) -> str:
-    """Return what an object was, in a few words."""
+    """Return a short description of an object."""
     if isinstance(value, Mapping):
         return str(value.get("name") or value.get("kind"))
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A comparison on paper: one row per run in compare.csv, one line per method in compare.png."""
+"""Files of a comparison: compare.csv with a row per run, and compare.png with a line per method."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,12 +37,12 @@ PER_CELL = ("method", "seed", "directory", "note")
 
 
 def judged_by(figures: Figures) -> tuple[str, ...]:
-    """The columns of an objective's own figures, the one that it is judged by first."""
+    """Return the columns of an objective's metrics, the main one first."""
     return tuple(dict.fromkeys((figures.main, f"best_{figures.main}", *figures.names)))
 
 
 def row(history: History) -> dict[str, object]:
-    """What a table of runs tells of one that has ended."""
+    """Return the row of a finished run."""
     experiment, total = history.experiment, history.summary
     judged = judged_by(history.figures)
     told = {name: total[name] for name in (*judged, *FROM_SUMMARY)} | own_figures(total)
@@ -52,9 +52,12 @@ def row(history: History) -> dict[str, object]:
 
 
 def write(histories: Sequence[History], directory: Path, dataset: str) -> Comparison:
-    """Write the table and the plot of these runs, in their order, into `directory`; returns the table.
+    """Write the table and the plot of these runs, in their order, into `directory`, and return the table.
 
-    `dataset` is the name of the data in the plot's title.
+    Args:
+        histories: The runs.
+        directory: The folder of the files.
+        dataset: The name of the data in the plot's title.
     """
     frame = pd.DataFrame([row(history) for history in histories])
     frame.to_csv(directory / CELLS, index=False)
@@ -73,13 +76,19 @@ def write(histories: Sequence[History], directory: Path, dataset: str) -> Compar
 
 
 def mean_time(group: pd.DataFrame) -> float | None:
-    """Mean time to the target over a method's seeds; None unless every one of them reached it."""
+    """Return the mean time to the target over a method's seeds; None unless every seed reached it."""
     times = group["time_to_target"].astype(float)
     return None if times.isna().any() else float(times.mean())
 
 
 def mean_interval(values: pd.Series, form: str, better: Direction = "min") -> str:
-    """Return the mean and its 95 % interval over seeds, as in a report; a dash if a value is not finite."""
+    """Return the mean and its 95 % interval over seeds, as in a report; a dash if a value is not finite.
+
+    Args:
+        values: The values, one per seed.
+        form: The format of a number.
+        better: The better direction, which determines the possible values.
+    """
     numbers = values.to_numpy(np.float64)
     if not np.isfinite(numbers).all():
         return "–"

@@ -1,4 +1,4 @@
-"""Figures that compare groups of runs: accuracy over time, over steps, over bytes; fairness over time."""
+"""Plots that compare groups of runs: the main metric over time, steps and bytes, and the worst client over time."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,16 +15,16 @@ from fedraa.report.statistics import bounds_of, interval95
 from fedraa.report.theme import Picture, blank, fit_shares, legend, look
 
 Floats = npt.NDArray[np.float64]
-# Seeds of which an interval is drawn.
+# Minimum number of seeds for an interval.
 FEWEST = 3
-# Evaluations of a run that are marked; more dots hide the line.
+# Maximum number of evaluations that are marked. More dots hide the line.
 MOST_MARKS = 60
 # A line this many times shorter than the longest would be a sliver at the left edge of a linear axis.
 LOG_FROM = 10
 
 
 def pictures(groups: Sequence[Group]) -> list[Picture]:
-    """The comparison of these groups, one line each."""
+    """Return the plots that compare these groups, with a line each."""
     several = any(len(group.runs) > 1 for group in groups)
     band = "Lines are means over seeds, bands their 95 % confidence intervals, or the range of two."
     band = band if several else "A single seed each."
@@ -85,6 +85,12 @@ def curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, F
     The value at a place is that of the last evaluation until then. The band is the 95 % interval, or the range of two
     seeds, whose interval is far wider than the axis. The line ends with the first seed, because a later mean would be
     over fewer seeds. For a `log` axis it begins with the first evaluation after the start.
+
+    Args:
+        group: The runs.
+        x: The column of the horizontal axis.
+        y: The column of the vertical axis.
+        log: True for a logarithmic horizontal axis.
     """
     frames = [run.evals[run.evals[x] > 0] if log else run.evals for run in group.runs]
     first = max(float(frame[x].iloc[0]) for frame in frames)
@@ -103,6 +109,12 @@ def curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, F
 
 
 def hold_last(at: Floats, times: pd.Series, values: pd.Series) -> Floats:
-    """Return the value of the last evaluation at or before each place; before the first one, the first value."""
+    """Return the value of the last evaluation at or before each place; before the first one, the first value.
+
+    Args:
+        at: The places.
+        times: The ascending places of the evaluations.
+        values: The values of the evaluations.
+    """
     last = np.searchsorted(times.to_numpy(float), at, side="right") - 1
     return values.to_numpy(float)[np.maximum(last, 0)]

@@ -1,4 +1,4 @@
-"""A comparison as `fedraa.compare` returns it: a table that notebooks show with what it says and its picture."""
+"""The result of `fedraa.compare`: a table that notebooks show with a description and a plot."""
 
 import base64
 from collections.abc import Callable
@@ -14,7 +14,7 @@ SUMMARISED = ("client_worst", "time", "steps", "staleness_mean")
 
 
 class Comparison(pd.DataFrame):
-    """One row per run; a notebook shows the words of a report, a row of means per method, and the curves."""
+    """A table with one row per run. A notebook shows a report's text, a row of means per method, and the curves."""
 
     _metadata = ["folder", "picture", "figure"]  # noqa: RUF012  # pandas wants a list on the class
     folder: Path
@@ -23,18 +23,26 @@ class Comparison(pd.DataFrame):
 
     @classmethod
     def of(cls, frame: pd.DataFrame, folder: Path, picture: str, figure: str) -> "Comparison":
-        """`folder` has the runs and the file `picture`; `figure` is the column that they are judged by."""
+        """Return a comparison of the runs in `folder`, which also has the file `picture`.
+
+        Args:
+            frame: The table with one row per run.
+            folder: The folder of the runs.
+            picture: The name of the plot's file.
+            figure: The column with the main metric.
+        """
         made = cls(frame)
         made.folder, made.picture, made.figure = folder, picture, figure
         return made
 
     @property
     def _constructor(self) -> Callable[..., pd.DataFrame]:
-        return pd.DataFrame  # a part of it is a plain table
+        # A slice of the comparison is an ordinary table.
+        return pd.DataFrame
 
     @property
     def words(self) -> list[str]:
-        """What the runs show, in paragraphs; none for a single method."""
+        """Return paragraphs about the result; none for a single method."""
         return verdict(load([self.folder]))
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,4 @@
-"""Accuracy over time as a picture: a line per method, a band over its seeds."""
+"""A plot of the main metric over time: a line per method and a band over its seeds."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -15,10 +15,10 @@ from fedraa.report.theme import fit_shares
 
 Floats = npt.NDArray[np.float64]
 
-# Okabe and Ito's palette, told apart by colour-blind readers too; its yellow is too faint for lines on white.
+# The palette of Okabe and Ito, which colour-blind readers can distinguish. Its yellow is too faint for lines on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
-# Least distance of two labels, as a share of the axis.
+# Minimum distance of two labels, as a share of the axis.
 LABEL_GAP = 0.045
 
 
@@ -33,9 +33,17 @@ def plot_curves(
 ) -> None:
     """Draw the metric `column` over the run's clock into the file `path`.
 
-    `runs` holds the `evals` frames (columns t and `column`) of every method, one per seed. Each dot is an evaluation
-    of one seed. The line is the mean over seeds of the last evaluation until then, and the band is their range. A run
-    that ended early keeps its last value.
+    `runs` holds the `evals` frames (columns t and `column`) of every method, one per seed. Each dot is an evaluation of
+    one seed. The line is the mean over seeds of the last evaluation until then, and the band is their range. A run that
+    ended early keeps its last value.
+
+    Args:
+        runs: The evaluations by method.
+        path: The file.
+        title: The title.
+        clock: The name of the clock.
+        target: The value of the target; None without one.
+        column: The metric.
     """
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
@@ -68,7 +76,7 @@ def plot_curves(
 
 
 def _label(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
-    """Names every line in its colour at the right edge, pushed apart where lines end close together."""
+    """Write the name of every line in its colour at the right edge, with gaps where lines end close together."""
     low, high = axes.get_ylim()
     finite = {name: np.isfinite(value) for name, (_, value, _) in ends.items()}
     places = {name: (value - low) / (high - low) if finite[name] else 0.0 for name, (_, value, _) in ends.items()}
@@ -98,7 +106,7 @@ def _label(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
 
 
 def spread(wanted: Floats, gap: float) -> Floats:
-    """Positions in [0, 1] near the `wanted` ones (ascending) and `gap` apart, pushed down from the top."""
+    """Return positions in [0, 1] near the `wanted` ones (ascending), at least `gap` apart."""
     placed = wanted.copy()
     ceiling = 1.0
     for i in reversed(range(len(placed))):

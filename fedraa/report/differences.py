@@ -1,4 +1,4 @@
-"""What still differs between methods that are compared: the settings of their choices, and who has which value."""
+"""The settings in which compared methods differ, and the methods that have each value."""
 
 from collections.abc import Iterable, Mapping
 
@@ -14,7 +14,7 @@ COLUMNS = ("setting", "value", "methods")
 
 
 def settings(experiment: Experiment) -> dict[str, str]:
-    """The method as it will run, as `choice.value`: its kinds, and all values that are set."""
+    """Return the resolved method as `choice.value`: its kinds and all values that are set."""
     found: dict[str, str] = {}
     for axis, choice in resolve(experiment).described().items():
         found |= nested(axis, choice)
@@ -22,7 +22,7 @@ def settings(experiment: Experiment) -> dict[str, str]:
 
 
 def nested(name: str, value: object) -> dict[str, str]:
-    """A described choice, flat."""
+    """Return a described choice as a flat mapping."""
     if not isinstance(value, Mapping):
         return {name: words(value)}
     found = {name: str(value.get(KIND, ""))}
@@ -32,11 +32,11 @@ def nested(name: str, value: object) -> dict[str, str]:
 
 
 def differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.DataFrame:
-    """A row per setting and value, with those that have it, where not all have the same; `methods` are their labels.
+    """Return a row per setting and value that not all experiments share; `methods` lists the labels that have it.
 
-    What several have, all of them with one value, and others have not, follows from the kinds, and is not told. A label
-    that comes with several experiments, as in the columns of a study, has every value of theirs; what differs from
-    column to column alone, and there for all alike, is not told.
+    A setting that several methods have with one value, and that the others lack, follows from their kinds and is left
+    out. A label with several experiments, such as the columns of a study, has all of their values. Differences between
+    columns that are the same for all labels are left out.
     """
     by_label: dict[str, list[dict[str, str]]] = {}
     for label, experiment in experiments:
@@ -55,12 +55,12 @@ def differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.DataFrame:
 
 
 def _follows(having: Mapping[tuple[str, ...], list[str]]) -> bool:
-    """Whether several have one value, and the others have no such setting."""
+    """Return True if several methods share one value, and the others lack the setting."""
     told = [(values, labels) for values, labels in having.items() if any(values)]
     return len(told) == 1 and len(told[0][1]) > 1
 
 
 def _place(name: str) -> tuple[int, bool]:
-    """Local work first, kinds before their values."""
+    """Return a sort key: local work first, and kinds before their values."""
     axis = name.partition(".")[0]
     return AXES.index(axis), "." in name

@@ -1,4 +1,4 @@
-"""How evenly a model serves the clients: Jain's index and percentiles of a metric over clients, from clients.csv."""
+"""Fairness between clients: Jain's index and percentiles of a metric over clients, from clients.csv."""
 
 from collections.abc import Sequence
 
@@ -83,7 +83,7 @@ def tables(groups: Sequence[Group]) -> list[Table]:
 
 
 def _name(results: pd.DataFrame, row: int) -> str:
-    """Return what the data call a client, or its number."""
+    """Return the name of a client in the data, or its number."""
     return str(results["name"].iloc[row]) or str(results["client"].iloc[row])
 
 
@@ -92,7 +92,7 @@ def distribution_caption(run: Run) -> str:
 
 
 def distribution(run: Run) -> Figure:
-    """Return a figure of the cumulative distribution of the metric over clients."""
+    """Return a plot of the cumulative distribution of the metric over clients."""
     figure, axes = blank(2.8)
     values = np.sort(last_results(run)[run.figures.main].to_numpy(np.float64))
     axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color="C0")

@@ -1,4 +1,4 @@
-"""How the loss lies around a trained model: a surface in two random directions, and how sharp it is."""
+"""The loss landscape around a trained model: a surface in two random directions, and the sharpness."""
 
 import copy
 from dataclasses import dataclass
@@ -18,14 +18,18 @@ from fedraa.rundir.history import History
 
 Floats = npt.NDArray[np.float64]
 
-SAMPLES = 1024  # test samples that the loss is taken over
+# Number of test samples over which the loss is taken.
+SAMPLES = 1024
 RADIUS, POINTS = 1.0, 15
 RHO, ASCENT_STEPS = 0.05, 20
 
 
 @dataclass(frozen=True)
 class Surface:
-    """`loss` [points, points] at theta + x[j] first + y[i] second: mean cross-entropy on test data."""
+    """A loss surface:
+
+    `loss` [points, points] at theta + x[j] first + y[i] second, the mean cross-entropy on test data.
+    """
 
     x: Floats
     y: Floats
@@ -33,9 +37,9 @@ class Surface:
 
 
 def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor, Tensor]:
-    """A run's final model, ready for inference, and as many random samples of its test data.
+    """Return a run's final model in evaluation mode, and `samples` random samples of its test data.
 
-    Raises ValueError for a run that cannot be built from its configuration, such as one of the user's own model.
+    Raises ValueError for a run that cannot be built from its configuration, for example with a user-defined model.
     """
     if objects := history.config.get("given"):
         raise InputError(
@@ -50,7 +54,8 @@ def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor
     try:
         with opened(history.directory / MODEL) as stream:
             module.load_state_dict(torch.load(stream, weights_only=True), assign=True)
-    except Exception:  # whatever torch makes of bytes that are none of its own
+    # Torch raises many kinds of errors for invalid bytes.
+    except Exception:
         path, model = history.directory / MODEL, history.experiment.model
         raise InputError("landscape", f"{path} does not hold the {model} of the run's configuration") from None
     dataset = spec.data.dataset
@@ -63,10 +68,18 @@ def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor
 def surface(
     module: nn.Module, x: Tensor, y: Tensor, *, radius: float = RADIUS, points: int = POINTS, seed: int = 0
 ) -> Surface:
-    """The loss on a square around the model, -radius to radius in each of two filter-normalised directions.
+    """Return the loss on a square around the model, -radius to radius in each of two filter-normalised directions.
 
-    Filter normalisation (Li et al. 2018, section 4): a Gaussian direction whose every filter, a row of a weight,
-    is scaled to the norm of the model's own; biases and normalisation layers stay as they are.
+    Filter normalisation (Li et al. 2018, section 4): every filter of a Gaussian direction, a row of a weight, is scaled
+    to the norm of the model's filter. Biases and normalisation layers stay unchanged.
+
+    Args:
+        module: The model in evaluation mode.
+        x: The inputs.
+        y: The labels.
+        radius: Half of the side of the square, in units of the model's filters.
+        points: The points per direction.
+        seed: The seed of the directions.
     """
     generator = torch.Generator().manual_seed(seed)
     first, second = (_direction(module, generator) for _ in range(2))
@@ -81,10 +94,17 @@ def surface(
 
 
 def sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = RHO, steps: int = ASCENT_STEPS) -> float:
-    """The worst rise of the loss that gradient ascent finds within the Euclidean distance `rho` of the model.
+    """Return the largest rise of the loss that gradient ascent finds within the Euclidean distance `rho` of the model.
 
-    max L(theta + e) - L(theta) over |e| <= rho, what SAM minimises (Foret et al. 2021, eq. 1), from below: every
-    step goes to the edge of the ball, along the gradient taken where the last one ended.
+    The value is a lower bound of max L(theta + e) - L(theta) over |e| <= rho, which SAM minimises (Foret et al. 2021,
+    eq. 1). Every step goes to the edge of the ball, along the gradient at the end of the previous step.
+
+    Args:
+        module: The model in evaluation mode.
+        x: The inputs.
+        y: The labels.
+        rho: The radius of the ball.
+        steps: The number of ascent steps.
     """
     here = {name: p.detach() for name, p in module.named_parameters()}
     start = _loss(module, here, x, y).item()

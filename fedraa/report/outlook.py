@@ -1,4 +1,4 @@
-"""One run against its plan: the time, staleness and bound that its costs foretell, and what came."""
+"""One run compared with its plan: the predicted time, staleness and delay bound, and the actual ones."""
 
 from fedraa.engine.forecast import Forecast, dry_run
 from fedraa.replay.rules import Rules
@@ -6,17 +6,20 @@ from fedraa.report.runs import Run
 from fedraa.report.verdict import gains, uncovered
 from fedraa.rundir.failures import describe_clients
 
-MOST_STEPS, MOST_CLIENTS = 20_000, 10_000  # of a run that is foretold
+# Limits of a run that is predicted by a dry run.
+MOST_STEPS, MOST_CLIENTS = 20_000, 10_000
+# Client updates per server step, for the rules that apply every update.
 PER_STEP = {
     "StalenessMix": 1,
     "DeltaMix": 1,
     "EvenedDelta": 1,
-}  # arrivals to an update, of the rules that always take one in
-CLOSE = 0.02  # a share within which a time is as foretold
+}
+# A time within this share of the predicted one counts as equal.
+CLOSE = 0.02
 
 
 def outlook(run: Run) -> str:
-    """What came of the run, in words, and of what was to be expected."""
+    """Return a description of the run's result and its difference from the prediction."""
     notes = [_end(run), _time(run), _idle(run), _bound(run), _failed(run)]
     if gains(run):
         notes.append("It still got better at the end: a larger budget is worth a try.")
@@ -40,7 +43,7 @@ def _steps(run: Run) -> str:
 
 
 def _time(run: Run) -> str:
-    """The time and staleness that a dry run of the same costs foretells; without one, by the tasks."""
+    """Return a sentence about time and staleness against a dry run with the same costs, or else against task costs."""
     foretold = forecast(run)
     if foretold is None:
         done = run.tasks[run.tasks["done"]]
@@ -58,7 +61,10 @@ def _time(run: Run) -> str:
 
 
 def forecast(run: Run) -> Forecast | None:
-    """The same run by its costs alone; None where they do not tell it: rounds, drawn submodels, rules that wait."""
+    """Return a dry run with the same costs.
+
+    Returns None if the costs do not determine the run: for rounds, sampled submodels or rules that wait.
+    """
     method, steps = run.config["method"], int(run.summary["steps"])
     schedule, update = method["schedule"], method["update"]
     if schedule["kind"] != "Asynchronous" or not 0 < steps <= MOST_STEPS or run.clients > MOST_CLIENTS:
@@ -91,7 +97,7 @@ def _idle(run: Run) -> str:
 
 
 def _bound(run: Run) -> str:
-    """The longest task against the longest that the scheduler may give out."""
+    """Return a sentence that compares the longest task with the scheduler's delay bound."""
     done = run.tasks[run.tasks["done"]]
     if run.config["method"]["schedule"].get("scheduler") != "gre-raa" or done.empty:
         return ""

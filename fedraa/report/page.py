@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing but itself: figures, tables, style and script are all in it."""
+"""A self-contained HTML page: plots, tables, style and script are embedded."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ Images = Mapping[str, Mapping[Theme, bytes]]
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a sentence, paragraphs, and what stands below; `folded` tables are shown on a click."""
+    """A section: heading, text, paragraphs, tables, plots and commands. A click shows the `folded` tables."""
 
     title: str
     text: str = ""
@@ -26,7 +26,15 @@ class Section:
 
 
 def page(title: str, text: str, sections: Sequence[Section], images: Images, themes: Sequence[Theme]) -> str:
-    """The page; `images` holds every picture as SVG by name and theme, the last theme being for dark screens."""
+    """Return the page.
+
+    Args:
+        title: The title.
+        text: The line below the title.
+        sections: The sections.
+        images: Every picture as SVG, by name and theme.
+        themes: One theme, or a light one and one for dark screens.
+    """
     links = "".join(f'<a href="#{_anchor(i)}">{escape(each.title)}</a>' for i, each in enumerate(sections))
     body = "".join(_section(i, each, images) for i, each in enumerate(sections))
     return (
@@ -44,7 +52,7 @@ def _asset(name: str) -> str:
 
 
 def _colours(themes: Sequence[Theme]) -> str:
-    """Of the first theme, and of the second where the reader's screen is dark."""
+    """Return the colours of the first theme, and of the second for dark screens."""
     sets = [
         f":root {{ --ink: {theme.ink}; --faint: {theme.faint}; --grid: {theme.grid}; --paper: {theme.paper}; "
         f"--link: {theme.palette[0]}; }}"
@@ -107,7 +115,8 @@ def _table(table: Table, heading: str) -> str:
 def _cell(cell: Cell, kind: str, column: str) -> str:
     value = "" if cell.value is None else str(cell.value)
     text = escape(cell.text)
-    if isinstance(cell.value, str):  # a long name may break after these
+    # A long name may break after these characters.
+    if isinstance(cell.value, str):
         text = text.replace(".", ".<wbr>").replace("_", "_<wbr>")
     else:
         # A number stays with its unit; the interval may stand on a second line.

@@ -1,4 +1,4 @@
-"""The report of some runs: what is in it, and the files that it comes as."""
+"""The report of runs: its contents and its files."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -30,12 +30,19 @@ def report(
     landscape: bool = False,
     trust: bool = False,
 ) -> Path:
-    """Writes the page `out` about these runs, or folders of runs; returns the folder beside it.
+    """Write the page `out` about these runs, or folders of runs, and return the folder beside it.
 
-    That folder, `NAME_files`, holds every table as CSV and LaTeX, and every figure as PDF for print. The `auto`
-    page is light or dark as the reader's screen is. With `landscape` every run's model is loaded, and its data; code
-    that a run directory names is imported for that with `trust` alone. Runs that have not ended are marked. Raises
-    ValueError for what is no run, has no evaluation yet, or is damaged.
+    The folder `NAME_files` holds every table as CSV and LaTeX, and every plot as PDF for print. Runs that have not
+    ended are marked.
+
+    Args:
+        runs: The run directories, or folders of them.
+        out: The page.
+        theme: The colours; `auto` follows the reader's screen.
+        landscape: True to load every model and its data for the loss landscape.
+        trust: True to import the code that a run directory names for that.
+
+    Raises ValueError for a directory that is not a run, has no evaluation yet, or is damaged.
     """
     groups = load(runs)
     if landscape and not trust:
@@ -44,12 +51,14 @@ def report(
     folder = out.with_name(out.stem + FILES)
     if out.is_dir():
         raise InputError("out", f"{out} is a directory", hint="name the page to write")
-    folder.mkdir(parents=True, exist_ok=True)  # before what takes long
+    # An unwritable folder is reported before the slow work.
+    folder.mkdir(parents=True, exist_ok=True)
     with nullcontext() if trust else importing_only(()):
         sections = _sections(groups, landscape=landscape)
     themes = THEMES[theme]
     pictures = [picture for section in sections for picture in section.pictures]
-    assert len({picture.name for picture in pictures}) == len(pictures)  # they name files
+    # The pictures' names are file names.
+    assert len({picture.name for picture in pictures}) == len(pictures)
     images = {picture.name: {each: render(picture, each) for each in themes} for picture in pictures}
     for section in sections:
         for table in (*section.tables, *section.folded):

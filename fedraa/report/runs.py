@@ -1,4 +1,4 @@
-"""The runs of a report, read once, and grouped: same experiment, different seeds."""
+"""The runs of a report, each read once and grouped by experiment, so that a group differs only in seeds."""
 
 import json
 import re
@@ -22,16 +22,16 @@ from fedraa.rundir.history import History, method_name
 from fedraa.rundir.summary import so_far
 from fedraa.rundir.task_timeline import TaskTimeline, read_timeline
 
-# What two runs of one group may differ in.
+# Fields in which two runs of a group may differ.
 PER_RUN = {"seed", "out", "quiet", "address"}
 # The files that a report shows.
 SHOWN = (CONFIG, EVENTS, EVALS, SUMMARY, CLIENTS)
-# Characters of the longest label in a legend.
+# Maximum number of characters of a label in a legend.
 LABEL = 40
 
 
 class Run:
-    """One run, which may not have ended."""
+    """A run directory, of a finished or unfinished run."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -53,12 +53,12 @@ class Run:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The experiment as JSON holds it; fields that are newer than the run have their defaults."""
+        """The experiment as JSON. Fields that are newer than the run have their defaults."""
         return {**Experiment().model_dump(mode="json"), **self.config["experiment"]}
 
     @property
     def command(self) -> str:
-        """Return the command that reproduces it."""
+        """The command that reproduces the run."""
         return command(self.history.experiment, self.config.get("given", ()))
 
     @property
@@ -91,7 +91,7 @@ class Run:
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """The rows of `TaskTimeline.tasks`; a task in flight ends with the run."""
+        """The rows of `TaskTimeline.tasks`. A task in flight ends with the run."""
         tasks = self.timeline.tasks()
         return tasks.fillna({"end": self.end})
 
@@ -102,7 +102,7 @@ class Run:
 
     @cached_property
     def evals(self) -> pd.DataFrame:
-        """The columns of evals.csv, and `bytes`: those of all tasks that were committed by then, down and up."""
+        """The columns of evals.csv, and `bytes`: the traffic of all tasks committed by then, down and up."""
         evals = self.history.evals
         return evals.assign(bytes=self.timeline.bytes_until(evals["t"].to_numpy(float)))
 
@@ -215,7 +215,7 @@ def words(value: object) -> str:
 
 
 def _expand(given: Path) -> list[Path]:
-    """The directory itself, or the run directories in it."""
+    """Return the directory itself, or the run directories in it."""
     if given.is_dir() and not (given / CONFIG).is_file():
         inside = sorted(path.parent for path in given.glob(f"*/{CONFIG}"))
         return inside or [given]

@@ -1,4 +1,4 @@
-"""Figures of one run: how stale, how often, how evenly; which of them have something to show."""
+"""Plots of one run: timeline, staleness, updates, coverage and clients, if the run has data for them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,8 @@ from fedraa.report.runs import Run
 from fedraa.report.theme import SEQUENTIAL, Picture, blank, fit_shares, is_share, legend
 from fedraa.report.timeline import lanes, sampled, time_use, time_use_caption, timeline, timeline_caption
 
-BARS = 40  # most of a histogram
+# Maximum number of bars of a histogram.
+BARS = 40
 
 STALENESS = "Commits by how many updates of their fragment came between dispatch and commit; the line is the mean."
 UPDATES = "Committed tasks by the fragment that they trained."
@@ -54,7 +55,8 @@ def pictures(run: Run, name: str) -> list[Picture]:
 def staleness(run: Run) -> Figure:
     figure, axes = blank(2.8)
     values = run.tasks.loc[run.tasks["done"], "staleness"].to_numpy(int)
-    width = -(-(values.max() + 1) // BARS)  # whole numbers to a bar
+    # A bar covers a whole number of values.
+    width = -(-(values.max() + 1) // BARS)
     counts = np.bincount(values // width)
     axes.bar(np.arange(len(counts)) * width + (width - 1) / 2, counts, color="C0", width=0.8 * width)
     axes.axvline(values.mean(), color="C1", linestyle="--", label=f"mean {values.mean():.2f}")

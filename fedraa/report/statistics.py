@@ -16,14 +16,14 @@ UNBOUNDED = (-math.inf, math.inf)
 
 
 def mean(values: Values) -> float:
-    """NaN of no values."""
+    """Return the mean; NaN without values."""
     return float(np.mean(values)) if len(values) else float("nan")
 
 
 def ci95(values: Values) -> float | None:
-    """Half the width of the 95 % confidence interval of the mean, by Student's t.
+    """Return half of the width of the 95 % confidence interval of the mean, by Student's t.
 
-    None where there is none: below two values, or with one that is not finite.
+    Returns None for fewer than two values, or if one is not finite.
     """
     n = len(values)
     if n < 2 or not np.isfinite(values).all():
@@ -53,7 +53,13 @@ def bounds_of(values: Values, better: str) -> tuple[float, float]:
 
 
 def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[float, float] = UNBOUNDED) -> str:
-    """Return the mean and its 95 % interval, such as `0.91 [0.88, 0.93]`; only the mean if there is no interval."""
+    """Return the mean and its 95 % interval, such as `0.91 [0.88, 0.93]`; only the mean if there is no interval.
+
+    Args:
+        values: The values.
+        form: A function that formats a number.
+        bounds: The possible values, to which the interval is clipped.
+    """
     ends = interval95(values, bounds)
     if ends is None or ends[0] == ends[1]:
         return form(mean(values))
@@ -61,20 +67,21 @@ def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[fl
 
 
 def standard_error(half: float, n: int) -> float:
-    """That of the mean of n values whose `ci95` is `half`."""
+    """Return the standard error of the mean of n values whose `ci95` is `half`."""
     return float(half / stats.t.ppf(1 - LEVEL / 2, n - 1))
 
 
 def welch(a: Values, b: Values) -> float | None:
-    """p of Welch's t-test, two-sided; None where it says nothing: too few values, or no spread at all."""
+    """Return the two-sided p of Welch's t-test; None for too few values, or without any spread."""
     if min(len(a), len(b)) < 2 or not np.isfinite([*a, *b]).all() or np.ptp(a) == np.ptp(b) == 0:
         return None
-    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # one of the two may not differ at all
+    # One of the two groups may have no spread.
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
 def welch_of(a: tuple[float, float | None, int], b: tuple[float, float | None, int]) -> float | None:
-    """`welch` of values of which only (mean, `ci95`, how many) are known."""
+    """Return the p of `welch` for two groups of which only (mean, `ci95`, number of values) are known."""
     told = []
     for middle, half, n in (a, b):
         if n < 2 or half is None or not np.isfinite([middle, half]).all():

@@ -1,4 +1,4 @@
-"""Tables: for the page as text that sorts, for scripts as CSV, for papers as LaTeX."""
+"""Tables as sortable text for the page, as CSV for scripts and as LaTeX for papers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, and what it is sorted by; `value` None comes last."""
+    """The text of a cell and its sort key. A `value` of None is sorted last."""
 
     text: str
     value: float | str | None
@@ -42,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """`frame` is what goes into the CSV: plain numbers, no text made for people. `name` is that of its files."""
+    """A table. `frame` is the content of the CSV file, with plain numbers; `name` is the name of its files."""
 
     name: str
     title: str
@@ -57,7 +57,7 @@ class Table:
 
     @property
     def latex(self) -> str:
-        """A tabular; it needs the booktabs package."""
+        """Return a LaTeX tabular, which needs the booktabs package."""
         numeric = [all(not isinstance(row[i].value, str) for row in self.rows) for i in range(len(self.columns))]
         lines = [
             f"% {self.title}. {self.note}",
@@ -78,7 +78,10 @@ def _escape(text: str) -> str:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of a run and its form: with its interval, or, if it is not `shown`, only in the CSV."""
+    """A metric of a run and its format.
+
+    `interval` adds the confidence interval; without `shown` it is only in the CSV.
+    """
 
     name: str
     heading: str
@@ -90,7 +93,7 @@ class Metric:
 
 
 def heading(name: str) -> str:
-    """A figure as people read it."""
+    """Return the name of a metric for readers."""
     return name.replace("_", " ")
 
 
@@ -103,7 +106,7 @@ def _unit(unit: str) -> Callable[[float], str]:
 
 
 def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Metric]:
-    """The columns of the tables; those of targets and sharpness only where there are any."""
+    """Return the columns of the tables. Targets and sharpness appear only if a run has them."""
 
     def summary(name: str) -> Callable[[Run], float | None]:
         return lambda run: run.summary[name]
@@ -159,7 +162,7 @@ def _of_bad_clients(groups: Sequence[Group]) -> list[Metric]:
 
 
 def by_method(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
-    """One row per group: means over its seeds, with 95 % intervals, tested against the first group."""
+    """Return a table with one row per group: means over its seeds with 95 % intervals, tested against group one."""
     rows, lines = [], []
     base = _values(groups[0], columns[0])
     for group in groups:
@@ -196,7 +199,7 @@ def _note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
 
 
 def _values(group: Group, metric: Metric) -> list[float]:
-    """Of the seeds that have one."""
+    """Return the metric of every seed that reports it."""
     return [float(value) for run in group.runs if (value := metric.of(run)) is not None]
 
 
@@ -212,7 +215,7 @@ def _exact(metric: Metric, value: float | None) -> Cell:
 
 
 def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
-    """One row per run, the command that reproduces it in the CSV."""
+    """Return a table with one row per run. The CSV also has the command that reproduces it."""
     rows, lines = [], []
     for group in groups:
         for run in group.runs:
@@ -238,13 +241,13 @@ def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
 
 
 def _ended(run: Run) -> str:
-    """Return what ended the run, and what its summary notes."""
+    """Return the reason of the run's end and the note of its summary."""
     note = run.summary.get("note")
     return f"{run.summary['reason']}: {note}" if note else str(run.summary["reason"])
 
 
 def configuration(groups: Sequence[Group]) -> tuple[Table, Table]:
-    """What differs between the groups, and the whole resolved configuration."""
+    """Return a table of the settings that differ between the groups, and one of the whole resolved configuration."""
     flat = {group.label: _flat(group.first) for group in groups}
     names = list(dict.fromkeys(name for values in flat.values() for name in values))
     whole = [(name, [values.get(name, NONE) for values in flat.values()]) for name in names]
@@ -265,7 +268,7 @@ def _settings(
 
 
 def _flat(run: Run) -> dict[str, str]:
-    """The configuration as `part.name`: flags, choices, and the few resolved values that fit on a line."""
+    """Return the configuration as `part.name`: flags, choices, and the resolved values that fit on a line."""
     config = run.config
     found = {name: words(value) for name, value in run.flags.items() if name not in ("seed", "out", "quiet")}
     for axis, choice in config["method"].items():

@@ -1,4 +1,4 @@
-"""The loss landscape as a map and as a relief."""
+"""The loss landscape as a contour map and as a surface."""
 
 from functools import partial
 
@@ -17,7 +17,14 @@ AROUND = (
 
 
 def pictures(surface: Surface, sharpness: float, name: str, samples: int) -> list[Picture]:
-    """Contour and surface of one model's loss; the names of their files begin with `name`."""
+    """Return the contour and the surface of one model's loss; the names of their files begin with `name`.
+
+    Args:
+        surface: The loss surface.
+        sharpness: The sharpness of the model.
+        name: The start of the files' names.
+        samples: The number of test samples, for the caption.
+    """
     about = AROUND.format(samples)
     sharp = f" Sharpness: the loss rises by {sharpness:.4f} at worst within a Euclidean distance of {RHO:g}."
     return [

@@ -1,4 +1,4 @@
-"""How figures look: two themes over one palette, the same names for its colours in both."""
+"""The style of plots: two themes over one palette with the same colour names."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -12,17 +12,23 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-WIDTH = 4.7  # inches: half a page at 1200 pixels, a whole one at 400, a column on paper
+# Inches: half of a page at 1200 pixels, a whole one at 400, or a column on paper.
+WIDTH = 4.7
 SEQUENTIAL = "cividis"
 STYLES = ("-", "--", ":", "-.")
-CHARACTERS, KEY = 56, 6  # that a line of a legend holds, and that the key and the gap of one entry take
-ROWS, ROW = 2, 0.19  # of a legend that a figure has room for, and the inches that each further one takes
+# Characters of a line of a legend, and those that the key and the gap of one entry take.
+CHARACTERS, KEY = 56, 6
+# Rows of a legend that fit into a figure, and the inches of each further row.
+ROWS, ROW = 2, 0.19
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of one background. `palette` is Okabe and Ito's, which colour-blind readers tell apart, less its
-    yellow, too faint on white; on a dark background its darkest are lightened."""
+    """The colours for one background.
+
+    `palette` is Okabe and Ito's, which colour-blind readers can distinguish, without its yellow, which is too faint on
+    white. On a dark background its darkest colours are lighter.
+    """
 
     name: str
     ink: str
@@ -33,7 +39,7 @@ class Theme:
 
     @property
     def settings(self) -> dict[Any, Any]:
-        """As matplotlib's rcParams: `C0`, `C1`, ... are the palette's."""
+        """Return matplotlib's rcParams, in which `C0`, `C1`, ... are the colours of the palette."""
         return {
             "axes.prop_cycle": cycler(color=self.palette),
             "axes.edgecolor": self.faint,
@@ -87,7 +93,7 @@ DARK = Theme(
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure yet to be drawn; `draw` uses the theme's colours by name. `name` is that of its files."""
+    """A plot that `draw` makes with the theme's colours. `name` is the name of its files."""
 
     name: str
     title: str
@@ -96,7 +102,13 @@ class Picture:
 
 
 def render(picture: Picture, theme: Theme, form: str = "svg") -> bytes:
-    """The picture as SVG or PDF, the same bytes every time."""
+    """Return the picture as SVG or PDF, with reproducible bytes.
+
+    Args:
+        picture: The picture.
+        theme: The colours.
+        form: `svg` or `pdf`.
+    """
     stream = io.BytesIO()
     date = {"svg": "Date", "pdf": "CreationDate"}[form]
     with mpl.rc_context(theme.settings):
@@ -105,12 +117,12 @@ def render(picture: Picture, theme: Theme, form: str = "svg") -> bytes:
 
 
 def look(i: int) -> dict[str, str]:
-    """Colour and dash of the i-th of several lines; the dashes tell them apart without colour."""
+    """Return colour and line style of the i-th line. The styles distinguish lines without colour."""
     return {"color": f"C{i % len(LIGHT.palette)}", "linestyle": STYLES[i % len(STYLES)]}
 
 
 def blank(height: float, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """An empty figure of the usual width, and its axes one above the other."""
+    """Return an empty figure of the usual width, and its axes in one column."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.subplots(rows, 1, **options)
 
@@ -128,14 +140,21 @@ def is_share(values: pd.Series) -> bool:
 
 
 def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None = None) -> None:
-    """Above the axes, where it hides nothing, in as many rows as it needs: a figure with many grows by those."""
+    """Draw the legend above the axes, where it hides nothing. The figure grows if the legend has many rows.
+
+    Args:
+        axes: The axes.
+        title: The title of the legend.
+        keys: The entries; None for those of the axes.
+    """
     handles = axes.get_legend_handles_labels()[0] if keys is None else list(keys)
     columns = _columns([len(str(handle.get_label())) for handle in handles])
     more, figure = -(-len(handles) // columns) - ROWS, axes.figure.get_figure(root=True)
     if more > 0:
         figure.set_figheight(figure.get_figheight() + more * ROW)
     axes.legend(
-        handles=[handle for column in range(columns) for handle in handles[column::columns]],  # in rows
+        # Matplotlib fills a legend by columns, and this order fills it by rows.
+        handles=[handle for column in range(columns) for handle in handles[column::columns]],
         title=title,
         alignment="left",
         loc="lower left",
@@ -148,7 +167,7 @@ def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None =
 
 
 def _columns(lengths: Sequence[int]) -> int:
-    """In how many columns labels with so many characters fit beside each other, filled row by row."""
+    """Return the number of columns in which labels of these lengths fit, filled row by row."""
     fits = (
         columns
         for columns in range(len(lengths), 1, -1)

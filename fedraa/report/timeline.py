@@ -1,4 +1,4 @@
-"""Who trained which fragment when, and how much of the time each client had work."""
+"""Plots of the tasks over time and of the clients' idle time."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +13,16 @@ from fedraa.report.theme import SEQUENTIAL, blank, legend
 
 Floats = npt.NDArray[np.float64]
 
-LANES = 40  # most clients that a figure shows one by one
-TASKS_PER_LANE = 25  # more would run into one another
-FEW = 7  # fragments that the palette's colours tell apart
+# Maximum number of clients that a plot shows one by one.
+LANES = 40
+# More tasks would overlap.
+TASKS_PER_LANE = 25
+# Maximum number of fragments that the palette can distinguish.
+FEW = 7
 
 
 def lanes(clients: int) -> npt.NDArray[np.int64]:
-    """All clients, or `LANES` of them at even distances."""
+    """Return all clients, or `LANES` of them at even distances."""
     return np.linspace(0, clients - 1, min(clients, LANES)).round().astype(np.int64)
 
 
@@ -28,7 +31,7 @@ def sampled(run: Run) -> str:
 
 
 def window(run: Run) -> float:
-    """How much of a run a timeline shows: until half its lanes have had as many tasks as fit."""
+    """Return the end of a timeline: the time at which half of its lanes have as many tasks as fit."""
     tasks = run.tasks.sort_values("start")
     full = tasks[tasks.groupby("client").cumcount() == TASKS_PER_LANE].set_index("client")["start"]
     return float(full.reindex(lanes(run.clients)).fillna(run.end).median())
@@ -93,7 +96,7 @@ def time_use(run: Run) -> Figure:
 
 
 def _lanes(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
-    """One row per client, the first on top."""
+    """Return a figure with one row per client, the first on top."""
     figure, axes = blank(1.7 + 0.11 * max(len(shown), 15))
     axes.set_ylim(len(shown) - 0.4, -0.6)
     every = -(-len(shown) // 10)
@@ -104,7 +107,7 @@ def _lanes(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
 
 
 def _bars(left: Floats, right: Floats, lane: Floats) -> list[Floats]:
-    """Corners [4, 2] of a rectangle per task."""
+    """Return the corners [4, 2] of a rectangle per task."""
     low, high = lane - 0.38, lane + 0.38
     return list(
         np.stack([np.stack(corner, -1) for corner in ((left, low), (right, low), (right, high), (left, high))], 1)

@@ -1,4 +1,4 @@
-"""What runs show, in words: who is ahead, whether beyond noise, what goes with it, a weakness, what to try next."""
+"""A comparison in words: the leader, its significance, related differences, a weakness, and next steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,18 @@ import numpy as np
 from fedraa.report.runs import Group, Run
 from fedraa.report.statistics import LEVEL, mean, welch
 
-MOST_BEHIND = 4  # groups behind the first that are told one by one
-IDLE_GAP, TIMES = 0.1, 1.5  # from which on a difference in idle time, and a ratio, is told
-STALE_GAP = 1.0  # versions
-RISING = 0.01  # gain over the last fifth of the evaluations, as a share of the whole, that is more to come
+# Maximum number of groups behind the first that are described.
+MOST_BEHIND = 4
+# Minimum difference in idle time, and minimum ratio, that is described.
+IDLE_GAP, TIMES = 0.1, 1.5
+# Minimum difference in staleness that is described, in versions.
+STALE_GAP = 1.0
+# Gain over the last fifth of the evaluations, as a share of the whole, above which a run still improves.
+RISING = 0.01
 
 
 def verdict(groups: Sequence[Group]) -> list[str]:
-    """Paragraphs about several groups of runs, of the figure that they are judged by; none for a single group."""
+    """Return paragraphs about several groups of runs and their main metric; none for a single group."""
     if len(groups) < 2:
         return []
     ranking = Ranking.of(groups)
@@ -25,14 +29,17 @@ def verdict(groups: Sequence[Group]) -> list[str]:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Groups from the best to the worst: by the mean time to the target where one has reached it with every seed,
-    else by the figure at the time that all have reached."""
+    """Groups from the best to the worst.
+
+    If a group has reached the target with every seed, the order is by mean time to the target. Otherwise it is by the
+    main metric at the last time that all runs have reached.
+    """
 
     groups: tuple[Group, ...]
     values: tuple[tuple[float, ...], ...]
     by_time: bool
     at: float | None
-    """The time on the runs' clock; None if they have not the same clock, and each is taken at its end."""
+    """The time on the runs' clock; None if their clocks differ and each is taken at its end."""
 
     @classmethod
     def of(cls, groups: Sequence[Group]) -> "Ranking":
@@ -53,7 +60,7 @@ class Ranking:
         return self.groups[0]
 
     def in_words(self) -> str:
-        """The first against the second, and the noise."""
+        """Return a sentence that compares the first group with the second, and the significance."""
         first, second = self.groups[0].label, self.groups[1].label
         said = self.first.first.figures.main.replace("_", " ")
         if self.by_time:
@@ -84,17 +91,17 @@ class Ranking:
 
     @property
     def tie(self) -> bool:
-        """Whether the first two are told apart by no test."""
+        """Return True if no test separates the first two groups."""
         p = welch(self.values[0], self.values[1])
         return p is not None and p >= LEVEL
 
     @property
     def single(self) -> bool:
-        """Whether one of the first two has a single seed."""
+        """Return True if one of the first two groups has a single seed."""
         return min(map(len, self.values[:2])) < 2
 
     def _noise(self) -> str:
-        """What the spread over seeds says of the difference of the first two."""
+        """Return a sentence about the difference of the first two groups and the spread over seeds."""
         if self.single:
             return "With a single seed nobody knows whether that is more than noise."
         p = welch(self.values[0], self.values[1])
@@ -105,7 +112,7 @@ class Ranking:
 
 
 def common_time(groups: Sequence[Group]) -> float | None:
-    """The time that every run has reached; None where clocks differ."""
+    """Return the time that every run has reached; None if the clocks differ."""
     runs = [run for group in groups for run in group.runs]
     if len({(run.flags["clock"], run.flags["units"]) for run in runs}) > 1:
         return None
@@ -113,7 +120,7 @@ def common_time(groups: Sequence[Group]) -> float | None:
 
 
 def value_at(run: Run, at: float | None) -> float:
-    """The figure that the run is judged by, of the last model that was evaluated until then."""
+    """Return the main metric of the last model that was evaluated until this time."""
     evals = run.evals if at is None else run.evals[run.evals["t"] <= at]
     return float((run.evals if evals.empty else evals)[run.figures.main].iloc[-1])
 
@@ -124,12 +131,12 @@ def _better(groups: Sequence[Group]) -> str:
 
 
 def _last(value: float) -> float:
-    """What is not finite comes last."""
+    """Return a sort key by which values that are not finite come last."""
     return value if np.isfinite(value) else np.inf
 
 
 def _behind(ranking: Ranking) -> list[str]:
-    """What is otherwise with those behind, as the logs have it: it goes with their places, and may be why."""
+    """Return a paragraph on how the groups behind the first differ in the logs, as possible reasons for their rank."""
     first = ranking.first
     told = [
         f"{group.label}: {'; '.join(notes)}."
@@ -140,7 +147,7 @@ def _behind(ranking: Ranking) -> list[str]:
 
 
 def differences(group: Group, first: Group) -> list[str]:
-    """Idle time, staleness, coverage, work and bytes, where they differ much from the first group's."""
+    """Return the differences in idle time, staleness, coverage, work and traffic that are large."""
     found = []
     if all(run.summary["steps"] == 0 for run in group.runs):
         found.append("it has taken no step: the time is up before its first one")
@@ -161,7 +168,7 @@ def differences(group: Group, first: Group) -> list[str]:
 
 
 def uncovered(run: Run) -> float:
-    """Share of the parameters that nobody trained in a round, the mean over all; 0 without rounds."""
+    """Return the mean share of the parameters that no client trained in a round; 0 without rounds."""
     if run.rounds.empty:
         return 0.0
     return float(run.rounds["uncovered"].mean()) / float(run.config["resolved"]["parameters"])
@@ -180,7 +187,7 @@ def _bytes(run: Run) -> float:
 
 
 def _weakness(ranking: Ranking) -> str:
-    """Where the first is behind another: its loss, its worst client."""
+    """Return a sentence about metrics in which another group is better than the first: loss and worst client."""
     figures, notes = ranking.first.first.figures, []
     for name, said in (("loss", "loss"), ("client_worst", "worst client")):
         if name == figures.main:
@@ -197,7 +204,7 @@ def _weakness(ranking: Ranking) -> str:
 
 
 def _next(ranking: Ranking) -> str:
-    """What would tell more."""
+    """Return a sentence with experiments that would make the comparison clearer."""
     tips = []
     if ranking.single:
         tips.append("run several seeds (fedraa compare ... --seeds 0 1 2)")
@@ -213,7 +220,7 @@ def _next(ranking: Ranking) -> str:
 
 
 def gains(run: Run) -> bool:
-    """Whether the last fifth of its evaluations still brought much of all that the run has gained."""
+    """Return True if the last fifth of the evaluations still brought a considerable part of the run's gain."""
     values = run.evals[run.figures.main].to_numpy(float)
     if len(values) < 5 or not np.isfinite(values[[0, -1]]).all():
         return False
@@ -224,7 +231,7 @@ def gains(run: Run) -> bool:
 
 
 def _not_ended(groups: Sequence[Group]) -> str:
-    """Those of which more may come."""
+    """Return a sentence about the runs that have not ended."""
     open_ends = [run for group in groups for run in group.runs if not run.ended]
     if not open_ends:
         return ""

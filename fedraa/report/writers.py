@@ -1,4 +1,4 @@
-"""Runs that have ended, handed on to TensorBoard and to Weights & Biases by the callbacks that write there live."""
+"""Exports of finished runs to TensorBoard and to Weights & Biases, by the callbacks that write there live."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,11 +6,12 @@ from pathlib import Path
 from fedraa.callbacks import Limits, RunStart, TensorBoard, WandB
 from fedraa.report.runs import Run, load
 
-NO_METRICS = ("step", "t", "wall")  # columns of evals.csv
+# Columns of evals.csv that are not metrics.
+NO_METRICS = ("step", "t", "wall")
 
 
 def to_tensorboard(runs: Sequence[Path], directory: Path) -> None:
-    """One TensorBoard run per run, by server step; ValueError if the package is missing."""
+    """Write one TensorBoard run per run, by server step. Raises ValueError if the package is missing."""
     for group in load(runs):
         for run in group.runs:
             writer = TensorBoard(directory, f"{group.slug}-{run.seed}")
@@ -21,7 +22,10 @@ def to_tensorboard(runs: Sequence[Path], directory: Path) -> None:
 
 
 def to_wandb(runs: Sequence[Path], project: str) -> None:
-    """One Weights & Biases run per run, by server step, seeds in one group; ValueError if the package is missing."""
+    """Send one Weights & Biases run per run, by server step, with the seeds in one group.
+
+    Raises ValueError if the package is missing.
+    """
     for group in load(runs):
         for run in group.runs:
             writer = WandB(project, f"{group.label}-{run.seed}", group.label)
@@ -38,7 +42,7 @@ def _start(run: Run) -> RunStart:
 
 
 def _rows(run: Run) -> Iterator[tuple[int, float, float, dict[str, float]]]:
-    """Step, t, wall (s since the start) and metrics of every evaluation."""
+    """Yield step, t, wall (s since the start) and metrics of every evaluation."""
     names = [name for name in run.evals.columns if name not in NO_METRICS]
     for row in run.evals.to_dict("records"):
         yield int(row["step"]), float(row["t"]), float(row["wall"]), {name: float(row[name]) for name in names}

@@ -1,4 +1,4 @@
-"""For tests of your own parts: do they keep the promises that runs are built on?
+"""A check for tests of custom components: does a component keep the promises that runs rely on?
 
 import fedraa as fl
 
@@ -10,9 +10,14 @@ from fedraa.testing.kit import check as _look
 
 
 def check(part: object, *, as_: str | None = None, ray: bool = False) -> None:
-    """Raises AssertionError, a line for each promise that the part breaks; see `fedraa.check`.
+    """Raise AssertionError with a line for each promise that the component breaks; see `fedraa.check`.
 
-    Raises ValueError, one sentence, for what is no part, or may be several kinds of part and `as_` does not say which.
+    Args:
+        part: The component in any form.
+        as_: The name of its kind, if the object does not show it.
+        ray: True to run it on Ray as well.
+
+    Raises ValueError for an object that is not a component, or that may be of several kinds if `as_` does not name one.
     """
     if failures := _look(part, as_=as_, ray=ray).failures:
         raise AssertionError("\n".join(failures))

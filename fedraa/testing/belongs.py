@@ -9,7 +9,8 @@ from fedraa.components.text import KIND
 from fedraa.errors import InputError, short_text
 from fedraa.testing.kinds import KINDS, Kind
 
-METHODS_OF = {  # where a seam asks for none
+# The methods by which a kind is recognized if its registry requires none.
+METHODS_OF = {
     "partitioner": ("assign",),
     "metric": ("values",),
     "staleness": (),
@@ -44,7 +45,7 @@ def belongs(given: object, as_: str | None = None) -> tuple[Kind, Any]:
 
 
 def _kinds(given: object) -> list[Kind]:
-    """Return all kinds that it may be."""
+    """Return all kinds of component that the object may be."""
     text = given.get(KIND) if isinstance(given, Mapping) else given
     if not isinstance(text, str):
         return _of(given)
@@ -56,7 +57,11 @@ def _kinds(given: object) -> list[Kind]:
 
 
 def _of(thing: object) -> list[Kind]:
-    """By what it derives from; else by what it can do, the most that any kind asks for; else, if a function, all."""
+    """Return the kinds of an object.
+
+    The base class decides. Otherwise the kinds match whose required methods the object has, the kinds with the most
+    methods first. A function may be of every kind that accepts functions.
+    """
     made: type = thing if inspect.isclass(thing) else type(thing)
     if derived := [kind for kind in KINDS.values() if issubclass(made, kind.base)]:
         return derived

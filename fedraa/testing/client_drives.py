@@ -1,4 +1,4 @@
-"""What clients train, how, and on which data: each part alone."""
+"""Drives for the client's components: submodel policies, local terms, compressors, metrics and partitioners."""
 
 from copy import deepcopy
 from functools import cache
@@ -24,7 +24,7 @@ SHARDS = 10
 
 
 class PolicyDrive(Drive):
-    """Every round all clients draw, and what they send back comes in."""
+    """A drive in which all clients draw a submodel and return an update in every round."""
 
     stateful: ClassVar[bool] = True
 
@@ -35,7 +35,8 @@ class PolicyDrive(Drive):
         self._sampler = None if self.part.scheduled else self.part.bind(self._run)
 
     def step(self, k: int) -> object:
-        if self._sampler is None:  # a scheduler gives out its parts
+        # A policy with a scheduler only defines the fragments.
+        if self._sampler is None:
             with self.watched({}):
                 return [[units.tobytes() for units in kept] for kept in self.part.submodels(_traced())]
         round, client = divmod(k, CLIENTS)
@@ -59,7 +60,7 @@ class PolicyDrive(Drive):
             self._sampler.restore(state["sampler"])
 
     def _trained(self, drawn: Assignment) -> Any:
-        """The coordinates that a client is to train, if they are such."""
+        """Return the coordinates that a client trains, and record a mask or an index that is invalid."""
         size, index = len(self._params), drawn.submodel.index
         length = size if index is None else len(index)
         if drawn.mask is not None and (drawn.mask.dtype != bool or drawn.mask.shape != (length,)):
@@ -80,12 +81,13 @@ def _traced() -> Traced:
 
 
 class TermDrive(Drive):
-    """Half of the coordinates are masked out: there gradient, weights and received weights are 0."""
+    """A drive that masks half of the coordinates out. Gradient, weights and received weights are 0 there."""
 
     pieces: ClassVar[bool] = True
 
     def step(self, k: int) -> object:
-        size = 256  # pieces of which are as round
+        # The size is a multiple of the piece size.
+        size = 256
         mask = torch.from_numpy(rng(4, k).random(size) < 0.5)
         gradient, weights, received = (torch.from_numpy(numbers(size, which, k)) * mask for which in (1, 2, 3))
         term, bent = self.part.begin({}), gradient.clone()

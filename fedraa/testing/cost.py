@@ -1,17 +1,19 @@
-"""What a part costs: time per decision and bytes held, and whether these are the bytes that it claims."""
+"""The cost of a component: time per decision, bytes held, and the comparison with the bytes that it claims."""
 
 import tracemalloc
 from collections.abc import Callable
 
 from fedraa.testing.drive import Drive, answers
 
-LARGE = 100_000  # numbers in a model, beside which the part's other objects are small
-SLACK = 64 * 1024  # bytes
+# Numbers in a model beside which the other objects of a component are small.
+LARGE = 100_000
+# Bytes by which a component may exceed its claim.
+SLACK = 64 * 1024
 STEPS, CALLS, TRIES = 12, 24, 5
 
 
 def memory(start: Callable[..., Drive]) -> str | None:
-    """The sentence of a part that holds more than it claims."""
+    """Return the failure of a component that holds more bytes than it claims, or None."""
     claimed, held = start(size=LARGE).claimed() or 0, _held(start)
     if held <= claimed + SLACK:
         return None
@@ -22,7 +24,13 @@ def memory(start: Callable[..., Drive]) -> str | None:
 
 
 def cost(start: Callable[..., Drive], usual: Callable[..., Drive], name: object) -> str:
-    """Time and bytes against the usual part of its kind, in words."""
+    """Return the time per call and the bytes of a component, compared with the usual one of its kind, as text.
+
+    Args:
+        start: A function that starts a drive of the component.
+        usual: A function that starts a drive of the usual component.
+        name: The name of the usual component.
+    """
     ours, theirs = _seconds(start), _seconds(usual)
     against = name if isinstance(name, str) else "the usual one"
     text = f"{ours * 1e6:.3g} µs a call, {ours / max(theirs, 1e-9):.2g} times {against}"
@@ -30,14 +38,15 @@ def cost(start: Callable[..., Drive], usual: Callable[..., Drive], name: object)
 
 
 def _seconds(start: Callable[..., Drive]) -> float:
-    """Per call, in the quickest of some tries: others may be at work on the machine."""
+    """Return the seconds per call of the fastest try, because other processes may slow the machine down."""
     tries = (answers(start, CALLS)[1].seconds for _ in range(TRIES))
     return min(sum(seconds) / len(seconds) for seconds in tries)
 
 
 def _held(start: Callable[..., Drive]) -> int:
-    """The most bytes that a part was seen to hold between decisions."""
-    start(size=LARGE).step(0)  # what is made once, such as caches, is made now
+    """Return the peak number of bytes that a component holds between decisions."""
+    # One-time allocations, such as caches, are made before the measurement.
+    start(size=LARGE).step(0)
     traced = tracemalloc.is_tracing()
     if not traced:
         tracemalloc.start()

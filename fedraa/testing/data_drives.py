@@ -1,4 +1,4 @@
-"""What clients' samples are, and what becomes of them: sources and transforms, each alone."""
+"""Drives for data components: sources of client samples and transforms."""
 
 import inspect
 from collections.abc import Callable
@@ -26,11 +26,12 @@ EACH = "each sample by itself"
 ALONE = "a row is read alike alone and among others"
 LABELS = "labels are those of the samples"
 ROWS = 20
-MADE = 4  # clients of a function that makes samples, if it does not say how many there are
+# Number of clients for a function that makes samples and does not give their number.
+MADE = 4
 
 
 class TransformDrive(Drive):
-    """The first kind of samples that it takes: images of three channels or one, numbers, tokens."""
+    """A drive with the first kind of samples that the transform accepts: images, numbers or tokens."""
 
     covers: ClassVar[bool] = False
 
@@ -57,12 +58,13 @@ class TransformDrive(Drive):
 
 
 def first_samples(part: Any) -> Dataset:
-    """The first samples that the transform takes; if it takes none, what it raises for the first."""
+    """Return the first samples that the transform accepts. Raises its first error if it accepts none."""
     first: Exception | None = None
     for data in (images(3), images(1), made_up(), tokens()):
         try:
             Transforms((part,)).fitted(data.x_train[:ROWS])
-        except Exception as error:  # whatever the user's own code raises
+        # A user-defined transform may raise any exception.
+        except Exception as error:
             first = first or error
         else:
             return data
@@ -79,7 +81,7 @@ def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial
 
 
 class DataDrive(Drive):
-    """Reads the samples of one client after another, and single rows."""
+    """A drive that reads the samples of one client after another, and single rows."""
 
     covers: ClassVar[bool] = False
 
@@ -124,14 +126,17 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def make_data(given: object) -> Any:
-    """Samples, or what gives them each time anew; ValueError with one sentence."""
+    """Return samples, or a function that reads them on each call. Raises ValueError for invalid data."""
     if isinstance(given, str) and not is_path(given.partition("(")[0].strip()):
         return partial(load_dataset, given, None)
     return SOURCES.make(given)
 
 
 def opened(part: Any) -> Dataset | FederatedDataset:
-    """The samples: as they are, as a function gives them, or of the clients that a function of their number makes."""
+    """Return the samples of an object or a function.
+
+    The function either reads all samples or makes those of one client.
+    """
     if isinstance(part, Dataset | FederatedDataset):
         return part
     if isinstance(part, Rows) or hasattr(part, "__getitem__"):
@@ -150,9 +155,10 @@ def opened(part: Any) -> Dataset | FederatedDataset:
 
 
 def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
-    """With the objective and the model that such samples ask for; ValueError where only their user knows these.
+    """Return a trial with the objective and the model that fit the samples.
 
-    `experiment` is that with so many clients.
+    Raises ValueError if only the user can choose them. `experiment` returns an experiment with the given number of
+    clients.
     """
     given = opened(part)
     x, y = _two(given)
@@ -177,7 +183,7 @@ def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
 
 
 def _two(given: Dataset | FederatedDataset) -> tuple[Any, Any]:
-    """Two test samples."""
+    """Return two test samples."""
     if isinstance(given, Dataset):
         return mapped(lambda each: np.asarray(each)[:2], given.x_test), np.asarray(given.y_test)[:2]
     x, y = as_rows("test", given.test, given.input, given.target).read(np.arange(2))

@@ -1,4 +1,7 @@
-"""A part alone, fed with inputs that are made up: what it answers, and what it does to them."""
+"""The base class of drives.
+
+A drive feeds one component with synthetic inputs and records its answers and side effects.
+"""
 
 import time
 from abc import ABC, abstractmethod
@@ -14,12 +17,13 @@ from fedraa.messages import Index, State, Vector
 
 GIVEN = "never changes what it is given"
 COVERED = "never touches what nobody covered"
-SIZE, CLIENTS = 257, 4  # numbers in a model, unless it is to be large, and clients
+# Numbers in the model of a drive, unless a check needs a large one, and clients.
+SIZE, CLIENTS = 257, 4
 SEED = 20
 
 
 def rng(*index: int) -> np.random.Generator:
-    """Inputs are functions of these numbers."""
+    """Return a generator that depends only on these numbers."""
     return np.random.default_rng([SEED, *index])
 
 
@@ -28,28 +32,28 @@ def numbers(size: int, *index: int) -> Vector:
 
 
 def some(size: int, *index: int) -> Index:
-    """About half of the coordinates but the last tenth, ascending."""
+    """Return about half of the coordinates, ascending, without the last tenth."""
     return np.flatnonzero(rng(*index).random(size - size // 10) < 0.5)
 
 
 class Drive(ABC):
-    """One fresh copy of a part, asked for one decision after another; the inputs of the k-th depend on k alone.
+    """A fresh copy of a component that makes one decision after another. The inputs of decision k depend only on k.
 
-    `broken` are the promises that it was seen to break, each with a sentence; `seconds` are those of each of its calls.
+    `broken` has a sentence for each promise that the component broke. `seconds` has the duration of each of its calls.
     """
 
     stateful: ClassVar[bool] = False
-    """Whether answers may depend on those before, through `state` and `restore`."""
+    """True if answers may depend on earlier ones, through `state` and `restore`."""
     covers: ClassVar[bool] = True
-    """Whether there are coordinates that it could touch without leave."""
+    """True if the component could change coordinates that it must not touch."""
     pieces: ClassVar[bool] = False
-    """Whether it is looked at in pieces, too."""
+    """True if the component is also checked piece by piece."""
     sized: ClassVar[bool] = False
-    """Whether it may keep numbers for each of the model's."""
+    """True if the component may keep values for each number of the model."""
     own: ClassVar[int] = 0
     """Bytes that the drive itself keeps for each number of the model."""
     further: Sequence[str] = ()
-    """Promises of this kind of part alone."""
+    """Further promises of this kind of component."""
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         self.part, self.size = part, size
@@ -58,21 +62,21 @@ class Drive(ABC):
 
     @abstractmethod
     def step(self, k: int) -> object:
-        """The part's k-th decision, as what can be compared."""
+        """Return the component's k-th decision in a form that can be compared."""
 
     def state(self) -> State:
         return {}
 
     def restore(self, state: State) -> None:
-        """Go on from there."""
+        """Restore a state, so that the next decision continues from it."""
 
     def claimed(self) -> int | None:
-        """Bytes that the part says it takes for a model of this size; None if it is not asked to say."""
+        """Return the bytes that the component claims for a model of this size; None if its kind makes no claim."""
         return None
 
     @contextmanager
     def watched(self, given: Mapping[str, npt.NDArray[Any] | Tensor | slice]) -> Iterator[None]:
-        """Times the calls within, and notes what of `given`, by name, they change."""
+        """Measure the duration of the enclosed calls and record arguments, given by name, that they change."""
         before = {name: _bytes(value) for name, value in given.items()}
         started = time.perf_counter()
         yield
@@ -89,6 +93,6 @@ def _bytes(value: npt.NDArray[Any] | Tensor | slice) -> bytes:
 
 
 def answers(start: Callable[[], Drive], steps: int) -> tuple[list[object], Drive]:
-    """What a fresh copy answers to so many steps."""
+    """Return the answers of a fresh copy to the first `steps` steps, and its drive."""
     drive = start()
     return [drive.step(k) for k in range(steps)], drive

@@ -1,4 +1,4 @@
-"""The small experiment in other processes, in which sets are in another order."""
+"""The small experiment in other processes, in which sets have another order."""
 
 import json
 import os
@@ -10,11 +10,12 @@ from fedraa.components.text import OURS, describe
 from fedraa.testing.kinds import KINDS, Kind
 from fedraa.testing.trial import play
 
-ORDERS = ("1", "2")  # seeds of what orders sets of text
+# Hash seeds, which determine the order of sets of text.
+ORDERS = ("1", "2")
 
 
 def can_travel(kind: Kind, part: Any) -> bool:
-    """Whether another process can make the part from its description; ours are not looked at."""
+    """Return True if another process can make the component from its description. Built-in components are skipped."""
     made = part if hasattr(part, "__qualname__") else type(part)
     if made.__module__ == "__main__" or "<" in made.__qualname__ or made.__module__.partition(".")[0] in OURS:
         return False
@@ -25,7 +26,10 @@ def can_travel(kind: Kind, part: Any) -> bool:
 
 
 def digests(kind: Kind, part: Any) -> list[str]:
-    """Of the small experiment in processes of their own; RuntimeError with what one of them had to say."""
+    """Return the digests of the small experiment in other processes.
+
+    Raises RuntimeError with the last line of an error.
+    """
     command = [sys.executable, "-m", __name__, kind.name, json.dumps(describe(part))]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     started = [

@@ -1,4 +1,4 @@
-"""What was found out about a part."""
+"""The findings of a check."""
 
 from dataclasses import dataclass, field
 
@@ -7,24 +7,24 @@ HELD = "held"
 
 @dataclass
 class Findings:
-    """One line for each promise and one for what the part costs; `print` it, or look at `held` and `failures`.
+    """The result of a check: one line for each promise and one for the cost. Print it, or read `held` and `failures`.
 
-    `lines` [(promise, what was found)] are in the order in which they were looked at: `held`, the sentence of a
-    failure, or why it was not looked at.
+    `lines` holds pairs (promise, finding) in the order of the checks. A finding is `held`, the sentence of a failure,
+    or the reason for a skipped check.
     """
 
     part: str
     lines: list[tuple[str, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    """A sentence, which names the part, for each promise that it breaks."""
+    """A sentence, which names the component, for each promise that it breaks."""
 
     @property
     def held(self) -> bool:
-        """Whether all promises that were looked at are kept."""
+        """True if the component keeps all promises that were checked."""
         return not self.failures
 
     def found(self, promise: str, failure: str | None) -> bool:
-        """Writes down a promise and the sentence of its failure, if there is one; whether it held."""
+        """Record a promise and its failure, if any. Return True if the promise held."""
         if failure is not None:
             failure = f"{self.part} {failure}"
             self.failures.append(failure)

@@ -1,4 +1,4 @@
-"""The kinds of parts that can be checked: how each is driven, and the small experiment that it runs in."""
+"""The kinds of components that can be checked: how each is driven, and the small experiment that runs it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -47,10 +47,18 @@ Fields = Callable[[Any], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of part: its `name`, what it derives from, and what it is compared with.
+    """A kind of component.
 
-    `fields` are those of an experiment with such a part. `arguments` are those of a function that is one, too. `made`
-    makes one of what was given, if its seam does not; `tried` has the samples on which it runs, if they are others.
+    Args:
+        name: Its name.
+        base: Its base class or classes.
+        seam: Its registry.
+        drive: The drive that checks it without a run.
+        usual: The component with which its cost is compared.
+        fields: A function that returns the fields of an experiment with a component.
+        arguments: The arguments of a function that can replace a component; empty if none can.
+        made: A function that makes a component from its description, if the registry does not.
+        tried: A function that makes the trial, if the usual samples do not fit.
     """
 
     name: str
@@ -64,11 +72,11 @@ class Kind:
     tried: Callable[[Any, Callable[[Any], Experiment]], Trial] | None = None
 
     def make(self, given: object) -> Any:
-        """The part that was given; ValueError with one sentence."""
+        """Return the component of a description in any form. Raises ValueError if there is none."""
         return self.seam.make(given) if self.made is None else self.made(given)
 
     def trial(self, part: Any) -> Trial:
-        """A small experiment, of some 15 tasks, with this part."""
+        """Return a small experiment, of about 15 tasks, with this component."""
         if self.tried is not None:
             return self.tried(part, self.experiment)
         return Trial(self.experiment(part), made_up())
@@ -82,7 +90,7 @@ def _asynchronous(field: str) -> Fields:
 
 
 def _rounds(field: str, **more: Any) -> Fields:
-    """Rounds in which clients train masks of their own."""
+    """Return the fields of a method with rounds, in which every client trains a different mask."""
     return lambda part: {"method": "ra-fed", field: part, "rounds": ROUNDS, **more}
 
 
@@ -98,7 +106,7 @@ def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> Trial
 
 
 def _policy(part: Any) -> dict[str, Any]:
-    """In a method that has such a policy, or a plain one."""
+    """Return the fields of a method with such a policy, or of a basic method with this policy."""
     plain = methods()["fed-raa" if part.scheduled else "fedavg"]
     alike = (each for each in methods().values() if type(each.submodel) is type(part))
     found: Method = next((each for each in alike if each.asynchronous == part.scheduled), plain)
@@ -107,17 +115,17 @@ def _policy(part: Any) -> dict[str, Any]:
 
 
 def _among(field: str) -> Fields:
-    """As the only one of several."""
+    """Return the fields of an experiment in which the component is the only one of a list."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 
 
 def _of_data(clients: int) -> dict[str, Any]:
-    """A few of so many clients a round."""
+    """Return the fields of an experiment in which at most four of the clients take part in a round."""
     return {"method": "ra-fed", "clients": 10, "participation": f"sample:{min(4, clients)}", "rounds": ROUNDS}
 
 
 def hits(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The share of samples that are told right."""
+    """Return for each sample 1 if it is classified correctly, else 0."""
     return outputs.argmax(dim=1) == labels
 
 

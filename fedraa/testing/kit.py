@@ -1,4 +1,4 @@
-"""Whether a part keeps the promises that runs are built on: each looked at in small experiments, or alone."""
+"""The check of a component: it tests each promise that runs rely on, in small experiments or with a drive."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -13,9 +13,12 @@ from fedraa.testing.findings import Findings
 from fedraa.testing.kinds import Kind
 from fedraa.testing.trial import Outcome, play, play_on_ray, round_trip, settled
 
-STEPS = 24  # decisions of a part alone
-CUTS = (1, 4, 6, 11)  # decisions after which its state is saved
-PAUSES = 3  # interruptions of a run
+# Number of decisions of a drive.
+STEPS = 24
+# Numbers of decisions after which the state is saved.
+CUTS = (1, 4, 6, 11)
+# Number of interruptions of a run.
+PAUSES = 3
 RUNS, SEEDED, WORKERS = (
     "runs in a small experiment",
     "same bits whatever else draws",
@@ -29,25 +32,28 @@ PROCESS, STATE, RESUMED = (
 ARGUMENTS, RAY, MEMORY = "answers by its arguments alone", "same bits on Ray", "memory as claimed"
 LATER = "not looked at, for what is above"
 Verdict = str | None
-"""The sentence of a failure, less the name of the part; None if the promise holds."""
+"""The sentence of a failure without the name of the component; None if the promise holds."""
 
 
 def check(part: object, *, as_: str | None = None, ray: bool = False) -> Findings:
-    """Looks at whether a part keeps the promises that runs are built on, in small experiments of a few seconds.
-
-    `part` is given in any form: an object, a class, a function, or text as "my_ext:Trim(share=0.1)". `as_` says what
-    kind it is, such as "staleness", where that is not seen, as of a function. With `ray` it runs on Ray, too. Returns
-    findings with a line per promise as repr, `held` and `failures`, a sentence each.
+    """Check that a component keeps the promises that runs rely on, in small experiments of a few seconds.
 
         fedraa.check("my_ext:HighestLoss")
         assert fedraa.check(MyWeight(0.3)).held
 
-    The part gives the same bits for one worker and two, in another process, and whatever draws from the generators of
-    the process; it never changes what it is given, nor touches what nobody covered; it is the same when killed and
-    resumed; it takes the memory that it claims. What it costs, against the usual part of its kind, is told, not judged.
-    Where one promise is broken those that build on it are not looked at.
+    A component gives the same bits with one worker and two, in another process, and regardless of other draws from the
+    process's generators. It never changes its arguments or coordinates that no client covered. Its run is the same
+    after kills and resumptions. It holds at most the memory that it claims. Its cost is compared with the usual
+    component of its kind and reported without a judgement. A promise that builds on a broken one is skipped.
 
-    Raises ValueError, one sentence, for what is no part, or may be several kinds and `as_` does not say which.
+    Args:
+        part: The component in any form: an object, a class, a function, or text such as "my_ext:Trim(share=0.1)".
+        as_: Its kind, such as "staleness", if the object does not show it. A function does not.
+        ray: True to run it on Ray as well.
+
+    Returns findings: their repr has a line per promise, and `held` and `failures` give the result.
+
+    Raises ValueError for an object that is not a component, or that may be of several kinds if `as_` does not name one.
     """
     kind, made = belongs(part, as_)
     name: str = getattr(made, "__qualname__", None) or type(made).__qualname__
@@ -57,18 +63,19 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
 
 
 class _Look:
-    """One part under examination; every experiment and every drive has a copy of its own."""
+    """The check of one component. Every experiment and every drive gets a fresh copy."""
 
     def __init__(self, kind: Kind, part: Any, findings: Findings) -> None:
         self._kind, self._part, self._findings = kind, deepcopy(part), findings
 
     def at_all(self, *, ray: bool) -> None:
-        """Looks at all promises; of those that build on each other, up to the first that is broken."""
+        """Check all promises. Of promises that build on each other, those after the first failure are skipped."""
         found = self._findings.found
         try:
             _, drive = answers(self._drive, STEPS)
             self._base = self._play()
-        except Exception as error:  # whatever the user's own code raises
+        # A user-defined component may raise any exception.
+        except Exception as error:
             found(RUNS, f"fails with {_told(error)}")
             return
         found(RUNS, None)
@@ -92,7 +99,8 @@ class _Look:
         chain = [(GIVEN, lambda: drive.broken.get(GIVEN)), (SEEDED, self._seeded), (WORKERS, self._workers)]
         chain.append((STATE, self._state) if drive.stateful else (ARGUMENTS, self._arguments))
         chain.append((RESUMED, self._resumed))
-        if can_travel(self._kind, self._part):  # last, for other processes take seconds to start
+        # This check is the last one, because other processes take seconds to start.
+        if can_travel(self._kind, self._part):
             chain.append((PROCESS, self._elsewhere))
         return [*chain, (RAY, self._on_ray)] if ray else chain
 
@@ -139,7 +147,8 @@ class _Look:
                 drive.step(k)
             try:
                 again.restore(round_trip(drive.state()))
-            except Exception as error:  # the user's own
+            # A user-defined component may raise any exception.
+            except Exception as error:
                 return f"cannot be restored from what it saved after {cut} decisions: {_told(error)}"
             for k in range(cut, STEPS):
                 if drive.step(k) != again.step(k):
@@ -160,7 +169,8 @@ class _Look:
     def _resumed(self) -> Verdict:
         try:
             where = self._base.parts_from(self._play(pauses=PAUSES, events=len(self._base.events)))
-        except Exception as error:  # the user's own
+        # A user-defined component may raise any exception.
+        except Exception as error:
             return f"fails when its run is killed and resumed, with {_told(error)}"
         return f"makes a run part {where} when it is killed and resumed" if where else None
 
@@ -183,5 +193,5 @@ class _Look:
 
 
 def _told(error: Exception) -> str:
-    """On one line."""
+    """Return the error on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

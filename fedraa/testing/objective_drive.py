@@ -1,4 +1,4 @@
-"""An objective alone: outputs that are made up, and targets of the first kind that it takes."""
+"""A drive for objectives: synthetic outputs, and targets of the first kind that the objective accepts."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,11 +21,12 @@ NUMBERS = "figures are numbers"
 DIRECTION = "its figure gets better as its loss falls"
 ROWS = 16
 CUTS = (0, 5, 6, ROWS)
-DESCENT, RATE = 150, 0.05  # steps on the outputs themselves
+# Number and size of the gradient steps on the outputs themselves.
+DESCENT, RATE = 150, 0.05
 
 
 def first_task(objective: Objective) -> tuple[Task, Tensor]:
-    """The first of the tasks that the objective takes, and some targets; ValueError, what is wrong with the first."""
+    """Return the first task that the objective accepts, and some targets. Raises its first error if it accepts none."""
     first: Exception | None = None
     for task in tasks():
         data = task.data
@@ -39,7 +40,8 @@ def first_task(objective: Objective) -> tuple[Task, Tensor]:
             if (wrong := misfit(objective, torch.zeros(ROWS, *task.outputs), targets, classes)) is None:
                 return task, targets
             raise InputError(objective.name, f"it does not take what a model {wrong}")
-        except Exception as error:  # whatever the user's own code makes of what it does not take
+        # A user-defined objective may raise any exception.
+        except Exception as error:
             first = first or error
     assert first is not None
     raise first
@@ -51,7 +53,7 @@ def objective_trial(part: Objective, experiment: Callable[[Any], Experiment]) ->
 
 
 class ObjectiveDrive(Drive):
-    """On outputs that are drawn, and targets of the first task that it takes."""
+    """A drive with random outputs and the targets of the first task that the objective accepts."""
 
     covers: ClassVar[bool] = False
     further: Sequence[str] = (EXACT, GRADIENT, NUMBERS, DIRECTION)
@@ -72,14 +74,14 @@ class ObjectiveDrive(Drive):
 
     @property
     def _targets(self) -> Tensor:
-        """A copy, for whoever changes what it is given."""
+        """Return a copy of the targets, so that an objective cannot change them for later calls."""
         return self._given.clone()
 
     def _outputs(self, k: int) -> Tensor:
         return torch.from_numpy(numbers(ROWS * math.prod(self._shape), 1, k)).reshape(ROWS, *self._shape)
 
     def _look(self) -> None:
-        """Everything of this kind of part alone; the first sentence of each promise counts."""
+        """Check the promises of objectives and record a sentence for each broken one."""
         outputs = self._outputs(0)
         for promise, sentence in (
             (EXACT, self._exact(outputs)),

@@ -1,4 +1,4 @@
-"""What parts are tried on: made-up samples, one task for each form that targets have."""
+"""Synthetic samples for checks: one task for each form of targets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Trial:
             object.__setattr__(self, "experiment", self.experiment.model_copy(update=default))
 
     def module(self) -> nn.Module | None:
-        """A fresh model, always the same."""
+        """Return a fresh model with the same initial weights on every call."""
         if self.model is None:
             return None
         with torch.random.fork_rng(devices=[]):
@@ -41,7 +41,7 @@ class Trial:
 
 @cache
 def made_up() -> Dataset:
-    """Samples of 16 numbers around a centre for each of 10 classes."""
+    """Return samples of 16 numbers, drawn around a centre for each of 10 classes."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CLASSES, 16))
     labels = rng.permutation(np.arange(TRAIN + TEST) % CLASSES)
@@ -51,7 +51,7 @@ def made_up() -> Dataset:
 
 @cache
 def images(channels: int) -> Dataset:
-    """Images of 8 x 8, each a colour for its class under noise."""
+    """Return images of 8 x 8: a colour for each class plus noise."""
     rng = np.random.default_rng(1)
     labels = rng.permutation(np.arange(TRAIN + TEST) % CLASSES)
     colours = rng.standard_normal((CLASSES, channels, 1, 1))
@@ -60,7 +60,7 @@ def images(channels: int) -> Dataset:
 
 @cache
 def numbers(outputs: int) -> Dataset:
-    """A number for every sample, one of them 0, where the model is to have so many outputs."""
+    """Return samples with a number as target, one of them 0, for a model with this number of outputs."""
     x = made_up()
     both = np.concatenate([x.x_train, x.x_test])
     y = (both[:, 0] - 2 * both[:, 1] + 0.1).astype(np.float32)
@@ -70,7 +70,7 @@ def numbers(outputs: int) -> Dataset:
 
 @cache
 def marks() -> Dataset:
-    """Five marks for every sample, each 0 or 1."""
+    """Return samples with five binary targets each."""
     data = numbers(1)
     both = np.concatenate([data.x_train, data.x_test])
     return _split(both, (both[:, :5] > 0).astype(np.float32), 0)
@@ -78,14 +78,14 @@ def marks() -> Dataset:
 
 @cache
 def tokens() -> Dataset:
-    """Runs of tokens, each one more than that before, and the next of each."""
+    """Return sequences of tokens that each increase by one, and the next token at every position."""
     runs = (np.random.default_rng(2).integers(0, CLASSES, (TRAIN + TEST, 1)) + np.arange(9)) % CLASSES
     return _split(runs[:, :-1], runs[:, 1:], CLASSES)
 
 
 @cache
 def pixels() -> Dataset:
-    """Images, and for each pixel which of its two channels is brighter."""
+    """Return images with a label per pixel: the brighter one of its two channels."""
     x = np.random.default_rng(3).standard_normal((TRAIN + TEST, 2, 6, 6))
     return _split(x, x.argmax(axis=1), 2)
 
@@ -105,7 +105,10 @@ def pixel_model(channels: int, classes: int) -> Callable[[], nn.Module]:
 
 
 class Task(NamedTuple):
-    """Samples, the shape of what a model makes of one, and what makes such a model where none is built in."""
+    """Samples, the output shape of a model for one of them, and a function that makes a model.
+
+    The function is None if a built-in model fits.
+    """
 
     data: Dataset
     outputs: tuple[int, ...]
@@ -113,7 +116,7 @@ class Task(NamedTuple):
 
 
 def tasks() -> tuple[Task, ...]:
-    """Those of numbers first."""
+    """Return all tasks, those with numbers as targets first."""
     return (
         Task(numbers(1), (1,)),
         Task(numbers(2), (2,)),

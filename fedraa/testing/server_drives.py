@@ -1,4 +1,4 @@
-"""Parts of the server, each alone."""
+"""Drives for the server's components."""
 
 from copy import deepcopy
 from typing import Any, ClassVar
@@ -15,7 +15,8 @@ from fedraa.vectors.delta_view import Change
 from schedulers import Planner, Standing
 
 FRAGMENTS = 3
-ROUND = 3  # contributions
+# Contributions per round.
+ROUND = 3
 
 
 class SchedulerDrive(Drive):
@@ -51,7 +52,8 @@ class SchedulerDrive(Drive):
 
     def restore(self, state: State) -> None:
         self.part.restore(state["scheduler"])
-        self._planner.plan(self._costs, None)  # as a server does
+        # A server also plans after a restoration.
+        self._planner.plan(self._costs, None)
 
 
 class StalenessDrive(Drive):
@@ -104,7 +106,7 @@ class AsyncRuleDrive(Drive):
 
 
 class AggregatorDrive(Drive):
-    """Every third step ends a round; in every other round one client trains all of the model."""
+    """A drive that closes a round at every third step. In every other round one client trains the whole model."""
 
     stateful: ClassVar[bool] = True
     sized: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Small experiments: the same one as it is, on two workers, after other draws of others, and interrupted."""
+"""Runs of a small experiment: plain, on two workers, with other seeds of the global generators, and interrupted."""
 
 import hashlib
 import io
@@ -30,20 +30,21 @@ from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import EVENTS
 from fedraa.testing.samples import Trial
 
-MOST = 400  # events, of which a trial has about 60
+# Maximum number of events; a trial has about 60.
+MOST = 400
 
 Lines = tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The events of a run less their real times, and a digest of its final model."""
+    """The events of a run without their real times, and a digest of its final model."""
 
     events: Lines
     model: str
 
     def parts_from(self, other: "Outcome") -> str | None:
-        """Where two runs part, in words; None if they are equal."""
+        """Return a description of the first difference between two runs; None if they are equal."""
         for mine, theirs in zip(self.events, other.events, strict=False):
             if mine != theirs:
                 return f"from event {mine['seq']} on, of kind {mine['kind']}"
@@ -57,7 +58,7 @@ class Outcome:
 
 
 class TwoWorkers(LocalExecutor):
-    """Trains all that wait, the last first, in turn on two workers that know nothing of each other."""
+    """An executor that trains all waiting tasks in reverse order, alternating between two independent workers."""
 
     def __init__(self, spec: RunSpec) -> None:
         super().__init__(_trainer(spec), spec.worker_spec.evaluator(spec.evaluation_data, "cpu"), spec.data)
@@ -71,10 +72,14 @@ class TwoWorkers(LocalExecutor):
 
 
 def play(make: Callable[[], Trial], *, seed: int = 0, workers: int = 1, pauses: int = 0, events: int = 0) -> Outcome:
-    """Runs what `make` makes, each time anew, in this process.
+    """Run a fresh trial in this process and return its outcome.
 
-    The generators of python, NumPy and torch, which a part has no business with, are seeded with `seed`. It is
-    interrupted `pauses` times, evenly over its number of `events`, and goes on in new objects from a checkpoint.
+    Args:
+        make: A function that makes the trial. Every part of the run gets a new one.
+        seed: The seed of the global generators of Python, NumPy and torch, which a component must not use.
+        workers: 1, or more for two workers.
+        pauses: The number of interruptions, after each of which the run is restored from a checkpoint into new objects.
+        events: The number of events of the run, over which the interruptions are spread evenly.
     """
     stops = [events * (number + 1) // (pauses + 1) for number in range(pauses)]
     with _generators(seed), TemporaryDirectory() as folder:
@@ -90,8 +95,9 @@ def play(make: Callable[[], Trial], *, seed: int = 0, workers: int = 1, pauses: 
 
 
 def play_on_ray(make: Callable[[], Trial], workers: int) -> Outcome:
-    """The same on Ray, where evaluations are logged when they are there and faults may come in between."""
-    from fedraa.api import run  # which imports everything
+    """Return the outcome of a run on Ray. The times of evaluations and faults are removed from it by `settled`."""
+    # This module imports everything.
+    from fedraa.api import run
 
     with TemporaryDirectory() as folder:
         trial = make()
@@ -102,14 +108,14 @@ def play_on_ray(make: Callable[[], Trial], workers: int) -> Outcome:
 
 
 def settled(outcome: Outcome) -> Outcome:
-    """The events that do not depend on who was quicker: less faults, evaluations last, numbered anew."""
+    """Return the outcome without the effects of speed: no faults, evaluations last, and new numbers."""
     kept = [line for line in outcome.events if line["kind"] not in ("fault", "end")]
     kept.sort(key=lambda line: line["kind"] == "eval")
     return Outcome(tuple({**line, "seq": number} for number, line in enumerate(kept)), outcome.model)
 
 
 def round_trip(state: State) -> State:
-    """The state as it comes back from a checkpoint's bytes."""
+    """Return the state as read from the bytes of a checkpoint."""
     stream = io.BytesIO()
     write(stream, state)
     return deepcopy(read(stream.getvalue()))
@@ -118,7 +124,10 @@ def round_trip(state: State) -> State:
 def _stretch(
     spec: RunSpec, directory: Path, state: State | None, until: int | None, workers: int
 ) -> tuple[State | None, Vector]:
-    """Runs from `state`, or the start, to the end, or `until` so many events; then the state is that to go on from."""
+    """Run from `state`, or from the start if it is None, to the end or to event `until`.
+
+    Returns the state for the next part, None at the end, and the parameters.
+    """
     stop = Event()
 
     def heard(line: Mapping[str, object]) -> None:
@@ -160,7 +169,7 @@ def _one_worker(spec: RunSpec) -> LocalExecutor:
 
 
 def _trainer(spec: RunSpec) -> Trainer:
-    """A worker's own, made of a copy of what it is sent."""
+    """Return a trainer from a copy of the WorkerSpec, as a separate worker would have it."""
     return deepcopy(spec.worker_spec).trainer("cpu")
 
 
@@ -170,7 +179,7 @@ def _timeless(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @contextmanager
 def _generators(seed: int) -> Iterator[None]:
-    """Seed the global generators, and put them back at the end; torch has one thread meanwhile."""
+    """Seed the global generators and restore them at the end. Torch uses one thread meanwhile."""
     with exclusive():
         random.seed(seed)
         np.random.seed(seed)

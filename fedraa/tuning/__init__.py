@@ -1,1 +1,1 @@
-"""The values with which each method does best on validation data, found with as many trials for each."""
+"""Tuning: search for the best values of each method on validation data, with an equal number of trials for each."""

@@ -1,4 +1,4 @@
-"""One trial: a run on validation data that is given up when it is hopeless, and of which its figures alone stay."""
+"""One trial: a run on validation data. It is stopped early if it is hopeless, and only its metrics are kept."""
 
 import math
 import shutil
@@ -26,9 +26,9 @@ TENTHS = 10
 
 @dataclass(frozen=True)
 class Attempt:
-    """A trial to be made: the experiment to run, in a directory of its own, and the trials to measure it by.
+    """A planned trial: the experiment with its directory, and the finished trials with which it is compared.
 
-    `model` and `dataset` are objects in place of the experiment's named ones.
+    `model` and `dataset` are objects that replace the named ones of the experiment.
     """
 
     method: str
@@ -42,9 +42,9 @@ class Attempt:
 
 
 class Watch(Callback):
-    """Notes the figure at every tenth of the budget, and when it is at the target, if there is one.
+    """A callback that records the metric at every tenth of the budget, and the time of reaching the target.
 
-    Ends the run when it is hopeless or no number any more.
+    It ends the run if the metric is hopeless or not finite.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -72,7 +72,10 @@ class Watch(Callback):
         return self.hopeless
 
     def _at_target(self, t: float) -> None:
-        """The rest of its curve is as good as what it ends with: others are measured by it there, too."""
+        """Record the time of the target and fill the rest of the curve with the final value.
+
+        Later trials are compared with the whole curve.
+        """
         if self.reached is not None:
             return
         self.reached = t
@@ -81,16 +84,23 @@ class Watch(Callback):
 
 
 def tenths(limits: Limits, step: int, t: float) -> int:
-    """Of the budget, whole ones that are over."""
+    """Return the number of whole tenths of the budget that have passed.
+
+    Args:
+        limits: The limits of the run.
+        step: The step that it has reached.
+        t: The time that it has reached.
+    """
     shares = [step / limits.steps if limits.steps else 0.0, t / limits.time if limits.time else 0.0]
     return int(TENTHS * max(shares) + 1e-9)
 
 
 def attempt(asked: Attempt) -> Trial:
-    """Makes the trial. What a run cannot do, for its values or its data, is a trial that failed."""
+    """Run the trial. If its values or data are impossible, the result is a trial that failed."""
     experiment = asked.experiment
     assert experiment.out is not None
-    shutil.rmtree(experiment.out, ignore_errors=True)  # of a tuning that was killed
+    # A killed tuning may have left this directory behind.
+    shutil.rmtree(experiment.out, ignore_errors=True)
     started, watch = time.monotonic(), Watch(Judge(asked.ended, asked.better))
     failure, summary = "", dict[str, Any]()
     try:
@@ -102,7 +112,7 @@ def attempt(asked: Attempt) -> Trial:
 
 
 def attempt_elsewhere(asked: Attempt) -> Trial:
-    """Makes the trial on a node that does not have the tuning's directory."""
+    """Run the trial on a node without access to the tuning's directory."""
     with TemporaryDirectory(prefix="fedraa-trial-") as folder:
         out = asked.experiment.model_copy(update={"out": Path(folder) / "run"})
         return attempt(replace(asked, experiment=out))
@@ -120,7 +130,10 @@ def _trial(asked: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:
 
 
 def repeated(asked: Attempt, ended: Sequence[Trial]) -> Trial | None:
-    """The same trial, if these values have been tried: a run with the same seed comes to the same."""
+    """Return the result of an earlier trial with the same values; None without one.
+
+    A run with the same seed gives the same result.
+    """
     for trial in ended:
         if dict(trial.values) == dict(asked.values):
             return replace(trial, number=asked.number, seconds=0.0)

@@ -1,4 +1,4 @@
-"""The directory of a tuning: one process's at a time, and of one tuning for ever."""
+"""The directory of a tuning, which one process at a time may use, and only for one tuning."""
 
 import json
 import os
@@ -15,7 +15,7 @@ PLAN = "tune.json"
 
 @contextmanager
 def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[Path]:
-    """Meanwhile `directory` is ours; what has ended in it is gone on with, if it was planned as `described` says.
+    """Reserve `directory` for this process. An earlier tuning in it is continued if its plan equals `described`.
 
     Raises InputError if the directory holds another tuning, or another process uses it.
     """
@@ -38,7 +38,7 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
 
 
 def _plan(path: Path) -> object:
-    """What was planned; None for a file that is damaged."""
+    """Return the plan in a file; None if the file is damaged."""
     try:
         return json.loads(path.read_text())
     except ValueError:

@@ -1,4 +1,4 @@
-"""The trials that have ended, one line each, on the disk for good: what a tuning goes on from, however it ended."""
+"""The journal of finished trials: one durable line each, from which an interrupted tuning continues."""
 
 import json
 import os
@@ -12,12 +12,19 @@ JOURNAL = "trials.jsonl"
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial of a method: the values tried, and what came of them.
+    """A finished trial of a method: its values and its result.
 
-    `value` is the figure at its end on validation data, None unless it is `done`; `curve` the figure at tenths of the
-    budget, by their number. One that was `stopped` did worse than the others had at the same point; `why` says what
-    went wrong with one that `failed`. `steps` are the server updates or rounds that it made, None if it failed.
-    `reached` is when on the run's clock it was at the target, if it was given one.
+    Args:
+        method: The name of the method.
+        number: The index of the trial.
+        values: The values of the tuned fields.
+        state: `done`, `stopped` if it was worse than the others at the same point, or `failed`.
+        value: The final metric on validation data; None unless it is `done`.
+        curve: The metric at tenths of the budget, by their number.
+        why: The reason of a failure.
+        seconds: Its real duration.
+        steps: Its server updates or rounds; None if it failed.
+        reached: The time on the run's clock at which it reached the target, if there is one.
     """
 
     method: str
@@ -33,7 +40,7 @@ class Trial:
 
 
 class Journal:
-    """The trials in a directory. A line that a kill has torn is as if it was not begun."""
+    """The journal in a directory. The first incomplete line, left by a kill, and all after it are removed."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / JOURNAL
@@ -49,7 +56,7 @@ class Journal:
                 os.truncate(self._path, len(whole))
 
     def of(self, method: str) -> list[Trial]:
-        """Those of a method in the order of their numbers."""
+        """Return the trials of a method in the order of their numbers."""
         return sorted((trial for trial in self.trials if trial.method == method), key=lambda trial: trial.number)
 
     def add(self, trial: Trial) -> None:

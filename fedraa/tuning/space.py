@@ -1,4 +1,4 @@
-"""What is tried: a space of values for each of some fields of an experiment."""
+"""The search space: a range or a list of values for each tuned field of an experiment."""
 
 import ast
 import math
@@ -16,14 +16,17 @@ from fedraa.errors import InputError
 Value = Any
 TUNABLE = {*FLAGS, "lr", "lr_schedule", "batch_size", "local_epochs", "local_steps", "compress"} - {"updates", "rounds"}
 TAKES = "takes LOW:HIGH, LOW:HIGH:log, or values with commas between them"
-EDGE = 0.05  # share of a range, from either end, in which a best value is at its edge
-DIGITS = 3  # significant ones of a value from a range
-_NUMBER = re.compile(r"(?<![\w.])(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?![\w.])")  # in a text, but not of a name
+# Share of a range, at either end, that counts as its edge.
+EDGE = 0.05
+# Significant digits of a value from a range.
+DIGITS = 3
+# A number in a text, but not inside a name.
+_NUMBER = re.compile(r"(?<![\w.])(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?![\w.])")
 
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`, evenly, or with `log` evenly in their logarithms; with `whole` whole ones."""
+    """All numbers from `low` to `high`: uniform, log-uniform with `log`, and integers with `whole`."""
 
     low: float
     high: float
@@ -35,19 +38,19 @@ class Range:
         return self.low, self.high
 
     def edge(self, value: Value) -> int:
-        """-1 or 1 if the value is at the lower or upper edge, else 0."""
+        """Return -1 or 1 if the value is at the lower or upper edge, else 0."""
         low, high, at = map(self._scaled, (self.low, self.high, float(value)))
         place = (at - low) / (high - low)
         return -1 if place <= EDGE else 1 if place >= 1 - EDGE else 0
 
     def widened(self, side: int) -> "Range":
-        """Half as far again on that side."""
+        """Return the range extended by half of its length on that side."""
         low, high = self._scaled(self.low), self._scaled(self.high)
         further = self._back((high if side > 0 else low) + side * (high - low) / 2)
         return replace(self, high=further) if side > 0 else replace(self, low=further)
 
     def rounded(self, value: float) -> Value:
-        """A value as it is tried and written: no more digits than tell anything."""
+        """Return a value of the range with at most `DIGITS` significant digits."""
         if self.whole:
             return round(value)
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
@@ -64,7 +67,10 @@ class Range:
 
 @dataclass(frozen=True)
 class Choices:
-    """Some values; numbers are in their order, and so are texts that differ in one number alone, as auto:5, auto:10."""
+    """A list of values.
+
+    Numbers are sorted, and so are texts that differ in one number only, such as auto:5, auto:10.
+    """
 
     values: tuple[Value, ...]
 
@@ -82,7 +88,10 @@ class Choices:
         return -1 if value == self.values[0] else 1 if value == self.values[-1] else 0
 
     def widened(self, side: int) -> "Choices":
-        """One more on that side: as many times the last as that is of its neighbour, or as far away if one is 0."""
+        """Return the choices with one more value on that side.
+
+        The new value continues the ratio of the last two, or their difference if one of them is 0.
+        """
         family = _family(self.values)
         if family is None:
             return self
@@ -97,12 +106,16 @@ class Choices:
 
 
 def _family(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value]] | None:
-    """The one number in which the values differ, of each, and what makes a value of one; None if they have none."""
+    """Return the numbers in which the values differ and a function from a number to a value.
+
+    Returns None if the values are neither numbers nor texts that differ in exactly one number.
+    """
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return list(values), lambda number: number
     if len(values) < 2 or not all(isinstance(value, str) for value in values):
         return None
-    parts = [_NUMBER.split(value) for value in values]  # numbers are those of odd index
+    # The numbers have odd indices.
+    parts = [_NUMBER.split(value) for value in values]
     if len({len(each) for each in parts}) > 1:
         return None
     differ = [at for at, texts in enumerate(zip(*parts, strict=True)) if len(set(texts)) > 1]
@@ -110,7 +123,8 @@ def _family(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value
         return None
     at, first = differ[0], parts[0]
     numbers = [_literal(each[at]) for each in parts]
-    if any(isinstance(number, str) for number in numbers):  # such as 007
+    # A text such as 007 is not a number.
+    if any(isinstance(number, str) for number in numbers):
         return None
     return numbers, lambda number: "".join([*first[:at], str(number), *first[at + 1 :]])
 

@@ -1,7 +1,7 @@
-"""What to try next, and when to give up: Optuna's sampler and pruner, asked anew from the trials that have ended.
+"""Suggestion of values and early stopping by Optuna's sampler and pruner.
 
-Nothing of Optuna's is kept: what it says is a function of the seed, the trial's number and those trials, so that a
-tuning that was killed goes on as it would have.
+No state of Optuna is stored. Each answer is a function of the seed, the trial's number and the finished trials. An
+interrupted tuning therefore continues exactly as it would have.
 """
 
 import math
@@ -14,14 +14,18 @@ from fedraa.tuning.journal import Trial
 from fedraa.tuning.space import Choices, Parameter, Space, Value
 
 Direction = Literal["max", "min"]
-RANDOM = 4  # trials of a method that are drawn evenly before others are learned from
-JUDGED = 4  # trials that must have ended before one is given up
-EARLIEST = 3  # tenth of the budget at which one may be
-REDRAWN = 20  # times that another point is asked for where one has been tried
+# Random trials of a method before the sampler uses earlier results.
+RANDOM = 4
+# Finished trials that are required before a trial may be stopped.
+JUDGED = 4
+# The first tenth of the budget at which a trial may be stopped.
+EARLIEST = 3
+# Further suggestions if the values have been tried before.
+REDRAWN = 20
 
 
 def check_optuna() -> None:
-    """ValueError, one sentence, if Optuna is not installed."""
+    """Raise ValueError if Optuna is not installed."""
     try:
         import optuna
     except ImportError:
@@ -32,7 +36,15 @@ def check_optuna() -> None:
 
 
 def suggest(space: Space, ended: Sequence[Trial], seed: int, number: int, better: Direction) -> dict[str, Value]:
-    """The values that trial `number` of a method tries: new ones, as long as some are easily found."""
+    """Return the values of trial `number` of a method, new ones if they are found within `REDRAWN` suggestions.
+
+    Args:
+        space: The search space.
+        ended: The finished trials of the method.
+        seed: The seed of the tuning.
+        number: The index of the trial.
+        better: The better direction of the metric.
+    """
     tried = [dict(trial.values) for trial in ended]
     for attempt in range(REDRAWN):
         study = _study(space, ended, torch_seed(seed, "tune", number, attempt) % 2**32, better)
@@ -44,7 +56,10 @@ def suggest(space: Space, ended: Sequence[Trial], seed: int, number: int, better
 
 
 class Judge:
-    """Whether a running trial is hopeless: worse so far than the median of those that have ended at the same point."""
+    """The judge of running trials.
+
+    A trial is hopeless if it is worse than the median of finished ones at the same point.
+    """
 
     def __init__(self, ended: Sequence[Trial], better: Direction) -> None:
         import optuna
@@ -57,7 +72,7 @@ class Judge:
         self._trial = self._study.ask()
 
     def hopeless(self, tenth: int, value: float) -> bool:
-        """After this many tenths of the budget, with this figure."""
+        """Record the metric after this many tenths of the budget and return True if the trial is hopeless."""
         self._trial.report(value, tenth)
         return bool(self._trial.should_prune())
 
@@ -76,7 +91,7 @@ def _study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -
 
 
 def _frozen(trial: Trial, space: Space, value: float | None) -> Any:
-    """A trial that has ended as Optuna has it; of one that failed it learns that it is worse than all others."""
+    """Return a finished trial in Optuna's form. A trial that failed or stopped counts as worse than all others."""
     import optuna
 
     done = trial.state == "done"
@@ -119,13 +134,13 @@ def _direction(better: Direction) -> Literal["minimize", "maximize"]:
 
 
 def merit(trial: Trial, better: Direction) -> tuple[float, float]:
-    """The more, the better: with a target who is there first, of those who are not there whose figure is best."""
+    """Return a sort key of a trial, larger if better: the time to the target if reached, then the final metric."""
     assert trial.value is not None
     soon = -math.inf if trial.reached is None else -trial.reached
     return soon, trial.value if better == "max" else -trial.value
 
 
 def best_of(trials: Sequence[Trial], better: Direction) -> Trial | None:
-    """The best that has come to its end; None if none has. Of equals the first."""
+    """Return the best trial that is done, the first of equals; None if there is none."""
     done = [trial for trial in trials if trial.state == "done"]
     return max(done, key=lambda trial: (merit(trial, better), -trial.number), default=None)

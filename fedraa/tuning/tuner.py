@@ -1,4 +1,7 @@
-"""As many trials for each method, on validation data cut from what the clients train on, never on test data."""
+"""The tuner: it runs an equal number of trials for each method on validation data.
+
+The validation data are cut from the clients' training samples. Test data are never used.
+"""
 
 import hashlib
 import math
@@ -35,8 +38,10 @@ from fedraa.tuning.space import Parameter, Space, Value, described, make_space
 from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest
 from fedraa.tuning.work import refuse_unsendable, work
 
-VALIDATION = 0.1  # of every client's training samples, unless the experiment says another share
-FIRST = 2 / 3  # of the trials are in the space that was given; where the best of them is at an edge, it is widened
+# Share of every client's training samples, unless the experiment sets another one.
+VALIDATION = 0.1
+# Share of the trials in the given space. If the best of them is at an edge, the space is widened for the others.
+FIRST = 2 / 3
 TUNED = "tuned.toml"
 Told = Callable[[Trial, int, int, float], None]
 Follow = Callable[[Mapping[str, Value]], Mapping[str, object]]
@@ -44,17 +49,17 @@ Follow = Callable[[Mapping[str, Value]], Mapping[str, object]]
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """What a tuning came to: `file` for `--terms tuned`, `terms` by method, and a row for every trial."""
+    """The result of a tuning: `file` for `--terms tuned`, `terms` by method, and a row for every trial."""
 
     file: Path
     terms: Mapping[str, Mapping[str, object]]
     table: pd.DataFrame
     at_edge: Mapping[str, tuple[str, ...]]
-    """By method, the fields of which the best value is at the edge of the space still."""
+    """By method, the fields whose best value is still at the edge of the space."""
     best: Mapping[str, int]
     """By method, the number of its best trial."""
     untrained: Mapping[str, int]
-    """By method, its trials that ended before their first update: the budget is too small for them."""
+    """By method, the number of trials that ended before their first update, because the budget is too small."""
 
 
 def tune(
@@ -70,29 +75,38 @@ def tune(
     follow: Follow | None = None,
     **fields: object,
 ) -> Tuned:
-    """Find the values of `space` with which each method does best, with as many trials for each.
+    """Find the best values of `space` for each method, with an equal number of trials for each.
 
-    `methods`, `model` and `dataset` are as in `compare`; objects of your own must be picklable if `jobs` is over 1.
-    `fields` are those of an Experiment, in place of the experiment's own: data, devices, budget and seed are the same
-    for all. Every trial is a run whose model is judged by the figure of the objective, on validation data: a share of
-    each client's training samples, `validation`, by default a tenth. The test data are not looked at. A field that only
-    some of the methods know is tried for those. Optuna chooses what is tried, and a trial that is worse than the
-    median of those before it, at the same part of the budget, is given up. With a target the best is the one that
-    reaches it first, on the run's clock. Two thirds of the trials are in the space that was given; where the best of
-    them is at its edge, the space is widened once for the rest.
+    Every trial is a run that is judged by the objective's main metric on validation data. These are a share
+    `validation` of each client's training samples, by default a tenth. The test data are not used. A field that only
+    some of the methods have is tuned for those.
 
-    A space has for each field LOW:HIGH, LOW:HIGH:log, or values with commas; from Python also (LOW, HIGH, "log") or a
-    list. `jobs` trials run at a time, each in a process of its own, or with `address` on a CPU of that Ray cluster, of
-    which the nodes have the data; with one, the same seed comes to the same. What has ended is in the directory `out`
-    (default: one under runs/): the same call goes on with it, however it was ended.
-    `ended` is called with each trial that has, how many there are now and in all, and the seconds that the rest may
-    take. `follow` makes of the values of a trial further fields of its experiment, as how often it is evaluated.
+    Optuna suggests the values. A trial that is worse than the median of earlier ones at the same part of the budget is
+    stopped. With a target, the best trial is the one that reaches it first on the run's clock. Two thirds of the trials
+    are in the given space. If the best of them is at an edge, the space is widened once for the others.
 
         tuned = fedraa.tune(["fed-raa", "fedavg"], {"lr": "0.01:1:log"}, trials=12, time=4, jobs=2)
         fedraa.compare(["fed-raa", "fedavg"], time=8, terms="tuned", tuned=tuned.file)
 
-    Raises ValueError, one sentence, before anything is started or written, for what cannot be tuned, and at the end
-    for a method of which no trial came to an end; Interrupted after Ctrl-C.
+    Args:
+        methods: The methods, as in `compare`.
+        space: For each field LOW:HIGH, LOW:HIGH:log, or values with commas. Python also accepts (LOW, HIGH, "log") and
+            a list.
+        trials: The trials of each method.
+        experiment: The data, devices, budget and seed, the same for all trials. Its directory `out` (default: one under
+            runs/) keeps finished trials, from which the same call continues.
+        model: The model, as in `compare`. It must be picklable if `jobs` is over 1.
+        dataset: The dataset, as in `compare`. It must be picklable if `jobs` is over 1.
+        jobs: The number of concurrent trials: in separate processes, or with `address` on CPUs of a Ray cluster, whose
+            nodes have the data. Results are reproducible with one job.
+        ended: A function that is called with each finished trial, the number of finished trials, the number of all
+            trials, and an estimate of the remaining seconds.
+        follow: A function from the values of a trial to further fields of its experiment, such as its evaluation
+            interval.
+        fields: Fields that replace those of `experiment`.
+
+    Raises ValueError before anything starts if the tuning is impossible, and at the end for a method without a finished
+    trial. Raises Interrupted after Ctrl-C.
     """
     module, data, fields = split_objects(model, dataset, fields)
     check_names(fields, Experiment.model_fields)
@@ -115,18 +129,18 @@ def tune(
 
 @dataclass(frozen=True, eq=False)
 class _Objects:
-    """The model and the data of all trials, where they are given as objects."""
+    """The model and the data of all trials, if they are objects."""
 
     model: nn.Module | None = None
     dataset: Dataset | FederatedDataset | None = None
 
     @property
     def given(self) -> dict[str, object]:
-        """Those that there are, by name."""
+        """Return the objects that are set, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def described(self, spec: RunSpec) -> dict[str, str]:
-        """Return the digests of those that there are, as a run has them."""
+        """Return the digests of the objects that are set."""
         data = spec.data.dataset
         arrays = {
             "model": [spec.params],
@@ -145,7 +159,7 @@ def _digest(arrays: Sequence[np.ndarray]) -> str:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is tried: every method's experiment and space, as far as the method knows its fields."""
+    """The plan of a tuning: the experiment and the space of every method."""
 
     experiments: Mapping[str, Experiment]
     spaces: Mapping[str, Space]
@@ -197,11 +211,11 @@ class _Plan:
 
     @property
     def first(self) -> int:
-        """How many trials of a method are in the space that was given."""
+        """The number of a method's trials in the given space."""
         return math.ceil(FIRST * self.trials)
 
     def described(self) -> dict[str, object]:
-        """What has to be the same when it is gone on with."""
+        """Return the settings that must be equal when the tuning continues."""
         experiments = {name: each.model_dump(mode="json") for name, each in self.experiments.items()}
         spaces = {name: described(space) for name, space in self.spaces.items()}
         methods = {name: resolve(each).described() for name, each in self.experiments.items()}
@@ -209,7 +223,7 @@ class _Plan:
         return known | ({"given": dict(self.digests)} if self.digests else {})
 
     def space(self, method: str, trials: Sequence[Trial]) -> tuple[dict[str, Parameter], tuple[str, ...]]:
-        """The method's space for its last trials, if it has any, and which fields it was widened in."""
+        """Return the method's space for its last trials and the names of the widened fields."""
         if self.trials == self.first:
             return dict(self.spaces[method]), ()
         best = best_of([trial for trial in trials if trial.number < self.first], self.better)
@@ -222,14 +236,21 @@ class _Plan:
         return space, tuple(widened)
 
     def beyond(self, method: str, name: str, parameter: Parameter, value: Value) -> Parameter | None:
-        """What is tried where this value is at an edge; None where it is not, or nothing beyond can be run."""
+        """Return a wider parameter if this value is at an edge and the wider one can run; else None.
+
+        Args:
+            method: The name of the method.
+            name: The name of the field.
+            parameter: The range or the choices of the field.
+            value: The best value of the field.
+        """
         side = parameter.edge(value)
         wider = parameter.widened(side) if side else parameter
         can = wider != parameter and self._can(method, {name: wider.ends[-1 if side > 0 else 0]})
         return wider if can else None
 
     def _can(self, method: str, values: Mapping[str, object]) -> bool:
-        """Whether the method can be run with these values."""
+        """Return True if the method can run with these values."""
         try:
             resolve(_with(self.experiments[method], values))
         except ValueError:
@@ -237,7 +258,14 @@ class _Plan:
         return True
 
     def next(self, method: str, number: int, journal: Journal, folder: Path) -> Attempt:
-        """The trial of that number, made from those that have ended."""
+        """Return the trial of that number, planned from the finished ones.
+
+        Args:
+            method: The name of the method.
+            number: The index of the trial.
+            journal: The finished trials.
+            folder: The directory of the tuning.
+        """
         ended, experiment = journal.of(method), self.experiments[method]
         space = self.spaces[method] if number < self.first else self.space(method, ended)[0]
         values = suggest(space, ended, experiment.seed, number, self.better)
@@ -274,7 +302,7 @@ def _with(experiment: Experiment, values: Mapping[str, object]) -> Experiment:
 def _work_off(
     plan: _Plan, folder: Path, journal: Journal, jobs: int, cluster: Experiment | None, ended: Told | None
 ) -> None:
-    """All trials that have not ended: those in the given spaces first, then those in the widened ones."""
+    """Run all trials that have not ended: those in the given spaces first, then those in the widened ones."""
     total, before, started = plan.trials * len(plan.experiments), len(journal.trials), time.monotonic()
     for numbers in (range(plan.first), range(plan.first, plan.trials)):
         had = {(trial.method, trial.number) for trial in journal.trials}

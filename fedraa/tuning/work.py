@@ -1,4 +1,4 @@
-"""Trials at work: one after another in this process, or several at a time in processes of their own or on nodes."""
+"""Execution of trials: one after another in this process, or concurrently in other processes or on nodes."""
 
 import multiprocessing
 import os
@@ -31,10 +31,17 @@ def work(
     cluster: Experiment | None,
     objects: Sequence[object] = (),
 ) -> Iterator[Trial]:
-    """Make these trials and write each down when it has ended; a trial is planned when it begins.
+    """Run these trials, planning each when it starts and recording it in the journal when it ends. Yields each one.
 
-    `jobs` trials at a time are made on the cluster of that experiment, or without one on this machine. The trials hold
-    the `objects`, whose code the nodes get. Raises Interrupted after Ctrl-C.
+    Args:
+        left: The method and number of each trial.
+        plan: A function that plans a trial.
+        journal: The journal of finished trials.
+        jobs: The number of concurrent trials.
+        cluster: The experiment whose cluster runs the trials; None for this machine.
+        objects: Objects in the trials, whose code the nodes receive.
+
+    Raises Interrupted after Ctrl-C.
     """
     if not left:
         return
@@ -84,18 +91,20 @@ def _processes(jobs: int) -> Iterator[Start]:
             yield lambda asked: executor.submit(attempt, asked)
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
-            for process in set(multiprocessing.active_children()) - others:  # SIGTERM may have been for this one alone
+            # A SIGTERM may have reached only this process.
+            for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
             raise
 
 
 def refuse_unsendable(parts: Mapping[str, object]) -> None:
-    """Raise ValueError for a part, by its name, that cannot be sent to processes on this machine."""
+    """Raise ValueError for a component, by its name, that cannot be sent to processes on this machine."""
     script = hasattr(sys.modules["__main__"], "__file__")
     for name, part in parts.items():
         try:
             content = pickle.dumps(part)
-        except Exception as error:  # whatever a part of the user's own does
+        # A user-defined component may raise any exception.
+        except Exception as error:
             why = one_line(error) or type(error).__name__
         else:
             if script or b"__main__" not in content:
@@ -109,7 +118,7 @@ def refuse_unsendable(parts: Mapping[str, object]) -> None:
 
 
 def _begin() -> None:
-    """A process for trials: quiet, and gone when the tuning is killed."""
+    """Prepare a process for trials: it is quiet and ends when the tuning is killed."""
     check_optuna()
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -1,4 +1,4 @@
-// The runs that are chosen side by side, and the commands that repeat them.
+// The chosen runs side by side, and the commands that repeat them.
 "use strict";
 import { quantity, short, swatch, text } from "./elements.js";
 import { ask, chosen, state } from "./state.js";
@@ -76,7 +76,7 @@ export function copying(code, button = text("button", "copy")) {
   return button;
 }
 
-// A column of evaluations has a best where runs are several and judged alike.
+// A metric has a best value if there are several runs with the same better direction.
 function judged(name, rows, value, show) {
   const column = name.startsWith("best ") ? rows[0]?.main : name;
   const values = rows.map(value).filter((each) => each != null);

@@ -1,4 +1,4 @@
-// Two figures of the evaluations, one line per run that is chosen.
+// Two plots of the evaluations, with a line per chosen run.
 "use strict";
 import { short } from "./elements.js";
 import { axis, draw, look, onZoom } from "./plot.js";
@@ -50,10 +50,12 @@ async function update(chart, rows) {
     if (chart.range.length) query.push(["from", chart.range[0]], ["to", chart.range[1]]);
     try {
       const { curves } = await ask("curves", query);
-      if (asked !== chart.asked) return; // the reader has gone on
+      // The reader has changed the selection meanwhile.
+      if (asked !== chart.asked) return;
       chart.found = curves;
     } catch (error) {
-      chart.asked = ""; // the next time
+      // An empty request makes the next call ask again.
+      chart.asked = "";
       return;
     }
   }

@@ -5,7 +5,8 @@ import { short, text } from "./elements.js";
 import { axis, colour, draw, onZoom } from "./plot.js";
 import { ask, chosen, state } from "./state.js";
 
-const FEW = 7; // fragments that the palette tells apart
+// Maximum number of fragments that the palette can distinguish.
+const FEW = 7;
 const byId = (id) => document.getElementById(id);
 let [range, asked, found] = [[], "", null];
 

@@ -1,7 +1,8 @@
-// Small things that every part of the page is made of.
+// Elements that all parts of the page use.
 "use strict";
 
-const COLOURS = 7; // of the palette
+// Number of colours in the palette.
+const COLOURS = 7;
 const DASHES = ["none", "7 4", "2 3", "7 3 2 3"];
 
 export function text(tag, content, kind = "") {
@@ -11,7 +12,7 @@ export function text(tag, content, kind = "") {
   return element;
 }
 
-// The look of a line, as plot.js has it.
+// Return the colour and dash of a line in plot.js.
 export function swatch(slot) {
   const space = "http://www.w3.org/2000/svg";
   const picture = document.createElementNS(space, "svg");

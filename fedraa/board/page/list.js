@@ -1,9 +1,10 @@
-// The list of runs, the legend, and how the board itself stands.
+// The list of runs, the legend and the state of the board.
 "use strict";
 import { quantity, swatch, text } from "./elements.js";
 import { choose, chosen, state } from "./state.js";
 
-const items = new Map(); // by id: the element, and the version and look that it shows
+// The element of each run by id, and the version and look that it shows.
+const items = new Map();
 const byId = (id) => document.getElementById(id);
 
 for (const id of ["filter", "order"]) byId(id).addEventListener("input", showList);

@@ -1,4 +1,4 @@
-// Asks for what is new every second, and has every part of the page show it.
+// Request the changes every second and update every part of the page.
 "use strict";
 import { showCompare } from "./compare.js";
 import { showCurves } from "./curves.js";
@@ -6,11 +6,14 @@ import { showDetails } from "./details.js";
 import { showList } from "./list.js";
 import { ask, choose, chosen, state } from "./state.js";
 
-const EVERY = 1000; // milliseconds between two questions
-const FIRST = 6; // runs that are shown unless some are chosen
+// Milliseconds between two requests.
+const EVERY = 1000;
+// Number of runs that are shown if none is chosen.
+const FIRST = 6;
 
 let since = 0;
-let isOurs = !location.hash; // the choice, until the reader has made one
+// True while the page chooses the runs, until the reader does.
+let isOurs = !location.hash;
 let isChoosing = false;
 
 function fromAddress() {
@@ -50,7 +53,7 @@ async function follow() {
   setTimeout(follow, EVERY);
 }
 
-// Those going on, then the newest.
+// Running ones first, then the newest.
 function byDefault() {
   const known = [...state.rows.values()].filter((row) => row.method !== undefined);
   known.sort((a, b) => (b.state === "running") - (a.state === "running") || b.started - a.started);

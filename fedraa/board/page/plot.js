@@ -1,4 +1,4 @@
-// How figures look, in the colours of the page; Plotly is loaded once, while the list is already there.
+// The style of plots in the colours of the page. Plotly is loaded once, after the list.
 "use strict";
 
 const COLOURS = 7;
@@ -11,9 +11,11 @@ const loaded = new Promise((resolve, reject) => {
   script.addEventListener("error", reject);
   document.head.append(script);
 });
-const seen = new Map(); // what each figure was drawn from, as text
+// The data of each plot, as text.
+const seen = new Map();
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const redrawn = new Map(); // how to draw each figure anew
+// A function that draws each plot again.
+const redrawn = new Map();
 
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -31,7 +33,7 @@ export function axis(title, more = {}) {
   };
 }
 
-// Draws `traces()` with `layout()` into the figure, unless just that is there; a zoom stays while `kept` is the same.
+// Draw `traces()` with `layout()` into the plot unless it shows them. A zoom stays while `kept` is the same.
 export async function draw(id, make, kept = "") {
   redrawn.set(id, () => draw(id, make, kept));
   const { traces, layout } = make();
@@ -46,7 +48,8 @@ export async function draw(id, make, kept = "") {
     margin: { l: 56, r: 12, t: 30, b: 44 }, uirevision: kept, modebar: { color: colour("faint"), activecolor: colour("ink"), bgcolor: "rgba(0,0,0,0)" },
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
   };
-  const buttons = [["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"], ["toImage"]]; // none that asks elsewhere
+  // No button contacts another server.
+  const buttons = [["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"], ["toImage"]];
   const settings = { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtons: buttons };
   await Plotly.react(id, traces, { ...base, ...layout }, settings);
 }
@@ -55,7 +58,7 @@ dark.addEventListener("change", () => {
   for (const again of redrawn.values()) again();
 });
 
-// Calls `zoomed(low, high)` when the reader has chosen a stretch of the horizontal axis, without values for all of it.
+// Call `zoomed(low, high)` when the reader zooms the horizontal axis, and `zoomed()` for the whole axis.
 export async function onZoom(id, zoomed) {
   await loaded;
   const element = document.getElementById(id);

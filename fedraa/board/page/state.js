@@ -1,9 +1,11 @@
-// What the page knows, and which runs the reader has chosen.
+// The state of the page: the rows of all runs, and the runs that the reader has chosen.
 "use strict";
 
 export const state = {
-  rows: new Map(), // by id
-  slots: new Map(), // by id of those that are chosen, in their order: a slot each, which is their look
+  // The row of each run by id.
+  rows: new Map(),
+  // The slot of each chosen run by id, in the order of choice. A slot determines colour and dash.
+  slots: new Map(),
   ids: [], folder: "", searched: false, lost: false, read: 0, size: 0,
 };
 
@@ -13,12 +15,12 @@ export async function ask(name, values) {
   return answer.json();
 }
 
-// The rows of the runs that are chosen, as far as they can be shown.
+// Return the rows of the chosen runs that can be shown.
 export function chosen() {
   return [...state.slots.keys()].map((id) => state.rows.get(id)).filter((row) => row?.method !== undefined);
 }
 
-// A run keeps its slot as long as it is chosen. The address has the choice, so that it lasts.
+// A run keeps its slot while it is chosen. The address stores the choice, so that a reload keeps it.
 export function choose(ids) {
   const slots = new Map(ids.map((id) => [id, state.slots.get(id)]));
   const taken = new Set(slots.values());
