@@ -307,7 +307,7 @@ class Experiment(BaseModel):
         if isinstance(value, np.ndarray):
             value = value.tolist()
         if str(info.field_name) in SEVERAL and not isinstance(value, list | tuple | range | set | type(None)):
-            value = value if value == AUTO_CAPACITIES else (value,)
+            value = value if isinstance(value, str) and value == AUTO_CAPACITIES else (value,)
         return cls._written(value)
 
     @field_validator("dataset", mode="before")

@@ -81,7 +81,7 @@ def test_samples_that_cannot_be_dealt_are_refused(given: object, field: str, sho
 
 
 def test_negative_exponent_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^partition: powerlaw\(exponent=-1\): exponent"):
+    with pytest.raises(ValueError, match=r"^partition\.exponent: .*-1"):
         sizes("powerlaw(exponent=-1)", 5)
 
 

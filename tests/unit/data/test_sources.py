@@ -256,5 +256,5 @@ def test_missing_files_are_refused_by_name(name: str, file: str) -> None:
 
 
 def test_unknown_option_of_a_file_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^dataset: csv\('absent.csv', traget='y'\)"):
+    with pytest.raises(ValueError, match=r"^dataset: .*traget"):
         load_dataset("csv('absent.csv', traget='y')", None)
