@@ -67,4 +67,4 @@ def test_the_same_run_as_in_one_process(flags: dict[str, Any], tmp_path: Path) -
     same(run(tmp_path / "ray", **flags, workers=2).directory, local)
     if "local_terms" in flags:
         what = {line["what"] for line in local.lines() if line["kind"] == "drop"}
-        assert what == {"ValueError: local_terms: Wary failed with ArithmeticError: a gradient is not finite and more"}
+        assert what == {"InputError: local_terms: Wary failed with ArithmeticError: a gradient is not finite and more"}
