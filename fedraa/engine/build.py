@@ -33,7 +33,13 @@ from fedraa.engine.objects import objects_of, with_object_names
 from fedraa.engine.preflight import preflight, warn_of_no_adapters, warn_of_small_shards
 from fedraa.engine.process_guard import exclusive
 from fedraa.engine.run_spec import RunSpec
-from fedraa.engine.run_warnings import find_large_inputs, find_probabilities, find_unused_labels, warn
+from fedraa.engine.run_warnings import (
+    find_added_outputs,
+    find_large_inputs,
+    find_probabilities,
+    find_unused_labels,
+    warn,
+)
 from fedraa.errors import InputError, without_effect
 from fedraa.evaluation.metrics import make_metrics, refuse_misfit
 from fedraa.models import build_model
@@ -163,7 +169,9 @@ def _build(
     with naming_whole_methods(method):
         preflight(spec)
     found = find_large_inputs(data, standardise=experiment.standardise), find_unused_labels(data), probabilities
-    warn((*found, *state.warnings, *warn_of_small_shards(spec), *warn_of_no_adapters(spec)))
+    fragments = len(getattr(method.submodel, "ratios", ()))
+    added = find_added_outputs(fragments, spec.objective, scaled=spec.worker_spec.fragment_scale)
+    warn((*found, added, *state.warnings, *warn_of_small_shards(spec), *warn_of_no_adapters(spec)))
     return spec
 
 

@@ -14,7 +14,7 @@ from fedraa.data.tree import Array, Tree, leaves, mapped
 from fedraa.errors import RunWarning
 from fedraa.models.statistics import kept_buffers
 from fedraa.objectives import Objective
-from fedraa.objectives.builtin import Classification, MultiLabel, NextToken, Segmentation
+from fedraa.objectives.builtin import Classification, MultiLabel, NextToken, Regression, Segmentation
 from fedraa.rundir.summary import NO_STEP
 
 LARGEST_INPUT = 50.0
@@ -105,6 +105,25 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
     return (
         f"model: {type(model).__name__} returns probabilities, as of a {layer}, and the loss of {objective.name} takes "
         f"logits; leave out the last {layer}, or training is slow and the loss is wrong"
+    )
+
+
+def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) -> str | None:
+    """Return a sentence if fragments of a model that predicts numbers are trained without scaled activations.
+
+    Each fragment learns to predict the whole target, and the full model adds their outputs. Classes survive this,
+    because the largest logit stays the largest one; predicted numbers do not.
+
+    Args:
+        fragments: The number of fragments.
+        objective: The objective of the run.
+        scaled: True if a fragment's activations are scaled by the inverse of its share.
+    """
+    if fragments < 2 or scaled or type(objective) is not Regression:
+        return None
+    return (
+        f"fragments: each of the {fragments} learns to predict the whole target, and the full model adds their outputs, "
+        "so that its predictions are too large; give --fragment-scale, or a method that trains the whole model"
     )
 
 

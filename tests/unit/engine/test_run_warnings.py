@@ -1,6 +1,7 @@
 """What can be run but is probably not what the user wants is said in one warning, and what is in order in none."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -139,3 +140,36 @@ def test_a_comparison_marks_the_methods_that_finished_no_step(
     notes = pd.read_csv(tmp_path / "runs" / "compare.csv").set_index("method")["note"]
     assert notes["fedavg"] == NO_STEP
     assert pd.isna(notes["fed-raa"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"method": "fed-raa", "updates": 2}, ["fragments: .* 4 .*--fragment-scale"]),
+        ({"method": "fed-raa", "updates": 2, "fragment_scale": True}, []),
+        ({"method": "fed-raa", "updates": 2, "fragments": 1}, []),
+        ({"method": "fed-quilt", "updates": 2, "calibrate": 0.0}, []),
+        ({"method": "fedavg", "rounds": 1}, []),
+        ({"method": "heterofl", "rounds": 1, "objective": "classification", "y": Y, "classes": 3}, []),
+    ],
+)
+def test_fragments_that_predict_numbers_are_warned_of(fields: dict[str, Any], names: list[str]) -> None:
+    values = {"y": X[:, 0] - X[:, 1], "classes": 0, "objective": "regression", "hidden": (8,), **fields}
+    sentences = warned(**values)
+    assert len(sentences) == len(names)
+    for sentence, name in zip(sentences, names, strict=True):
+        assert re.search(name, sentence)
+
+
+def test_sum_of_two_fragments_is_twice_the_target(tmp_path: Path) -> None:
+    """The warning is right: predictions of the full model are nearly as many times too large as there are fragments."""
+    x = RNG.normal(size=(400, 3)).astype(np.float32)
+    y = (x[:, 0] - 2 * x[:, 1]).astype(np.float32)
+    data = fl.Dataset("line", x[:300], y[:300], x[300:], y[300:])
+    fields: dict[str, Any] = {"objective": "regression", "clients": 2, "updates": 120, "ratios": (0.5, 0.5), "lr": 0.02}
+    with pytest.warns(RunWarning, match="fragments: "):
+        history = fl.run(method="fed-raa", dataset=data, engine="local", out=tmp_path / "run", quiet=True, **fields)
+    with torch.no_grad():
+        predicted = history.load_model()(torch.from_numpy(x[300:])).numpy().ravel()
+    factor = float(predicted @ y[300:] / (y[300:] @ y[300:]))
+    assert factor == pytest.approx(2, abs=0.25)
