@@ -122,8 +122,8 @@ def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) ->
     if fragments < 2 or scaled or type(objective) is not Regression:
         return None
     return (
-        f"fragments: each of the {fragments} learns to predict the whole target, and the full model adds their outputs, "
-        "so that its predictions are too large; give --fragment-scale, or a method that trains the whole model"
+        f"fragments: each of the {fragments} learns to predict the whole target, and the full model adds their "
+        "outputs, so that its predictions are too large; give --fragment-scale, or a method that trains the whole model"
     )
 
 
