@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 # The twelve kinds of bad input of the first issue, and where a kind has several faces, each of them.
 BAD = {
-    "unknown method": ("--method fedmagic", ["method", "'fedmagic'", "fed-raa"]),
+    "unknown method": ("--method fedmagic", ["method", "'fedmagic'", "fedavg"]),
     "unknown dataset": ("--dataset mnits", ["dataset", "'mnits'", "digits"]),
     "ratios not of sum 1": ("--ratios 0.5 0.6", ["ratios", "1.1", "sum to 1"]),
     "no clients": ("--clients 0", ["clients", "0", "1"]),
