@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.cli.display import say
-from fedraa.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 # Keys of the log that this checkout has renamed: the name at the base, and the name here.
@@ -62,6 +61,9 @@ def _worktree(base: str) -> Iterator[Path]:
             text=True,
         )
         if added.returncode:
+            # The base may have no such error: it is imported only in the process that compares.
+            from fedraa.errors import InputError
+
             raise InputError("base", got=base, expected=f"a commit of this repository ({added.stderr.strip()})")
         try:
             yield directory
@@ -85,6 +87,9 @@ def _read(process: "subprocess.Popen[str]", label: str) -> dict[str, Digests]:
         digests[name] = values
         sys.stderr.write(f"{label}: {len(digests)} {name}\n")
     if process.wait():
+        # The base may have no such error: it is imported only in the process that compares.
+        from fedraa.errors import InputError
+
         raise InputError("same_bits", f"the experiments of {label} ended with exit code {process.returncode}")
     return digests
 
