@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -58,6 +59,7 @@ def _family(method: Method) -> tuple[bool, bool, bool]:
     return not method.asynchronous, not method.submodel.scheduled, not method.submodel.whole
 
 
+@cache
 def kinds() -> dict[str, Any]:
     """Return the component classes that a configuration may hold, by name."""
     load_plugins()

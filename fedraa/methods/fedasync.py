@@ -8,17 +8,17 @@ When w arrives with staleness k:
 Read next: server/staleness.py (s), server/async_server.py (the server), client/gradient_transforms.py (proximal term).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fedraa.client.local_training import Solver
-from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.method import NO_PAPER, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.numbers import NotNegative, Share
 from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken, factor_at
 from fedraa.server.mixing import blend
 from fedraa.server.participation_correction import balanced
-from fedraa.server.schedule import Asynchronous
+from fedraa.server.schedule import Asynchronous, Drawn
 from fedraa.server.staleness import STALENESS, among
 
 
@@ -70,3 +70,22 @@ FEDASYNC = register(
         ),
     )
 )
+
+
+def async_variant(method: Method) -> Method:
+    """Return a method whose clients train the submodels of a method in rounds, and whose server mixes as FedAsync does.
+
+    It is a baseline that measures the cost of the barrier of `method`; no paper has it.
+    """
+    return replace(
+        method,
+        name=f"{method.name}-async",
+        variant_of=method.name,
+        paper="the policy of a synchronous method, mixed in as FedAsync does",
+        note="no paper: it measures the cost of a barrier",
+        formula=f"The submodels of {method.name}, mixed in as in fedasync.",
+        when=f"To measure the cost of {method.name}'s rounds.",
+        update=StalenessMix(staleness="polynomial"),
+        schedule=Drawn(),
+        paper_settings=NO_PAPER,
+    )

@@ -11,15 +11,14 @@ Read next: submodels/policies/slices.py (`Rolling`), methods/heterofl.py (local 
 
 from dataclasses import replace
 
-from fedraa.composition.method import NO_PAPER, Method, PaperSettings
+from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.methods.fedasync import StalenessMix
+from fedraa.methods.fedasync import async_variant
 from fedraa.methods.heterofl import SLICED_TRAINING
 from fedraa.server.round_update import Mean
-from fedraa.server.schedule import Drawn
 from fedraa.submodels.policies.slices import Rolling
 
-register(
+FEDROLEX = register(
     Method(
         name="fedrolex",
         paper="Alam et al. 2022",
@@ -45,18 +44,4 @@ register(
         ),
     )
 )
-register(
-    Method(
-        name="fedrolex-async",
-        variant_of="fedrolex",
-        paper="the policy of a synchronous method, mixed in as FedAsync does",
-        note="no paper: it measures the cost of a barrier",
-        formula="The submodels of fedrolex, mixed in as in fedasync.",
-        when="To measure the cost of fedrolex's rounds.",
-        submodel=Rolling(),
-        local=replace(SLICED_TRAINING, weight_decay=1e-3),
-        update=StalenessMix(staleness="polynomial"),
-        schedule=Drawn(),
-        paper_settings=NO_PAPER,
-    )
-)
+register(async_variant(FEDROLEX))

@@ -9,16 +9,15 @@ aggregation/label_owners.py (the output rows), methods/fedavg.py (the rest).
 """
 
 from fedraa.client.local_training import Solver
-from fedraa.composition.method import NO_PAPER, Method, PaperSettings
+from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.methods.fedasync import StalenessMix
+from fedraa.methods.fedasync import async_variant
 from fedraa.server.round_update import Mean
-from fedraa.server.schedule import Drawn
 from fedraa.submodels.policies.slices import Prefix
 
 SLICED_TRAINING = Solver(momentum=0.9, weight_decay=5e-4, clip=1.0, label_masked=True)
 
-register(
+HETEROFL = register(
     Method(
         name="heterofl",
         paper="Diao et al. 2021",
@@ -45,18 +44,4 @@ register(
         ),
     )
 )
-register(
-    Method(
-        name="heterofl-async",
-        variant_of="heterofl",
-        paper="the policy of a synchronous method, mixed in as FedAsync does",
-        note="no paper: it measures the cost of a barrier",
-        formula="The submodels of heterofl, mixed in as in fedasync.",
-        when="To measure the cost of heterofl's rounds.",
-        submodel=Prefix(),
-        local=SLICED_TRAINING,
-        update=StalenessMix(staleness="polynomial"),
-        schedule=Drawn(),
-        paper_settings=NO_PAPER,
-    )
-)
+register(async_variant(HETEROFL))

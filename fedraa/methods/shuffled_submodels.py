@@ -12,11 +12,10 @@ rest).
 from dataclasses import replace
 
 from fedraa.aggregation.coverage_mean import Filled
-from fedraa.composition.method import NO_PAPER, PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.methods.fedasync import StalenessMix
+from fedraa.methods.fedasync import async_variant
 from fedraa.server.round_update import Mean
-from fedraa.server.schedule import Drawn
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
 _PAPER = PaperSettings(
@@ -48,21 +47,7 @@ register(
         submodel=Bernoulli(kernels=True),
     )
 )
-register(
-    Method(
-        name="bernoulli-async",
-        variant_of="bernoulli",
-        paper="the policy of a synchronous method, mixed in as FedAsync does",
-        note="no paper: it measures the cost of a barrier",
-        formula="The submodels of bernoulli, mixed in as in fedasync.",
-        when="To measure the cost of bernoulli's rounds.",
-        submodel=Bernoulli(),
-        local=PLAIN_SGD,
-        update=StalenessMix(staleness="polynomial"),
-        schedule=Drawn(),
-        paper_settings=NO_PAPER,
-    )
-)
+register(async_variant(BERNOULLI))
 SHUFFLED = register(
     replace(
         BERNOULLI,
