@@ -164,7 +164,7 @@ def report(study: Study, runs: Sequence[Finished], directory: Path, size: Size, 
 
 
 def page(study: Study, found: Sequence[Entry], made: str) -> str:
-    """The table, what it says in words, and what it stands on."""
+    """Return the page of a study: its findings, its table, and the runs that they come from."""
     weak = [f"- **{sentence}**" for sentence in weak_points(means(found), chance(study))]
     told = [f"- {sentence}" for sentence in findings(study, found)]
     notes = [f"- {note}" for note in study.notes]

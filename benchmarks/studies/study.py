@@ -122,7 +122,8 @@ def execute(
     for cell in study.cells:
         resolve(cell.experiment)
     runs = {seeded(cell, seed, out): (cell, seed) for seed in study.seeds for cell in study.cells if wanted(cell, seed)}
-    with alone(out, "running this study"):  # who came second would begin anew what the first one is at
+    # A second process would start the runs again that the first one is running.
+    with alone(out, "running this study"):
         done = {each: Finished(*runs[each], _directory(each), None) for each in runs if ended(each)}
         left = len(runs) - len(done)
         for each, failure in _run_all([each for each in runs if each not in done], jobs):

@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.errors import InputError
 
-ROLES = 10  # those with most to say
-LENGTH = 32  # characters of a sample
-TESTED = 10  # one of so many of a role's samples is for the test
+# The roles with the most text.
+ROLES = 10
+# Characters of a sample.
+LENGTH = 32
+# One of this number of samples of a role is for the test.
+TESTED = 10
 WIDTH, UNITS, SEEN = 16, 256, 8
 Tokens = npt.NDArray[np.int64]
 Samples = dict[object, tuple[Tokens, Tokens]]

@@ -31,7 +31,7 @@ class Scale:
 
     @property
     def seeds(self) -> Sequence[int]:
-        """For studies whose runs take seconds: more than three, since three tell little apart."""
+        """Return the seeds of a study whose runs take seconds: more than three, because three separate few methods."""
         return self.pick((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS)
 
     def experiment(self, dataset: str, **fields: Any) -> Experiment:
