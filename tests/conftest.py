@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # or other tests at work would starve Ray's
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from sample_runs import write_sample_runs
 
 torch.set_num_threads(1)
 # A shell starts what it puts in the background (`bash .ci/run &`) with Ctrl-C ignored, and so its children.
@@ -33,6 +35,14 @@ def pytest_collection_finish() -> None:
     """What the imports and 4,000 tests are made of stays: each run looks for garbage, and need not look there."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def sample_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with one run that ended and two that were interrupted. Tests only read it."""
+    folder = tmp_path_factory.mktemp("sample-runs")
+    write_sample_runs(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

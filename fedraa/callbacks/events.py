@@ -39,11 +39,8 @@ class Limits:
         return cls(**{**described, "target": None if target is None else Target(**target)})
 
     def described(self) -> dict[str, Any]:
-        """Return the JSON form of the limits.
-
-        The key `target` appears only if set, because older versions do not know it.
-        """
-        return {name: value for name, value in asdict(self).items() if name != "target" or value is not None}
+        """Return the JSON form of the limits."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)

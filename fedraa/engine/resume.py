@@ -23,14 +23,13 @@ from fedraa.config.file import check_names
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build, silently
 from fedraa.engine.resume_guard import ELSEWHERE, LIMITS, asked, changed
-from fedraa.engine.run_description import ASIDE_KEY, describe, recorded_aside
+from fedraa.engine.run_description import ASIDE_KEY, describe
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, short_text
 from fedraa.ledger.participation import PARTICIPATION
 from fedraa.objectives import Target
 from fedraa.rundir.atomic_files import write_text
 from fedraa.rundir.checkpoint import ASKED, choose, head
-from fedraa.rundir.config_file import FORMAT
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS, MODEL, SEAL, SUMMARY
 from fedraa.rundir.growing_file import damage
 from fedraa.rundir.history import History
@@ -119,8 +118,8 @@ def lengthen(directory: Path, spec: RunSpec) -> None:
     for name in (SUMMARY, MODEL, PROFILE, SEAL):
         (directory / name).unlink(missing_ok=True)
     changed: dict[str, Any] = {name: now[name] for name in ("experiment", "method", "resolved")}
-    changed["resolved"] |= {ASIDE_KEY: recorded_aside(config, changed["resolved"][ASIDE_KEY])}
-    write_text(directory / CONFIG, json.dumps(config | changed | {"format": FORMAT}, indent=2) + "\n")
+    changed["resolved"] |= {ASIDE_KEY: config["resolved"][ASIDE_KEY]}
+    write_text(directory / CONFIG, json.dumps(config | changed, indent=2) + "\n")
 
 
 def _check_given(directory: Path, config: Mapping[str, Any], given: Mapping[str, object]) -> None:
@@ -197,7 +196,7 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
     choice = choose(directory / CHECKPOINTS, lambda state: damage(directory, state["log"]), head)
     if choice is None:
         return
-    if wrong := changed(choice.state.get(ASKED), experiment):
+    if wrong := changed(choice.state[ASKED], experiment):
         problem = f"it {wrong}, when {choice.path.name} was written"
         raise InputError(str(directory / CONFIG), problem, hint="put that back")
     if choice.passed_over:
@@ -249,8 +248,10 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
         spec: The run as it would continue.
         longer: The names of the new limits.
     """
-    if longer and isinstance(schedule := was.get("schedule"), Mapping):
-        was = {**was, "schedule": {name: value for name, value in schedule.items() if name not in longer}}
+    now = spec.method.described()
+    if longer and isinstance(was.get("schedule"), Mapping):
+        kept = {name: value for name, value in was["schedule"].items() if name not in longer}
+        was = {**was, "schedule": {**now["schedule"], **kept}}
     if (where := differs(was, spec.method)) is not None:
         raise InputError(
             str(directory / CONFIG),
@@ -265,7 +266,7 @@ def differs(was: Mapping[str, Any], method: Method) -> str | None:
 
 
 def _parts(was: Any, now: Any, where: str = "") -> str | None:
-    """Return the first path at which two descriptions differ, among the keys of `was`.
+    """Return the first path at which two descriptions differ.
 
     One description may be the text of the other.
     """
@@ -274,8 +275,13 @@ def _parts(was: Any, now: Any, where: str = "") -> str | None:
             return None if _is_of(text, described, where) else where
     if not isinstance(was, Mapping) or not isinstance(now, Mapping):
         return None if was == now else where
-    found = (_parts(value, now.get(key), f"{where}.{key}".lstrip(".")) for key, value in was.items())
-    return next(filter(None, found), None)
+    for key in {**was, **now}:
+        path = f"{where}.{key}".lstrip(".")
+        if key not in was or key not in now:
+            return path
+        if (differing := _parts(was[key], now[key], path)) is not None:
+            return differing
+    return None
 
 
 def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:

@@ -16,12 +16,12 @@ ELSEWHERE = frozenset(
 
 def asked(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the experiment, and the limit on evaluations in progress."""
-    return {**config["experiment"], ASIDE_KEY: config["resolved"].get(ASIDE_KEY)}
+    return {**config["experiment"], ASIDE_KEY: config["resolved"][ASIDE_KEY]}
 
 
-def changed(was: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str | None:
+def changed(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Return a clause about the first setting that changed, or None if no setting that affects the result did."""
-    for name, value in (was or {}).items():
+    for name, value in was.items():
         if name not in LIMITS and name not in ELSEWHERE and now.get(name) != value:
             return f"has {name} {short_text(now.get(name))}, and had {short_text(value)}"
     return None

@@ -4,7 +4,6 @@ import hashlib
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -93,11 +92,6 @@ def described_base(spec: RunSpec) -> dict[str, object]:
         "sha256": base_sha256(module.state_dict(), spec.traced.names, changed),
         **({"changed": list(changed)} if changed else {}),
     }
-
-
-def recorded_aside(config: Mapping[str, Any], default: int) -> int:
-    """Return the limit on evaluations in progress from config.json; the default if an older version wrote the file."""
-    return int(config["resolved"].get(ASIDE_KEY, default))
 
 
 def _version(package: str) -> str | None:

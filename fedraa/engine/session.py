@@ -16,7 +16,7 @@ from fedraa.engine.event_dispatcher import Announcer
 from fedraa.engine.executor import Executor
 from fedraa.engine.loop import CALLBACK, Loop
 from fedraa.engine.resume_guard import asked
-from fedraa.engine.run_description import describe, recorded_aside, sha256
+from fedraa.engine.run_description import ASIDE_KEY, describe, sha256
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import CallbackRaised, RunFailed
 from fedraa.messages import State
@@ -152,10 +152,10 @@ class RunSession:
                 write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
         config = History(self._directory).config
         self._asked = asked(config)
-        self._loop.aside = recorded_aside(config, self._loop.aside)
+        self._loop.aside = config["resolved"][ASIDE_KEY]
         if state is not None:
             self._loop.restore(state)
-            self._tell_the_past(state.get("heard"))
+            self._tell_the_past(state["heard"])
             return
         self._log.begin(self._spec.figures)
         self._loop.begin()

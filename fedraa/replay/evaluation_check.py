@@ -4,7 +4,6 @@ import csv
 from collections import deque
 from pathlib import Path
 
-from fedraa.engine.loop import ASIDE
 from fedraa.errors import Inconsistent
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
@@ -29,8 +28,7 @@ class Evaluations:
         """True if only the end can follow."""
         self._columns = [*TIMES, *rules.resolved.figures.columns, *rules.resolved.metrics]
         self._every, self._goal = rules.resolved.eval_every, rules.resolved.limits.goal
-        usual = ASIDE if self._goal is None else 0
-        self._aside = usual if rules.resolved.aside is None else rules.resolved.aside
+        self._aside = rules.resolved.aside
         self._virtual = not rules.wall
         self._pending = deque([(0, 0.0)])
         self._started = 0

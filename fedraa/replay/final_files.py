@@ -33,7 +33,7 @@ def check_checkpoints(directory: Path) -> None:
         wrong = damage(directory, state["log"]) if "log" in state else "has no state of a log"
         if wrong is not None:
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}", wrong)
-        if (what := changed(state.get(ASKED), now)) is not None:
+        if (what := changed(state[ASKED], now)) is not None:
             raise Inconsistent(CONFIG, f"{what}, when {path.name} was written")
 
 

@@ -80,7 +80,7 @@ class Resolved(BaseModel):
     limits: Limits
     metrics: list[str] = []
     figures: Figures = Figures()
-    aside: int | None = None
+    aside: int
     availability: dict[str, Any] | None
 
 

@@ -3,16 +3,13 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from fedraa.components.text import KIND, describe
-from fedraa.composition.registry import kinds
-from fedraa.config.experiment import Experiment
 from fedraa.errors import Inconsistent, InputError
 from fedraa.objectives import Figures, figures_of
 from fedraa.report.command import command
@@ -44,7 +41,9 @@ class Run:
     def _check(self) -> None:
         """Raise InputError if the files are not those that the run wrote, or cannot be shown."""
         try:
-            if not (self.ended and check_seal(self.directory, SHOWN)):
+            if self.ended:
+                check_seal(self.directory, SHOWN)
+            else:
                 self.tasks, self.rounds, self.evals, self.flags, self.clients  # noqa: B018  # each is read
         except (Inconsistent, InputError) as error:
             raise InputError("run", f"{self.directory} is damaged: {error}") from None
@@ -53,8 +52,8 @@ class Run:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The experiment as JSON. Fields that are newer than the run have their defaults."""
-        return {**Experiment().model_dump(mode="json"), **self.config["experiment"]}
+        """The experiment as JSON."""
+        return dict(self.config["experiment"])
 
     @property
     def command(self) -> str:
@@ -160,22 +159,19 @@ def load(directories: Sequence[Path]) -> list[Group]:
 
 
 def _whole_method(run: Run) -> str:
-    """Return the resolved method as text, because another version of fedraa may have had other defaults."""
+    """Return the resolved method as text. A whole number and the equal float are the same."""
     method = dict(run.config["method"])
     if run.flags["capacities"] == "auto" and isinstance(submodel := method.get("submodel"), Mapping):
         # The shares are then of the fleet, which may be drawn from the seed.
         method["submodel"] = {name: value for name, value in submodel.items() if name != "capacities"}
-    return json.dumps(_whole(method), sort_keys=True)
+    return json.dumps(_as_floats(method), sort_keys=True)
 
 
-def _whole(described: Any) -> Any:
-    """Return a description with the defaults of fields that it lacks, and with floats for integers."""
-    if not isinstance(described, Mapping):
-        return float(described) if type(described) is int else described
-    made = kinds().get(str(described.get(KIND)))
-    later = fields(made) if isinstance(made, type) and is_dataclass(made) else ()
-    defaults = {each.name: describe(each.default) for each in later if each.default is not MISSING}
-    return {name: _whole(value) for name, value in (defaults | dict(described)).items()}
+def _as_floats(described: Any) -> Any:
+    """Return a description with floats in place of integers."""
+    if isinstance(described, Mapping):
+        return {name: _as_floats(value) for name, value in described.items()}
+    return float(described) if type(described) is int else described
 
 
 def differing(runs: Sequence[Run]) -> list[str]:

@@ -39,9 +39,9 @@ KEPT = 2
 ARRAY = "$array"
 NOT_A_CHECKPOINT = "it is not a checkpoint"
 TORN = "it is torn or changed: its checksum is wrong"
-# The key of config.json's settings at the time of the checkpoint. Format 2 has no such key.
+# The key of config.json's settings at the time of the checkpoint.
 ASKED = "experiment"
-# The key of the format, beside the keys of the state. Checkpoints of format 1 lack it.
+# The key of the format, beside the keys of the state.
 FORMAT_KEY = "format"
 
 
@@ -134,14 +134,10 @@ def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> S
     choice = choose(directory, wrong_with, lambda path: read(_content(path)))
     if choice is None:
         return None
-    format = choice.state.pop(FORMAT_KEY, 1)
-    if format != FORMAT:
-        problem = f"{choice.path} has the format {format}, and only runs of format {FORMAT} can be resumed"
-        raise InputError("run", problem, hint="start the run again")
     for bad in (*map(directory.joinpath, choice.passed_over), *directory.glob("*" + PARTIAL)):
         with suppress(OSError):
             bad.unlink()
-    return choice.state
+    return {key: value for key, value in choice.state.items() if key != FORMAT_KEY}
 
 
 @dataclass(frozen=True)
@@ -172,7 +168,7 @@ def choose(
         except Damaged as error:
             wrong[path.name] = error.problem
             continue
-        check_format(path, state.get(FORMAT_KEY, 1))
+        check_format(path, state.get(FORMAT_KEY))
         if (why := wrong_with(state)) is None:
             return Choice(path, state, wrong)
         wrong[path.name] = why

@@ -8,7 +8,6 @@ from pathlib import Path
 from fedraa.errors import Inconsistent
 from fedraa.reading import content
 from fedraa.rundir.atomic_files import digest, write_text
-from fedraa.rundir.config_file import SEALED, read_config
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, MODEL, PARTITION, SEAL, SUMMARY
 from fedraa.rundir.profile import PROFILE
 
@@ -25,14 +24,12 @@ def seal(directory: Path, coming: Mapping[str, str]) -> None:
     write_text(directory / SEAL, _text(digests))
 
 
-def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> bool:
-    """Check that the files of a finished run are unchanged. Return False for a format without digests.
+def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> None:
+    """Check that the files of a finished run are unchanged.
 
     Raises:
         Inconsistent: A file was changed. The error names the first one.
     """
-    if not (directory / SEAL).exists() and read_config(directory / CONFIG)["format"] < SEALED:
-        return False
     written = _digests(directory)
     for name in names:
         if name in OPTIONAL and name not in written and not (directory / name).exists():
@@ -45,7 +42,6 @@ def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> b
             ) from None
         if not is_same:
             raise Inconsistent(name, f"it is not the file that the run wrote; {SEAL} has another digest of it")
-    return True
 
 
 def _digests(directory: Path) -> dict[str, str]:

@@ -6,14 +6,12 @@ from pathlib import Path
 
 from fedraa.errors import Unwritable
 from fedraa.messages import State
-from fedraa.reading import opened
 from fedraa.rundir.atomic_files import digest
-from fedraa.rundir.event_reader import parse_event
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 
 # The logs by their names in a checkpoint.
 LOGS = {"events": EVENTS, "evals": EVALS, "clients": CLIENTS}
-# The key of their digests in a checkpoint. Format 2 has no digests.
+# The key of their digests in a checkpoint.
 DIGESTS = "sha256"
 
 
@@ -53,8 +51,7 @@ class GrowingFile:
 def damage(directory: Path, log: State) -> str | None:
     """Return a clause about a checkpoint that does not fit the logs, or None if the run can resume from it.
 
-    The logs must begin with the bytes that they had when the checkpoint was written. A checkpoint without digests must
-    have the same number of whole events.
+    The logs must begin with the bytes that they had when the checkpoint was written.
     """
     for name, file in LOGS.items():
         if name not in log:
@@ -63,23 +60,8 @@ def damage(directory: Path, log: State) -> str | None:
         try:
             if path.stat().st_size < size:
                 return f"it is ahead of {file}"
-            known = log.get(DIGESTS)
-            if known is not None and digest(path, size).hexdigest() != known[name]:
-                return f"it does not fit {file}, which was changed"
-            if known is None and name == "events" and not _has_events(path, size, log["seq"]):
+            if digest(path, size).hexdigest() != log[DIGESTS][name]:
                 return f"it does not fit {file}, which was changed"
         except OSError as error:
             return f"it does not fit {file}, which cannot be read: {error.strerror or error}"
     return None
-
-
-def _has_events(path: Path, size: int, count: int) -> bool:
-    """Return True if the first `size` bytes are `count` numbered events."""
-    with opened(path) as stream:
-        lines = stream.read(size).splitlines(keepends=True)
-    return len(lines) == count and all(_is_event(line, number) for number, line in enumerate(lines))
-
-
-def _is_event(text: bytes, number: int) -> bool:
-    event = parse_event(text)
-    return text.endswith(b"\n") and event is not None and event["seq"] == number

@@ -191,9 +191,7 @@ class History:
     def partition(self) -> DataPartition:
         """The partition of the data: `train[n]` and `test[n]` are the rows of client n.
 
-            x[history.partition.train[3]]
-
-        ValueError if an older version wrote the run.
+        x[history.partition.train[3]]
         """
         return read_partition(self.directory)
 

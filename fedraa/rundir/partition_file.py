@@ -87,7 +87,7 @@ def read_partition(directory: Path) -> DataPartition:
     """Return the partition of a run. Raise InputError if the directory has none or it is damaged."""
     path = directory / PARTITION
     if not path.exists():
-        raise InputError("partition", f"{directory} has no {PARTITION}", hint="use the older fedraa that wrote it")
+        raise InputError("partition", f"{directory} has no {PARTITION}", hint="put it back, or start the run again")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

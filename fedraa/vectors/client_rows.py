@@ -103,18 +103,9 @@ class ClientRows:
         return {"clients": np.array(list(self._place), np.int64), "rows": rows}
 
     def restore(self, state: Any) -> None:
-        """Restore the result of `state`.
-
-        Older checkpoints have all rows in one array, or a mapping of clients to rows. The oldest have only an array
-        [clients, size].
-        """
+        """Restore the result of `state`."""
         self._place.clear()
         self._blocks.clear()
         self._saved.clear()
-        if isinstance(state, np.ndarray):
-            state = {"clients": np.arange(len(state)), "rows": [state]}
-        elif "clients" not in state:
-            state = {"clients": np.array([int(client) for client in state], np.int64), "rows": [[*state.values()]]}
-        rows = state["rows"] if isinstance(state["rows"], list) else [state["rows"]]
-        for client, row in zip(state["clients"].tolist(), chain.from_iterable(rows), strict=True):
+        for client, row in zip(state["clients"].tolist(), chain.from_iterable(state["rows"]), strict=True):
             self[client][:] = row

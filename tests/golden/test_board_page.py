@@ -15,7 +15,6 @@ from fedraa.report.theme import DARK, LIGHT, Theme
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH")
 
-RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
 DRAWN = """['curve0', 'curve1'].every((id) => document.querySelector(`#${id} .scatterlayer .trace path`))
   && document.querySelectorAll('#timeline .point').length > 0"""
 LIST = "document.getElementById('runs').textContent"
@@ -47,9 +46,9 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(sample_runs: Path, tmp_path: Path) -> Path:
     """Three runs: one that has ended, two whose logs stop, of which one of rounds."""
-    for run in RUNS.iterdir():
+    for run in sample_runs.iterdir():
         shutil.copytree(run, tmp_path / "runs" / run.name)
     return tmp_path / "runs"
 

@@ -14,7 +14,6 @@ import fedraa
 from fedraa import Experiment, History
 
 SOURCE = ast.parse(Path(fedraa.__file__).read_text())
-RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
 
 
 def test_every_public_name_is_there() -> None:
@@ -73,9 +72,9 @@ def test_help_on_an_experiment_has_every_field_with_its_text() -> None:
     assert "engine ('ray' 'local' = 'ray'):" in text
 
 
-def test_a_history_tells_every_column() -> None:
+def test_a_history_tells_every_column(sample_runs: Path) -> None:
     told = str(History.__doc__)
-    for directory in RUNS.iterdir():
+    for directory in sample_runs.iterdir():
         history = History(directory)
         columns = {*history.evals.columns} | {key for line in history.lines() for key in line}
         kinds = {str(line["kind"]) for line in history.lines()}

@@ -20,12 +20,9 @@ from fedraa.config.experiment import Experiment
 from fedraa.report.runs import Run
 from fedraa.rundir.task_timeline import TaskTimeline
 
-RUNS = Path(__file__).parents[2] / "fixtures" / "runs"
-ENDED = RUNS / "fed-raa-ended"
 
-
-def watched(name: str) -> WatchedRun:
-    run = WatchedRun(RUNS / name, name, lambda: 1)
+def watched(directory: Path) -> WatchedRun:
+    run = WatchedRun(directory, directory.name, lambda: 1)
     run.look()
     run.read()
     return run
@@ -60,17 +57,18 @@ def test_numbers_are_json() -> None:
     assert number(None) is None
 
 
-def test_a_curve_is_that_of_the_table() -> None:
-    (found,) = curves([watched("fed-raa-ended")], "step", "accuracy", -inf, inf)
-    evals = Run(ENDED).evals
+def test_a_curve_is_that_of_the_table(sample_runs: Path) -> None:
+    ended = sample_runs / "fed-raa-ended"
+    (found,) = curves([watched(ended)], "step", "accuracy", -inf, inf)
+    evals = Run(ended).evals
     assert found["x"] == evals["step"].tolist()
     assert found["y"] == pytest.approx(evals["accuracy"].tolist(), rel=1e-6)
     best = evals["accuracy"].idxmax()
     assert found["best"] == {"x": evals["step"][best], "y": pytest.approx(evals["accuracy"][best], rel=1e-6)}
-    (least,) = curves([watched("fed-raa-ended")], "bytes", "loss", -inf, inf)
+    (least,) = curves([watched(ended)], "bytes", "loss", -inf, inf)
     assert least["best"]["y"] == pytest.approx(evals["loss"].min(), rel=1e-6)
     assert least["x"] == evals["bytes"].tolist()
-    assert curves([watched("fed-raa-ended")], "t", "f1", -inf, inf) == []
+    assert curves([watched(ended)], "t", "f1", -inf, inf) == []
     with refuses("x", "t, wall, step, bytes", got="y"):
         curves([], "y", "accuracy", -inf, inf)
 
@@ -175,23 +173,23 @@ def test_faults_and_drops_are_told_newest_first() -> None:
     assert timeline(log, 4, -inf, inf)["bars"]["fate"] == ["dropped"]
 
 
-def test_details_of_every_kind_of_run() -> None:
-    told = details(watched("fed-raa-ended"), -inf, inf)
+def test_details_of_every_kind_of_run(sample_runs: Path) -> None:
+    told = details(watched(sample_runs / "fed-raa-ended"), -inf, inf)
     assert told["staleness"]
     assert told["fragments"]
     assert told["coverage"] is None
-    told = details(watched("scaffold-stopped"), -inf, inf)
+    told = details(watched(sample_runs / "scaffold-stopped"), -inf, inf)
     assert told["coverage"]["least"]
     assert told["staleness"] is told["fragments"] is None
 
 
-def test_runs_are_compared_by_the_flags_in_which_they_differ() -> None:
+def test_runs_are_compared_by_the_flags_in_which_they_differ(sample_runs: Path) -> None:
     names = ["fed-raa-ended", "fed-raa-stopped", "scaffold-stopped"]
-    told = comparison([watched(name) for name in names])
+    told = comparison([watched(sample_runs / name) for name in names])
     assert "seed" not in told["flags"]
     assert "updates" in told["flags"]
     assert set(told["values"]) == set(names)
-    flags = Experiment(**about(ENDED).flags)
+    flags = Experiment(**about(sample_runs / "fed-raa-ended").flags)
     assert told["commands"]["fed-raa-ended"].startswith("fedraa run ")
     assert f"--updates {flags.updates}" in told["commands"]["fed-raa-ended"]
 

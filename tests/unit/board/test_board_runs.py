@@ -16,9 +16,6 @@ from fedraa.board.rows import row
 from fedraa.board.watched_run import WatchedRun
 from fedraa.report.runs import Run
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "runs"
-ENDED = FIXTURES / "fed-raa-ended"
-
 
 def looked(board: Board) -> dict[str, dict[str, object]]:
     """The rows of all runs after one look at everything."""
@@ -31,14 +28,14 @@ def looked(board: Board) -> dict[str, dict[str, object]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    shutil.copytree(ENDED, tmp_path / "runs" / "first")
+def folder(sample_runs: Path, tmp_path: Path) -> Path:
+    shutil.copytree(sample_runs / "fed-raa-ended", tmp_path / "runs" / "first")
     return tmp_path / "runs"
 
 
-def test_it_counts_as_a_report_does() -> None:
-    found = looked(Board(FIXTURES))
-    report = Run(ENDED)
+def test_it_counts_as_a_report_does(sample_runs: Path) -> None:
+    found = looked(Board(sample_runs))
+    report = Run(sample_runs / "fed-raa-ended")
     told, total = found["fed-raa-ended"], report.summary
     assert told["state"] == "ended"
     assert (told["step"], told["tasks"], told["faults"]) == (total["steps"], total["tasks"], total["faults"])
@@ -55,10 +52,10 @@ def test_it_counts_as_a_report_does() -> None:
     assert found["scaffold-stopped"]["rounds"]
 
 
-def test_bytes_by_an_evaluation_are_those_of_a_report() -> None:
-    board = Board(FIXTURES)
+def test_bytes_by_an_evaluation_are_those_of_a_report(sample_runs: Path) -> None:
+    board = Board(sample_runs)
     looked(board)
-    evals = Run(ENDED).evals
+    evals = Run(sample_runs / "fed-raa-ended").evals
     found = bytes_by(board.runs["fed-raa-ended"].timeline, evals["t"].to_numpy(float))
     assert np.array_equal(found, evals["bytes"])
 
@@ -95,11 +92,11 @@ def test_a_run_that_is_gone_on_with_is_counted_anew(folder: Path) -> None:
     assert looked(board)["first"]["tasks"] == before["tasks"]
 
 
-def test_runs_come_and_go(folder: Path) -> None:
+def test_runs_come_and_go(folder: Path, sample_runs: Path) -> None:
     board = Board(folder)
     assert list(looked(board)) == ["first"]
     version = board.version
-    shutil.copytree(ENDED, folder / "deep" / "er" / "second")
+    shutil.copytree(sample_runs / "fed-raa-ended", folder / "deep" / "er" / "second")
     assert list(looked(board)) == ["deep/er/second", "first"]
     assert board.version > version
     shutil.rmtree(folder / "first")

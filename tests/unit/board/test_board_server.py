@@ -16,13 +16,12 @@ from fedraa.board.board import Board
 from fedraa.board.server import PAGE, BoardServer, page
 from fedraa.report.theme import DARK, LIGHT, Theme
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "runs"
 FOLDER = Path(__file__).parents[3] / "fedraa" / "board" / "page"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[BoardServer]:
-    board = Board(FIXTURES)
+def server(sample_runs: Path) -> Iterator[BoardServer]:
+    board = Board(sample_runs)
     board.look()
     while board.read_on():
         pass

@@ -84,17 +84,14 @@ def test_groups_are_told_by_their_flags_or_by_a_number(runs: Path, tmp_path: Pat
 
 
 def test_runs_of_a_method_that_came_to_something_else_are_no_seeds_of_it(runs: Path, tmp_path: Path) -> None:
-    """As where an older fedraa had another default, or did not know of a value: then it was as if it was off."""
-    older = {"unaware": {"clip": None, "full_rate": None}, "clipped": {"clip": 2.0}}
-    for seed, (name, values) in enumerate(older.items(), start=2):
-        run(Experiment(method="fed-raa", seed=seed, updates=12, out=tmp_path / name, **FLAGS))
-        config = json.loads((tmp_path / name / CONFIG).read_text())
-        local = config["method"]["local"] | values
-        config["method"]["local"] = {key: value for key, value in local.items() if value is not None}
-        (tmp_path / name / CONFIG).write_text(json.dumps(config))
-        seal(tmp_path / name, {})
-    of_all = {frozenset({0, 1, 2}), frozenset({3})}
-    for given in permutations((runs / "fed-raa-0", runs / "fed-raa-1", tmp_path / "unaware", tmp_path / "clipped")):
+    """The flags are equal, and the resolved methods differ, as those of two versions with other defaults do."""
+    run(Experiment(method="fed-raa", seed=2, updates=12, out=tmp_path / "clipped", **FLAGS))
+    config = json.loads((tmp_path / "clipped" / CONFIG).read_text())
+    config["method"]["local"]["clip"] = 2.0
+    (tmp_path / "clipped" / CONFIG).write_text(json.dumps(config))
+    seal(tmp_path / "clipped", {})
+    of_all = {frozenset({0, 1}), frozenset({2})}
+    for given in permutations((runs / "fed-raa-0", runs / "fed-raa-1", tmp_path / "clipped")):
         groups = load(given)
         assert {frozenset(each.seed for each in group.runs) for group in groups} == of_all
         assert [group.label for group in groups] == ["fed-raa #1", "fed-raa #2"]

@@ -9,7 +9,6 @@ import pytest
 from benchmarks.system import chaos_files
 from benchmarks.system.chaos_files import HARMLESS, METHODS, NOTICED, Row
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "runs"  # of format 1, without digests
 KINDS = [chaos_files.resumed_after_damage, chaos_files.replayed_after_damage, chaos_files.short_writes]
 
 

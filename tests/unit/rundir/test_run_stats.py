@@ -12,8 +12,6 @@ from fedraa.rundir.event_reader import read_events
 from fedraa.rundir.file_names import EVENTS
 from fedraa.rundir.run_stats import WRONG_VALUES, RunStats, read_stats
 
-ENDED = Path(__file__).parents[2] / "fixtures" / "runs" / "fed-raa-ended"
-
 # Two tasks are sent, one update is applied, one task is dropped; a worker fails, a round ends, and the run ends.
 EVENTS_OF_A_RUN: list[dict[str, Any]] = [
     {"kind": "dispatch", "t": 0.0, "wall": 0.1, "task": 0, "client": 0, "step": 0, "bytes_down": 100},
@@ -51,9 +49,10 @@ def test_run_stats_of_a_log_are_its_totals() -> None:
     assert stats.end == EVENTS_OF_A_RUN[-1]
 
 
-def test_run_stats_of_a_run_are_those_of_its_summary() -> None:
-    stats, summary = read_stats(ENDED), json.loads((ENDED / "summary.json").read_text())
-    assert stats.events == len(list(read_events(ENDED)))
+def test_run_stats_of_a_run_are_those_of_its_summary(sample_runs: Path) -> None:
+    directory = sample_runs / "fed-raa-ended"
+    stats, summary = read_stats(directory), json.loads((directory / "summary.json").read_text())
+    assert stats.events == len(list(read_events(directory)))
     assert (stats.step, stats.committed, stats.faults) == (summary["steps"], summary["tasks"], summary["faults"])
     assert (stats.bytes_down, stats.bytes_up) == (summary["bytes_down"], summary["bytes_up"])
     assert (stats.flops, stats.staleness_max) == (summary["flops"], summary["staleness_max"])

@@ -14,8 +14,6 @@ from fedraa.rundir.file_names import EVENTS
 from fedraa.rundir.run_stats import WRONG_VALUES
 from fedraa.rundir.task_timeline import MAX_FAILURES, Fate, TaskTimeline, read_timeline
 
-ENDED = Path(__file__).parents[2] / "fixtures" / "runs" / "fed-raa-ended"
-
 
 def dispatch(task: int, client: int, fragment: int, t: float, down: int = 10) -> dict[str, Any]:
     event = {"kind": "dispatch", "t": t, "wall": t, "task": task, "client": client, "fragment": fragment}
@@ -126,9 +124,10 @@ def test_a_wrong_value_changes_nothing(value: object) -> None:
                 assert fields(timeline) == before
 
 
-def test_tasks_of_a_run_are_those_of_its_log() -> None:
-    events = list(read_events(ENDED))
-    tasks = read_timeline(ENDED).tasks()
+def test_tasks_of_a_run_are_those_of_its_log(sample_runs: Path) -> None:
+    directory = sample_runs / "fed-raa-ended"
+    events = list(read_events(directory))
+    tasks = read_timeline(directory).tasks()
     sent = {event["task"]: event for event in events if event["kind"] == "dispatch"}
     commits = [event for event in events if event["kind"] == "commit"]
     done = tasks[tasks["done"]]
