@@ -26,7 +26,7 @@ class Shortened(fl.AsyncRule):
         self.usual[arrival.fragment] = 0.9 * usual + 0.1 * length
         weight = self.most * min(1.0, usual / length) / (1 + arrival.staleness) ** 0.5
         model.params[arrival.where] += np.float32(weight) * arrival.delta
-        return fl.Taken(weight)
+        return fl.ApplyResult(weight)
 
 
 def main() -> None:

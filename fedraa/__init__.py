@@ -27,13 +27,13 @@ Runs:
 Custom components (pass a name, "package.module:Name", or an object):
     Scheduler        the fragment that a client trains next
     AsyncRule        how an asynchronous server applies a client update
-    Taken            the result of an AsyncRule: the weight, and whether the model has a new version
+    ApplyResult      the result of an AsyncRule: the weight, and whether the model has a new version
     StalenessWeight  the weight of an update by its staleness
     Aggregator       the mean of a round's deltas
     ServerOptimizer  the server's step along this mean
     Participation    the clients that take part in a round
     SubmodelPolicy   the part of the model that a client trains in a round
-    LocalTerm        a change of the gradient in a local step
+    GradientTransform  a change of the gradient in a local step
     Compressor       the compression of deltas that clients send
     Partitioner      the client of every sample
     Rows             samples that are read by row, from any storage
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from fedraa.api import compare, method, replay, report, resume, run
     from fedraa.callbacks import CSV, Callback, EarlyStopping, ProgressBar, TensorBoard, WandB
     from fedraa.client.compression import Compressor
-    from fedraa.client.gradient_transforms import LocalTerm
+    from fedraa.client.gradient_transforms import GradientTransform
     from fedraa.composition.method import Method
     from fedraa.config.experiment import Experiment
     from fedraa.data.dataset import Dataset
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from fedraa.models.lora import lora, merged
     from fedraa.objectives.objective import Objective
     from fedraa.rundir.history import History
-    from fedraa.server.async_rule import AsyncRule, Taken
+    from fedraa.server.async_rule import ApplyResult, AsyncRule
     from fedraa.server.optimizers import ServerOptimizer
     from fedraa.server.staleness import StalenessWeight
     from fedraa.submodels.policies.policy import SubmodelPolicy
@@ -100,6 +100,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CSV",
     "Aggregator",
+    "ApplyResult",
     "AsyncRule",
     "Callback",
     "Compressor",
@@ -107,10 +108,10 @@ __all__ = [
     "EarlyStopping",
     "Experiment",
     "FederatedDataset",
+    "GradientTransform",
     "History",
     "Inconsistent",
     "Interrupted",
-    "LocalTerm",
     "Method",
     "Metric",
     "Objective",
@@ -125,7 +126,6 @@ __all__ = [
     "ServerOptimizer",
     "StalenessWeight",
     "SubmodelPolicy",
-    "Taken",
     "TensorBoard",
     "Transform",
     "WandB",
@@ -158,7 +158,7 @@ _HOMES = {
     "History": "fedraa.rundir.history",
     "Inconsistent": "fedraa.errors",
     "Interrupted": "fedraa.errors",
-    "LocalTerm": "fedraa.client.gradient_transforms",
+    "GradientTransform": "fedraa.client.gradient_transforms",
     "Method": "fedraa.composition.method",
     "Metric": "fedraa.evaluation.metrics",
     "Objective": "fedraa.objectives.objective",
@@ -173,7 +173,7 @@ _HOMES = {
     "ServerOptimizer": "fedraa.server.optimizers",
     "StalenessWeight": "fedraa.server.staleness",
     "SubmodelPolicy": "fedraa.submodels.policies.policy",
-    "Taken": "fedraa.server.async_rule",
+    "ApplyResult": "fedraa.server.async_rule",
     "TensorBoard": "fedraa.callbacks",
     "Transform": "fedraa.data.transforms",
     "WandB": "fedraa.callbacks",

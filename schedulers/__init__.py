@@ -7,8 +7,8 @@ from schedulers.baselines import MinimumPriority, Offline, Random
 from schedulers.bound import delay_bound, offline_sets
 from schedulers.greedy import GreRAA
 from schedulers.least_sent import LeastSent
-from schedulers.planner import TOLERANCE, Planner, Standing, once
-from schedulers.protocol import Scheduler, View
+from schedulers.planner import TOLERANCE, FragmentStats, SchedulerRunner, once
+from schedulers.protocol import Scheduler, SchedulingContext
 
 SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
     {
@@ -23,15 +23,15 @@ SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
 __all__ = [
     "SCHEDULERS",
     "TOLERANCE",
+    "FragmentStats",
     "GreRAA",
     "LeastSent",
     "MinimumPriority",
     "Offline",
-    "Planner",
     "Random",
     "Scheduler",
-    "Standing",
-    "View",
+    "SchedulerRunner",
+    "SchedulingContext",
     "delay_bound",
     "offline_sets",
     "once",

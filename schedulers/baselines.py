@@ -7,7 +7,7 @@ import numpy as np
 
 from schedulers.bound import offline_sets
 from schedulers.greedy import least_updated
-from schedulers.protocol import Costs, Ints, Scheduler, View
+from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
 
 @dataclass
@@ -16,7 +16,7 @@ class Random(Scheduler):
 
     bounded: ClassVar[bool] = False
 
-    def choose(self, view: View, rng: np.random.Generator) -> int:
+    def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
         return int(rng.choice(_holdable(view)))
 
 
@@ -26,7 +26,7 @@ class MinimumPriority(Scheduler):
 
     bounded: ClassVar[bool] = False
 
-    def choose(self, view: View, rng: np.random.Generator) -> int:
+    def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
         return least_updated(_holdable(view), view.counts, rng)
 
 
@@ -39,7 +39,7 @@ class Offline(Scheduler):
     def plan(self, costs: Costs, bound: float) -> None:
         self._owned = offline_sets(costs)
 
-    def choose(self, view: View, rng: np.random.Generator) -> int:
+    def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
         owned = self._owned[view.client]
         return int(owned[view.turn % len(owned)])
 
@@ -48,6 +48,6 @@ class Offline(Scheduler):
         return {}
 
 
-def _holdable(view: View) -> Ints:
+def _holdable(view: SchedulingContext) -> Ints:
     """Return the fragments that the device can hold: those of finite cost."""
     return np.flatnonzero(np.isfinite(view.costs))

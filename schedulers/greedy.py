@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schedulers.protocol import Ints, Scheduler, View
+from schedulers.protocol import Ints, Scheduler, SchedulingContext
 
 
 def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> int:
@@ -27,5 +27,5 @@ def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> i
 class GreRAA(Scheduler):
     """The scheduler Gre-RAA: the least updated fragment within the delay bound."""
 
-    def choose(self, view: View, rng: np.random.Generator) -> int:
+    def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
         return least_updated(view.feasible, view.counts, rng)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from schedulers.greedy import least_updated
-from schedulers.protocol import Scheduler, View
+from schedulers.protocol import Scheduler, SchedulingContext
 
 
 @dataclass
@@ -19,5 +19,5 @@ class LeastSent(Scheduler):
     fragment.
     """
 
-    def choose(self, view: View, rng: np.random.Generator) -> int:
+    def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
         return least_updated(view.feasible, view.sent, rng)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schedulers.bound import delay_bound
-from schedulers.protocol import Costs, Ints, Scheduler, View
+from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
 # Costs are models: a shard with one sample more than another must not change which fragments a device may take,
 # and the bound K*, itself one of the costs, must not be missed by an ulp.
@@ -23,7 +23,7 @@ def _to_look_at(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 @dataclass(eq=False)
-class Standing:
+class FragmentStats:
     """The statistics of the fragments, one entry each [M]: the arrays of a View, which the server keeps up to date."""
 
     counts: Ints
@@ -32,7 +32,7 @@ class Standing:
     losses: Costs
 
     @classmethod
-    def start(cls, fragments: int) -> "Standing":
+    def start(cls, fragments: int) -> "FragmentStats":
         counts, sent, staleness = (np.zeros(fragments, np.int64) for _ in range(3))
         return cls(counts, sent, staleness, np.full(fragments, np.inf))
 
@@ -51,7 +51,7 @@ def once(counts: Ints, before: Ints) -> None:
 
 
 @dataclass(eq=False)
-class Planner:
+class SchedulerRunner:
     """A scheduler with the costs and the delay bound K by which it decides."""
 
     scheduler: Scheduler
@@ -68,9 +68,9 @@ class Planner:
         costs = self.costs[client]
         return np.flatnonzero((costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(costs))
 
-    def of(self, clients: Ints) -> "Planner":
+    def of(self, clients: Ints) -> "SchedulerRunner":
         """Return a planner for these clients only, with the same bound and a new copy of the scheduler."""
-        few = Planner(deepcopy(self.scheduler))
+        few = SchedulerRunner(deepcopy(self.scheduler))
         few.plan(self.costs[clients], self.bound)
         return few
 
@@ -79,7 +79,7 @@ class Planner:
         return np.asarray((self.costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(self.costs))
 
     def choose(
-        self, client: int, turn: int, now: float, feasible: Ints, standing: Standing, rng: np.random.Generator
+        self, client: int, turn: int, now: float, feasible: Ints, standing: FragmentStats, rng: np.random.Generator
     ) -> int:
         """Return the fragment that the scheduler chooses for the client.
 
@@ -94,7 +94,7 @@ class Planner:
         Raises:
             ValueError: The choice is no fragment, or one that the device cannot hold.
         """
-        view = View(
+        view = SchedulingContext(
             client,
             turn,
             now,

@@ -12,7 +12,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class View:
+class SchedulingContext:
     """The state of the server when it chooses a client's next fragment.
 
     Arrays are read-only. They are [M], with one entry per fragment, except `feasible`.
@@ -61,7 +61,7 @@ class Scheduler(ABC):
     bounded: ClassVar[bool] = True
 
     @abstractmethod
-    def choose(self, view: View, rng: np.random.Generator) -> int:
+    def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
         """Return the fragment, from 0 to M - 1, which the client can hold. Draw random numbers only from `rng`."""
 
     def plan(self, costs: Costs, bound: float) -> None:

@@ -20,7 +20,7 @@ from actors.server.shard import CutOnShards, Route, ShardActor
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import ShardDied
 from fedraa.messages import State, Task, Update, Vector
-from fedraa.server.async_rule import AsyncModel, AsyncRule, Taken
+from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule
 from fedraa.server.stores.local import shared_again
 from fedraa.server.stores.sharded import Split, assemble_pieces
 from fedraa.submodels.assignment import Assignment, Submodel
@@ -97,7 +97,7 @@ class ShardedStore:
             self._cuts[fragment] = (version, self._cut(fragment, cuts))
         return self._cuts[fragment][1]
 
-    def take(self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0) -> Taken:
+    def take(self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0) -> ApplyResult:
         assert update.receipt is not None
         mix = self._rule.weight(stale, balance)
         for piece in self._split.pieces[task.fragment]:
@@ -105,7 +105,7 @@ class ShardedStore:
             self._unsettled.append(shard.mix.remote(task.fragment, task.id, update.receipt.push, mix))
         if len(self._unsettled) > UNSETTLED:
             self._settle()
-        return Taken(mix)
+        return ApplyResult(mix)
 
     def drop(self, task: Task) -> None:
         for piece in self._split.pieces[task.fragment]:

@@ -32,7 +32,7 @@ from fedraa.engine.build import build
 from fedraa.engine.session import RunSession
 from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
-from fedraa.methods.fedbuff import Buffer
+from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.rundir.checkpoint import newest_first, read
 from fedraa.rundir.file_names import CHECKPOINTS, EVENTS, SUMMARY
 from fedraa.rundir.history import History
@@ -52,7 +52,7 @@ WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
 def experiment(method: str, out: Path, engine: str) -> Experiment:
     """Return an experiment with about 120 commits of tiny tasks and ten checkpoints."""
     update = methods()[method].update
-    steps = 20 if method in ROUNDS else 120 // (update.size if isinstance(update, Buffer) else 1)
+    steps = 20 if method in ROUNDS else 120 // (update.size if isinstance(update, FedBuffRule) else 1)
     limit = {"rounds": steps} if method in ROUNDS else {"updates": steps}
     return Experiment(
         method=method,

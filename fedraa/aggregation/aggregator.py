@@ -16,14 +16,14 @@ from fedraa.components.state import Stateful
 from fedraa.messages import Index, Vector
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext
-from fedraa.vectors.delta_view import Change
-from fedraa.vectors.run_length import Levels
+from fedraa.vectors.delta_view import DeltaView
+from fedraa.vectors.run_length import RunLengthArray
 
 Counts = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contribution:
+class ClientDelta:
     """One client's part of a round.
 
     Attributes:
@@ -34,7 +34,7 @@ class Contribution:
     """
 
     client: int
-    change: Change
+    change: DeltaView
     weight: float
     lr: float
 
@@ -58,7 +58,7 @@ class RoundTotals:
         lr: Local learning rate of the round.
     """
 
-    counts: Counts | Levels
+    counts: Counts | RunLengthArray
     lr: float
 
     @cached_property
@@ -74,9 +74,9 @@ class RoundTotals:
     @property
     def trained(self) -> Mask:
         """Return the same mask, read-only. It takes no memory if all coordinates were trained, or none."""
-        if not isinstance(self.counts, Levels):
+        if not isinstance(self.counts, RunLengthArray):
             return self.counts > 0
-        covered = Levels(self.counts.starts, self.counts.values > 0, self.counts.size)
+        covered = RunLengthArray(self.counts.starts, self.counts.values > 0, self.counts.size)
         return np.asarray(covered)
 
 
@@ -111,7 +111,7 @@ class Aggregator(Stateful, ABC):
         return None
 
     @abstractmethod
-    def add(self, contribution: Contribution) -> None:
+    def add(self, contribution: ClientDelta) -> None:
         """Add one client's delta."""
 
     @abstractmethod

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.aggregation.aggregator import Contribution, RoundTotals
+from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.components.calls import calling
 from fedraa.components.state import saved
 from fedraa.errors import InputError
@@ -35,7 +35,7 @@ class BoundAggregator:
             moves: tuple[int, int] | None = self._part.moves(client, assignment)
         return moves
 
-    def add(self, contribution: Contribution) -> None:
+    def add(self, contribution: ClientDelta) -> None:
         with calling("aggregator", self._part):
             self._part.add(contribution)
 

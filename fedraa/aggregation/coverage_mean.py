@@ -5,17 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
 from fedraa.messages import Index, Vector
 from fedraa.submodels.assignment import Mask
-from fedraa.vectors.chunked import all_or, over, times
-from fedraa.vectors.coverage_counter import Tally
-from fedraa.vectors.reusable_buffer import Room
+from fedraa.vectors.chunked import map_chunks, mask_or_true, scale
+from fedraa.vectors.coverage_counter import CoverageCounter
+from fedraa.vectors.reusable_buffer import ReusableBuffer
 from fedraa.vectors.run_length import Sums
 
 
 @dataclass
-class Covered(Aggregator):
+class CoverageMean(Aggregator):
     """Coverage rule A: the weighted mean over the clients that cover a coordinate.
 
     A coordinate that no client covers is not moved (RA-Fed, SubDisMO, HeteroFL, FedRolex; FedAvg with full models).
@@ -24,8 +24,8 @@ class Covered(Aggregator):
     """
 
     def start(self, size: int, clients: int) -> None:
-        self._size, self._room = size, Room(size, np.float32)
-        self._weights = Tally(size, np.float32)
+        self._size, self._room = size, ReusableBuffer(size, np.float32)
+        self._weights = CoverageCounter(size, np.float32)
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -38,11 +38,11 @@ class Covered(Aggregator):
             self._delta = self._room.filled(0)
         return self._delta
 
-    def add(self, contribution: Contribution) -> None:
+    def add(self, contribution: ClientDelta) -> None:
         weight, total = np.float32(contribution.weight), self._sum()
 
         def add(place: Index | slice, delta: Vector) -> None:
-            total[place] += times(weight, delta)
+            total[place] += scale(weight, delta)
 
         contribution.change.join(add)
         self._weights.add(contribution.change, contribution.weight)
@@ -52,11 +52,11 @@ class Covered(Aggregator):
         mean, covered, divisor = self._sum(), totals.trained, self._divisor()
 
         def divide(piece: slice) -> None:
-            where = all_or(covered[piece])
+            where = mask_or_true(covered[piece])
             # A coordinate that no client covers keeps 0.
             np.divide(mean[piece], divisor[piece], out=mean[piece], where=where)
 
-        over(self._size, divide)
+        map_chunks(self._size, divide)
         self._begin_round()
         return mean, covered
 
@@ -85,7 +85,7 @@ class Covered(Aggregator):
 
 
 @dataclass
-class Filled(Covered):
+class FilledMean(CoverageMean):
     """Coverage rule B: the mean over all participants, gaps filled with the old value.
 
     Participants that do not cover a coordinate count with the old value. Therefore a step shrinks with its coverage

@@ -8,7 +8,7 @@ from fedraa.errors import InputError
 from fedraa.submodels import Traced
 from fedraa.submodels.assignment import Mask
 from fedraa.submodels.flat import frozen
-from fedraa.vectors.reusable_buffer import Room
+from fedraa.vectors.reusable_buffer import ReusableBuffer
 
 
 def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
@@ -30,7 +30,7 @@ class LabelOwners:
     """
 
     def __init__(self, traced: Traced, held: npt.NDArray[np.bool_]) -> None:
-        self._held, self._room = held, Room(traced.size, np.bool_)
+        self._held, self._room = held, ReusableBuffer(traced.size, np.bool_)
         classes = held.shape[1]
         layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
         rows = [

@@ -6,8 +6,8 @@ from typing import Self
 import numpy as np
 
 from fedraa.aggregation.adapters import Pair, adapters
-from fedraa.aggregation.aggregator import Contribution
-from fedraa.aggregation.coverage_mean import Covered
+from fedraa.aggregation.aggregator import ClientDelta
+from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.errors import InputError
 from fedraa.messages import Index, Vector
 from fedraa.submodels.assignment import Assignment, Mask
@@ -18,8 +18,8 @@ LEAST = 1e-12
 
 
 @dataclass
-class LowRank(Covered):
-    """The aggregator `Covered` for a model with adapters. For a model without adapters it equals `Covered`."""
+class LowRank(CoverageMean):
+    """`CoverageMean` for a model with adapters; for a model without adapters the two are equal."""
 
     def bind(self, size: int, clients: int) -> Self:
         own = super().bind(size, clients)
@@ -48,7 +48,7 @@ class LowRank(Covered):
         assert self._run.params is not None
         return self._run.params
 
-    def _padded(self, contribution: Contribution) -> Vector:
+    def _padded(self, contribution: ClientDelta) -> Vector:
         """Return the client's trained values in a full vector [d], and 0 elsewhere."""
         padded = np.zeros_like(self._params)
 

@@ -1,11 +1,11 @@
 """The registry of aggregators. Aggregators of one paper register in `fedraa/methods`."""
 
 from fedraa.aggregation.aggregator import Aggregator
-from fedraa.aggregation.coverage_mean import Covered, Filled
-from fedraa.components.registry import Seam
+from fedraa.aggregation.coverage_mean import CoverageMean, FilledMean
+from fedraa.components.registry import ComponentRegistry
 
-AGGREGATOR: Seam[Aggregator] = Seam(
+AGGREGATOR: ComponentRegistry[Aggregator] = ComponentRegistry(
     "aggregator",
     ("bind", "add", "finish", "memory", "state", "restore"),
-    {"covered": Covered, "filled": Filled},
+    {"covered": CoverageMean, "filled": FilledMean},
 )

@@ -6,7 +6,7 @@ from fedraa.callbacks.events import Event, Limits, Progress, RunStart
 from fedraa.callbacks.progress_bar import ProgressBar
 from fedraa.callbacks.progress_log import ProgressLog
 from fedraa.callbacks.writers import CSV, TensorBoard, WandB
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 
 __all__ = [
     "CALLBACKS",
@@ -23,7 +23,7 @@ __all__ = [
     "WandB",
 ]
 
-CALLBACKS: Seam[Callback] = Seam(
+CALLBACKS: ComponentRegistry[Callback] = ComponentRegistry(
     "callbacks",
     ("on_eval",),
     {

@@ -15,7 +15,7 @@ HOOKS = {kind: f"on_{kind}" for kind in ("dispatch", "commit", "drop", "round", 
 PROGRESS_SECONDS = 0.2
 
 
-class Listeners(Protocol):
+class EventSink(Protocol):
     """The interface through which a run delivers its events."""
 
     hears: frozenset[str]

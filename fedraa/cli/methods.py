@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedraa.callbacks.callback import Callback
 from fedraa.cli.display import say, show
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.components.imports import imported_module
 from fedraa.components.text import text_of
 from fedraa.composition import registry
@@ -21,7 +21,7 @@ from fedraa.testing.kinds import KINDS
 
 AXES = ("submodel", "local", "update", "schedule")
 # Only values that differ from these are shown for a local solver.
-PLAIN = Solver(momentum=0.0)
+PLAIN = LocalTraining(momentum=0.0)
 BASES: dict[str, type | tuple[type, ...]] = {
     **{kind.seam.name: kind.base for kind in KINDS.values()},
     "callbacks": Callback,
@@ -78,7 +78,7 @@ def words(choice: object) -> str:
         if is_dataclass(value):
             usual = item.default if item.default_factory is MISSING else item.default_factory()
             texts += [] if value == usual else [f"({words(value)})"]
-        elif value and not (isinstance(choice, Solver) and value == getattr(PLAIN, item.name)):
+        elif value and not (isinstance(choice, LocalTraining) and value == getattr(PLAIN, item.name)):
             texts.append(item.name if value is True else f"{item.name} {_listed(value)}")
     return type(choice).__name__ + (f": {', '.join(texts)}" if texts else "")
 

@@ -26,7 +26,7 @@ from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.flat import frozen
 from fedraa.submodels.indices import owners, too_small
 from fedraa.waiting import Waiting
-from schedulers import Planner
+from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
 
@@ -67,7 +67,7 @@ def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | No
         outlook = drawn_outlook(spec, tasks, of) if schedule.asynchronous else rounds_outlook(spec, tasks, of)
     else:
         costs = spec.costs().table([part.widths for part in spec.submodels])
-        planner = Planner(SCHEDULER.own(schedule.scheduler))
+        planner = SchedulerRunner(SCHEDULER.own(schedule.scheduler))
         planner.plan(costs, schedule.delay_bound)
         show(fragments_table(spec))
         for line in whole_groups(spec):
@@ -183,7 +183,7 @@ def _shape(spec: RunSpec, widths: Sequence[int]) -> list[str]:
     ]
 
 
-def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: Planner | None = None) -> Table:
+def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunner | None = None) -> Table:
     """Return a table of task costs by device class; `costs` [N] by fragment.
 
     With a scheduler it shows feasible fragments.
@@ -253,7 +253,7 @@ def client_bytes(spec: RunSpec) -> int:
     return memory(size, spec.appearing) - memory(size, spec.appearing - 1)
 
 
-def async_outlook(spec: RunSpec, planner: Planner) -> str:
+def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
     """Return the expected result of an asynchronous run within its budget, by a dry run."""
     limits, experiment, update = spec.limits, spec.experiment, spec.method.update
     few = np.arange(len(planner.costs)) if spec.at_a_time <= MOST else evenly(planner.costs.sum(axis=1), MOST)

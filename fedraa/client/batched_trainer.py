@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedraa.client.flat_module import PADDING, BatchedModule
 from fedraa.client.local_step import LocalStep
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.client.lr_schedule import follows_length
 from fedraa.client.trainer import Trainer, Work
 from fedraa.messages import Task, Update
@@ -27,7 +27,7 @@ class BatchedTrainer(Trainer):
     samples.
     """
 
-    def __init__(self, traced: Traced, solver: Solver, stack: int, **given: Any) -> None:
+    def __init__(self, traced: Traced, solver: LocalTraining, stack: int, **given: Any) -> None:
         """Create the trainer.
 
         Args:

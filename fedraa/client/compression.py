@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedraa.components.calls import calling
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.errors import InputError
 from fedraa.numbers import Share
 
@@ -104,6 +104,6 @@ def _short(text: str) -> Compressor:
     return TopK(share)
 
 
-COMPRESSOR: Seam[Compressor] = Seam(
+COMPRESSOR: ComponentRegistry[Compressor] = ComponentRegistry(
     "compress", ("apply", "bytes"), {"none": NoCompression, "topk": TopK, "8bit": EightBit}, _short
 )

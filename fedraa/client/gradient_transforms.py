@@ -9,13 +9,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 
 # Prevents a division by zero if a gradient's norm is 0.
 EPSILON = 1e-12
 
 
-class Place(NamedTuple):
+class StepContext(NamedTuple):
     """The point at which a local step takes its gradient.
 
     Attributes:
@@ -29,10 +29,10 @@ class Place(NamedTuple):
     piece: slice | EllipsisType
 
 
-class LocalTerm(ABC):
+class GradientTransform(ABC):
     """A change of the gradient of every local step, in place. A custom term needs only `bend`:
 
-        class Lasso(LocalTerm):
+        class Lasso(GradientTransform):
             def bend(self, gradient, at):
                 gradient.add_(at.weights.sign(), alpha=1e-4)
 
@@ -45,74 +45,74 @@ class LocalTerm(ABC):
     masked: ClassVar[bool] = True
 
     @abstractmethod
-    def bend(self, gradient: Tensor, at: Place) -> None:
+    def bend(self, gradient: Tensor, at: StepContext) -> None:
         """Change `gradient` in place. `at` holds the weights at which it was computed."""
 
-    def begin(self, extras: Mapping[str, Tensor]) -> "LocalTerm":
+    def begin(self, extras: Mapping[str, Tensor]) -> "GradientTransform":
         """Return the term for one task, which received the buffers `extras` [k]."""
         return self
 
 
 @dataclass(frozen=True)
-class Proximal(LocalTerm):
+class Proximal(GradientTransform):
     """rho (w - w_received), the gradient of (rho/2) ||w - w_received||^2 (FedProx, FedAsync, Fed-RAA eq. 2)."""
 
     rho: float
     masked: ClassVar[bool] = False
 
-    def bend(self, gradient: Tensor, at: Place) -> None:
+    def bend(self, gradient: Tensor, at: StepContext) -> None:
         gradient.add_(at.weights, alpha=self.rho).sub_(at.received, alpha=self.rho)
 
 
 @dataclass(frozen=True)
-class ControlVariate(LocalTerm):
+class ControlVariate(GradientTransform):
     """g + c - c_i (SCAFFOLD)."""
 
     control: Tensor | None = None
 
-    def begin(self, extras: Mapping[str, Tensor]) -> LocalTerm:
+    def begin(self, extras: Mapping[str, Tensor]) -> GradientTransform:
         return ControlVariate(extras["control"])
 
-    def bend(self, gradient: Tensor, at: Place) -> None:
+    def bend(self, gradient: Tensor, at: StepContext) -> None:
         assert self.control is not None
         gradient.add_(self.control[at.piece])
 
 
 @dataclass(frozen=True)
-class ServerMomentum(LocalTerm):
+class ServerMomentum(GradientTransform):
     """fresh * g + (1 - fresh) * the server's momentum (FedCM, MoFedSAM, MimeLite)."""
 
     fresh: float
     momentum: Tensor | None = None
 
-    def begin(self, extras: Mapping[str, Tensor]) -> LocalTerm:
+    def begin(self, extras: Mapping[str, Tensor]) -> GradientTransform:
         return ServerMomentum(self.fresh, extras["momentum"])
 
-    def bend(self, gradient: Tensor, at: Place) -> None:
+    def bend(self, gradient: Tensor, at: StepContext) -> None:
         assert self.momentum is not None
         gradient.mul_(self.fresh).add_(self.momentum[at.piece], alpha=1 - self.fresh)
 
 
 @dataclass(frozen=True)
-class Clipping(LocalTerm):
+class Clipping(GradientTransform):
     """Scales the gradient down to the norm `bound` if its norm is larger."""
 
     bound: float
     whole: ClassVar[bool] = True
     masked: ClassVar[bool] = False
 
-    def bend(self, gradient: Tensor, at: Place) -> None:
+    def bend(self, gradient: Tensor, at: StepContext) -> None:
         gradient.mul_(torch.clamp(self.bound / (norm(gradient) + EPSILON), max=1.0))
 
 
 @dataclass(frozen=True)
-class WeightDecay(LocalTerm):
+class WeightDecay(GradientTransform):
     """g + decay * w."""
 
     decay: float
     masked: ClassVar[bool] = False
 
-    def bend(self, gradient: Tensor, at: Place) -> None:
+    def bend(self, gradient: Tensor, at: StepContext) -> None:
         gradient.add_(at.weights, alpha=self.decay)
 
 
@@ -122,4 +122,4 @@ def norm(gradient: Tensor) -> Tensor:
     return result
 
 
-LOCAL_TERM: Seam[LocalTerm] = Seam("local_terms", ("bend", "begin"), {})
+GRADIENT_TRANSFORM: ComponentRegistry[GradientTransform] = ComponentRegistry("local_terms", ("bend", "begin"), {})

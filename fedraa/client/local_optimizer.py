@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.messages import EXTRA_PREFIX
 from fedraa.numbers import Decay, NotNegative, Positive, UpToOne
 
@@ -243,6 +243,6 @@ def _cut(buffer: Tensor, piece: slice | EllipsisType) -> Tensor:
     return buffer[piece]
 
 
-LOCAL_OPTIMIZER: Seam[LocalOptimizer] = Seam(
+LOCAL_OPTIMIZER: ComponentRegistry[LocalOptimizer] = ComponentRegistry(
     "local_optimizer", ("descend", "buffers", "check"), {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 )

@@ -14,19 +14,19 @@ from fedraa.client.compression import COMPRESSOR, Compressor
 from fedraa.client.flat_module import BatchedModule, FlatModule
 from fedraa.client.gradient_transforms import (
     EPSILON,
-    LOCAL_TERM,
+    GRADIENT_TRANSFORM,
     Clipping,
     ControlVariate,
-    LocalTerm,
-    Place,
+    GradientTransform,
     Proximal,
     ServerMomentum,
+    StepContext,
     WeightDecay,
     norm,
 )
 from fedraa.client.input_adversary import Adversary
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, LocalOptimizer, OptimizerSteps
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.client.lr_schedule import local_factor
 from fedraa.components.calls import calling
 from fedraa.data.tree import mapped
@@ -44,20 +44,20 @@ class StepComponents:
 
     compressor: Compressor
     optimizer: LocalOptimizer
-    terms: tuple[LocalTerm, ...]
+    terms: tuple[GradientTransform, ...]
     """Custom terms only."""
 
     @classmethod
-    def of(cls, solver: Solver) -> Self:
+    def of(cls, solver: LocalTraining) -> Self:
         return cls(
             COMPRESSOR.make(solver.compress),
             LOCAL_OPTIMIZER.make(solver.local_optimizer),
-            tuple(LOCAL_TERM.make(term) for term in solver.terms),
+            tuple(GRADIENT_TRANSFORM.make(term) for term in solver.terms),
         )
 
 
 class LocalStep:
-    """The steps of one task, with the solver's terms in the order that Solver documents.
+    """The steps of one task, with the solver's terms in the order that LocalTraining documents.
 
     With a BatchedModule these are the steps of several tasks at once. Then `task` combines all of them, its buffers are
     [height, k], and the losses are [height].
@@ -65,7 +65,7 @@ class LocalStep:
 
     def __init__(
         self,
-        solver: Solver,
+        solver: LocalTraining,
         components: StepComponents,
         model: FlatModule | BatchedModule,
         task: Task,
@@ -162,7 +162,7 @@ class LocalStep:
         """Step on one chunk of the buffer. Its masked gradient `g` is overwritten."""
         w = self.model.weights[piece]
         if self._terms:
-            at = Place(w, self._anchor[piece], piece)
+            at = StepContext(w, self._anchor[piece], piece)
             for term in self._terms:
                 with calling("local_terms", term):
                     term.bend(g, at)
@@ -251,8 +251,8 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
         torch.default_generator.set_state(state)
 
 
-def terms(solver: Solver, components: StepComponents, *, momentum: bool) -> list[LocalTerm]:
-    """Return the terms of a step in the order that Solver documents.
+def terms(solver: LocalTraining, components: StepComponents, *, momentum: bool) -> list[GradientTransform]:
+    """Return the terms of a step in the order that LocalTraining documents.
 
     Args:
         solver: The local training.

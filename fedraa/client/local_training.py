@@ -8,7 +8,7 @@ import numpy.typing as npt
 from pydantic import NonNegativeInt
 
 from fedraa.client.auto_steps import AutoSteps
-from fedraa.client.gradient_transforms import LOCAL_TERM
+from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
 Ints = npt.NDArray[np.int64] | int
@@ -16,7 +16,7 @@ Sizes = TypeVar("Sizes", int, npt.NDArray[np.int64])
 
 
 @dataclass(frozen=True)
-class Solver:
+class LocalTraining:
     """A local optimizer on minibatches of the client's data, and the terms that change its gradient.
 
     If the submodel is masked, so is every term. Order within a step: gradient (with `sam`, at the perturbed weights),
@@ -42,7 +42,7 @@ class Solver:
       unlearn labels that are rare there. With 1, absent labels have no influence. It needs the classification
       objective.
     - `compress`: form of the delta: none, topk:SHARE, 8bit or a custom Compressor.
-    - `terms`: custom LocalTerms, after the proximal one.
+    - `terms`: custom GradientTransforms, after the proximal one.
     - `full_rate`: a submodel's activations are scaled by the inverse of its share while it trains, and its learning
       rate by the share. Its coordinates then move as fast as in the full model with rate `lr`.
     - `min_batch`: the smallest minibatch that the model can be trained on, measured before the start. With 2, a single
@@ -91,7 +91,7 @@ class Solver:
     @property
     def needs_whole_gradient(self) -> bool:
         """Return True if a step needs the gradient of all parameters at once, for its norm or to keep it."""
-        own = any(LOCAL_TERM.make(term).whole for term in self.terms)
+        own = any(GRADIENT_TRANSFORM.make(term).whole for term in self.terms)
         return bool(self.sam or self.clip or self.full_gradient or self.squares or own)
 
     def minibatches(self, shard: Sizes) -> Sizes:

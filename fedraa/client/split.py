@@ -15,7 +15,7 @@ from fedraa.submodels.meter import Meter
 
 
 @dataclass(frozen=True)
-class Stem:
+class ClientHalf:
     """The client's part of a split model: its cost, and the numbers per sample that are sent to the server.
 
     `trunk` is the FLOPs of one sample's forward and backward pass through the server's part, or 0 if it was not
@@ -27,7 +27,7 @@ class Stem:
     trunk: float = 0.0
 
 
-class Wire:
+class Channel:
     """The channel between the client's and the server's part: flat float32 buffers, counted in bytes."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class _Crossing(torch.autograd.Function):
     """Sends activations up in the forward pass, and their gradient down in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, activations: Tensor, wire: Wire) -> Tensor:
+    def forward(ctx: Any, activations: Tensor, wire: Channel) -> Tensor:
         ctx.wire = wire
         return wire.send_up(activations)
 
@@ -69,7 +69,7 @@ class SplitBody(nn.Module):
         super().__init__()
         layers = check_split(module, at)
         self.stem, self.trunk = nn.Sequential(*layers[:at]), nn.Sequential(*layers[at:])
-        self.wire = Wire()
+        self.wire = Channel()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of a batch. Labels are sent to the server with the activations."""
@@ -87,7 +87,7 @@ def check_split(module: nn.Module, at: int) -> list[nn.Module]:
     return list(module)
 
 
-def measure_stem(module: nn.Module, at: int, example: Tensor) -> Stem:
+def measure_stem(module: nn.Module, at: int, example: Tensor) -> ClientHalf:
     """Return the client's part of a model that is split after its first `at` layers.
 
     Args:
@@ -110,7 +110,7 @@ def measure_stem(module: nn.Module, at: int, example: Tensor) -> Stem:
     with Meter() as meter:
         result = nn.Sequential(*copy.deepcopy(layers[at:])).train()(activations.detach().requires_grad_())
         result.sum().backward()
-    return Stem(Cost(params, 4 * params, flops, memory), crossing, meter.flops / len(example))
+    return ClientHalf(Cost(params, 4 * params, flops, memory), crossing, meter.flops / len(example))
 
 
 def _cross(tensor: Tensor) -> tuple[Vector, Tensor]:

@@ -16,7 +16,7 @@ from fedraa.client.activation_scale import scale_readers
 from fedraa.client.flat_module import FlatModule
 from fedraa.client.input_adversary import Adversary
 from fedraa.client.local_step import LocalStep, StepComponents
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.client.split import SplitBody
 from fedraa.client.training_state import TrainingState
 from fedraa.data import Transforms
@@ -72,7 +72,7 @@ class Trainer:
     def __init__(
         self,
         traced: Traced,
-        solver: Solver,
+        solver: LocalTraining,
         *,
         seed: int,
         device: str = "cpu",

@@ -22,7 +22,7 @@ PLUGIN_PACKAGES = ["fedraa.methods"]
 
 
 @dataclass(frozen=True)
-class Seam(Generic[T]):
+class ComponentRegistry(Generic[T]):
     """A registry of components: their names, and the methods that every component of this kind must have.
 
     Attributes:

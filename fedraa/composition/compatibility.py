@@ -3,7 +3,7 @@
 from typing import Any
 
 from fedraa.client.compression import COMPRESSOR
-from fedraa.client.gradient_transforms import LOCAL_TERM
+from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method
@@ -31,9 +31,9 @@ def check_terms(name: str, method: Method) -> None:
         problem = f"{name} sends activations at every step, so that costs do not decide their number"
         raise InputError("local_steps", problem, got=local.steps, hint="give a number")
     if not isinstance(local.terms, list | tuple):
-        raise InputError("local_terms", got=local.terms, expected="a tuple of LocalTerms")
+        raise InputError("local_terms", got=local.terms, expected="a tuple of GradientTransforms")
     for term in local.terms:
-        LOCAL_TERM.make(term)
+        GRADIENT_TRANSFORM.make(term)
     compressor, optimizer = COMPRESSOR.make(local.compress), LOCAL_OPTIMIZER.make(local.local_optimizer)
     if auxiliary is None:
         return

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
-from fedraa.client.local_training import Solver
-from fedraa.components.registry import Seam
+from fedraa.client.local_training import LocalTraining
+from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import describe, text_of
 from fedraa.errors import InputError
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
@@ -60,10 +60,14 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "updates": ("schedule.updates",),
     "rounds": ("schedule.rounds",),
 }
-SEAMS: dict[str, Seam[Any]] = {"submodel": SUBMODEL, "async_rule": ASYNC_RULE, "server_optimizer": SERVER_OPTIMIZER}
+SEAMS: dict[str, ComponentRegistry[Any]] = {
+    "submodel": SUBMODEL,
+    "async_rule": ASYNC_RULE,
+    "server_optimizer": SERVER_OPTIMIZER,
+}
 AXES: dict[str, tuple[type, ...]] = {
     "submodel": (SubmodelPolicy,),
-    "local": (Solver,),
+    "local": (LocalTraining,),
     "update": (AsyncRule, RoundUpdate),
     "schedule": (Schedule,),
 }
@@ -94,7 +98,7 @@ class PaperSettings:
 
 
 # Settings that several method files share.
-PLAIN_SGD = Solver(momentum=0.0)
+PLAIN_SGD = LocalTraining(momentum=0.0)
 ONE_STEP_THEORY = PaperSettings(
     source="one local step, as in the paper's theory", values={"local_steps": 1, "momentum": 0.0}, unstated="rate"
 )
@@ -127,7 +131,7 @@ class Method:
     variant_of: str = ""
     paper_settings: PaperSettings | None = None
     submodel: SubmodelPolicy = field(default_factory=Full)
-    local: Solver = field(default_factory=Solver)
+    local: LocalTraining = field(default_factory=LocalTraining)
     update: AsyncRule | RoundUpdate = field(default_factory=Mean)
     schedule: Schedule = field(default_factory=Rounds)
     note: str = ""

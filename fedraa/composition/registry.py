@@ -11,7 +11,7 @@ from typing import Any
 
 from fedraa.aggregation.aggregator import Aggregator
 from fedraa.client.local_optimizer import LocalOptimizer
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.components.imports import imported, is_path
 from fedraa.components.registry import load_plugins
 from fedraa.components.text import is_ours, rebuild
@@ -19,7 +19,7 @@ from fedraa.composition.method import Method, PaperSettings
 from fedraa.errors import InputError, closest, short_text
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.optimizers import ServerOptimizer
-from fedraa.server.round_state import NoAuxiliary
+from fedraa.server.round_state import RoundState
 from fedraa.server.round_update import Mean, RoundUpdate
 from fedraa.server.schedule import Schedule
 from fedraa.submodels.policies.policy import Capacities, SubmodelPolicy
@@ -28,8 +28,8 @@ from fedraa.submodels.policies.slices import Full
 _registered: dict[str, Method] = {}
 # A method in a configuration consists of objects of these classes and of their subclasses.
 _BASES = (
-    *(Method, PaperSettings, Solver, LocalOptimizer, Capacities, SubmodelPolicy),
-    *(AsyncRule, RoundUpdate, Aggregator, ServerOptimizer, NoAuxiliary, Schedule),
+    *(Method, PaperSettings, LocalTraining, LocalOptimizer, Capacities, SubmodelPolicy),
+    *(AsyncRule, RoundUpdate, Aggregator, ServerOptimizer, RoundState, Schedule),
 )
 
 

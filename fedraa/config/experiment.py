@@ -199,7 +199,7 @@ class Experiment(BaseModel):
     compress_down: Component | None = None
     """How the server sends the model to the clients of a round: none, 8bit, topk:SHARE, or an own Compressor."""
     local_terms: tuple[Component, ...] | None = None
-    """Own LocalTerms that bend the gradient of every local step."""
+    """Own GradientTransforms that bend the gradient of every local step."""
     proximal: NotNegative | None = None
     """Weight of the proximal term."""
     sam: NotNegative | None = None

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedraa.components.calls import one_line
 from fedraa.components.imports import is_path
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.data.archive import load_npz
 from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset, as_float32
@@ -23,7 +23,7 @@ from fedraa.data.vision import VISION, load_vision
 from fedraa.errors import InputError, closest, located, without_effect
 
 FILES: dict[str, Callable[..., FederatedDataset]] = {"folder": folder, "csv": csv, "npy": npy, "hf": hf}
-SOURCES: Seam[Any] = Seam("dataset", (), FILES)
+SOURCES: ComponentRegistry[Any] = ComponentRegistry("dataset", (), FILES)
 TABLES = (".csv", ".tsv", ".txt")
 DIGITS_TEST = 360
 """Number of test rows of digits, a fifth of all rows."""
@@ -89,7 +89,7 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
     try:
         if kind in FILES and name.endswith(")"):
             files = FILES | {"csv": partial(csv, classes=classes)}
-            made: FederatedDataset = Seam("dataset", (), files).make(name)
+            made: FederatedDataset = ComponentRegistry("dataset", (), files).make(name)
             return made
         if _is_table(name):
             return csv(name, classes=classes)

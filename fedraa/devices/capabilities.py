@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.components.imports import is_path
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import text_of
 from fedraa.devices.device_columns import check_columns, check_values, read_csv
 from fedraa.devices.fleet import COLUMNS, Fleet, Floats
@@ -18,7 +18,7 @@ from fedraa.rng import generator
 DISTRIBUTIONS = {"lognormal": 1, "uniform": 2, "zipf": 1}
 """The number of parameters of each distribution."""
 FORMS = "tiers (1:0.5,3:0.5), lognormal:S, uniform:LOW:HIGH, zipf:A or a .csv file"
-FLEETS: Seam[Callable[..., Any]] = Seam("capabilities", ("__call__",), {})
+FLEETS: ComponentRegistry[Callable[..., Any]] = ComponentRegistry("capabilities", ("__call__",), {})
 
 
 def make_fleet(capabilities: object, clients: int, *, units: str, seed: int) -> Fleet:

@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.compression import COMPRESSOR, wire_bytes
-from fedraa.client.local_training import Solver
-from fedraa.client.split import Stem
+from fedraa.client.local_training import LocalTraining
+from fedraa.client.split import ClientHalf
 from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load
 from fedraa.messages import State
 from fedraa.submodels.cost import Cost
@@ -43,12 +43,12 @@ class CostModel:
         self,
         fleet: Fleet,
         sizes: npt.NDArray[np.int64],
-        solver: Solver,
+        solver: LocalTraining,
         measure: Callable[[Widths], Cost],
         full: Widths,
         *,
         unit: float = 1.0,
-        stem: Stem | None = None,
+        stem: ClientHalf | None = None,
         frozen: bool = False,
         server: float = 1.0,
         download: object = "none",

@@ -3,14 +3,14 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from fedraa.callbacks.callback_list import CallbackList, Listeners
+from fedraa.callbacks.callback_list import CallbackList, EventSink
 from fedraa.callbacks.events import Progress, event_of
 
 
-class Announcer:
+class EventDispatcher:
     """A queue of log lines, which it delivers to callbacks in order."""
 
-    def __init__(self, listeners: Listeners | None = None) -> None:
+    def __init__(self, listeners: EventSink | None = None) -> None:
         self._listeners = CallbackList() if listeners is None else listeners
         self._untold: deque[Mapping[str, object]] = deque()
 

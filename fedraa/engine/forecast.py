@@ -15,8 +15,8 @@ from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.ledger.due_queue import DueQueue
 from fedraa.messages import Task
-from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken
-from schedulers import Planner
+from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientUpdate
+from schedulers import SchedulerRunner
 
 # Largest number of clients that are simulated one by one. Larger runs are represented by this many clients.
 MOST = 20_000
@@ -43,7 +43,7 @@ class Forecast:
 
 
 def dry_run(
-    planner: Planner,
+    planner: SchedulerRunner,
     *,
     timing: Timing,
     seed: int,
@@ -102,7 +102,7 @@ def dry_run(
         staleness.append(ledger.staleness(task).fragment)
         tasks[decision.fragment] += 1
         if rule is None:
-            result = Taken(0.0, len(staleness) % tasks_per_step == 0)
+            result = ApplyResult(0.0, len(staleness) % tasks_per_step == 0)
         else:
             result = rule.take(_update_without_values(decision, staleness[-1]), model)
         done = ledger.commit(task, loss=inf, new_version=result.advanced, keep_task=result.held)
@@ -112,9 +112,9 @@ def dry_run(
     return Forecast(now, ledger.step, tuple(tasks), float(np.mean(known)), max(known))
 
 
-def _update_without_values(decision: Dispatch, staleness: int) -> Arrival:
+def _update_without_values(decision: Dispatch, staleness: int) -> ClientUpdate:
     """Return the update of a task on a model without parameters."""
-    return Arrival(decision.client, decision.fragment, slice(None), EMPTY, EMPTY, staleness, samples=1, loss=inf)
+    return ClientUpdate(decision.client, decision.fragment, slice(None), EMPTY, EMPTY, staleness, samples=1, loss=inf)
 
 
 def first_round(spec: RunSpec) -> tuple[list[Task], int]:

@@ -14,7 +14,7 @@ from threading import Event
 from fedraa.callbacks.events import Limits, Progress
 from fedraa.devices.availability import Timing
 from fedraa.engine.client_results import ClientResults, Evaluating
-from fedraa.engine.event_dispatcher import Announcer
+from fedraa.engine.event_dispatcher import EventDispatcher
 from fedraa.engine.executor import Executor
 from fedraa.errors import RunFailed
 from fedraa.ledger.bad_clients import HOPELESS
@@ -62,7 +62,7 @@ class Loop:
         max_update_norm: MaxNorm,
         save: Callable[[], float],
         stop: Event,
-        announcer: Announcer | None = None,
+        announcer: EventDispatcher | None = None,
         figure: str = "accuracy",
         client_results: ClientResults | None = None,
     ) -> None:
@@ -71,7 +71,7 @@ class Loop:
         self._timing, self._wall = timing, wall
         self._bounds = Bounds(max_update_norm)
         self._save, self._stop = save, stop
-        self._announcer = announcer or Announcer()
+        self._announcer = announcer or EventDispatcher()
         self._figure = figure
         self.aside = ASIDE if limits.goal is None else 0
         """The limit on evaluations in progress; 0 waits for each."""

@@ -24,7 +24,7 @@ from schedulers import TOLERANCE, delay_bound
 
 # The clients that an error names.
 MAX_NAMED_CLIENTS = 8
-# The field of a Solver that makes clients send an array.
+# The field of a LocalTraining that makes clients send an array.
 SENT = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversary"}
 
 
@@ -53,7 +53,7 @@ def preflight(spec: RunSpec) -> None:
     if unsent := [name for name in asks if not getattr(spec.method.local, SENT.get(name, ""), False)]:
         problem = f"{spec.experiment.method} asks its clients for {unsent[0]}, which they do not send"
         if unsent[0] in SENT:
-            raise InputError("method", problem, hint=f"set {SENT[unsent[0]]} of its Solver")
+            raise InputError("method", problem, hint=f"set {SENT[unsent[0]]} of its LocalTraining")
         raise InputError("method", problem, expected=f"one of {', '.join(SENT)}")
 
 

@@ -14,7 +14,7 @@ from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.compression import COMPRESSOR
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.components.imports import imported, importing_only
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import describe as describe_part
 from fedraa.components.text import is_foreign, paths_in, says
 from fedraa.composition.method import Method
@@ -40,7 +40,7 @@ from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
 # The registries of components that some descriptions hold as text, and others as objects.
-_SEAMS: dict[str, Seam[Any]] = {
+_SEAMS: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
     "scheduler": SCHEDULER,
     "staleness": STALENESS,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from fedraa.callbacks.events import Limits
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor
-from fedraa.client.split import Stem, measure_stem
+from fedraa.client.split import ClientHalf, measure_stem
 from fedraa.client.trainer import rate
 from fedraa.client.training_state import TrainingState
 from fedraa.composition.method import Method
@@ -31,7 +31,7 @@ from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Classification, Figures, Objective, make_target, refuse_no_accuracy
 from fedraa.rng import generator
 from fedraa.server.optimizer_states import OptimizerStates
-from fedraa.server.polyak import AveragedServer
+from fedraa.server.polyak import PolyakAveraging
 from fedraa.server.running_mean import MeanHere
 from fedraa.server.schedule import Barrier, Schedule
 from fedraa.server.server import Server
@@ -137,7 +137,7 @@ class RunSpec:
         return max(1, self.experiment.clients // self.method.update.per_step)
 
     @cached_property
-    def stem(self) -> Stem | None:
+    def stem(self) -> ClientHalf | None:
         """The client's half of a model in split learning."""
         split = self.method.local.split
         return measure_stem(self.traced.module, split, self.example) if split else None
@@ -209,7 +209,7 @@ class RunSpec:
         average = self.method.schedule.average
         if not average:
             return server
-        return AveragedServer(server, average, MeanHere(server) if store is None else store.mean())
+        return PolyakAveraging(server, average, MeanHere(server) if store is None else store.mean())
 
     @property
     def kept_buffers(self) -> tuple[str, ...]:

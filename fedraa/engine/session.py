@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedraa.callbacks.callback_list import Listeners
+from fedraa.callbacks.callback_list import EventSink
 from fedraa.engine.client_results import ClientResults
-from fedraa.engine.event_dispatcher import Announcer
+from fedraa.engine.event_dispatcher import EventDispatcher
 from fedraa.engine.executor import Executor
 from fedraa.engine.loop import CALLBACK, Loop
 from fedraa.engine.resume_guard import asked
@@ -43,7 +43,7 @@ class RunSession:
         directory: Path,
         executor: Executor,
         stop: Event,
-        callbacks: Listeners | None = None,
+        callbacks: EventSink | None = None,
         *,
         driver: str | None = None,
         description: dict[str, object] | None = None,
@@ -64,7 +64,7 @@ class RunSession:
         self._spec = spec
         self._directory = directory
         self._description = description
-        self._announcer = Announcer(callbacks)
+        self._announcer = EventDispatcher(callbacks)
         experiment = spec.experiment
         self._log = EventLog(directory, driver, self._announcer.recorded, clients=experiment.client_evals is not None)
         # The settings of config.json, for checkpoints.

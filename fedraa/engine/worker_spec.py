@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from fedraa.client.batched_trainer import BatchedTrainer
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.client.trainer import Trainer
 from fedraa.client.training_state import TrainingState
 from fedraa.data import Federated, Transforms
@@ -24,7 +24,7 @@ class WorkerSpec:
     """A picklable description that makes a worker's trainer and evaluator."""
 
     traced: Traced
-    solver: Solver
+    solver: LocalTraining
     seed: int
     fragment_scale: bool
     bf16: bool = False

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.client.training_state import TrainingState, freeze_ranges
 from fedraa.data import Federated
 from fedraa.data.tree import Tree, mapped, take
@@ -112,7 +112,7 @@ class Evaluator:
 
     def _spans(self, samples: int) -> list[slice]:
         """Return the rows of each batch. A single left-over sample joins the last batch if the model needs two."""
-        return Solver(batch_size=BATCH, min_batch=self._state.min_eval_batch).spans(samples) if samples else []
+        return LocalTraining(batch_size=BATCH, min_batch=self._state.min_eval_batch).spans(samples) if samples else []
 
     def _outputs(self, inputs: Tree, samples: int) -> Tensor:
         """Return the model's outputs for a batch. A single sample is sent twice if the model needs two samples."""

@@ -12,14 +12,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.data.tree import mapped, take
 from fedraa.errors import InputError
 from fedraa.models.statistics import kept_buffers
 from fedraa.objectives import Classification, Figures, Objective
 from fedraa.objectives.figures import PERSONAL, Direction
 
-METRICS: Seam[Any] = Seam("metrics", (), {})
+METRICS: ComponentRegistry[Any] = ComponentRegistry("metrics", (), {})
 # These names have another meaning in logs and evaluations, in summaries, or in the tables of a report.
 _LOGS = ("seq", "kind", "t", "wall", "step", "accuracy", "loss", "client_mean", "client_std", "client_worst", *PERSONAL)
 _TOTALS = ("reason", "steps", "tasks", "time", "best_accuracy", "bytes_down", "bytes_up", "flops", "faults", "shards")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.client.trainer import Trainer
 from fedraa.data import Federated
 from fedraa.data.tree import Tree
@@ -62,7 +62,7 @@ class Personal:
     the random numbers of transforms, are the same in every evaluation.
     """
 
-    def __init__(self, traced: Traced, solver: Solver, **given: Any) -> None:
+    def __init__(self, traced: Traced, solver: LocalTraining, **given: Any) -> None:
         plain = replace(solver, control=False, full_gradient=False, squares=False, adversary=False, fresh=1.0, split=0)
         self._solver = replace(plain, compress="none", calibrate=0.0, optimizer_state="reset")
         self._widths = traced.widths(traced.full())

@@ -8,7 +8,7 @@ from fedraa.ledger.concurrency import Concurrency
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped, Staleness
 from fedraa.ledger.task_ledger import TaskLedger, dispatches, rows
 from fedraa.messages import State
-from schedulers import Planner
+from schedulers import SchedulerRunner
 from schedulers.protocol import Costs
 
 
@@ -30,7 +30,7 @@ class AsyncLedger(TaskLedger):
         seed: int,
         bad_clients: BadClients,
         fragments: int = 1,
-        scheduler: Planner | None = None,
+        scheduler: SchedulerRunner | None = None,
         concurrency: int | None = None,
     ) -> None:
         super().__init__(clients=clients, seed=seed, bad_clients=bad_clients, fragments=fragments, scheduler=scheduler)

@@ -8,7 +8,7 @@ from operator import index
 import numpy as np
 
 from fedraa.components.calls import calling
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import text_of
 from fedraa.numbers import Count, Share
 from fedraa.rng import generator
@@ -118,6 +118,6 @@ def _short(text: str) -> Participation:
     raise ValueError(f"participation: {text!r} {TAKES}{own}")
 
 
-PARTICIPATION: Seam[Participation] = Seam(
+PARTICIPATION: ComponentRegistry[Participation] = ComponentRegistry(
     "participation", ("cohort",), {"all": All, "sample": Sample, "bernoulli": Bernoulli}, _short
 )

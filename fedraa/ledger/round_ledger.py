@@ -9,7 +9,7 @@ from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped, Staleness
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State
-from schedulers import Planner, once
+from schedulers import SchedulerRunner, once
 
 DrawCohort = Callable[[int, Collection[int]], Sequence[int]]
 """Returns the clients of a round, given its number and the quarantined clients."""
@@ -49,7 +49,7 @@ class RoundLedger(TaskLedger):
         draw_cohort: DrawCohort,
         samples: Sequence[int] | None = None,
         fragments: int = 1,
-        scheduler: Planner | None = None,
+        scheduler: SchedulerRunner | None = None,
     ) -> None:
         super().__init__(clients=clients, seed=seed, bad_clients=bad_clients, fragments=fragments, scheduler=scheduler)
         self._draw_cohort = draw_cohort

@@ -10,7 +10,7 @@ from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.messages import State
 from fedraa.rng import generator
-from schedulers import Planner, Standing
+from schedulers import FragmentStats, SchedulerRunner
 from schedulers.protocol import Ints
 
 
@@ -30,12 +30,18 @@ class TaskLedger:
     """
 
     def __init__(
-        self, *, clients: int, seed: int, bad_clients: BadClients, fragments: int = 1, scheduler: Planner | None = None
+        self,
+        *,
+        clients: int,
+        seed: int,
+        bad_clients: BadClients,
+        fragments: int = 1,
+        scheduler: SchedulerRunner | None = None,
     ) -> None:
         self.step = 0
         self.turns: Ints = np.zeros(clients, np.int64)
         self.in_flight: dict[int, Dispatch] = {}
-        self.stats = Standing.start(fragments)
+        self.stats = FragmentStats.start(fragments)
         self.scheduler = scheduler
         self.bad_clients = bad_clients
         self._seed = seed

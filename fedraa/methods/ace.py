@@ -15,8 +15,8 @@ from fedraa.composition.method import ONE_STEP_THEORY, PLAIN_SGD, Method
 from fedraa.composition.registry import register
 from fedraa.methods.ca2fl import DeltaCache
 from fedraa.numbers import Positive
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken
-from fedraa.server.schedule import Asynchronous
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate
+from fedraa.server.schedule import AsyncSchedule
 from fedraa.vectors.chunked import step_along
 
 
@@ -40,13 +40,13 @@ class ACE(AsyncRule):
     def leave(self, client: int) -> None:
         self._awaited.discard(client)
 
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
         self._awaited.discard(arrival.client)
         self._cache.put(arrival.client, arrival.change)
         complete = not self._awaited
         if complete:
             step_along(model.params, self.server_lr, self._cache.mean)
-        return Taken(self.server_lr / model.clients, complete)
+        return ApplyResult(self.server_lr / model.clients, complete)
 
     def memory(self, size: int, clients: int) -> int:
         return size * (4 * clients + 8)
@@ -68,7 +68,7 @@ register(
         when="Few clients with very different data: fast clients have no more weight than slow ones.",
         local=PLAIN_SGD,
         update=ACE(),
-        schedule=Asynchronous(),
+        schedule=AsyncSchedule(),
         paper_settings=ONE_STEP_THEORY,
     )
 )

@@ -16,10 +16,10 @@ from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Vector
 from fedraa.numbers import Positive
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken
-from fedraa.server.schedule import Asynchronous
-from fedraa.vectors.chunked import SUMMED, accumulate, less, over, scratch, total
-from fedraa.vectors.index_runs import places_of
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate
+from fedraa.server.schedule import AsyncSchedule
+from fedraa.vectors.chunked import SUMMED, accumulate, map_chunks, ordered_sum, scratch, subtract
+from fedraa.vectors.index_runs import global_slices
 
 
 @ASYNC_RULE.register("asyncfeded")
@@ -37,24 +37,24 @@ class AsyncFedED(AsyncRule):
     measures: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
 
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
         new, sent = arrival.new, arrival.sent
 
         def lengths(piece: slice) -> tuple[float, float]:
             was = sent[piece]
-            went = _square(less(new[piece], was))
+            went = _square(subtract(new[piece], was))
             gone: Vector = scratch("gone", len(was))
-            for place, part in places_of(arrival.places, piece):
+            for place, part in global_slices(arrival.places, piece):
                 np.subtract(model.params[place], was[part], out=gone[part])
             return went, _square(gone)
 
-        sums = over(len(new), lengths)
-        length, gone = (total([each[at] for each in sums]) ** 0.5 for at in (0, 1))
+        sums = map_chunks(len(new), lengths)
+        length, gone = (ordered_sum([each[at] for each in sums]) ** 0.5 for at in (0, 1))
         if length == 0:
-            return Taken(0.0)
+            return ApplyResult(0.0)
         weight = self.server_lr / (gone / length + self.epsilon)
         accumulate(model.params, arrival.places, weight, new, sent)
-        return Taken(weight)
+        return ApplyResult(weight)
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -76,7 +76,7 @@ register(
         when="Staleness should be measured by how far the model has moved, not counted.",
         local=PLAIN_SGD,
         update=AsyncFedED(),
-        schedule=Asynchronous(),
+        schedule=AsyncSchedule(),
         paper_settings=PaperSettings(source="Wang et al. 2022", unstated="everything except its rule"),
     )
 )

@@ -20,11 +20,11 @@ from fedraa.composition.registry import register
 from fedraa.messages import Index, Vector
 from fedraa.methods.fedbuff import Buffered
 from fedraa.numbers import Positive
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, Taken
-from fedraa.server.schedule import Asynchronous
-from fedraa.vectors.chunked import over
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
+from fedraa.server.schedule import AsyncSchedule
+from fedraa.vectors.chunked import map_chunks
 from fedraa.vectors.client_rows import ClientRows
-from fedraa.vectors.delta_view import Change
+from fedraa.vectors.delta_view import DeltaView
 
 
 class DeltaCache:
@@ -39,7 +39,7 @@ class DeltaCache:
         self.mean = np.zeros(size)
         self._clients = clients
 
-    def put(self, client: int, change: Change) -> None:
+    def put(self, client: int, change: DeltaView) -> None:
         """Replace the client's row on the coordinates of the change."""
         row = self.rows[client]
 
@@ -82,7 +82,7 @@ class CA2FL(Buffered):
         self._sum = np.zeros(len(model.params), np.float32)
         self._count = 0
 
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
         before = self._cache.rows.peek(arrival.client)
         if arrival.client not in self._pending:
             self._pending[arrival.client] = before.copy()
@@ -98,16 +98,16 @@ class CA2FL(Buffered):
         full = self._count == self.size
         if full:
             self._flush(model.params)
-        return Taken(self.server_lr / self.size, full)
+        return ApplyResult(self.server_lr / self.size, full)
 
     def _flush(self, params: Vector) -> None:
         def step(piece: slice) -> None:
             direction = self._cache.mean[piece] + self._sum[piece] / self.size
             params[piece] += (self.server_lr * direction).astype(np.float32)
 
-        over(len(params), step)
+        map_chunks(len(params), step)
         for client, row in self._pending.items():
-            self._cache.put(client, Change(slice(None), row))
+            self._cache.put(client, DeltaView(slice(None), row))
         self._pending = {}
         self._sum.fill(0)
         self._count = 0
@@ -136,7 +136,7 @@ register(
         when="Clients with very different data, some of which seldom report. The server remembers a delta per client.",
         local=PLAIN_SGD,
         update=CA2FL(),
-        schedule=Asynchronous(),
+        schedule=AsyncSchedule(),
         paper_settings=PaperSettings(
             source="Wang et al. 2024", values={"buffer_size": 10, "momentum": 0.0}, unstated="the rates of its grid"
         ),

@@ -8,8 +8,8 @@ Read next: methods/fedbuff.py (the rule, with a buffer of one), server/staleness
 
 from fedraa.composition.method import ONE_STEP_THEORY, PLAIN_SGD, Method
 from fedraa.composition.registry import register
-from fedraa.methods.fedbuff import Buffer
-from fedraa.server.schedule import Asynchronous
+from fedraa.methods.fedbuff import FedBuffRule
+from fedraa.server.schedule import AsyncSchedule
 
 register(
     Method(
@@ -19,8 +19,8 @@ register(
         formula="`theta ← theta + server_lr · N / max(N, staleness) · delta`.",
         when="Updates that are much staler than usual should have less weight, and none should be ignored.",
         local=PLAIN_SGD,
-        update=Buffer(size=1, staleness="delay-adaptive"),
-        schedule=Asynchronous(),
+        update=FedBuffRule(size=1, staleness="delay-adaptive"),
+        schedule=AsyncSchedule(),
         paper_settings=ONE_STEP_THEORY,
     )
 )

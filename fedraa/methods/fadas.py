@@ -12,21 +12,21 @@ Read next: methods/fedbuff.py (the buffer), server/optimizers.py (AMSGrad), serv
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.errors import InputError
 from fedraa.messages import Vector
-from fedraa.methods.fedbuff import Buffer
+from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.numbers import Count
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, Taken
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
 from fedraa.server.optimizers import AmsGrad
-from fedraa.server.schedule import Asynchronous
+from fedraa.server.schedule import AsyncSchedule
 
 
 @ASYNC_RULE.register("fadas")
 @dataclass
-class Fadas(Buffer):
+class Fadas(FedBuffRule):
     """FADAS (Wang et al. 2024): a step of AMSGrad along the mean delta of every `size` arrivals.
 
     If their largest staleness, counted in steps, is over `delay_limit`, the step is divided by it.
@@ -46,7 +46,7 @@ class Fadas(Buffer):
         super().start(model)
         self._worst = 0
 
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
         self._worst = max(self._worst, arrival.staleness)
         taken = super().take(arrival, model)
         if taken.advanced:
@@ -77,9 +77,9 @@ register(
             "that is over delay_limit."
         ),
         when="Coordinates of the model need steps of very different length, as in transformers.",
-        local=Solver(momentum=0.0, weight_decay=1e-4),
+        local=LocalTraining(momentum=0.0, weight_decay=1e-4),
         update=Fadas(),
-        schedule=Asynchronous(),
+        schedule=AsyncSchedule(),
         paper_settings=PaperSettings(
             source="authors' code, CIFAR-10, delay-adaptive",
             values={

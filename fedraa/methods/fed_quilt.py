@@ -19,19 +19,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Vector
 from fedraa.numbers import NotNegative, Positive, UpToOne
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken, factor_at
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate, factor_at
 from fedraa.server.mixing import add
 from fedraa.server.participation_correction import balanced
-from fedraa.server.schedule import Asynchronous
+from fedraa.server.schedule import AsyncSchedule
 from fedraa.server.staleness import STALENESS, among
 from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, Fragments
-from fedraa.vectors.chunked import less, over, squares, total
-from fedraa.vectors.index_runs import places_of
+from fedraa.vectors.chunked import map_chunks, ordered_sum, squares, subtract
+from fedraa.vectors.index_runs import global_slices
 
 # Updates of a fragment over which squares are averaged.
 SQUARES_WINDOW = 100
@@ -72,11 +72,11 @@ class DeltaMix(AsyncRule):
         self._share = min(1.0, self.gain * (model.fragments / model.at_work))
         self.in_common = min(1.0, self.gain / model.at_work) / self._share if self.spread else 1.0
 
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
         weight = self.weight(arrival.staleness, arrival.balance)
         common = model.common[arrival.fragment] if model.common else None
         add(model.params, arrival.places, weight, arrival.new, arrival.sent, common, self.in_common)
-        return Taken(weight)
+        return ApplyResult(weight)
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
         return balanced(self._share, balance) * factor_at(staleness, self._factor)
@@ -87,7 +87,7 @@ class DeltaMix(AsyncRule):
 
 @ASYNC_RULE.register("evened-delta")
 @dataclass
-class EvenedDelta(DeltaMix):
+class RMSNormalizedDelta(DeltaMix):
     """theta <- theta + a * c * delta / v^(even / 2), with a as in DeltaMix.
 
     v [d] is a running mean of the squared deltas of each coordinate, and c keeps the norm of delta. With `even` 1 all
@@ -104,29 +104,29 @@ class EvenedDelta(DeltaMix):
         self._squares = np.zeros(len(model.params), np.float32)
         self._arrivals = [0] * model.fragments
 
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
         self._arrivals[arrival.fragment] += 1
         evened, stretch = self._evened(arrival, np.float32(1 / min(SQUARES_WINDOW, self._arrivals[arrival.fragment])))
         weight = self.weight(arrival.staleness, arrival.balance)
         common = model.common[arrival.fragment] if model.common else None
         add(model.params, arrival.places, weight * stretch, evened, None, common, self.in_common)
-        return Taken(weight)
+        return ApplyResult(weight)
 
-    def _evened(self, arrival: Arrival, share: np.float32) -> tuple[Vector, float]:
+    def _evened(self, arrival: ClientUpdate, share: np.float32) -> tuple[Vector, float]:
         """Return delta / v^(even / 2) [k], and c. The squared delta enters v with the weight `share`."""
         evened, power = np.empty_like(arrival.new), np.float32(-self.even / 2)
 
         def even(piece: slice) -> tuple[list[float], list[float]]:
-            delta = less(arrival.new[piece], arrival.sent[piece])
-            for place, part in places_of(arrival.places, piece):
+            delta = subtract(arrival.new[piece], arrival.sent[piece])
+            for place, part in global_slices(arrival.places, piece):
                 mean = self._squares[place]
                 mean += share * (np.square(delta[part]) - mean)
                 self._squares[place] = mean
                 np.multiply(delta[part], np.maximum(mean, MIN_SQUARE) ** power, out=evened[piece][part])
             return squares(delta), squares(evened[piece])
 
-        sums = over(len(evened), even)
-        before, after = (total(list(chain.from_iterable(each[at] for each in sums))) for at in (0, 1))
+        sums = map_chunks(len(evened), even)
+        before, after = (ordered_sum(list(chain.from_iterable(each[at] for each in sums))) for at in (0, 1))
         return evened, (before / after) ** 0.5 if after else 1.0
 
     def memory(self, size: int, clients: int) -> int:
@@ -149,9 +149,9 @@ FED_QUILT = register(
         ),
         when="Little time and many devices at once: short tasks on equal fragments, whose deltas add up. No paper yet.",
         submodel=Fragments((1 / DEFAULT_FRAGMENTS,) * DEFAULT_FRAGMENTS),
-        local=Solver(steps="auto", full_rate=True, clip=2.0, calibrate=0.8),
+        local=LocalTraining(steps="auto", full_rate=True, clip=2.0, calibrate=0.8),
         update=DeltaMix(),
-        schedule=Asynchronous(scheduler="least-sent", average=0.1),
+        schedule=AsyncSchedule(scheduler="least-sent", average=0.1),
         paper_settings=PaperSettings(source="our own method: no paper"),
     )
 )

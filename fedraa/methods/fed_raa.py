@@ -18,12 +18,12 @@ client/trainer.py (local training).
 
 from dataclasses import replace
 
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.methods.fedasync import StalenessMix
+from fedraa.methods.fedasync import ConvexMix
 from fedraa.server.round_update import SyncMix
-from fedraa.server.schedule import Asynchronous, ScheduledRounds
+from fedraa.server.schedule import AsyncSchedule, ScheduledRounds
 from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, FRAGMENT_RATIOS, Fragments
 
 FED_RAA = register(
@@ -36,9 +36,9 @@ FED_RAA = register(
         ),
         when="Devices are unequal, and some cannot hold the whole model or train it in time.",
         submodel=Fragments(FRAGMENT_RATIOS[DEFAULT_FRAGMENTS]),
-        local=Solver(proximal=0.005),
-        update=StalenessMix(),
-        schedule=Asynchronous(scheduler="gre-raa"),
+        local=LocalTraining(proximal=0.005),
+        update=ConvexMix(),
+        schedule=AsyncSchedule(scheduler="gre-raa"),
         paper_settings=PaperSettings(
             source="Fed-RAA, Section 5, MNIST and CIFAR-10",
             values={"lr": 0.005, "momentum": 0.5, "local_epochs": 5, "batch_size": 128},
@@ -54,7 +54,7 @@ register(
         variant_of="fed-raa",
         formula="As fed-raa. The scheduler draws the fragment uniformly from all that the device can hold.",
         when="To measure the effect of the scheduler of fed-raa.",
-        schedule=Asynchronous(scheduler="random"),
+        schedule=AsyncSchedule(scheduler="random"),
     )
 )
 register(
@@ -64,7 +64,7 @@ register(
         variant_of="fed-raa",
         formula="As fed-raa. The scheduler gives the least updated of all fragments, without a delay bound.",
         when="To measure the effect of the delay bound of fed-raa: slow devices also get large fragments.",
-        schedule=Asynchronous(scheduler="minimum-priority"),
+        schedule=AsyncSchedule(scheduler="minimum-priority"),
     )
 )
 register(
@@ -74,7 +74,7 @@ register(
         variant_of="fed-raa",
         formula="As fed-raa. Every client has fixed fragments; fast clients have the large ones.",
         when="To measure the effect of a choice for every task.",
-        schedule=Asynchronous(scheduler="offline"),
+        schedule=AsyncSchedule(scheduler="offline"),
     )
 )
 register(

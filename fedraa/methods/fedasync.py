@@ -11,20 +11,20 @@ Read next: server/staleness.py (s), server/async_server.py (the server), client/
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import NO_PAPER, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.numbers import NotNegative, Share
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken, factor_at
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate, factor_at
 from fedraa.server.mixing import blend
 from fedraa.server.participation_correction import balanced
-from fedraa.server.schedule import Asynchronous, Drawn
+from fedraa.server.schedule import AsyncSampled, AsyncSchedule
 from fedraa.server.staleness import STALENESS, among
 
 
 @ASYNC_RULE.register("staleness-mix")
 @dataclass
-class StalenessMix(AsyncRule):
+class ConvexMix(AsyncRule):
     """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA).
 
     A further factor of a weighs a client's data against its speed, with the power `balance`.
@@ -42,10 +42,10 @@ class StalenessMix(AsyncRule):
     def start(self, model: AsyncModel) -> None:
         self._factor = among(self._factor, model.at_work)
 
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
         mix = self.weight(arrival.staleness, arrival.balance)
         blend(model.params, arrival.places, arrival.new, mix)
-        return Taken(mix)
+        return ApplyResult(mix)
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
         return balanced(self.mixing * factor_at(staleness, self._factor), balance)
@@ -60,9 +60,9 @@ FEDASYNC = register(
         paper="Xie, Koyejo, Gupta 2019",
         formula="`theta ← (1 − a) theta + a w`, a = mixing · s(staleness).",
         when="Devices differ in speed, and each can train the whole model. It is the simplest asynchronous method.",
-        local=Solver(proximal=0.005),
-        update=StalenessMix(),
-        schedule=Asynchronous(),
+        local=LocalTraining(proximal=0.005),
+        update=ConvexMix(),
+        schedule=AsyncSchedule(),
         paper_settings=PaperSettings(
             source="Xie et al. 2019, CIFAR-10",
             values={"lr": 0.1, "batch_size": 50, "proximal": 0.005, "mixing": 0.6, "momentum": 0.0},
@@ -85,7 +85,7 @@ def async_variant(method: Method) -> Method:
         note="no paper: it measures the cost of a barrier",
         formula=f"The submodels of {method.name}, mixed in as in fedasync.",
         when=f"To measure the cost of {method.name}'s rounds.",
-        update=StalenessMix(staleness="polynomial"),
-        schedule=Drawn(),
+        update=ConvexMix(staleness="polynomial"),
+        schedule=AsyncSampled(),
         paper_settings=NO_PAPER,
     )

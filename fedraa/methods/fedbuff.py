@@ -23,9 +23,9 @@ from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Vector
 from fedraa.numbers import Count, NotNegative, Positive
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken, factor_at
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate, factor_at
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
-from fedraa.server.schedule import Asynchronous
+from fedraa.server.schedule import AsyncSchedule
 from fedraa.server.staleness import STALENESS, among
 from fedraa.vectors.chunked import accumulate
 
@@ -43,7 +43,7 @@ class Buffered(AsyncRule):
 
 @ASYNC_RULE.register("buffer")
 @dataclass
-class Buffer(Buffered):
+class FedBuffRule(Buffered):
     """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K arrivals.
 
     With an `optimizer` the sum is the delta along which it steps (FedBuff's server momentum). The log then shows only
@@ -72,7 +72,7 @@ class Buffer(Buffered):
         self._stepping = None if self.optimizer is None else self.optimizer.bind(size)
         self._moved = np.zeros(0 if self._stepping is None else size, bool)
 
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
         weight = factor_at(arrival.staleness, self._factor) * arrival.balance
         accumulate(self._total, arrival.places, weight, arrival.new, arrival.sent)
         self._count += 1
@@ -84,7 +84,7 @@ class Buffer(Buffered):
             self._total.fill(0)
             self._moved.fill(False)
             self._count = 0
-        return Taken(weight * self.server_lr / self.size if self._stepping is None else weight, full)
+        return ApplyResult(weight * self.server_lr / self.size if self._stepping is None else weight, full)
 
     def _step(self, params: Vector, weight: float) -> None:
         """Move `params` [d] along the weighted buffer."""
@@ -117,8 +117,8 @@ FEDBUFF = register(
         formula="`theta ← theta + server_lr / K · Σ s(staleness) · delta`, every K updates.",
         when="Many devices at once: the mean over a buffer is less noisy than the single updates of fedasync.",
         local=PLAIN_SGD,
-        update=Buffer(),
-        schedule=Asynchronous(),
+        update=FedBuffRule(),
+        schedule=AsyncSchedule(),
         paper_settings=PaperSettings(
             source="authors' code, sent140; its sum over 10 at .7 is a mean at 7",
             values={

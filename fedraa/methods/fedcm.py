@@ -18,7 +18,7 @@ import numpy as np
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Extra, ExtraBuffers, SharedBuffer, State, Vector
-from fedraa.server.round_state import AuxiliaryRun, NoAuxiliary
+from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.vectors.chunked import cut
@@ -26,7 +26,7 @@ from fedraa.vectors.index_runs import where_of
 
 
 @dataclass
-class GlobalMomentum(NoAuxiliary):
+class GlobalMomentum(RoundState):
     """FedCM and MoFedSAM: D <- -mean delta / (lr T), mixed into every local gradient of the next round."""
 
     keeps: ClassVar[str] = "Delta [d]"
@@ -39,7 +39,7 @@ class GlobalMomentum(NoAuxiliary):
     momentum: ClassVar[bool] = True
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1)
 
-    def start(self, run: AuxiliaryRun) -> None:
+    def start(self, run: RoundStateContext) -> None:
         self._momentum = np.zeros(run.size, np.float32)
         # The buffer that all clients of this round share; the momentum does not change during a round.
         self._whole: SharedBuffer | None = None

@@ -17,8 +17,8 @@ from fedraa.composition.registry import register
 from fedraa.messages import Vector
 from fedraa.methods.fedbuff import Buffered
 from fedraa.numbers import Count, NotNegative
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, Taken
-from fedraa.server.schedule import Drawn
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
+from fedraa.server.schedule import AsyncSampled
 from fedraa.submodels.policies.growing import Growing
 from fedraa.vectors.client_rows import ClientRows
 
@@ -46,7 +46,7 @@ class FedGMR(Buffered):
         self._covered = np.zeros(size, np.int32)
         self._count = 0
 
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
         client, row = arrival.client, self._last[arrival.client]
         if client in self._weights:
             self._add(row, self._weights[client], sign=-1)
@@ -60,7 +60,7 @@ class FedGMR(Buffered):
             there = self._covered > 0
             model.params[there] = (self._sum[there] / self._weight[there]).astype(np.float32)
             self._count = 0
-        return Taken(self._weights[client] / sum(self._weights.values()), full)
+        return ApplyResult(self._weights[client] / sum(self._weights.values()), full)
 
     def _add(self, row: Vector, weight: float, *, sign: int) -> None:
         there, step = ~np.isnan(row), sign * weight
@@ -93,7 +93,7 @@ register(
         submodel=Growing(),
         local=PLAIN_SGD,
         update=FedGMR(),
-        schedule=Drawn(),
+        schedule=AsyncSampled(),
         paper_settings=PaperSettings(
             source="release of the authors",
             values={"capacities": (1.0, 0.5, 0.2, 0.1, *[0.05] * 6)},

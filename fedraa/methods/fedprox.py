@@ -6,7 +6,7 @@ Server:   theta <- mean of the cohort's models, weighted by samples
 Read next: client/gradient_transforms.py (the proximal term), methods/fedavg.py (the rest).
 """
 
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.server.round_update import Mean
@@ -17,7 +17,7 @@ register(
         paper="Li et al. 2020",
         formula="As fedavg; clients add (proximal / 2) |w − theta|² to their loss.",
         when="Unequal data and long local training: the term holds clients near the model that they received.",
-        local=Solver(proximal=0.1),
+        local=LocalTraining(proximal=0.1),
         update=Mean(weights="samples"),
         paper_settings=PaperSettings(
             source="authors' script",

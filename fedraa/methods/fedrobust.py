@@ -13,31 +13,31 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedraa.aggregation.aggregator import Contribution
+from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Extra, State, Update
-from fedraa.server.round_state import AuxiliaryRun, NoAuxiliary
+from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment
 from fedraa.vectors.client_rows import ClientRows
 
 
 @dataclass
-class Adversaries(NoAuxiliary):
+class InputAdversaries(RoundState):
     """FedRobust: an affine input perturbation (L, d) of each client, which never leaves the client."""
 
     keeps: ClassVar[str] = "Lambda_n, delta_n [N, 2 inputs]"
     asks: ClassVar[tuple[str, ...]] = ("adversary",)
 
-    def start(self, run: AuxiliaryRun) -> None:
+    def start(self, run: RoundStateContext) -> None:
         identity = np.concatenate([np.ones(run.inputs, np.float32), np.zeros(run.inputs, np.float32)])
         self._client = ClientRows(2 * run.inputs, run.clients, lambda: identity)
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         return {"adversary": self._client.peek(client).copy()}
 
-    def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:
+    def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:
         self._client[contribution.client][:] = update.extras["adversary"]
 
     def memory(self, size: int, clients: int, inputs: int) -> int:
@@ -61,7 +61,7 @@ register(
         ),
         when="Inputs differ between clients by their devices: light, gain, offset. Not for tokens.",
         local=replace(PLAIN_SGD, adversary=True),
-        update=Mean(auxiliary=Adversaries()),
+        update=Mean(auxiliary=InputAdversaries()),
         paper_settings=PaperSettings(
             source="authors' code, CIFAR-10", values={"lr": 1e-3, "momentum": 0.0, "batch_size": 50}
         ),

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.aggregation.aggregator import Contribution, RoundTotals
+from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.composition.method import Method, PaperSettings
@@ -60,7 +60,7 @@ class FLoRA(LowRank):
             )
         self._clear()
 
-    def add(self, contribution: Contribution) -> None:
+    def add(self, contribution: ClientDelta) -> None:
         if self._pairs:
             padded, weight = self._padded(contribution), contribution.weight
             for pair, product in zip(self._pairs, self._products, strict=True):

@@ -8,14 +8,14 @@ Read next: submodels/policies/slices.py (`Prefix`), aggregation/coverage_mean.py
 aggregation/label_owners.py (the output rows), methods/fedavg.py (the rest).
 """
 
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.methods.fedasync import async_variant
 from fedraa.server.round_update import Mean
 from fedraa.submodels.policies.slices import Prefix
 
-SLICED_TRAINING = Solver(momentum=0.9, weight_decay=5e-4, clip=1.0, label_masked=True)
+SLICED_TRAINING = LocalTraining(momentum=0.9, weight_decay=5e-4, clip=1.0, label_masked=True)
 
 HETEROFL = register(
     Method(

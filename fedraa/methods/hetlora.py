@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.aggregation.aggregator import Contribution, RoundTotals
+from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.composition.method import Method, PaperSettings
@@ -40,7 +40,7 @@ class HetLoRA(LowRank):
         super()._begin(clients)
         self._heard = 0
 
-    def add(self, contribution: Contribution) -> None:
+    def add(self, contribution: ClientDelta) -> None:
         if self._pairs:
             padded = self._padded(contribution)
             norm = math.sqrt(sum(pair.squared_norm(padded) for pair in self._pairs))

@@ -14,18 +14,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedraa.aggregation.aggregator import Contribution, RoundTotals
-from fedraa.aggregation.coverage_mean import Covered
+from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
+from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import ExtraBuffers, State, Update, Vector
 from fedraa.methods.fedcm import GlobalMomentum
-from fedraa.server.round_state import AuxiliaryRun
+from fedraa.server.round_state import RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment, Mask
-from fedraa.vectors.chunked import all_or, over
-from fedraa.vectors.coverage_counter import Tally
-from fedraa.vectors.delta_view import Change
+from fedraa.vectors.chunked import map_chunks, mask_or_true
+from fedraa.vectors.coverage_counter import CoverageCounter
+from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.index_runs import where_of
 
 
@@ -43,13 +43,13 @@ class FrozenMomentum(GlobalMomentum):
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1, up=1)
     asks: ClassVar[tuple[str, ...]] = ("gradient",)
 
-    def start(self, run: AuxiliaryRun) -> None:
+    def start(self, run: RoundStateContext) -> None:
         super().start(run)
         self._beta = np.float32(1 - run.fresh)
-        self._gradient, self._coverage = Covered().bind(run.size, run.clients), Tally(run.size, np.int32)
+        self._gradient, self._coverage = CoverageMean().bind(run.size, run.clients), CoverageCounter(run.size, np.int32)
 
-    def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:
-        gradient = Change(where_of(assignment.submodel), update.extras["gradient"], mask=assignment.mask)
+    def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:
+        gradient = DeltaView(where_of(assignment.submodel), update.extras["gradient"], mask=assignment.mask)
         self._coverage.add(gradient)
         self._gradient.add(replace(contribution, change=gradient))
 
@@ -60,9 +60,9 @@ class FrozenMomentum(GlobalMomentum):
         def blend(piece: slice) -> None:
             momentum = self._momentum[piece]
             fresh = (1 - self._beta) * mean[piece] + self._beta * momentum
-            np.copyto(momentum, fresh, where=all_or(covered[piece]))
+            np.copyto(momentum, fresh, where=mask_or_true(covered[piece]))
 
-        over(len(mean), blend)
+        map_chunks(len(mean), blend)
 
     def state(self) -> State:
         return super().state() | {"gradient": self._gradient.state(), "coverage": self._coverage.state()}

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedraa.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
@@ -25,16 +25,16 @@ from fedraa.messages import Index, Vector
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Mask
 from fedraa.submodels.policies.regions import Arbitrary
-from fedraa.vectors.chunked import over, scratch
+from fedraa.vectors.chunked import map_chunks, scratch
 from fedraa.vectors.client_rows import ClientRows
-from fedraa.vectors.reusable_buffer import Room
+from fedraa.vectors.reusable_buffer import ReusableBuffer
 
 _UNITS = "regions of units on both sides of a matrix, drawn per layer: far less than half of theta; no paper"
 
 
 @AGGREGATOR.register("memorised")
 @dataclass
-class Memorised(Aggregator):
+class MemorisedMean(Aggregator):
     """RAM-Fed, Algorithm 2: the server remembers every client's latest update of every coordinate.
 
     Updates are in gradient units, Delta = -delta / lr. v = mean_n u_n + (1/Gamma) sum over covering clients of (Delta_n
@@ -53,9 +53,9 @@ class Memorised(Aggregator):
         self._memory = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
         self._mean = np.zeros(size, np.float32)
         self._change = np.zeros(size, np.float32)
-        self._room = Room(size, np.float32)
+        self._room = ReusableBuffer(size, np.float32)
 
-    def add(self, contribution: Contribution) -> None:
+    def add(self, contribution: ClientDelta) -> None:
         row, lr = self._memory[contribution.client], np.float32(-contribution.lr)
 
         def remember(place: Index | slice, delta: Vector) -> None:
@@ -77,7 +77,7 @@ class Memorised(Aggregator):
             delta[piece] = lr * (self._mean[piece] if self.mifa else v)
             self._change[piece].fill(0)
 
-        over(size, mean)
+        map_chunks(size, mean)
         return delta, np.broadcast_to(np.True_, size)
 
     def memory(self, size: int, clients: int) -> int:
@@ -118,7 +118,7 @@ RAM_FED = register(
             "is the last update of client n."
         ),
         when="Regions are not trained for rounds: the memory moves them on.",
-        update=Mean(aggregator=Memorised()),
+        update=Mean(aggregator=MemorisedMean()),
     )
 )
 register(
@@ -130,7 +130,7 @@ register(
         note="the mean of its released code, which is that of MIFA; masks as in the paper",
         formula="`v = mean of all u_n`, with the new u_n; the form of the released code.",
         when="To repeat the paper's code instead of its text.",
-        update=Mean(aggregator=Memorised(mifa=True)),
+        update=Mean(aggregator=MemorisedMean(mifa=True)),
     )
 )
 register(

@@ -18,11 +18,11 @@ from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Index, Vector
 from fedraa.numbers import Positive
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken
-from fedraa.server.schedule import Asynchronous
-from fedraa.vectors.chunked import over, step_along
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate
+from fedraa.server.schedule import AsyncSchedule
+from fedraa.vectors.chunked import map_chunks, step_along
 from fedraa.vectors.client_rows import ClientRows
-from fedraa.vectors.delta_view import Change
+from fedraa.vectors.delta_view import DeltaView
 
 
 class SumTable:
@@ -37,7 +37,7 @@ class SumTable:
         # The total has double precision, because deltas are added to it and subtracted from it.
         self.total = np.zeros(size)
 
-    def add(self, client: int, change: Change) -> int:
+    def add(self, client: int, change: DeltaView) -> int:
         """Add a delta of the client. Return the number of its deltas."""
         row = self.rows[client]
         before = self.counts.get(client, 0)
@@ -52,9 +52,9 @@ class SumTable:
             self.total[piece] += row[piece].astype(np.float64) / (before + 1)
 
         if before:
-            over(len(row), forget)
+            map_chunks(len(row), forget)
         change.each(add)
-        over(len(row), remember)
+        map_chunks(len(row), remember)
         self.counts[client] = before + 1
         return before + 1
 
@@ -105,19 +105,19 @@ class Ringleader(AsyncRule):
         if client in self._todo:
             self._served(client)
 
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
         client = arrival.client
         filling = not self._todo
         if not filling and client not in self._todo:
-            return Taken(self._add(self._next, arrival, model), False, held=True)
+            return ApplyResult(self._add(self._next, arrival, model), False, held=True)
         weight = self._add(self._now, arrival, model)
         if filling:
             if len(self._now.counts.keys() | self._gone) < model.clients:
-                return Taken(weight, False, held=True)
+                return ApplyResult(weight, False, held=True)
             self._todo = [each for each in range(model.clients) if each not in self._gone]
         step_along(model.params, self.server_lr / model.clients, self._now.total)
         self._served(client)
-        return Taken(weight)
+        return ApplyResult(weight)
 
     def _served(self, client: int) -> None:
         """Record that the client has made its step, or has left. Begin the next round if no client has one to make."""
@@ -125,7 +125,7 @@ class Ringleader(AsyncRule):
         if not self._todo:
             self._now, self._next = self._next, self._now.empty()
 
-    def _add(self, table: SumTable, arrival: Arrival, model: AsyncModel) -> float:
+    def _add(self, table: SumTable, arrival: ClientUpdate, model: AsyncModel) -> float:
         """Add the delta to the client's sum in the table. Return its weight in v."""
         count = table.add(arrival.client, arrival.change)
         return self.server_lr / (model.clients * count)
@@ -154,7 +154,7 @@ register(
         when="Every client should have the same weight, however fast it is.",
         local=PLAIN_SGD,
         update=Ringleader(),
-        schedule=Asynchronous(),
+        schedule=AsyncSchedule(),
         paper_settings=PaperSettings(
             source="Maranjyan, Richtarik 2026, MNIST",
             values={"local_steps": 1, "momentum": 0.0, "batch_size": 4},

@@ -13,8 +13,8 @@ from typing import Any
 from fedraa.composition.method import ONE_STEP_THEORY, PLAIN_SGD, Method
 from fedraa.composition.registry import register
 from fedraa.numbers import Count, Positive
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken
-from fedraa.server.schedule import Asynchronous
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate
+from fedraa.server.schedule import AsyncSchedule
 from fedraa.vectors.chunked import accumulate
 
 
@@ -31,11 +31,11 @@ class Ringmaster(AsyncRule):
     delay_limit: Count | None = None
     server_lr: Positive = 1.0
 
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
         if arrival.staleness >= (self.delay_limit or model.clients):
-            return Taken(0.0, False)
+            return ApplyResult(0.0, False)
         accumulate(model.params, arrival.places, self.server_lr, arrival.new, arrival.sent)
-        return Taken(self.server_lr)
+        return ApplyResult(self.server_lr)
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -50,7 +50,7 @@ register(
         when="Equal data and a few very slow devices. With unequal data the model is biased towards fast clients.",
         local=PLAIN_SGD,
         update=Ringmaster(),
-        schedule=Asynchronous(),
+        schedule=AsyncSchedule(),
         paper_settings=replace(ONE_STEP_THEORY, unstated="rate, and R of its grid"),
     )
 )

@@ -18,22 +18,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedraa.aggregation.aggregator import Contribution
+from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Extra, ExtraBuffers, Index, MadeBuffer, State, Update, Vector
-from fedraa.server.round_state import AuxiliaryRun, NoAuxiliary
+from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment, Mask
-from fedraa.vectors.chunked import accumulate, cut, over, scratch
+from fedraa.vectors.chunked import accumulate, cut, map_chunks, scratch
 from fedraa.vectors.client_rows import ClientRows
-from fedraa.vectors.index_runs import Where, where_of
+from fedraa.vectors.index_runs import CoordinateSet, where_of
 
 _NEEDS_SGD = "the control variate takes a delta over lr * steps for a mean gradient, which holds only for plain SGD"
 
 
 @dataclass
-class ControlVariates(NoAuxiliary):
+class ControlVariates(RoundState):
     """SCAFFOLD (Karimireddy et al. 2020), option II, in full coordinates, on the covered ones.
 
     Clients step along g - c_i + c. c_i+ = c_i - c + (theta - y) / (T_i lr) with the client's own T_i; c += (1/N) sum
@@ -52,7 +52,7 @@ class ControlVariates(NoAuxiliary):
     corrects: ClassVar[bool] = True
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1, up=1)
 
-    def start(self, run: AuxiliaryRun) -> None:
+    def start(self, run: RoundStateContext) -> None:
         self._server = np.zeros(run.size, np.float32)
         self._clients = run.clients
         self._client = ClientRows(run.size, run.clients, lambda: np.zeros(run.size, np.float32))
@@ -62,7 +62,7 @@ class ControlVariates(NoAuxiliary):
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         return {"control": MadeBuffer(partial(self._control, client, where_of(assignment.submodel)))}
 
-    def _control(self, client: int, where: Where) -> Vector:
+    def _control(self, client: int, where: CoordinateSet) -> Vector:
         """Return c - c_i on these coordinates. It does not change while the client's task is in flight."""
         control = cut(self._server, where)
         if client in self._client:
@@ -70,7 +70,7 @@ class ControlVariates(NoAuxiliary):
             accumulate(control, slice(None), -1.0, row if isinstance(where, slice) else cut(row, where))
         return control
 
-    def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:
+    def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:
         row, scale = self._client[contribution.client], np.float32(update.steps * contribution.lr)
         self._changed = True
 
@@ -90,7 +90,7 @@ class ControlVariates(NoAuxiliary):
             self._server[piece] += np.divide(change, clients, out=change)
             change.fill(0)
 
-        over(len(self._server), add)
+        map_chunks(len(self._server), add)
         self._changed = False
 
     def memory(self, size: int, clients: int, inputs: int) -> int:

@@ -5,13 +5,13 @@ Shuffled (Algorithm 2):  the weights are split once into blocks; in each cycle c
     random order
 Server: theta <- mean over all participants; a client that did not train a weight counts with the old value
 
-Read next: submodels/policies/shuffled.py (the masks), aggregation/coverage_mean.py (`Filled`), methods/fedavg.py (the
-rest).
+Read next: submodels/policies/shuffled.py (the masks), aggregation/coverage_mean.py (`FilledMean`), methods/fedavg.py
+(the rest).
 """
 
 from dataclasses import replace
 
-from fedraa.aggregation.coverage_mean import Filled
+from fedraa.aggregation.coverage_mean import FilledMean
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.methods.fedasync import async_variant
@@ -33,7 +33,7 @@ BERNOULLI = register(
         when="To study random masks; they save no computing, because no unit is left out.",
         submodel=Bernoulli(),
         local=PLAIN_SGD,
-        update=Mean(aggregator=Filled()),
+        update=Mean(aggregator=FilledMean()),
         paper_settings=_PAPER,
     )
 )

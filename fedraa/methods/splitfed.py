@@ -6,7 +6,7 @@ Round end: both halves of the model become the mean over the cohort
 Read next: client/split.py (one step), submodels/policies/slices.py (`LayerCut`), methods/fedavg.py (the rest).
 """
 
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.submodels.policies.slices import LayerCut
@@ -21,7 +21,7 @@ register(
         ),
         when="Devices that can hold only the first layers, and have a fast connection.",
         submodel=LayerCut(),
-        local=Solver(split=LayerCut().at),
+        local=LocalTraining(split=LayerCut().at),
         paper_settings=PaperSettings(
             source="authors' code",
             values={"local_epochs": 1, "batch_size": 256},

@@ -9,7 +9,7 @@ from pydantic import StrictInt
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.errors import InputError
 from fedraa.objectives.figures import Direction
 from fedraa.objectives.objective import Array, Objective, Sums, integers, numbers, refuse
@@ -261,7 +261,7 @@ def _labels(train: Array, test: Array, classes: int, ignore: int, ndim: int, for
     return train, test, classes
 
 
-OBJECTIVE: Seam[Objective] = Seam(
+OBJECTIVE: ComponentRegistry[Objective] = ComponentRegistry(
     "objective",
     ("losses", "loss", "sums", "figures", "forward"),
     {

@@ -13,7 +13,7 @@ from fedraa.replay.coverage_check import Coverage
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
 from fedraa.replay.task_clock import LoggedTask, TaskClock
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, Taken
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 
 EMPTY = np.zeros(0, np.float32)
@@ -110,7 +110,7 @@ class AsyncChecker:
     def round(self, line: Line) -> None:
         raise line.wrong("a round is closed; the rules give none, for the server is asynchronous")
 
-    def _result(self, line: Line, task: LoggedTask) -> Taken:
+    def _result(self, line: Line, task: LoggedTask) -> ApplyResult:
         """Return the rule's result for the update."""
         decision = task.decision
         index = self.ledger.index(decision.fragment)
@@ -118,8 +118,8 @@ class AsyncChecker:
             version = int(self.ledger.stats.counts[index])
             new_version = line.between("version", version, version + 1) > version
             # The next dispatch of the client shows whether it trains its buffer again.
-            return Taken(0.0, new_version, held=True)
-        arrival = Arrival(
+            return ApplyResult(0.0, new_version, held=True)
+        arrival = ClientUpdate(
             client=decision.client,
             fragment=index,
             where=slice(None),

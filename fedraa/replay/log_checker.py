@@ -17,7 +17,7 @@ class Audit:
         self.end: Line | None = None
         self.evaluations = Evaluations(rules)
         self._rules = rules
-        asynchronous = rules.method["schedule"]["kind"] in ("Asynchronous", "Drawn")
+        asynchronous = rules.method["schedule"]["kind"] in ("AsyncSchedule", "AsyncSampled")
         self._checker: Checker = AsyncChecker(rules) if asynchronous else RoundChecker(rules)
         self._ledger = self._checker.ledger
         self._clock = self._checker.clock

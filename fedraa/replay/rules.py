@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from fedraa.callbacks.events import Limits
-from fedraa.client import Solver
-from fedraa.client.split import Stem
+from fedraa.client import LocalTraining
+from fedraa.client.split import ClientHalf
 from fedraa.components.field_checks import check_part
 from fedraa.components.text import is_foreign
 from fedraa.composition.method import AXES
@@ -34,7 +34,7 @@ from fedraa.server.planned_balance import planned_balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.policies.pruning import AdaptivePruning
-from schedulers import GreRAA, Planner
+from schedulers import GreRAA, SchedulerRunner
 
 Widths = tuple[int, ...]
 
@@ -186,7 +186,7 @@ class Rules:
         local = {name: value for name, value in self.method["local"].items() if name != "kind"}
         if is_foreign(local["compress"]):
             local["compress"] = "none"
-        solver = Solver(**local)
+        solver = LocalTraining(**local)
         check_part(solver, "local")
         # The property refuses steps that it cannot read.
         _ = solver.auto
@@ -198,7 +198,7 @@ class Rules:
             self.shapes.__getitem__,
             tuple(self.resolved.groups.values()),
             unit=self.experiment.time_scale if self.wall else 1.0,
-            stem=None if stem is None else Stem(stem.cost, stem.activations, stem.trunk),
+            stem=None if stem is None else ClientHalf(stem.cost, stem.activations, stem.trunk),
             server=self.experiment.server_compute,
             download="none" if is_foreign(self._download) else self._download,
             frozen=self.resolved.base is not None,
@@ -207,7 +207,7 @@ class Rules:
     @cached_property
     def _extra_buffers(self) -> ExtraBuffers:
         """The buffers that state beside the model adds to every task."""
-        kind = self.method["update"].get("auxiliary", {}).get("kind", "NoAuxiliary")
+        kind = self.method["update"].get("auxiliary", {}).get("kind", "RoundState")
         extra: ExtraBuffers = kinds()[kind].extra_buffers
         return extra
 
@@ -240,14 +240,14 @@ class Rules:
         ]
         return [described["kind"] if isinstance(described, dict) else described for described in found]
 
-    def planner(self) -> Planner:
+    def planner(self) -> SchedulerRunner:
         """Return the built-in scheduler with the current costs.
 
         For a custom one only the feasible fragments are valid.
         """
         schedule = self.method["schedule"]
         foreign = self.foreign("schedule", "scheduler")
-        planner = Planner(GreRAA() if foreign else SCHEDULER.own(schedule["scheduler"]))
+        planner = SchedulerRunner(GreRAA() if foreign else SCHEDULER.own(schedule["scheduler"]))
         planner.plan(self.costs.table(self.resolved.fragments), schedule["delay_bound"])
         return planner
 

@@ -10,9 +10,9 @@ from fedraa.rundir.failures import describe_clients
 MOST_STEPS, MOST_CLIENTS = 20_000, 10_000
 # Client updates per server step, for the rules that apply every update.
 PER_STEP = {
-    "StalenessMix": 1,
+    "ConvexMix": 1,
     "DeltaMix": 1,
-    "EvenedDelta": 1,
+    "RMSNormalizedDelta": 1,
 }
 # A time within this share of the predicted one counts as equal.
 CLOSE = 0.02
@@ -67,7 +67,7 @@ def forecast(run: Run) -> Forecast | None:
     """
     method, steps = run.config["method"], int(run.summary["steps"])
     schedule, update = method["schedule"], method["update"]
-    if schedule["kind"] != "Asynchronous" or not 0 < steps <= MOST_STEPS or run.clients > MOST_CLIENTS:
+    if schedule["kind"] != "AsyncSchedule" or not 0 < steps <= MOST_STEPS or run.clients > MOST_CLIENTS:
         return None
     rules = Rules.read(run.directory)
     if not rules.known or rules.believed or update["kind"] not in PER_STEP:

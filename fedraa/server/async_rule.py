@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 from fedraa.components.calls import calling
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.components.state import Stateful
 from fedraa.errors import short_text
 from fedraa.messages import Index, Vector
 from fedraa.numbers import NotNegative
-from fedraa.vectors.delta_view import Change
+from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.finite import is_finite
-from fedraa.vectors.index_runs import Runs, Where
+from fedraa.vectors.index_runs import CoordinateSet, IndexRuns
 
 # Largest absolute weight of an update; usual weights are in [0, 1].
 HEAVIEST = 1e3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Arrival:
+class ClientUpdate:
     """A client update that has arrived at an asynchronous server. Its arrays are read-only.
 
     Attributes:
@@ -48,12 +48,12 @@ class Arrival:
     samples: int
     loss: float
     balance: float = 1.0
-    runs: Runs | None = None
+    runs: IndexRuns | None = None
 
     @property
-    def change(self) -> Change:
+    def change(self) -> DeltaView:
         """The delta, computed in chunks that fit in the cache."""
-        return Change(self.places, self.new, self.sent)
+        return DeltaView(self.places, self.new, self.sent)
 
     @property
     def delta(self) -> Vector:
@@ -61,7 +61,7 @@ class Arrival:
         return self.new - self.sent
 
     @property
-    def places(self) -> Where:
+    def places(self) -> CoordinateSet:
         """The coordinates in the form in which a pass over the model is fastest."""
         return self.where if self.runs is None else self.runs
 
@@ -90,7 +90,7 @@ class AsyncModel:
         return min(self.clients, self.at_a_time or self.clients)
 
 
-class Taken(NamedTuple):
+class ApplyResult(NamedTuple):
     """The result of applying a client update.
 
     Attributes:
@@ -114,7 +114,7 @@ class AsyncRule(Stateful, ABC):
             def take(self, arrival, model):
                 weight = 0.6 / (1 + arrival.client)
                 model.params[arrival.where] += np.float32(weight) * arrival.delta
-                return Taken(weight)
+                return ApplyResult(weight)
 
     A run works on its own copy of the rule.
 
@@ -160,7 +160,7 @@ class AsyncRule(Stateful, ABC):
         """Allocate the rule's state."""
 
     @abstractmethod
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
         """Apply one update. `model.params` may change on the coordinates `arrival.where`, or anywhere."""
 
     def leave(self, client: int) -> None:
@@ -175,7 +175,7 @@ class AsyncRule(Stateful, ABC):
         return 0
 
 
-ASYNC_RULE: Seam[AsyncRule] = Seam("async_rule", ("bind", "take", "state", "restore"))
+ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry("async_rule", ("bind", "take", "state", "restore"))
 
 
 def factor_at(staleness: int, factor: Any) -> float:

@@ -3,11 +3,11 @@
 import numpy as np
 
 from fedraa.messages import Index, Vector
-from fedraa.vectors.chunked import accumulate, over, times
-from fedraa.vectors.index_runs import Where, index_of, parts_of
+from fedraa.vectors.chunked import accumulate, map_chunks, scale
+from fedraa.vectors.index_runs import CoordinateSet, index_of, views
 
 
-def blend(params: Vector, where: Where, new: Vector, mix: float) -> None:
+def blend(params: Vector, where: CoordinateSet, new: Vector, mix: float) -> None:
     """Mix `new` in: theta <- (1 - mix) theta + mix theta_new, in place, element by element.
 
     The result has the same bits however the coordinates are divided among calls.
@@ -21,17 +21,17 @@ def blend(params: Vector, where: Where, new: Vector, mix: float) -> None:
     old, fresh = np.float32(1 - mix), np.float32(mix)
 
     def mixed(piece: slice) -> None:
-        change = times(fresh, new[piece])
-        for values, part in parts_of(params, where, piece):
+        change = scale(fresh, new[piece])
+        for values, part in views(params, where, piece):
             values *= old
             values += change[part].reshape(values.shape)
 
-    over(len(new), mixed)
+    map_chunks(len(new), mixed)
 
 
 def add(
     params: Vector,
-    where: Where,
+    where: CoordinateSet,
     weight: float,
     new: Vector,
     sent: Vector | None = None,

@@ -9,7 +9,7 @@ from fedraa.messages import EXTRA_PREFIX, Extra, MadeBuffer, State, Update, Vect
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.vectors.chunked import cut
 from fedraa.vectors.client_rows import ClientRows
-from fedraa.vectors.index_runs import Where, where_of
+from fedraa.vectors.index_runs import CoordinateSet, where_of
 
 
 class OptimizerStates:
@@ -40,7 +40,7 @@ class OptimizerStates:
         where = where_of(assignment.submodel)
         return {name: MadeBuffer(partial(self._cut, name, client, where, assignment.mask)) for name in self._rows}
 
-    def _cut(self, name: str, client: int, where: Where, mask: Mask | None) -> Vector:
+    def _cut(self, name: str, client: int, where: CoordinateSet, mask: Mask | None) -> Vector:
         """Return a copy of the client's state. It does not change while the client's task is in flight.
 
         Args:

@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.components.state import Stateful
 from fedraa.errors import short_text
 from fedraa.messages import Vector
 from fedraa.numbers import Decay, Positive
-from fedraa.vectors.chunked import all_or, over, times
+from fedraa.vectors.chunked import map_chunks, mask_or_true, scale
 
 Mask = npt.NDArray[np.bool_]
 
@@ -90,7 +90,7 @@ class Momentum(ServerOptimizer):
             m = self._m[piece]
             np.copyto(m, np.float32(self.beta) * m + delta[piece], where=moved[piece])
 
-        over(len(params), mix)
+        map_chunks(len(params), mix)
         move(params, self.server_lr, self._m, moved)
 
     def state(self) -> dict[str, Any]:
@@ -129,13 +129,13 @@ class Adaptive(ServerOptimizer):
 
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
         def step(piece: slice) -> None:
-            m, v, where = self._m[piece], self._v[piece], all_or(moved[piece])
+            m, v, where = self._m[piece], self._v[piece], mask_or_true(moved[piece])
             np.copyto(v, self._second(v, np.square(delta[piece])), where=where)
             np.copyto(m, np.float32(self.beta1) * m + np.float32(1 - self.beta1) * delta[piece], where=where)
             direction: Vector = np.divide(m, np.sqrt(v) + np.float32(self.tau), dtype=np.float32)
             np.add(params[piece], np.float32(self.server_lr) * direction, out=params[piece], where=where)
 
-        over(len(params), step)
+        map_chunks(len(params), step)
 
     def _second(self, v: Vector, square: Vector) -> npt.NDArray[np.floating[Any]]:
         """Return the new second moment."""
@@ -184,7 +184,7 @@ class AmsGrad(ServerOptimizer):
         first, second = (1 - beta**self._steps if self.corrected else 1.0 for beta in (self.beta1, self.beta2))
 
         def step(piece: slice) -> None:
-            m, v, most, where = self._m[piece], self._v[piece], self._max[piece], all_or(moved[piece])
+            m, v, most, where = self._m[piece], self._v[piece], self._max[piece], mask_or_true(moved[piece])
             np.copyto(m, np.float32(self.beta1) * m + np.float32(1 - self.beta1) * delta[piece], where=where)
             square = np.square(delta[piece])
             np.copyto(v, np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square, where=where)
@@ -193,7 +193,7 @@ class AmsGrad(ServerOptimizer):
             direction = (m / np.float32(first) / root).astype(np.float32)
             np.add(params[piece], np.float32(self.server_lr) * direction, out=params[piece], where=where)
 
-        over(len(params), step)
+        map_chunks(len(params), step)
 
     def state(self) -> dict[str, Any]:
         return {"m": self._m, "v": self._v, "max": self._max, "steps": self._steps}
@@ -215,12 +215,12 @@ def move(params: Vector, server_lr: float, direction: Vector, moved: Mask) -> No
     factor = np.float32(server_lr)
 
     def step(piece: slice) -> None:
-        np.add(params[piece], times(factor, direction[piece]), out=params[piece], where=all_or(moved[piece]))
+        np.add(params[piece], scale(factor, direction[piece]), out=params[piece], where=mask_or_true(moved[piece]))
 
-    over(len(params), step)
+    map_chunks(len(params), step)
 
 
-SERVER_OPTIMIZER: Seam[ServerOptimizer] = Seam(
+SERVER_OPTIMIZER: ComponentRegistry[ServerOptimizer] = ComponentRegistry(
     "server_optimizer",
     ("bind", "step", "state", "restore"),
     {

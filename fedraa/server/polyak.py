@@ -9,7 +9,7 @@ from fedraa.server.server import Server
 from fedraa.server.tasks import TaskTable
 
 
-class AveragedServer:
+class PolyakAveraging:
     """A wrapper around a server. Tasks are cut from the server's model; `params`, which is evaluated, is the mean.
 
     After its t-th step, counted from 0, mean <- mean + (theta - mean) / (share * t + 1). With a `share` of 0.1 the mean

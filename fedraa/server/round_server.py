@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedraa.aggregation.aggregator import Contribution, RoundTotals
+from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.client.compression import Compressor, NoCompression
 from fedraa.components.calls import calling
@@ -15,14 +15,14 @@ from fedraa.errors import short_text
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
 from fedraa.server.optimizers import ServerOptimizer
-from fedraa.server.round_state import NoAuxiliary
+from fedraa.server.round_state import RoundState
 from fedraa.server.tasks import Record, TaskTable
 from fedraa.server.update_checks import refuse_unsound
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelSampler
 from fedraa.vectors.chunked import cut
-from fedraa.vectors.coverage_counter import Tally
-from fedraa.vectors.delta_view import Change
+from fedraa.vectors.coverage_counter import CoverageCounter
+from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.index_runs import where_of
 from fedraa.vectors.last_trained import LastTrained
 from fedraa.vectors.run_length import spread
@@ -59,7 +59,7 @@ class RoundServer:
         submodels: SubmodelSampler | Sequence[Submodel],
         aggregator: BoundAggregator,
         optimizer: ServerOptimizer,
-        auxiliary: NoAuxiliary,
+        auxiliary: RoundState,
         task_table: TaskTable,
         record: Record,
         *,
@@ -80,11 +80,11 @@ class RoundServer:
         self._aggregator = aggregator
         self._optimizer = optimizer
         self._auxiliary = auxiliary
-        self._followers: Sequence[NoAuxiliary | SubmodelSampler] = (auxiliary, self._sampler)
+        self._followers: Sequence[RoundState | SubmodelSampler] = (auxiliary, self._sampler)
         self._record = record
         self._held = held
         self._download = download or NoCompression()
-        self._coverage = Tally(len(params), np.int32)
+        self._coverage = CoverageCounter(len(params), np.int32)
         self._last_trained = LastTrained(len(params))
         self._reset()
 
@@ -121,11 +121,11 @@ class RoundServer:
         if self._held is not None:
             assignment = _reported(assignment, self._held(task.client))
         weight = self.ledger.weight(task.client)
-        change = Change(
+        change = DeltaView(
             where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True, gather=True
         )
         lr = self.task_table.mean_lr(task, update.steps)
-        contribution = Contribution(task.client, change, weight, lr)
+        contribution = ClientDelta(task.client, change, weight, lr)
         self._auxiliary.receive(contribution, assignment, update)
         self._sampler.receive(assignment, update, weight)
         self._aggregator.add(contribution)

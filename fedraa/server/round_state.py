@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Self
 
-from fedraa.aggregation.aggregator import Contribution
+from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.messages import Extra, ExtraBuffers, State, Update, Vector
 from fedraa.submodels.assignment import Assignment, Mask
 
 
 @dataclass(frozen=True)
-class AuxiliaryRun:
+class RoundStateContext:
     """The run of an auxiliary state: parameters, clients, numbers in one sample, weight of the fresh gradient."""
 
     size: int
@@ -26,7 +26,7 @@ class AuxiliaryRun:
 
 
 @dataclass
-class NoAuxiliary:
+class RoundState:
     """No auxiliary state. Subclasses override the methods that they need.
 
     Attributes:
@@ -45,19 +45,19 @@ class NoAuxiliary:
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers()
     asks: ClassVar[tuple[str, ...]] = ()
 
-    def bind(self, run: AuxiliaryRun) -> Self:
+    def bind(self, run: RoundStateContext) -> Self:
         own = deepcopy(self)
         own.start(run)
         return own
 
-    def start(self, run: AuxiliaryRun) -> None:
+    def start(self, run: RoundStateContext) -> None:
         """Allocate the state."""
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         """Return further buffers for the client's task."""
         return {}
 
-    def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:
+    def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:
         """Add a client update to the state.
 
         Args:

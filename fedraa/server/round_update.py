@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fedraa.aggregation.aggregator import Aggregator
-from fedraa.aggregation.coverage_mean import Covered
+from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.errors import short_text
 from fedraa.numbers import Share
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer, Sgd
-from fedraa.server.round_state import NoAuxiliary
+from fedraa.server.round_state import RoundState
 
 WEIGHTS = ("uniform", "samples")
 
@@ -23,7 +23,7 @@ class RoundUpdate(ABC):
     waits: ClassVar[bool] = False
     weights: str = "uniform"
     owned_head: bool = False
-    auxiliary: NoAuxiliary = NoAuxiliary()
+    auxiliary: RoundState = RoundState()
 
     per_step: ClassVar[int] = 1
 
@@ -53,17 +53,17 @@ class Mean(RoundUpdate):
     """
 
     weights: str = "uniform"
-    aggregator: Any = field(default_factory=Covered)
+    aggregator: Any = field(default_factory=CoverageMean)
     optimizer: Any = field(default_factory=Sgd)
-    auxiliary: NoAuxiliary = field(default_factory=NoAuxiliary)
+    auxiliary: RoundState = field(default_factory=RoundState)
     owned_head: bool = False
 
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
             raise ValueError(f"weights: got {short_text(self.weights)}; takes {', '.join(WEIGHTS)}")
-        if not isinstance(self.auxiliary, NoAuxiliary):
+        if not isinstance(self.auxiliary, RoundState):
             raise ValueError(
-                f"auxiliary: got {short_text(self.auxiliary)}; takes an object of NoAuxiliary or of a subclass"
+                f"auxiliary: got {short_text(self.auxiliary)}; takes an object of RoundState or of a subclass"
             )
 
     def averaging(self) -> Aggregator:
@@ -80,7 +80,7 @@ class SyncMix(RoundUpdate):
     mixing: Share = 0.6
 
     def averaging(self) -> Aggregator:
-        return Covered()
+        return CoverageMean()
 
     def stepping(self) -> ServerOptimizer:
         return Sgd(self.mixing)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.aggregation.label_owners import LabelOwners
 from fedraa.client.compression import COMPRESSOR
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.participation import PARTICIPATION, All, Participation, draw_cohort
 from fedraa.ledger.round_ledger import RoundLedger
@@ -17,22 +17,24 @@ from fedraa.numbers import Count, Positive, UpToOne
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.async_server import AsyncServer
 from fedraa.server.round_server import RoundServer
-from fedraa.server.round_state import AuxiliaryRun
+from fedraa.server.round_state import RoundStateContext
 from fedraa.server.round_update import RoundUpdate
 from fedraa.server.server import Server
 from fedraa.server.setup import ServerSetup
 from fedraa.server.stores.local import LocalStore
 from fedraa.submodels.assignment import Assignment, Submodel
 from fedraa.submodels.policies.policy import RoundContext, SubmodelSampler
-from schedulers import SCHEDULERS, Planner, Scheduler
+from schedulers import SCHEDULERS, Scheduler, SchedulerRunner
 
-SCHEDULER: Seam[Scheduler] = Seam("scheduler", ("choose", "plan", "state", "restore"), dict(SCHEDULERS))
+SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
+    "scheduler", ("choose", "plan", "state", "restore"), dict(SCHEDULERS)
+)
 
 
 class Schedule(ABC):
     """The order of tasks: with rounds or `asynchronous`, by a policy or, if `scheduled`, by a scheduler.
 
-    With an `average` over 0, the evaluated and delivered model is the mean of an AveragedServer.
+    With an `average` over 0, the evaluated and delivered model is the mean of an PolyakAveraging.
     """
 
     asynchronous: ClassVar[bool] = False
@@ -48,7 +50,7 @@ class Schedule(ABC):
 
 
 @dataclass(frozen=True)
-class Asynchronous(Schedule):
+class AsyncSchedule(Schedule):
     """Every idle client receives a fragment at once; a scheduler chooses it."""
 
     scheduler: Any = "gre-raa"
@@ -68,7 +70,7 @@ class Asynchronous(Schedule):
             seed=setup.run.seed,
             bad_clients=setup.bad_clients,
             fragments=len(setup.submodels),
-            scheduler=Planner(SCHEDULER.own(self.scheduler)),
+            scheduler=SchedulerRunner(SCHEDULER.own(self.scheduler)),
             concurrency=self.concurrency,
         )
         return AsyncServer(
@@ -83,7 +85,7 @@ class Asynchronous(Schedule):
 
 
 @dataclass(frozen=True)
-class Drawn(Schedule):
+class AsyncSampled(Schedule):
     """Every idle client receives a submodel at once; a policy draws it for the task.
 
     The model has one version, which staleness counts. The policy sees the version as its round and all clients as its
@@ -121,7 +123,7 @@ class Barrier(Schedule):
     def submodels(self, setup: ServerSetup) -> SubmodelSampler | Sequence[Submodel]:
         """Return the sampler of the policy, or the fragments of the scheduler."""
 
-    def planner(self, setup: ServerSetup) -> Planner | None:
+    def planner(self, setup: ServerSetup) -> SchedulerRunner | None:
         """Return the scheduler with its costs, if there is one."""
         return None
 
@@ -154,7 +156,7 @@ class Barrier(Schedule):
             submodels,
             BoundAggregator(update.averaging(), run),
             update.stepping().bind(size),
-            update.auxiliary.bind(AuxiliaryRun(size, clients, setup.inputs, setup.fresh)),
+            update.auxiliary.bind(RoundStateContext(size, clients, setup.inputs, setup.fresh)),
             setup.task_table,
             setup.record,
             held=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
@@ -196,8 +198,8 @@ class ScheduledRounds(Barrier):
     def submodels(self, setup: ServerSetup) -> Sequence[Submodel]:
         return setup.submodels
 
-    def planner(self, setup: ServerSetup) -> Planner:
-        planner = Planner(SCHEDULER.own(self.scheduler))
+    def planner(self, setup: ServerSetup) -> SchedulerRunner:
+        planner = SchedulerRunner(SCHEDULER.own(self.scheduler))
         costs = setup.task_table.costs.table([submodel.widths for submodel in setup.submodels])
         planner.plan(costs, self.delay_bound)
         return planner

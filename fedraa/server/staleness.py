@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import NonNegativeInt
 
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.numbers import NotNegative
 
 
@@ -75,7 +75,7 @@ def among(weight: StalenessWeight, clients: int) -> StalenessWeight:
     return weight.among(clients) if isinstance(weight, StalenessWeight) else weight
 
 
-STALENESS: Seam[StalenessWeight] = Seam(
+STALENESS: ComponentRegistry[StalenessWeight] = ComponentRegistry(
     "staleness",
     ("__call__",),
     {"constant": Constant, "polynomial": Polynomial, "hinge": Hinge, "delay-adaptive": DelayAdaptive},

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from fedraa.errors import short_text
 from fedraa.messages import EXTRA_PREFIX, Receipt, RemoteBuffer, Task, Update, Vector
-from fedraa.vectors.chunked import over, total
+from fedraa.vectors.chunked import map_chunks, ordered_sum
 from fedraa.vectors.finite import LARGEST, at_most, count_not_finite, is_finite, largest_of, unfit, wrong_kind
 
 # No value of an update may exceed this multiple of max(1, largest value that the client received).
@@ -124,8 +124,8 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
         change = new[piece].astype(np.float64) - whole
         return float(change @ change), float(whole @ whole)
 
-    changes, wholes = zip(*over(new.size, squared), strict=True) if new.size else ((), ())
-    return Receipt(push, None, 0, total(changes), total(wholes), largest, before)
+    changes, wholes = zip(*map_chunks(new.size, squared), strict=True) if new.size else ((), ())
+    return Receipt(push, None, 0, ordered_sum(changes), ordered_sum(wholes), largest, before)
 
 
 def joined(push: str, pieces: Sequence[Receipt]) -> Receipt:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.client.local_optimizer import ADAMW_WEIGHT_DECAY, LOCAL_OPTIMIZER
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.components.field_checks import check_part
 from fedraa.components.text import text_of
 from fedraa.composition.compatibility import (
@@ -69,7 +69,7 @@ def resolve(experiment: Experiment) -> Method:
     return method
 
 
-def with_optimizer(local: Solver, experiment: Experiment) -> Solver:
+def with_optimizer(local: LocalTraining, experiment: Experiment) -> LocalTraining:
     """Return the solver with the momentum and the weight decay that its local optimizer will use.
 
     The optimizer's values replace the method's. A method's momentum is for SGD and has no effect on Adam. Raises
@@ -108,7 +108,7 @@ def with_optimizer(local: Solver, experiment: Experiment) -> Solver:
 def _task_length(experiment: Experiment) -> dict[str, Any]:
     """Return the solver's fields of the length of a task, if the experiment sets one."""
     if experiment.local_steps is not None:
-        return {"epochs": Solver.epochs, "steps": experiment.local_steps}
+        return {"epochs": LocalTraining.epochs, "steps": experiment.local_steps}
     return {} if experiment.local_epochs is None else {"epochs": experiment.local_epochs, "steps": None}
 
 

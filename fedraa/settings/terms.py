@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.client.lr_schedule import lr_unit
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method, PaperSettings
@@ -23,7 +23,7 @@ EQUAL: dict[str, Any] = {
     "weight_decay": 0.0,
     "clip": 0.0,
     "weights": "uniform",
-    "local_epochs": Solver.epochs,
+    "local_epochs": LocalTraining.epochs,
     "participation": "all",
 }
 

@@ -10,8 +10,8 @@ from fedraa.aggregation.aggregator import Aggregator
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.compression import COMPRESSOR, Compressor
-from fedraa.client.gradient_transforms import LOCAL_TERM, LocalTerm, WeightDecay
-from fedraa.components.registry import Seam
+from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM, GradientTransform, WeightDecay
+from fedraa.components.registry import ComponentRegistry
 from fedraa.composition.method import Method
 from fedraa.composition.registry import methods
 from fedraa.config.experiment import Experiment
@@ -63,7 +63,7 @@ class Kind:
 
     name: str
     base: type | tuple[type, ...]
-    seam: Seam[Any]
+    seam: ComponentRegistry[Any]
     drive: type[Drive]
     usual: Any
     fields: Fields
@@ -174,7 +174,14 @@ _LIST = (
         _rounds("participation", clients=12, local_steps=1),
     ),
     Kind("submodel", SubmodelPolicy, SUBMODEL, client_drives.PolicyDrive, "full", _policy),
-    Kind("local-term", LocalTerm, LOCAL_TERM, client_drives.TermDrive, WeightDecay(1e-4), _among("local_terms")),
+    Kind(
+        "local-term",
+        GradientTransform,
+        GRADIENT_TRANSFORM,
+        client_drives.TermDrive,
+        WeightDecay(1e-4),
+        _among("local_terms"),
+    ),
     Kind("compressor", Compressor, COMPRESSOR, client_drives.CompressorDrive, "8bit", _rounds("compress")),
     Kind(
         "partitioner",

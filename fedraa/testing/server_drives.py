@@ -5,14 +5,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedraa.aggregation.aggregator import Contribution, RoundTotals
+from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.components.state import saved
 from fedraa.ledger.participation import draw_cohort
 from fedraa.messages import Index, State
-from fedraa.server.async_rule import Arrival, AsyncModel
+from fedraa.server.async_rule import AsyncModel, ClientUpdate
 from fedraa.testing.drive import CLIENTS, COVERED, SIZE, Drive, numbers, rng, some
-from fedraa.vectors.delta_view import Change
-from schedulers import Planner, Standing
+from fedraa.vectors.delta_view import DeltaView
+from schedulers import FragmentStats, SchedulerRunner
 
 FRAGMENTS = 3
 # Contributions per round.
@@ -26,14 +26,14 @@ class SchedulerDrive(Drive):
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(deepcopy(part), size)
         self._costs = np.sort(rng(0).uniform(0.2, 2, (CLIENTS, FRAGMENTS)), axis=1)
-        self._planner = Planner(self.part)
+        self._planner = SchedulerRunner(self.part)
         self._planner.plan(self._costs, None)
 
     def step(self, k: int) -> object:
         draw = rng(1, k)
         counts, sent, staleness = (draw.integers(0, 9, FRAGMENTS) for _ in range(3))
         losses = draw.uniform(0, 3, FRAGMENTS)
-        standing = Standing(counts, sent, staleness, losses)
+        standing = FragmentStats(counts, sent, staleness, losses)
         client = k % CLIENTS
         feasible = self._planner.feasible(client)
         given = {
@@ -86,7 +86,7 @@ class AsyncRuleDrive(Drive):
     def step(self, k: int) -> object:
         where = some(self.size, 1, k % FRAGMENTS)
         sent, new = (numbers(len(where), which, k) for which in (2, 3))
-        arrival = Arrival(k % CLIENTS, k % FRAGMENTS, where, new, sent, k % 3, 10 + k % CLIENTS, 1 / (1 + k))
+        arrival = ClientUpdate(k % CLIENTS, k % FRAGMENTS, where, new, sent, k % 3, 10 + k % CLIENTS, 1 / (1 + k))
         with self.watched({"arrival.where": where, "arrival.new": new, "arrival.sent": sent}):
             taken = self.part.take(arrival, self._model)
         self._seen[where] = True
@@ -118,7 +118,7 @@ class AggregatorDrive(Drive):
         where = self._where(k)
         delta = numbers(self.size if isinstance(where, slice) else len(where), 2, k)
         with self.watched({"contribution.where": where}):
-            self.part.add(Contribution(k % CLIENTS, Change(where, delta), 1.0 + k % 2, 0.05))
+            self.part.add(ClientDelta(k % CLIENTS, DeltaView(where, delta), 1.0 + k % 2, 0.05))
         if k % ROUND != ROUND - 1:
             return None
         coverage = np.zeros(self.size, np.int32)

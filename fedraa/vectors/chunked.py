@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Vector
-from fedraa.vectors.index_runs import Runs, Where, parts_of
+from fedraa.vectors.index_runs import CoordinateSet, IndexRuns, views
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -36,9 +36,9 @@ SHARES = 4
 _OF_THREAD = local()
 
 
-def over(size: int, work: Callable[[slice], T]) -> list[T]:
+def map_chunks(size: int, work: Callable[[slice], T]) -> list[T]:
     """Return the result of `work` for each chunk of a buffer, in order. A long buffer is spread over several cores."""
-    return each(pieces(size), work)
+    return parallel_map(pieces(size), work)
 
 
 def pieces(size: int) -> list[slice]:
@@ -46,7 +46,7 @@ def pieces(size: int) -> list[slice]:
     return [slice(start, min(size, start + PIECE)) for start in range(0, size, PIECE)]
 
 
-def each(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
+def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
     """Return the result of `work` for each item, in order.
 
     Each item stands for one chunk. Many items use several cores.
@@ -79,21 +79,21 @@ def scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[
     return kept[role][:size]
 
 
-def less(new: Vector, sent: Vector | None) -> Vector:
+def subtract(new: Vector, sent: Vector | None) -> Vector:
     """Return `new` minus `sent` for a chunk, in scratch memory that the caller must not keep.
 
     Without `sent` it is `new`.
     """
-    return new if sent is None else np.subtract(new, sent, out=scratch("less", len(new)))
+    return new if sent is None else np.subtract(new, sent, out=scratch("subtract", len(new)))
 
 
-def times(factor: np.float32, values: Vector) -> Vector:
+def scale(factor: np.float32, values: Vector) -> Vector:
     """Return a multiple of a chunk, in scratch memory that the caller must not keep."""
-    return values if factor == 1 else np.multiply(factor, values, out=scratch("times", len(values)))
+    return values if factor == 1 else np.multiply(factor, values, out=scratch("scale", len(values)))
 
 
 def accumulate(
-    target: Vector, where: Where, weight: float | np.float32, new: Vector, sent: Vector | None = None
+    target: Vector, where: CoordinateSet, weight: float | np.float32, new: Vector, sent: Vector | None = None
 ) -> None:
     """Add weight * new, or weight * (new - sent), to target[where] in place.
 
@@ -107,16 +107,16 @@ def accumulate(
     factor = np.float32(weight)
 
     def add(piece: slice) -> None:
-        change = times(factor, less(new[piece], None if sent is None else sent[piece]))
-        for values, part in parts_of(target, where, piece):
+        change = scale(factor, subtract(new[piece], None if sent is None else sent[piece]))
+        for values, part in views(target, where, piece):
             values += change[part].reshape(values.shape)
 
-    over(len(new), add)
+    map_chunks(len(new), add)
 
 
-def cut(params: npt.NDArray[Kind], where: Where) -> npt.NDArray[Kind]:
+def cut(params: npt.NDArray[Kind], where: CoordinateSet) -> npt.NDArray[Kind]:
     """Return a copy of the coordinates `where` [k] of a full vector [d]."""
-    if not isinstance(where, Runs):
+    if not isinstance(where, IndexRuns):
         return np.array(params[where])
     taken = np.empty(len(where.index), params.dtype)
 
@@ -124,7 +124,7 @@ def cut(params: npt.NDArray[Kind], where: Where) -> npt.NDArray[Kind]:
         for view, part in where.views(params, piece):
             np.copyto(taken[piece][part].reshape(view.shape), view)
 
-    over(len(taken), take)
+    map_chunks(len(taken), take)
     return taken
 
 
@@ -140,15 +140,15 @@ def step_along(params: Vector, server_lr: float, direction: npt.NDArray[np.float
     def step(piece: slice) -> None:
         params[piece] += (server_lr * direction[piece]).astype(np.float32)
 
-    over(len(params), step)
+    map_chunks(len(params), step)
 
 
-def all_or(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal[True]:
+def mask_or_true(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal[True]:
     """Return the mask, or True if all of it is true, because NumPy is several times faster with True."""
     return True if (mask[:1] if mask.strides == (0,) else mask).all() else mask
 
 
-def total(sums: Sequence[float]) -> float:
+def ordered_sum(sums: Sequence[float]) -> float:
     """Return the sum of the numbers, added in order."""
     return float(np.add.accumulate(sums)[-1]) if len(sums) else 0.0
 

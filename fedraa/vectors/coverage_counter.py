@@ -6,16 +6,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Index, State
-from fedraa.vectors.chunked import over
-from fedraa.vectors.delta_view import Change
-from fedraa.vectors.reusable_buffer import Room
-from fedraa.vectors.run_length import Levels, Run, Sums, added
+from fedraa.vectors.chunked import map_chunks
+from fedraa.vectors.delta_view import DeltaView
+from fedraa.vectors.reusable_buffer import ReusableBuffer
+from fedraa.vectors.run_length import Run, RunLengthArray, Sums, added
 
 # A float32 represents every whole number up to this one.
 EXACT = 2.0**24
 
 
-class Tally:
+class CoverageCounter:
     """Adds numbers to coordinates [size] without visiting every coordinate.
 
     A number for all coordinates is added once, and a number for runs of neighbours at their ends, while that is exact.
@@ -23,7 +23,7 @@ class Tally:
     """
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32]) -> None:
-        self._size, self._kind, self._room = size, kind, Room(size, kind)
+        self._size, self._kind, self._room = size, kind, ReusableBuffer(size, kind)
         self._start()
 
     def _start(self) -> None:
@@ -33,7 +33,7 @@ class Tally:
         self._whole = self._kind(0)
         self._total = 0.0
 
-    def add(self, change: Change, amount: float = 1.0) -> None:
+    def add(self, change: DeltaView, amount: float = 1.0) -> None:
         """Add `amount` to the coordinates that were trained."""
         if change.whole:
             self._whole += self._kind(amount)
@@ -75,7 +75,7 @@ class Tally:
         self._spread()
         sums = self._sums
         if self._whole:
-            over(self._size, lambda piece: np.add(sums[piece], self._whole, out=sums[piece]))
+            map_chunks(self._size, lambda piece: np.add(sums[piece], self._whole, out=sums[piece]))
         return sums
 
     def _put(self, place: Index | slice, amount: float) -> None:
@@ -91,6 +91,6 @@ class Tally:
         """Add the pending runs to the sums of their coordinates."""
         if not self._runs:
             return
-        levels: Levels = added(self._runs, self._kind(0), self._kind, self._size)
+        levels: RunLengthArray = added(self._runs, self._kind(0), self._kind, self._size)
         sums, self._runs = self._each(), []
-        over(self._size, lambda piece: np.add(sums[piece], levels[piece], out=sums[piece]))
+        map_chunks(self._size, lambda piece: np.add(sums[piece], levels[piece], out=sums[piece]))

@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Index, Vector
-from fedraa.vectors.chunked import PIECE, each, less, pieces, squares, total
-from fedraa.vectors.index_runs import RUN, Runs, Where, in_runs, index_of, places_of
+from fedraa.vectors.chunked import PIECE, ordered_sum, parallel_map, pieces, squares, subtract
+from fedraa.vectors.index_runs import RUN, CoordinateSet, IndexRuns, global_slices, in_runs, index_of
 
 Mask = npt.NDArray[np.bool_]
 Take = Callable[[Index | slice, Vector], None]
 
 
-class Change:
+class DeltaView:
     """The difference of the buffers `new` and `sent` [k], which hold the coordinates `where` of the model.
 
     Without `sent` the difference is `new`. With a `mask` [k] only the coordinates with True count. A slice as `where`
@@ -25,7 +25,7 @@ class Change:
 
     def __init__(
         self,
-        where: Where,
+        where: CoordinateSet,
         new: Vector,
         sent: Vector | None = None,
         mask: Mask | None = None,
@@ -65,7 +65,7 @@ class Change:
         """Return the square of the norm, or 0 if the norm was not requested."""
         if self._measuring:
             self.each()
-        return total(self._sums)
+        return ordered_sum(self._sums)
 
     def join(self, take: Take) -> None:
         """Register a consumer of the whole delta. It runs at once, or with `gather` in the pass of `settle`."""
@@ -95,21 +95,21 @@ class Change:
                     take(place, delta[part])
             return squares(delta) if measuring else []
 
-        sums = list(chain.from_iterable(each(self._pieces, visit)))
+        sums = list(chain.from_iterable(parallel_map(self._pieces, visit)))
         if measuring:
             self._sums, self._measuring = sums, False
 
     def places(self) -> Iterator[Index | slice]:
         """Yield the coordinates in few parts."""
         if self._mask is None:
-            yield from (place for place, _ in places_of(self._where, slice(0, len(self._new))))
+            yield from (place for place, _ in global_slices(self._where, slice(0, len(self._new))))
         else:
             for piece in self._pieces:
                 yield from (place for place, _ in self._places(piece)[0])
 
     def runs(self) -> tuple[Index, Index] | None:
         """Return the starts and the ends of the runs of coordinates, or None if there are too many runs."""
-        if self._mask is None and isinstance(self._where, Runs):
+        if self._mask is None and isinstance(self._where, IndexRuns):
             starts, places = np.array(self._where.starts), np.array(self._where.places)
             return starts, starts + np.diff(places)
         found = list(self.places())
@@ -120,21 +120,21 @@ class Change:
 
     def _cut(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
         """Return the delta on a chunk, and its coordinates as `_places` returns them."""
-        delta = less(self._new[piece], None if self._sent is None else self._sent[piece])
+        delta = subtract(self._new[piece], None if self._sent is None else self._sent[piece])
         places, kept = self._places(piece)
         return (delta if kept is None else delta[kept]), places
 
     def _places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
         """Return the trained coordinates of a chunk, and their positions in the chunk (None: all)."""
         if self._mask is None or self._mask[piece].all():
-            return list(places_of(self._where, piece)), None
+            return list(global_slices(self._where, piece)), None
         kept = np.flatnonzero(self._mask[piece])
         where = index_of(self._where)
         index = kept + piece.start if isinstance(where, slice) else where[piece][kept]
         mask = self._mask[piece]
         # The mask changes at the end of each run. Slices pay off only if the runs are long.
         many = np.count_nonzero(mask[1:] != mask[:-1]) > 2 * len(kept) // RUN
-        return list(places_of(index if many else in_runs(index), slice(0, len(kept)))), kept
+        return list(global_slices(index if many else in_runs(index), slice(0, len(kept)))), kept
 
     @cached_property
     def _pieces(self) -> list[slice]:

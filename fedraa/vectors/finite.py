@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Vector
-from fedraa.vectors.chunked import over
+from fedraa.vectors.chunked import map_chunks
 
 # The largest value, by size, that a client may send or that a component of the server may leave in the model.
 LARGEST = 1e12
@@ -39,7 +39,7 @@ def largest_of(buffer: npt.NDArray[np.float32]) -> float:
         values = flat[piece]
         return float(np.maximum.reduce(values)), -float(np.minimum.reduce(values))
 
-    parts = over(flat.size, largest)
+    parts = map_chunks(flat.size, largest)
     return abs(float(np.max(parts))) if parts else 0.0
 
 

@@ -24,7 +24,7 @@ LOOKED_AT = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class Runs:
+class IndexRuns:
     """The coordinates `index` [k] as runs of neighbours.
 
     Run i begins with coordinate `starts[i]`, and is at positions `places[i]` to `places[i + 1]` of a buffer [k].
@@ -77,11 +77,11 @@ class Runs:
         return [*(np.flatnonzero(np.diff(self._steps)) + 1).tolist(), len(self.starts)]
 
 
-Where = Index | slice | Runs
+CoordinateSet = Index | slice | IndexRuns
 """Coordinates of a model, each at most once."""
 
 
-def in_runs(index: Index) -> Index | Runs:
+def in_runs(index: Index) -> Index | IndexRuns:
     """Return the coordinates [k] as runs, or unchanged if the runs are short."""
     places, most = [0], len(index) // RUN
     for start in range(0, len(index) - 1, LOOKED_AT):
@@ -90,13 +90,13 @@ def in_runs(index: Index) -> Index | Runs:
         if len(places) - 1 + len(ends) > most:
             return index
         places += ends.tolist()
-    return Runs(index, index[places].tolist(), [*places, len(index)]) if len(index) else index
+    return IndexRuns(index, index[places].tolist(), [*places, len(index)]) if len(index) else index
 
 
-_KNOWN: WeakKeyDictionary["Submodel", Where] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary["Submodel", CoordinateSet] = WeakKeyDictionary()
 
 
-def where_of(submodel: "Submodel") -> Where:
+def where_of(submodel: "Submodel") -> CoordinateSet:
     """Return the coordinates of a submodel's buffer in the full vector."""
     if submodel.index is None:
         return slice(None)
@@ -122,7 +122,9 @@ def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ..
     return tuple(np.flatnonzero(common[where]) for where in held)
 
 
-def parts_of(target: npt.NDArray[Number], where: Where, piece: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
+def views(
+    target: npt.NDArray[Number], where: CoordinateSet, piece: slice
+) -> Iterator[tuple[npt.NDArray[Number], slice]]:
     """Yield the values of a vector on a chunk of the coordinates, in few parts, each with its slice of the chunk.
 
     The caller changes the values in place.
@@ -132,24 +134,24 @@ def parts_of(target: npt.NDArray[Number], where: Where, piece: slice) -> Iterato
         where: Coordinates of the buffer.
         piece: The chunk of the buffer.
     """
-    if isinstance(where, Runs):
+    if isinstance(where, IndexRuns):
         yield from where.views(target, piece)
         return
-    for place, part in places_of(where, piece):
+    for place, part in global_slices(where, piece):
         values = target[place]
         yield values, part
         # If `values` is a view, this assignment costs nothing.
         target[place] = values
 
 
-def index_of(where: Where) -> Index | slice:
+def index_of(where: CoordinateSet) -> Index | slice:
     """Return the coordinates as NumPy indices or as a slice."""
-    return where.index if isinstance(where, Runs) else where
+    return where.index if isinstance(where, IndexRuns) else where
 
 
-def places_of(where: Where, piece: slice) -> Iterable[tuple[Index | slice, slice]]:
+def global_slices(where: CoordinateSet, piece: slice) -> Iterable[tuple[Index | slice, slice]]:
     """Return the coordinates of a chunk of a buffer, in few parts, each with its slice of the chunk."""
-    if isinstance(where, Runs):
+    if isinstance(where, IndexRuns):
         return where.within(piece)
     there = slice(0, piece.stop - piece.start)
     if isinstance(where, slice):

@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.vectors.chunked import over
-from fedraa.vectors.run_length import Levels, Sums
+from fedraa.vectors.chunked import map_chunks
+from fedraa.vectors.run_length import RunLengthArray, Sums
 
 
 class LastTrained:
@@ -17,14 +17,14 @@ class LastTrained:
 
     def now(self, step: int, coverage: Sums) -> None:
         """Record the end of round `step`, with the number of clients that trained each coordinate."""
-        covered = (coverage.values if isinstance(coverage, Levels) else coverage) > 0
+        covered = (coverage.values if isinstance(coverage, RunLengthArray) else coverage) > 0
         if covered.all():
             self._all, self._each = step, np.zeros(0, np.int64)
         elif covered.any():
             if self._all is not None:
                 self._each, self._all = np.full(self._size, self._all, np.int64), None
             each = self._each
-            over(self._size, lambda piece: np.copyto(each[piece], step, where=coverage[piece] > 0))
+            map_chunks(self._size, lambda piece: np.copyto(each[piece], step, where=coverage[piece] > 0))
 
     @property
     def oldest(self) -> int:

@@ -6,10 +6,10 @@ from weakref import ref
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.vectors.chunked import over
+from fedraa.vectors.chunked import map_chunks
 
 
-class Room:
+class ReusableBuffer:
     """A source of arrays [size] that reuses the last array's memory once nothing refers to it or to a part of it."""
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32] | type[np.bool_]) -> None:
@@ -25,7 +25,7 @@ class Room:
                 np.full(self._size, value, self._kind).data if value else np.zeros(self._size, self._kind).data
             )
             return self._given(self._memory)
-        over(self._size, lambda piece: array[piece].fill(value))
+        map_chunks(self._size, lambda piece: array[piece].fill(value))
         return array
 
     def last(self) -> npt.NDArray[Any] | None:

@@ -13,7 +13,7 @@ Starts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Levels:
+class RunLengthArray:
     """Numbers [size]: `values[i]` from coordinate `starts[i]` to the next start. The first start is 0."""
 
     starts: Starts
@@ -40,14 +40,14 @@ class Levels:
         return np.asarray(self[slice(0, self.size)], dtype)
 
 
-Sums = npt.NDArray[Any] | Levels
+Sums = npt.NDArray[Any] | RunLengthArray
 """Numbers of all coordinates, which can be sliced."""
 
 Run = tuple[Index, Index, float]
 """An amount to add to the coordinates from `starts` [r] to `stops` [r]."""
 
 
-def added(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int) -> Levels:
+def added(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int) -> RunLengthArray:
     """Return the sums of the runs per coordinate, plus `whole`.
 
     Args:
@@ -63,12 +63,12 @@ def added(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int) ->
     places = places[order]
     # Of several ends at one coordinate only the last sum counts, and an end at `size` does not count.
     last = np.flatnonzero(np.diff(places, append=size))
-    return Levels(places[last], sums[last].astype(kind) + whole, size)
+    return RunLengthArray(places[last], sums[last].astype(kind) + whole, size)
 
 
 def spread(coverage: Sums, clients: int) -> dict[str, int]:
     """Return the log's summary of a round's coverage [d], in which `clients` clients took part."""
-    values, lengths = (coverage.values, coverage.lengths) if isinstance(coverage, Levels) else (coverage, None)
+    values, lengths = (coverage.values, coverage.lengths) if isinstance(coverage, RunLengthArray) else (coverage, None)
     covered = values > 0
     return {
         "coverage_min": int(values.min()),

@@ -12,7 +12,7 @@ from same_run import same
 from torch import Tensor
 
 import fedraa as fl
-from fedraa.client.gradient_transforms import LocalTerm, Place
+from fedraa.client.gradient_transforms import GradientTransform, StepContext
 from fedraa.engine.build import build
 from fedraa.testing.samples import made_up
 
@@ -22,10 +22,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 ROW = 17  # of the training data, which is beyond what the model can take
 
 
-class Wary(LocalTerm):
+class Wary(GradientTransform):
     """Raises where a gradient is odd."""
 
-    def bend(self, gradient: Tensor, at: Place) -> None:
+    def bend(self, gradient: Tensor, at: StepContext) -> None:
         if not gradient.isfinite().all():
             raise ArithmeticError("a gradient is not finite\nand more")
 

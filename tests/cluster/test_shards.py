@@ -30,7 +30,7 @@ from fedraa.engine.build import build
 from fedraa.engine.session import RunSession
 from fedraa.messages import Task, Update
 from fedraa.rundir.history import History
-from fedraa.server.async_rule import Taken
+from fedraa.server.async_rule import ApplyResult
 from fedraa.server.update_checks import refuse
 from fedraa.settings.resolve import without_foreign_flags
 from fedraa.submodels.assignment import Assignment
@@ -130,7 +130,7 @@ def test_no_parameters_pass_through_the_server() -> None:
         short = route.push(Update(task.id, 0, task.fragment, 0, buffer[1:], 1, 0.0, 0.0), cuts)
         assert f"({len(buffer) - 1},), not ({len(buffer)},)" in str(refuse(short, task))
         assert refuse(update, task) is None
-        assert store.take(task, Assignment(task.fragment, spec.submodels[task.fragment]), update, 0) == Taken(0.6)
+        assert store.take(task, Assignment(task.fragment, spec.submodels[task.fragment]), update, 0) == ApplyResult(0.6)
         moved = store.params - spec.params
         np.testing.assert_allclose(moved[spec.submodels[task.fragment].index], 0.6, atol=1e-6)
         assert (np.delete(moved, spec.submodels[task.fragment].index) == 0).all()

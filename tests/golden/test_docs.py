@@ -59,8 +59,8 @@ def test_each_object_that_a_part_receives_or_returns_is_on_the_page_of_parts() -
     kinds = [name for name in documented if isinstance(getattr(fedraa, name, None), type)]
     hooks = [hook for kind in kinds for hook in vars(getattr(fedraa, kind)).values() if inspect.isfunction(hook)]
     texts = " ".join(str(note) for hook in hooks for note in hook.__annotations__.values())
-    names = "View Arrival AsyncModel Taken Contribution RoundTotals Place RunContext RoundContext"
-    objects = set(names.split())
+    names = "SchedulingContext ClientUpdate AsyncModel ApplyResult ClientDelta RoundTotals StepContext"
+    objects = {*names.split(), "RunContext", "RoundContext"}
     assert {name for name in objects if re.search(rf"\b{name}\b", texts)} == objects
     assert objects <= documented
 

@@ -40,7 +40,10 @@ def _in(file: str, *several: tuple[str, str, str]) -> list[Mutant]:
 
 MUTANTS: list[Mutant] = [
     # defaults that papers state
-    *_in("fedraa/methods/fed_raa.py", ("local=Solver(proximal=0.005)", "local=Solver(proximal=0.5)", DEFAULTS)),
+    *_in(
+        "fedraa/methods/fed_raa.py",
+        ("local=LocalTraining(proximal=0.005)", "local=LocalTraining(proximal=0.5)", DEFAULTS),
+    ),
     *_in(
         "fedraa/methods/fedsam.py",
         ("local=replace(PLAIN_SGD, sam=0.5),", "local=replace(PLAIN_SGD, sam=5.0),", DEFAULTS),
@@ -76,8 +79,8 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/methods/heterofl.py",
         (
-            "Solver(momentum=0.9, weight_decay=5e-4, clip=1.0",
-            "Solver(momentum=0.9, weight_decay=5e-4, clip=10.0",
+            "LocalTraining(momentum=0.9, weight_decay=5e-4, clip=1.0",
+            "LocalTraining(momentum=0.9, weight_decay=5e-4, clip=10.0",
             DEFAULTS,
         ),
     ),
@@ -89,7 +92,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/methods/fadas.py",
-        ("Solver(momentum=0.0, weight_decay=1e-4)", "Solver(momentum=0.0, weight_decay=1e-3)", DEFAULTS),
+        ("LocalTraining(momentum=0.0, weight_decay=1e-4)", "LocalTraining(momentum=0.0, weight_decay=1e-3)", DEFAULTS),
     ),
     *_in("fedraa/methods/fedasync.py", ("mixing: Share = 0.6\n", "mixing: Share = 0.9\n", DEFAULTS)),
     *_in(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedraa.client import Solver, Trainer
+from fedraa.client import LocalTraining, Trainer
 from fedraa.client import trainer as local
 from fedraa.messages import Task
 from fedraa.submodels import flatten
@@ -55,7 +55,7 @@ def test_the_bits_are_those_of_the_whole_buffer(
     updates = []
     for by_piece, whole in ((10**9, True), (0, False)):
         monkeypatch.setattr(local, "BY_PIECE", by_piece)
-        trainer = Trainer(model, Solver(**terms, batch_size=8, epochs=2), seed=1)
+        trainer = Trainer(model, LocalTraining(**terms, batch_size=8, epochs=2), seed=1)
         updates.append(trainer.train(task, X, Y))
         assert trainer._model((5,)).whole is whole
     np.testing.assert_array_equal(updates[0].params, updates[1].params)
@@ -66,7 +66,7 @@ def test_the_bits_are_those_of_the_whole_buffer(
 @pytest.mark.parametrize("terms", [{"sam": 0.1}, {"clip": 1.0}, {"full_gradient": True}, {"squares": True}])
 def test_steps_that_need_the_whole_gradient_have_it(terms: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "BY_PIECE", 0)
-    assert Trainer(traced(), Solver(**terms), seed=1)._model((5,)).whole
+    assert Trainer(traced(), LocalTraining(**terms), seed=1)._model((5,)).whole
 
 
 class Spare(nn.Module):
@@ -106,7 +106,7 @@ def test_a_body_goes_with_its_buffers_as_soon_as_it_is_dropped() -> None:
 def test_buffers_grow_with_the_largest_submodel_and_only_as_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = traced()
     monkeypatch.setattr(local, "BY_PIECE", model.size)
-    trainer = Trainer(model, Solver(), seed=1)
+    trainer = Trainer(model, LocalTraining(), seed=1)
     for widths, weights, gradient in (((2,), 20, 20), ((5,), 44, 20), ((3,), 44, 28)):
         trainer._model(widths)
         assert (len(trainer._weights), len(trainer._gradient)) == (weights, gradient)

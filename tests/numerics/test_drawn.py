@@ -13,9 +13,9 @@ from fedraa.composition.method import Method
 from fedraa.composition.registry import methods
 from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
-from fedraa.methods.fedasync import StalenessMix
-from fedraa.methods.fedbuff import Buffer
-from fedraa.server.schedule import Drawn
+from fedraa.methods.fedasync import ConvexMix
+from fedraa.methods.fedbuff import FedBuffRule
+from fedraa.server.schedule import AsyncSampled
 from fedraa.submodels.policies.masked import Pruned
 from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.slices import Full
@@ -40,7 +40,7 @@ def played(run: RunSpec) -> Stepped:
 
 
 def test_whole_models_are_fedasync_bit_for_bit() -> None:
-    drawn = own("fedasync", schedule=Drawn(), submodel=Full())
+    drawn = own("fedasync", schedule=AsyncSampled(), submodel=Full())
     ours, theirs = played(spec(drawn, staleness="polynomial")), played(spec("fedasync", staleness="polynomial"))
     np.testing.assert_array_equal(ours.server.params, theirs.server.params)
     for kind in ("dispatch", "commit"):
@@ -77,7 +77,7 @@ def test_what_was_trained_is_mixed_in_where_it_was_trained(method: str) -> None:
 
 def test_a_policy_sees_the_model_as_it_stands_also_after_a_restart() -> None:
     """OAP's masks are of the largest weights of the version, which a restored server draws as the other does."""
-    run = spec(Method(submodel=Pruned(), update=StalenessMix(), schedule=Drawn(), name="own"), capacities=(0.5,))
+    run = spec(Method(submodel=Pruned(), update=ConvexMix(), schedule=AsyncSampled(), name="own"), capacities=(0.5,))
     stepped, masks = Stepped(run), []
     for client in (0, 0, 1):
         task = stepped.server.assign(client, 0.0)
@@ -104,7 +104,7 @@ def test_a_rolling_window_moves_on_with_every_version() -> None:
 
 def test_any_rule_goes_with_it() -> None:
     """A buffer of all clients once, with masks: theta + 1/N sum of the deltas where each trained."""
-    stepped = Stepped(spec(own("bernoulli-async", update=Buffer(CLIENTS, "constant"))))
+    stepped = Stepped(spec(own("bernoulli-async", update=FedBuffRule(CLIENTS, "constant"))))
     theta, total = stepped.server.params.astype(np.float64), np.zeros(44)
     tasks = [stepped.server.assign(client, 0.0) for client in range(CLIENTS)]
     for task in tasks:
@@ -115,6 +115,6 @@ def test_any_rule_goes_with_it() -> None:
 
 
 def test_what_needs_rounds_is_refused() -> None:
-    method = Method(submodel=AdaptivePruning(), update=StalenessMix(), schedule=Drawn(), name="mine")
+    method = Method(submodel=AdaptivePruning(), update=ConvexMix(), schedule=AsyncSampled(), name="mine")
     with pytest.raises(ValueError, match=r"^submodel: .*AdaptivePruning"):
         build(Experiment(method=method, engine="local"))

@@ -11,7 +11,7 @@ from tiny import EPOCHS, LR, Stepped, close, minibatches, spec
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedraa.client import Solver, Trainer
+from fedraa.client import LocalTraining, Trainer
 from fedraa.client import trainer as trainer_module
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.local_optimizer import LocalOptimizer
@@ -170,7 +170,7 @@ def test_masked_coordinates_keep_their_state_and_their_weights() -> None:
 X, Y = np.random.default_rng(3).normal(size=(23, 3)).astype(np.float32), np.random.default_rng(4).integers(0, 4, 23)
 
 
-def one_task(run: RunSpec, solver: Solver, **changes: Any) -> Task:
+def one_task(run: RunSpec, solver: LocalTraining, **changes: Any) -> Task:
     buffers = {
         f"optimizer_{name}": np.abs(np.random.default_rng(1).normal(size=run.params.size)).astype(np.float32)
         for name in ("exp_avg", "exp_avg_sq")
@@ -194,7 +194,7 @@ TERMS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("terms", TERMS)
 def test_stacks_train_as_tasks_one_by_one(terms: dict[str, Any], state: Any) -> None:
     run = spec("fedavg", momentum=0.0)
-    solver = Solver(**terms, momentum=0.0, batch_size=8, epochs=2, local_optimizer="adam", optimizer_state=state)
+    solver = LocalTraining(**terms, momentum=0.0, batch_size=8, epochs=2, local_optimizer="adam", optimizer_state=state)
     work = [
         Work(one_task(run, solver, client=client), X[: 23 - 5 * client], Y[: 23 - 5 * client]) for client in range(2)
     ]
@@ -213,7 +213,7 @@ def test_steps_by_piece_have_the_bits_of_the_whole_buffer(
     optimizer: str, state: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = spec("fedavg")
-    solver = Solver(
+    solver = LocalTraining(
         momentum=0.5, weight_decay=0.1, batch_size=8, epochs=2, local_optimizer=optimizer, optimizer_state=state
     )
     updates = []

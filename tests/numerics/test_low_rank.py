@@ -12,7 +12,7 @@ from torch import nn
 import fedraa as fl
 from fedraa import Dataset, Experiment
 from fedraa.aggregation.adapters import adapters
-from fedraa.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
 from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update
@@ -21,7 +21,7 @@ from fedraa.methods.hetlora import HetLoRA
 from fedraa.submodels import trace
 from fedraa.submodels.indices import prefix
 from fedraa.submodels.policies.policy import RunContext
-from fedraa.vectors.delta_view import Change
+from fedraa.vectors.delta_view import DeltaView
 
 B1, A1 = np.array([[1.0], [0.0]]), np.array([[1.0, 2.0]])
 B2, A2 = np.eye(2), np.array([[0.0, 1.0], [1.0, 0.0]])
@@ -51,10 +51,10 @@ def given(aggregator: Aggregator, run: RunContext, *, masked: bool = False) -> t
         coverage[where] += 1
         if masked:  # what is beside it does not count
             mask = np.isin(np.arange(len(params)), where)
-            change = Change(slice(None), np.where(mask, full, 9).astype(np.float32), params.copy(), mask)
+            change = DeltaView(slice(None), np.where(mask, full, 9).astype(np.float32), params.copy(), mask)
         else:
-            change = Change(where, full[where], params[where])
-        bound.add(Contribution(client, change, weights[client], 0.1))
+            change = DeltaView(where, full[where], params[where])
+        bound.add(ClientDelta(client, change, weights[client], 0.1))
     delta, moved = bound.finish(RoundTotals(coverage, 0.1))
     params += np.where(moved, delta, 0)
     b, a = pair.factors(params)
@@ -102,7 +102,7 @@ def test_flora_leaves_the_row_that_pads() -> None:
     delta[pair.b] = b.reshape(-1)
     _, a = pair.factors(theta)
     assert a.all(axis=0).tolist() == [True, False, True, True]
-    bound.add(Contribution(0, Change(slice(None), delta), 5.0, 0.1))
+    bound.add(ClientDelta(0, DeltaView(slice(None), delta), 5.0, 0.1))
     moved, _ = bound.finish(RoundTotals(np.ones(traced.size, np.int32), 0.1))
     assert pair.merged is not None
     np.testing.assert_allclose(moved[pair.merged].reshape(4, 2), (b @ a).T, atol=1e-6)
@@ -232,7 +232,7 @@ def test_hetlora_at_one_rank_and_equal_norms_is_the_mean() -> None:
         theta = run.params.astype(np.float64)
         theta[pair.a], theta[pair.b] = each[:4], each[4:]
         delta = (theta - run.params).astype(np.float32)
-        bound.add(Contribution(client, Change(slice(None), delta), 7.0 * client, 0.1))
+        bound.add(ClientDelta(client, DeltaView(slice(None), delta), 7.0 * client, 0.1))
     delta, moved = bound.finish(RoundTotals(np.full(run.traced.size, 2, np.int32), 0.1))
     assert moved.all()
     np.testing.assert_allclose((run.params + delta)[pair.a], np.mean(values, axis=0)[:4], atol=1e-6)

@@ -12,7 +12,7 @@ from numpy_mlp import Array, forward, gradients, layers, loss_gradient, sgd
 from refusals import refuses
 from tiny import CLASSES, FEATURES, LR, SEED, WIDTHS, Stepped, close, minibatches, spec, start
 
-from fedraa.client import Solver, Trainer
+from fedraa.client import LocalTraining, Trainer
 from fedraa.client.compression import COMPRESSOR
 from fedraa.client.input_adversary import Adversary
 from fedraa.client.lr_schedule import lr_schedule
@@ -288,4 +288,4 @@ def test_a_schedule_counts_rounds_and_the_server_momentum_divides_by_the_rounds_
 
 def test_defaults_bend_nothing() -> None:
     """The default solver with its momentum off is plain SGD."""
-    close(result(vars(Solver(lr=LR, momentum=0.0, batch_size=6, epochs=2))), descended(gradient))
+    close(result(vars(LocalTraining(lr=LR, momentum=0.0, batch_size=6, epochs=2))), descended(gradient))

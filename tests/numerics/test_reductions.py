@@ -10,7 +10,7 @@ from numpy_mlp import loss_gradient
 from tiny import LR, SEED, Stepped, minibatches, spec
 from two_layers import SIZE, WIDTHS, coordinates
 
-from fedraa.client import Solver, Trainer
+from fedraa.client import LocalTraining, Trainer
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.server.optimizers import Momentum
@@ -182,7 +182,9 @@ def test_a_dense_slice_and_a_mask_of_its_coordinates_train_alike(terms: dict[str
     where, widths = coordinates([[0, 2, 5], [1, 2]])
     mask = np.zeros(SIZE, bool)
     mask[where] = True
-    trainer = Trainer(run.traced, Solver(**({"momentum": 0.0} | terms), lr=LR, batch_size=6, epochs=2), seed=SEED)
+    trainer = Trainer(
+        run.traced, LocalTraining(**({"momentum": 0.0} | terms), lr=LR, batch_size=6, epochs=2), seed=SEED
+    )
     params = run.params
     sliced = trainer.train(task_of(params[where], tuple(widths[1:-1])), *run.data.client(0)).params
     masked = trainer.train(task_of(params, WIDTHS[1:-1], mask), *run.data.client(0)).params
@@ -194,7 +196,7 @@ def test_a_dense_slice_and_a_mask_of_its_coordinates_train_alike(terms: dict[str
 def test_masked_sam_perturbs_by_rho_on_covered_coordinates_alone() -> None:
     run = run_of("fed-raa")
     mask = np.random.default_rng(0).random(SIZE) < 0.5
-    trainer = Trainer(run.traced, Solver(momentum=0.0, sam=0.3, batch_size=6, steps=1), seed=SEED)
+    trainer = Trainer(run.traced, LocalTraining(momentum=0.0, sam=0.3, batch_size=6, steps=1), seed=SEED)
     seen: list[np.ndarray] = []
     trainer._model(WIDTHS[1:-1]).module.register_forward_pre_hook(lambda m, inputs: seen.append(flatten(m)))
     trainer.train(task_of(run.params, WIDTHS[1:-1], mask), *run.data.client(0))

@@ -9,7 +9,7 @@ import torch
 from numpy_mlp import Batch, Weights, gradient, train
 from torch import nn
 
-from fedraa.client import Solver, Trainer
+from fedraa.client import LocalTraining, Trainer
 from fedraa.client.activation_scale import scale_readers
 from fedraa.messages import Task
 from fedraa.rng import generator
@@ -45,7 +45,7 @@ def batches(size: int, epochs: int) -> Iterator[Batch]:
             yield X[rows], Y[rows]
 
 
-def result(solver: Solver) -> np.ndarray:
+def result(solver: LocalTraining) -> np.ndarray:
     model = traced()
     return Trainer(model, solver, seed=SEED).train(task(flatten(model.module)), X, Y).params
 
@@ -67,7 +67,7 @@ def received() -> Weights:
 )
 def test_terms(terms: dict[str, float]) -> None:
     """Two epochs of batches of 8, 8 and 7."""
-    got = result(Solver(**({"momentum": 0.0} | terms), batch_size=8, epochs=2))
+    got = result(LocalTraining(**({"momentum": 0.0} | terms), batch_size=8, epochs=2))
     expected = train(received(), batches(8, 2), lr=LR, **terms).flat()
     np.testing.assert_allclose(got, expected, atol=1e-6)
     plain = train(received(), batches(8, 2), lr=LR).flat()
@@ -76,7 +76,7 @@ def test_terms(terms: dict[str, float]) -> None:
 
 def test_steps_replace_epochs() -> None:
     """Seven steps are two passes of three minibatches and the first of a third."""
-    got = result(Solver(momentum=0.5, batch_size=8, epochs=1, steps=7))
+    got = result(LocalTraining(momentum=0.5, batch_size=8, epochs=1, steps=7))
     expected = train(received(), [*batches(8, 3)][:7], lr=LR, momentum=0.5).flat()
     np.testing.assert_allclose(got, expected, atol=1e-6)
 
@@ -84,14 +84,14 @@ def test_steps_replace_epochs() -> None:
 def test_counts_of_steps_and_samples() -> None:
     model = traced()
     for solver, steps, samples in [
-        (Solver(batch_size=8, epochs=2), 6, 46),
-        (Solver(batch_size=8, epochs=9, steps=7), 7, 2 * (8 + 8 + 7) + 8),
-        (Solver(batch_size=100, epochs=9, steps=7), 7, 7 * 23),
-        (Solver(batch_size=100, epochs=2, sam=0.1), 2, 46),
+        (LocalTraining(batch_size=8, epochs=2), 6, 46),
+        (LocalTraining(batch_size=8, epochs=9, steps=7), 7, 2 * (8 + 8 + 7) + 8),
+        (LocalTraining(batch_size=100, epochs=9, steps=7), 7, 7 * 23),
+        (LocalTraining(batch_size=100, epochs=2, sam=0.1), 2, 46),
     ]:
         assert Trainer(model, solver, seed=SEED).train(task(flatten(model.module)), X, Y).steps == steps
         assert (solver.batches(23), solver.samples(23)) == (steps, samples)
-    assert (Solver().passes, Solver(sam=0.1).passes) == (1, 2)
+    assert (LocalTraining().passes, LocalTraining(sam=0.1).passes) == (1, 2)
 
 
 @pytest.mark.parametrize("radius", [0.05, 0.7])
@@ -99,7 +99,7 @@ def test_sam_takes_its_gradient_at_distance_rho_on_the_same_minibatch(radius: fl
     """One norm over all trained coordinates: ||w~ - w|| = rho; the loss reported is that at w."""
     model = traced()
     seen: list[tuple[np.ndarray, np.ndarray]] = []
-    trainer = Trainer(model, Solver(momentum=0.0, batch_size=8, steps=3, sam=radius), seed=SEED)
+    trainer = Trainer(model, LocalTraining(momentum=0.0, batch_size=8, steps=3, sam=radius), seed=SEED)
     module = trainer._model((HIDDEN,)).module
     module.register_forward_pre_hook(lambda m, inputs: seen.append((flatten(m), inputs[0].numpy().copy())))
     update = trainer.train(task(flatten(model.module)), X, Y)
@@ -123,7 +123,9 @@ def test_sam_where_the_gradient_vanishes_stays_put() -> None:
     model = traced()
     sure = flatten(model.module)
     sure[-CLASSES] = 1e4  # the output bias of label 0
-    update = Trainer(model, Solver(batch_size=8, steps=2, sam=0.5), seed=SEED).train(task(sure), X, np.zeros_like(Y))
+    update = Trainer(model, LocalTraining(batch_size=8, steps=2, sam=0.5), seed=SEED).train(
+        task(sure), X, np.zeros_like(Y)
+    )
     np.testing.assert_array_equal(update.params, sure)
 
 
@@ -132,7 +134,7 @@ def test_fragment_scale_makes_full_logits_the_mean_of_the_fragments() -> None:
     model = traced(20)
     shares = (0.2, 0.3, 0.5)
     params = flatten(model.module)
-    trainer = Trainer(model, Solver(), seed=SEED, fragment_scale=True)
+    trainer = Trainer(model, LocalTraining(), seed=SEED, fragment_scale=True)
     x = torch.from_numpy(X)
     total = torch.zeros(len(X), CLASSES)
     for share, kept in zip(shares, fragments(model, shares), strict=True):
@@ -157,7 +159,7 @@ def test_fragment_scale_trains_the_scaled_network() -> None:
     model = traced(20)
     [_, kept] = fragments(model, (0.2, 0.8))
     start = flatten(model.module)[model.flat_index(kept)]
-    solver = Solver(momentum=0.0, batch_size=23, epochs=1)
+    solver = LocalTraining(momentum=0.0, batch_size=23, epochs=1)
     got = Trainer(model, solver, seed=SEED, fragment_scale=True).train(task(start, (16,)), X, Y)
     theta = Weights.of(start, FEATURES, 16, CLASSES)
     [(x, y)] = batches(23, 1)
@@ -169,7 +171,7 @@ def test_fragment_scale_trains_the_scaled_network() -> None:
 
 def test_learning_rate_is_the_tasks() -> None:
     model = traced()
-    trainer = Trainer(model, Solver(momentum=0.0, batch_size=23, epochs=1), seed=SEED)
+    trainer = Trainer(model, LocalTraining(momentum=0.0, batch_size=23, epochs=1), seed=SEED)
     start = flatten(model.module)
     one, two = (trainer.train(task(start, lr=lr), X, Y).params - start for lr in (0.1, 0.2))
     np.testing.assert_allclose(two, 2 * one, atol=1e-6)
@@ -179,7 +181,7 @@ def test_learning_rate_is_the_tasks() -> None:
 def test_a_task_does_not_know_what_was_trained_before(terms: dict[str, Any]) -> None:
     """Bit for bit, also with dropout: a worker may be any process that trained anything."""
     model = traced(20, nn.Dropout(0.5))
-    solver = Solver(**terms, batch_size=8, epochs=2)
+    solver = LocalTraining(**terms, batch_size=8, epochs=2)
     start = flatten(model.module)
     small, large = fragments(model, (0.2, 0.8))
     mine = task(start[model.flat_index(large)], (16,))

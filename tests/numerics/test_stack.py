@@ -9,7 +9,7 @@ import torch
 from refusals import refuses
 from torch import nn
 
-from fedraa.client import Solver, Trainer, Work
+from fedraa.client import LocalTraining, Trainer, Work
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
 from fedraa.engine.worker_spec import WorkerSpec
@@ -40,7 +40,7 @@ def traced(model: Any = mlp) -> Traced:
     return trace(model(), torch.from_numpy(SHARDS[0][0][:2]))
 
 
-def stacks(model: Traced, solver: Solver, height: int = HEIGHT, *, bf16: bool = False) -> Trainer:
+def stacks(model: Traced, solver: LocalTraining, height: int = HEIGHT, *, bf16: bool = False) -> Trainer:
     return WorkerSpec(model, solver, 1, False, bf16, height).trainer("cpu")
 
 
@@ -79,7 +79,7 @@ def test_in_a_stack_a_task_comes_to_what_it_comes_to_alone(
     terms: dict[str, Any], extras: tuple[str, ...], masked: bool
 ) -> None:
     model = traced()
-    solver = Solver(**({"batch_size": 8, "epochs": 2} | terms))
+    solver = LocalTraining(**({"batch_size": 8, "epochs": 2} | terms))
     together = [work(model, client, extras, masked=masked) for client in range(4)]
     alone = Trainer(model, solver, seed=1)
     for got, one in zip(stacks(model, solver).train_all(together), together, strict=True):
@@ -98,7 +98,7 @@ def test_in_a_stack_a_task_comes_to_what_it_comes_to_alone(
 def test_its_bits_do_not_depend_on_its_company(model: Any, terms: dict[str, Any]) -> None:
     """Neither on who is beside it, nor on its place; not even on those that end in numbers that are none."""
     model = traced(model)
-    trainer = stacks(model, Solver(**terms, batch_size=8, epochs=2))
+    trainer = stacks(model, LocalTraining(**terms, batch_size=8, epochs=2))
     mine, others = work(model, 0), [work(model, client) for client in (2, 1)]
     wild = others[0]._replace(task=replace(others[0].task, buffer=others[0].task.params * np.float32(1e30)))
     [alone] = trainer.train_all([mine])
@@ -111,7 +111,7 @@ def test_its_bits_do_not_depend_on_its_company(model: Any, terms: dict[str, Any]
 
 def test_shapes_are_stacked_each_by_itself_and_answers_keep_their_order() -> None:
     model = traced()
-    solver = Solver(batch_size=8, epochs=1)
+    solver = LocalTraining(batch_size=8, epochs=1)
     some = [work(model, client, width=width) for client, width in ((0, 6), (1, 3), (2, 6), (3, 3), (1, 6), (0, 3))]
     updates = stacks(model, solver, 2).train_all(some)
     for update, one in zip(updates, some, strict=True):
@@ -120,7 +120,7 @@ def test_shapes_are_stacked_each_by_itself_and_answers_keep_their_order() -> Non
 
 def test_bf16_computes_stacks_too() -> None:
     model = traced()
-    solver = Solver(batch_size=8, epochs=1)
+    solver = LocalTraining(batch_size=8, epochs=1)
     [half], [full] = (stacks(model, solver, 2, bf16=bf16).train_all([work(model, 0)]) for bf16 in (True, False))
     assert half.params.dtype == np.float32
     assert 0 < np.abs(half.params - full.params).max() < 0.02

@@ -9,8 +9,8 @@ from reference.task_clock import LoggedTask, Tasks
 
 from fedraa.replay.log_line import Line
 from fedraa.rng import generator
-from fedraa.server.async_rule import Taken
-from schedulers import Planner, Standing, once
+from fedraa.server.async_rule import ApplyResult
+from schedulers import FragmentStats, SchedulerRunner, once
 
 
 class AsyncChecker:
@@ -21,7 +21,7 @@ class AsyncChecker:
         self._rules, self._tasks = rules, tasks
         self._last: dict[int, LoggedTask] = {}
         """The task that each client has answered last."""
-        self._standing = Standing.start(rules.fragments)
+        self._standing = FragmentStats.start(rules.fragments)
         self._plan()
 
     def _plan(self) -> None:
@@ -95,9 +95,9 @@ class AsyncChecker:
         """Which of the versions that are counted is that of what was trained: there is one where a policy draws."""
         return 0 if self._planner is None else label
 
-    def _taken(self, line: Line, flight: LoggedTask) -> Taken:
+    def _taken(self, line: Line, flight: LoggedTask) -> ApplyResult:
         version = int(self._standing.counts[self._place(flight.fragment)])
-        return Taken(0.0, line.between("version", version, version + 1) > version, held=True)
+        return ApplyResult(0.0, line.between("version", version, version + 1) > version, held=True)
 
 
 class RoundChecker:
@@ -107,7 +107,7 @@ class RoundChecker:
         self.step = 0
         self.due: str | None = None
         self._rules, self._tasks = rules, tasks
-        self._standing = Standing.start(rules.fragments)
+        self._standing = FragmentStats.start(rules.fragments)
         self._before = self._standing.counts.copy()
         self._planner = rules.planner()
         self._round: list[LoggedTask] = []
@@ -161,7 +161,7 @@ class RoundChecker:
         return float(self._rules.samples[client])
 
 
-def scheduled(line: Line, rules: Any, client: int, turn: int, planner: Planner, standing: Standing) -> int:
+def scheduled(line: Line, rules: Any, client: int, turn: int, planner: SchedulerRunner, standing: FragmentStats) -> int:
     """Return the scheduler's choice for the client's `turn`-th task; check what the log says it was made from."""
     feasible = planner.feasible(client)
     audited(line, feasible.tolist(), standing)
@@ -169,7 +169,7 @@ def scheduled(line: Line, rules: Any, client: int, turn: int, planner: Planner, 
     return planner.choose(client, turn, line.t, feasible, standing, rng)
 
 
-def audited(line: Line, feasible: list[int], standing: Standing) -> None:
+def audited(line: Line, feasible: list[int], standing: FragmentStats) -> None:
     """Check what the log says that a decision was made from."""
     line.expect("counts", standing.counts.tolist())
     line.expect("feasible", feasible)

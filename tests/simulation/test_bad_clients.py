@@ -259,7 +259,7 @@ def test_what_all_clients_share_is_not_tried_on_thousands(spoil: Callable[..., N
 
 
 def test_who_ends_the_process_ends_its_task_alone(tmp_path: Path) -> None:
-    class Leaves(fl.LocalTerm):
+    class Leaves(fl.GradientTransform):
         def bend(self, g: Any, at: Any) -> None:
             sys.exit(3)
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import fedraa as fl
 from fedraa.cli.main import main
-from fedraa.client import Solver
+from fedraa.client import LocalTraining
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
@@ -62,7 +62,7 @@ def plain_model() -> nn.Module:
     ],
 )
 def test_spans_of_a_pass_join_a_single_sample(least: int, shard: int, sizes: list[int]) -> None:
-    solver = Solver(batch_size=32, min_batch=least, epochs=3)
+    solver = LocalTraining(batch_size=32, min_batch=least, epochs=3)
     spans = solver.spans(shard)
     assert [span.stop - span.start for span in spans] == sizes
     assert np.concatenate([np.arange(shard)[span] for span in spans]).tolist() == list(range(shard))
@@ -73,7 +73,7 @@ def test_spans_of_a_pass_join_a_single_sample(least: int, shard: int, sizes: lis
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 7])
 def test_samples_of_fixed_steps_are_those_of_the_minibatches(steps: int) -> None:
-    solver = Solver(batch_size=32, min_batch=2, steps=steps)
+    solver = LocalTraining(batch_size=32, min_batch=2, steps=steps)
     sizes = [span.stop - span.start for span in solver.spans(65)]
     assert solver.samples(65) == sum((sizes * steps)[:steps])
 

@@ -19,9 +19,9 @@ from fedraa.engine.forecast import dry_run
 from fedraa.engine.memory_check import Need
 from fedraa.errors import Inconsistent
 from fedraa.replay.replay import replay
-from fedraa.server.schedule import Asynchronous
+from fedraa.server.schedule import AsyncSchedule
 from fedraa.settings.resolve import resolve
-from schedulers import SCHEDULERS, Planner
+from schedulers import SCHEDULERS, SchedulerRunner
 
 METHODS = methods()
 
@@ -108,7 +108,7 @@ def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
     flags: dict[str, Any] = {"clients": CLIENTS, "hidden": (100,), "updates": 60, "engine": "local", **UNEVEN}
     x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
     spec = build(Experiment(method=method, **flags), dataset=fl.Dataset("even", x, y, x[:20], y[:20], 2))
-    planner = Planner(SCHEDULERS["gre-raa"]())
+    planner = SchedulerRunner(SCHEDULERS["gre-raa"]())
     planner.plan(spec.costs().table([part.widths for part in spec.submodels]), None)
     update: Any = spec.method.update
     dry = dry_run(
@@ -138,18 +138,18 @@ class OnceMore(fl.AsyncRule):
     def start(self, model: Any) -> None:
         self.first: dict[str, Any] = {}
 
-    def take(self, arrival: Any, model: Any) -> fl.Taken:
+    def take(self, arrival: Any, model: Any) -> fl.ApplyResult:
         first = self.first.pop(str(arrival.client), None)
         if first is None:
             self.first[str(arrival.client)] = arrival.delta
-            return fl.Taken(0.2, False, held=True)
+            return fl.ApplyResult(0.2, False, held=True)
         model.params[arrival.where] += np.float32(0.2) * (first + arrival.delta)
-        return fl.Taken(0.2)
+        return fl.ApplyResult(0.2)
 
 
 def test_an_own_rule_may_hand_a_version_out_again(tmp_path: Path) -> None:
     """On fragments: it is the same fragment, of the version that it was."""
-    own = fl.Method(submodel=METHODS["fed-raa"].submodel, update=OnceMore(), schedule=Asynchronous(), name="own")
+    own = fl.Method(submodel=METHODS["fed-raa"].submodel, update=OnceMore(), schedule=AsyncSchedule(), name="own")
     sent = of(simulate(own, tmp_path, 60, **UNEVEN), "dispatch")
     for _, tasks in sent.groupby("client"):
         pairs = tasks[["fragment", "version"]].to_numpy()

@@ -14,14 +14,14 @@ import fedraa as fl
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.callbacks import CALLBACKS
 from fedraa.client.compression import COMPRESSOR
-from fedraa.client.local_training import Solver
-from fedraa.components.registry import Seam
+from fedraa.client.local_training import LocalTraining
+from fedraa.components.registry import ComponentRegistry
 from fedraa.composition.method import Method
 from fedraa.data.partition.divide import PARTITIONERS
 from fedraa.data.transforms.make import TRANSFORMS
 from fedraa.errors import InputError
 from fedraa.ledger.participation import PARTICIPATION
-from fedraa.methods.fedbuff import Buffer
+from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.server.async_rule import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
@@ -31,7 +31,7 @@ from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.policy import Capacities, SubmodelSampler
 from fedraa.submodels.policies.slices import Prefix
 
-SEAMS: tuple[Seam[Any], ...] = (
+SEAMS: tuple[ComponentRegistry[Any], ...] = (
     *(PARTITIONERS, TRANSFORMS, OBJECTIVE, SERVER_OPTIMIZER, STALENESS, ASYNC_RULE, SUBMODEL, PARTICIPATION),
     *(COMPRESSOR, AGGREGATOR, CALLBACKS),
 )
@@ -46,7 +46,7 @@ def numbers() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("seam", "text"), list(numbers()))
-def test_component_with_a_value_that_is_no_finite_number_is_refused(seam: Seam[Any], text: str) -> None:
+def test_component_with_a_value_that_is_no_finite_number_is_refused(seam: ComponentRegistry[Any], text: str) -> None:
     for value in ("'x'", "1e999", "-1e999", "[1]"):
         with pytest.raises(InputError) as refused:
             seam.make(text % value)
@@ -91,7 +91,7 @@ def test_component_with_a_value_that_is_no_finite_number_is_refused(seam: Seam[A
     ],
 )
 def test_component_with_a_wrong_number_names_the_field_and_the_allowed_ones(
-    seam: Seam[Any], text: str, name: str, value: object, expected: str
+    seam: ComponentRegistry[Any], text: str, name: str, value: object, expected: str
 ) -> None:
     with refuses(f"{seam.name}.{name}", got=value) as refused:
         seam.make(text)
@@ -146,11 +146,11 @@ class Asking(fl.SubmodelPolicy):
     [
         (lambda: Method(submodel=Asking("squares")), "method", "squares"),
         (lambda: Method(submodel=Asking("hints")), "method", "hints"),
-        (lambda: Method(local=Solver(terms=None)), "local_terms", "LocalTerm"),  # type: ignore[arg-type]  # what is refused
-        (lambda: Method(update=Mean(auxiliary=None)), "auxiliary", "NoAuxiliary"),  # type: ignore[arg-type]  # likewise
+        (lambda: Method(local=LocalTraining(terms=None)), "local_terms", "GradientTransform"),  # type: ignore[arg-type]  # what is refused
+        (lambda: Method(update=Mean(auxiliary=None)), "auxiliary", "RoundState"),  # type: ignore[arg-type]  # likewise
         (lambda: Method(submodel=Prefix(Capacities((0.5, 1.25)))), "capacities", "1.25"),
         (lambda: Method(submodel=Prefix(Capacities(redraw=1))), "redraw", "True"),  # type: ignore[arg-type]  # likewise
-        (lambda: Method(local=Solver(steps="20")), "local_steps", "auto"),
+        (lambda: Method(local=LocalTraining(steps="20")), "local_steps", "auto"),
     ],
 )
 def test_method_that_cannot_run_is_refused_before_the_run_directory(
@@ -165,13 +165,13 @@ def test_component_in_a_component_and_an_object_are_checked_also() -> None:
     with refuses("server_optimizer.server_lr", got=-1):
         ASYNC_RULE.make("fadas(size=3, optimizer='amsgrad(server_lr=-1)')")
     with refuses("async_rule.server_lr", got=-2):
-        ASYNC_RULE.make(Buffer(server_lr=-2))
+        ASYNC_RULE.make(FedBuffRule(server_lr=-2))
     with refuses("async_rule.server_lr", got=-2):
         ASYNC_RULE.make({"kind": "buffer", "server_lr": -2})
 
 
 def test_numbers_of_numpy_are_numbers_and_annotations_of_others_are_their_own() -> None:
-    assert ASYNC_RULE.make(Buffer(size=np.int64(3), server_lr=np.float32(0.5))).per_step == 3
+    assert ASYNC_RULE.make(FedBuffRule(size=np.int64(3), server_lr=np.float32(0.5))).per_step == 3
 
     @dataclass
     class Own(fl.ServerOptimizer):
@@ -182,12 +182,12 @@ def test_numbers_of_numpy_are_numbers_and_annotations_of_others_are_their_own() 
     assert SERVER_OPTIMIZER.make(Own()).server_lr == -1
 
 
-class Inherits(Buffer):
+class Inherits(FedBuffRule):
     """A custom component with the fields of a built-in one."""
 
 
 @dataclass
-class Annotates(Buffer):
+class Annotates(FedBuffRule):
     server_lr: float = -1.0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import KIND
 from fedraa.data.partition.dirichlet import Dirichlet
 from fedraa.data.partition.features import Noise, Rotation
@@ -65,7 +65,7 @@ def _number(text: str, written: str) -> int | float:
     raise InputError("partition", got=text, expected="a number after the colon, as in dirichlet:0.1")
 
 
-PARTITIONERS: Seam[Any] = Seam("partition", (), _BUILTIN, _from_short)
+PARTITIONERS: ComponentRegistry[Any] = ComponentRegistry("partition", (), _BUILTIN, _from_short)
 
 
 @dataclass(frozen=True)

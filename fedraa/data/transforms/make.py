@@ -6,13 +6,15 @@ from typing import Any
 
 from torch import nn
 
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.data.transforms.images import Crop, Flip, Normalize
 from fedraa.data.transforms.transform import Called, Transform, Transforms, called
 from fedraa.data.transforms.vision import Vision
 from fedraa.errors import InputError
 
-TRANSFORMS: Seam[Any] = Seam("transforms", (), {"crop": Crop, "flip": Flip, "normalize": Normalize})
+TRANSFORMS: ComponentRegistry[Any] = ComponentRegistry(
+    "transforms", (), {"crop": Crop, "flip": Flip, "normalize": Normalize}
+)
 V2 = "torchvision.transforms.v2:"
 
 

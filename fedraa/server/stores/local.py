@@ -8,13 +8,13 @@ from fedraa.components.calls import calling
 from fedraa.components.state import saved
 from fedraa.errors import short_text
 from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
-from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 from fedraa.server.running_mean import Mean, MeanHere
 from fedraa.server.update_checks import refuse_unsound
 from fedraa.submodels.assignment import Assignment, Submodel
 from fedraa.vectors.chunked import cut
 from fedraa.vectors.finite import is_finite
-from fedraa.vectors.index_runs import Runs, common_places, index_of, where_of
+from fedraa.vectors.index_runs import IndexRuns, common_places, index_of, where_of
 
 Share = Callable[[Vector], SharedBuffer]
 """Makes a buffer one that many tasks carry; an executor may keep it where workers read it, too."""
@@ -30,7 +30,7 @@ class Store(Protocol):
     def cut(self, assignment: Assignment, version: int) -> Buffer:
         """Return the submodel's parameters; the same object as long as the model has the same version."""
 
-    def take(self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0) -> Taken:
+    def take(self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0) -> ApplyResult:
         """Apply the update of a client.
 
         Args:
@@ -81,7 +81,7 @@ def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task
     return again
 
 
-def take_in(rule: AsyncRule, arrival: Arrival, model: AsyncModel) -> Taken:
+def take_in(rule: AsyncRule, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
     """What a rule, which is the user's own, perhaps, makes of an arrival.
 
     ValueError if it leaves nonsense in a new version of the model. A share of what an honest client sends, mixed in,
@@ -89,15 +89,15 @@ def take_in(rule: AsyncRule, arrival: Arrival, model: AsyncModel) -> Taken:
     """
     with calling("async_rule", rule):
         taken = rule.take(arrival, model)
-    bools = isinstance(taken, Taken) and all(flag in (True, False) for flag in taken[1:])
+    bools = isinstance(taken, ApplyResult) and all(flag in (True, False) for flag in taken[1:])
     if not bools or not is_finite(taken.weight):
         raise ValueError(
-            f"async_rule: {type(rule).__name__} gave {short_text(taken)}; takes Taken(weight, advanced, held), a "
+            f"async_rule: {type(rule).__name__} gave {short_text(taken)}; takes ApplyResult(weight, advanced, held), a "
             "finite number and a bool each"
         )
     if taken.advanced and not ((rule.blends or rule.weighs) and 0 <= taken.weight <= 1):
         refuse_unsound("async_rule", rule, model.params, f" with the update of client {arrival.client}")
-    return Taken(float(taken.weight), bool(taken.advanced), bool(taken.held))
+    return ApplyResult(float(taken.weight), bool(taken.advanced), bool(taken.held))
 
 
 def rule_state(rule: AsyncRule, params: Vector) -> State:
@@ -151,9 +151,9 @@ class LocalStore:
             self._cuts[submodel] = self._share(values)
         return self._cuts[submodel]
 
-    def take(self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0) -> Taken:
+    def take(self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0) -> ApplyResult:
         where = where_of(assignment.submodel) if assignment.mask is None else assignment.where
-        arrival = Arrival(
+        arrival = ClientUpdate(
             task.client,
             task.fragment if self._fragments else 0,
             index_of(where),
@@ -163,7 +163,7 @@ class LocalStore:
             self._sizes[task.client],
             update.loss,
             balance,
-            where if isinstance(where, Runs) else None,
+            where if isinstance(where, IndexRuns) else None,
         )
         return take_in(self._rule, arrival, self._model)
 

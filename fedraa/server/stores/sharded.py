@@ -9,7 +9,7 @@ from fedraa.messages import Index, Receipt, Vector
 from fedraa.server.mixing import add, blend
 from fedraa.server.running_mean import follow
 from fedraa.server.update_checks import receipt_of
-from fedraa.vectors.index_runs import Where, common_places, in_runs, index_of
+from fedraa.vectors.index_runs import CoordinateSet, common_places, in_runs, index_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,7 @@ class Shard:
         self.params, self.pulls, self.pushes = np.array(params), pulls, pushes
         self._pushed.clear()
 
-    def _of(self, fragment: int) -> Where:
+    def _of(self, fragment: int) -> CoordinateSet:
         where = self._where[fragment]
         assert where is not None, "no piece of that fragment is here"
         return where

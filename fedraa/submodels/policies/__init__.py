@@ -1,6 +1,6 @@
 """Policies that choose the part of the model that a client trains."""
 
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.submodels.policies.growing import Growing
 from fedraa.submodels.policies.masked import FourWay, Pruned
 from fedraa.submodels.policies.policy import SubmodelPolicy
@@ -9,7 +9,7 @@ from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 from fedraa.submodels.policies.slices import DisjointGroups, Fragments, Full, LayerCut, Prefix, Rolling
 
-SUBMODEL: Seam[SubmodelPolicy] = Seam(
+SUBMODEL: ComponentRegistry[SubmodelPolicy] = ComponentRegistry(
     "submodel",
     ("bind",),
     {

@@ -91,9 +91,9 @@ def test_a_part_that_cannot_be_pickled_is_refused_by_its_field(tmp_path: Path) -
 
 def test_a_function_of_a_script_may_use_the_package_as_a_module() -> None:
     def part() -> str:
-        return fl.Taken.__name__
+        return fl.ApplyResult.__name__
 
-    assert cloudpickle.loads(cloudpickle.dumps(part))() == "Taken"
+    assert cloudpickle.loads(cloudpickle.dumps(part))() == "ApplyResult"
     assert cloudpickle.loads(cloudpickle.dumps(fl)) is fl
 
 

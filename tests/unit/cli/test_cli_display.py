@@ -35,12 +35,12 @@ def test_quantities(value: float, text: str) -> None:
     ("method", "axis", "text"),
     [
         ("fed-raa", "submodel", "Fragments: ratios 0.1 0.2 0.3 0.4"),
-        ("fed-raa", "update", "StalenessMix: mixing 0.6, staleness constant"),
+        ("fed-raa", "update", "ConvexMix: mixing 0.6, staleness constant"),
         ("fedavg", "submodel", "Full"),
         ("fedavg", "update", "Mean: weights samples"),
-        ("ram-fed", "update", "Mean: weights uniform, (Memorised)"),
-        ("scaffold", "local", "Solver: control"),
-        ("fedprox", "local", "Solver: momentum 0.5, proximal 0.1"),
+        ("ram-fed", "update", "Mean: weights uniform, (MemorisedMean)"),
+        ("scaffold", "local", "LocalTraining: control"),
+        ("fedprox", "local", "LocalTraining: momentum 0.5, proximal 0.1"),
     ],
 )
 def test_words_of_a_choice(method: str, axis: str, text: str) -> None:

@@ -13,13 +13,13 @@ from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build
 from fedraa.engine.forecast import dry_run, first_round
-from schedulers import SCHEDULERS, Planner
+from schedulers import SCHEDULERS, SchedulerRunner
 
 
 def forecast(experiment: Experiment, **limits: Any) -> Any:
     spec = build(experiment)
     schedule = spec.method.schedule
-    planner = Planner(SCHEDULERS[schedule.scheduler]())
+    planner = SchedulerRunner(SCHEDULERS[schedule.scheduler]())
     planner.plan(spec.costs().table([submodel.widths for submodel in spec.submodels]), None)
     return dry_run(planner, timing=Timing(experiment.seed, experiment.jitter), seed=experiment.seed, **limits)
 

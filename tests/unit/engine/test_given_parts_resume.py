@@ -11,11 +11,11 @@ from refusals import refuses
 
 import fedraa as fl
 from fedraa.client.compression import TopK
-from fedraa.client.local_training import Solver
+from fedraa.client.local_training import LocalTraining
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method
 from fedraa.ledger.participation import Sample
-from fedraa.methods.fedbuff import Buffer
+from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.replay.replay import replay
 from fedraa.server.optimizers import Adaptive, Momentum
 from fedraa.server.round_update import Mean
@@ -60,14 +60,14 @@ GIVEN: tuple[tuple[dict[str, Any], str, Any], ...] = (
     (ROUNDS, "compress", TopK(np.float64(0.5))),
     (ROUNDS, "server_optimizer", Adaptive("yogi", np.float64(0.1))),
     (ROUNDS, "method", fl.method("fedrolex").replace(stride=np.int64(2), average=np.float32(0.5))),
-    (ROUNDS, "method", Method(local=Solver(steps=np.int64(2)), update=Mean(optimizer="adam(server_lr=0.1)"))),  # type: ignore[arg-type]  # of NumPy, as scripts have it
+    (ROUNDS, "method", Method(local=LocalTraining(steps=np.int64(2)), update=Mean(optimizer="adam(server_lr=0.1)"))),  # type: ignore[arg-type]  # of NumPy, as scripts have it
     (ARRIVALS, "staleness", Polynomial(0.25)),
     (ARRIVALS, "async_rule", "ringmaster(server_lr=1)"),
-    (ARRIVALS, "async_rule", Buffer(Two.TWO)),
+    (ARRIVALS, "async_rule", FedBuffRule(Two.TWO)),
     (ROUNDS, "submodel", "adaptive-pruning(initial=1, every=2)"),
     (ROUNDS, "partition", {"kind": "labels", "per_client": 5}),
-    (ARRIVALS, "async_rule", Buffer(size=2)),
-    (ARRIVALS, "async_rule", Buffer(size=np.int64(2))),  # type: ignore[arg-type]  # of NumPy, as scripts have it
+    (ARRIVALS, "async_rule", FedBuffRule(size=2)),
+    (ARRIVALS, "async_rule", FedBuffRule(size=np.int64(2))),  # type: ignore[arg-type]  # of NumPy, as scripts have it
     (ARRIVALS, "async_rule", {"kind": "buffer", "size": 2}),
 )
 
@@ -107,6 +107,6 @@ def test_an_experiment_has_mappings_as_text_in_lists_too() -> None:
 def test_a_mapping_is_text_with_all_its_values() -> None:
     assert text_of({"kind": "flip", "share": 0.1}) == "flip(share=0.1)"
     assert text_of({"kind": "flip"}) == "flip"
-    assert text_of(Buffer(size=np.int64(3))) == "Buffer(size=3)"  # type: ignore[arg-type]  # of NumPy, as scripts have it
+    assert text_of(FedBuffRule(size=np.int64(3))) == "Buffer(size=3)"  # type: ignore[arg-type]  # of NumPy, as scripts have it
     nested = {"kind": "buffer", "optimizer": {"kind": "momentum", "beta": 0.5}}
     assert text_of(nested) == nested

@@ -21,7 +21,7 @@ from fedraa.ledger.participation import Sample, draw_cohort
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.replay.log_line import Line
 from fedraa.rng import generator
-from schedulers import SCHEDULERS, Planner, Scheduler, View
+from schedulers import SCHEDULERS, Scheduler, SchedulerRunner, SchedulingContext
 
 SEED, CLIENTS, FRAGMENTS = 11, 5, 3
 SAMPLES = (1, 5, 2, 8, 3)
@@ -33,7 +33,7 @@ class Curious(Scheduler):
 
     calls: int = 0
 
-    def choose(self, view: View, rng: np.random.Generator) -> int:
+    def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
         self.calls += 1
         finite = np.where(np.isfinite(view.losses), view.losses, 9)
         scores = view.counts + 2 * view.sent + 3 * view.staleness + finite + rng.random(FRAGMENTS)
@@ -71,11 +71,11 @@ class Setting:
     def costs(self) -> Any:
         return generator(SEED, "costs", self.tables).uniform(1, 3, (CLIENTS, FRAGMENTS))
 
-    def planner(self) -> Planner | None:
+    def planner(self) -> SchedulerRunner | None:
         make = ALL_SCHEDULERS[self.scheduler]
         if make is None:
             return None
-        planner = Planner(make())
+        planner = SchedulerRunner(make())
         planner.plan(self.costs(), None)
         return planner
 

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.server.async_rule import ASYNC_RULE, AsyncRule, Taken
+from fedraa.server.async_rule import ASYNC_RULE, AsyncRule, ApplyResult
 from fedraa.server.schedule import Asynchronous
 
 
@@ -45,7 +45,7 @@ from fedraa.server.schedule import Asynchronous
 class HalfStep(AsyncRule):
     def take(self, arrival, model):
         model.params[arrival.where] += 0.5 * arrival.delta
-        return Taken(0.5)
+        return ApplyResult(0.5)
 
 
 register(

@@ -11,7 +11,7 @@ from refusals import refuses
 from torch import Tensor, nn
 
 import fedraa as fl
-from fedraa.client import Solver, Trainer
+from fedraa.client import LocalTraining, Trainer
 from fedraa.messages import Task
 from fedraa.submodels import flatten, trace
 from fedraa.submodels.flat import frozen
@@ -106,7 +106,7 @@ def test_merged_weights_get_no_gradient_where_clients_train() -> None:
     params = flatten(traced.module)
     task = Task(0, 0, 0, 0, 0, 0, traced.widths(traced.full()), params, 0.5, 1.0)
     y = np.arange(3)
-    found = Trainer(traced, Solver(momentum=0.9), seed=0).train(task, x.numpy(), y).params
+    found = Trainer(traced, LocalTraining(momentum=0.9), seed=0).train(task, x.numpy(), y).params
     still = np.concatenate([np.full(int(np.prod(s)), n.endswith("merged")) for n, s in trained(model).items()])
     assert (found[still] == params[still]).all()
     assert (found[~still] != params[~still]).any()

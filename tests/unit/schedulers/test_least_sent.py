@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from schedulers import GreRAA, LeastSent, Planner, Standing
+from schedulers import FragmentStats, GreRAA, LeastSent, SchedulerRunner
 
 
 def chosen(scheduler: type, costs: np.ndarray, bound: float | None, tasks: int) -> list[int]:
-    planner, standing = Planner(scheduler()), Standing.start(costs.shape[1])
+    planner, standing = SchedulerRunner(scheduler()), FragmentStats.start(costs.shape[1])
     planner.plan(costs, bound)
     picks = []
     for client in range(tasks):

@@ -8,13 +8,13 @@ import pytest
 
 from schedulers import (
     SCHEDULERS,
+    FragmentStats,
     GreRAA,
     MinimumPriority,
     Offline,
-    Planner,
     Random,
     Scheduler,
-    Standing,
+    SchedulerRunner,
     delay_bound,
     offline_sets,
 )
@@ -29,14 +29,16 @@ def costs(fragments: int, slow: int = 5, clients: int = 10) -> npt.NDArray[np.fl
     return np.array(RATIOS[fragments])[None, :] / compute[:, None]
 
 
-def planned(scheduler: Scheduler, table: npt.NDArray[np.float64], bound: float | None = None) -> Planner:
-    planner = Planner(scheduler)
+def planned(scheduler: Scheduler, table: npt.NDArray[np.float64], bound: float | None = None) -> SchedulerRunner:
+    planner = SchedulerRunner(scheduler)
     planner.plan(table, bound)
     return planner
 
 
-def choose(planner: Planner, client: int, turn: int, counts: npt.NDArray[np.int64], rng: np.random.Generator) -> int:
-    standing = Standing.start(len(counts))
+def choose(
+    planner: SchedulerRunner, client: int, turn: int, counts: npt.NDArray[np.int64], rng: np.random.Generator
+) -> int:
+    standing = FragmentStats.start(len(counts))
     standing.counts[:] = counts
     return planner.choose(client, turn, 0.0, planner.feasible(client), standing, rng)
 
@@ -145,7 +147,9 @@ def test_random_is_uniform_over_all_fragments_whatever_they_cost() -> None:
     assert chi_square(draws, 4) < 16.3  # 99.9 % point, 3 degrees of freedom
 
 
-def simulate(scheduler: Planner, table: npt.NDArray[np.float64], updates: int) -> tuple[float, float, list[int]]:
+def simulate(
+    scheduler: SchedulerRunner, table: npt.NDArray[np.float64], updates: int
+) -> tuple[float, float, list[int]]:
     """Always-busy clients: time per update, mean global staleness after the start, updates per fragment."""
     rng = np.random.default_rng(0)
     counts = np.zeros(table.shape[1], np.int64)

@@ -8,12 +8,12 @@ from refusals import refuses
 
 from fedraa.messages import Vector
 from fedraa.methods.fed_quilt import DeltaMix
-from fedraa.methods.fedasync import StalenessMix
-from fedraa.methods.fedbuff import Buffer
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, Taken
+from fedraa.methods.fedasync import ConvexMix
+from fedraa.methods.fedbuff import FedBuffRule
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
 from fedraa.server.participation_correction import balanced, balances
 from fedraa.server.planned_balance import pause
-from fedraa.server.polyak import AveragedServer
+from fedraa.server.polyak import PolyakAveraging
 from fedraa.server.running_mean import MeanHere
 from fedraa.vectors.index_runs import common_places
 
@@ -36,9 +36,9 @@ def test_a_factor_scales_a_weight_up_to_1() -> None:
     assert balanced(1.5, 1.0) == 1.5  # of an own staleness: as it is
 
 
-def arrival(delta: float, *, staleness: int = 0, balance: float = 1.0) -> Arrival:
+def arrival(delta: float, *, staleness: int = 0, balance: float = 1.0) -> ClientUpdate:
     sent = np.array([5, 5], np.float32)
-    return Arrival(0, 0, np.array([1, 2]), sent + np.float32(delta), sent, staleness, 10, 0.0, balance)
+    return ClientUpdate(0, 0, np.array([1, 2]), sent + np.float32(delta), sent, staleness, 10, 0.0, balance)
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,16 @@ def test_of_one_fragment_nothing_is_in_common_and_of_whole_ones_all_is() -> None
 
 def test_models_are_mixed_by_the_factor_too() -> None:
     model = AsyncModel(np.zeros(3, np.float32), 1, 1)
-    assert StalenessMix(0.6).bind(model).take(arrival(0.0, balance=0.5), model).weight == pytest.approx(0.3)
+    assert ConvexMix(0.6).bind(model).take(arrival(0.0, balance=0.5), model).weight == pytest.approx(0.3)
     np.testing.assert_allclose(model.params, [0, 1.5, 1.5], rtol=1e-6)
 
 
 def test_deltas_in_a_buffer_count_by_the_factor_also_over_1() -> None:
     """K = 2, s = 1 / sqrt(1 + tau): (2 * 1.5 * 1 + 4 * .5 / sqrt 4) / 2 = 2."""
     model = AsyncModel(np.zeros(3, np.float32), 2, 1)
-    rule = Buffer(2).bind(model)
-    assert rule.take(arrival(2.0, balance=1.5), model) == Taken(0.75, False)
-    assert rule.take(arrival(4.0, balance=0.5, staleness=3), model) == Taken(0.125, True)
+    rule = FedBuffRule(2).bind(model)
+    assert rule.take(arrival(2.0, balance=1.5), model) == ApplyResult(0.75, False)
+    assert rule.take(arrival(4.0, balance=0.5, staleness=3), model) == ApplyResult(0.125, True)
     np.testing.assert_allclose(model.params, [0, 2, 2])
 
 
@@ -113,7 +113,7 @@ def test_of_few_that_train_a_delta_counts_as_of_as_many_clients() -> None:
     few = AsyncModel(np.zeros(4, np.float32), 100, 4, 10)
     assert DeltaMix().bind(few).weight(0) == pytest.approx(0.48)
     assert DeltaMix(staleness="delay-adaptive").bind(few).weight(20) == pytest.approx(0.24)
-    assert StalenessMix(0.6, "delay-adaptive").bind(few).weight(20) == pytest.approx(0.3)
+    assert ConvexMix(0.6, "delay-adaptive").bind(few).weight(20) == pytest.approx(0.3)
 
 
 class Counting:
@@ -137,9 +137,9 @@ class Counting:
         vars(self).update(state)
 
 
-def averaged(share: float) -> AveragedServer:
+def averaged(share: float) -> PolyakAveraging:
     server: Any = Counting()
-    return AveragedServer(server, share, MeanHere(server))
+    return PolyakAveraging(server, share, MeanHere(server))
 
 
 def test_the_mean_is_the_formula_and_only_steps_count() -> None:

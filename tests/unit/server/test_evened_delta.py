@@ -7,9 +7,9 @@ import pytest
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.methods.fed_quilt import SQUARES_WINDOW, DeltaMix, EvenedDelta
+from fedraa.methods.fed_quilt import SQUARES_WINDOW, DeltaMix, RMSNormalizedDelta
 from fedraa.replay.replay import replay
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel
+from fedraa.server.async_rule import ASYNC_RULE, AsyncModel, ClientUpdate
 from fedraa.vectors.index_runs import common_places
 
 INDICES = [np.array([1, 2, 4]), np.array([0, 2, 3])]  # coordinate 2 is in both
@@ -19,9 +19,9 @@ def model(size: int = 5) -> AsyncModel:
     return AsyncModel(np.zeros(size, np.float32), 4, 2, common=common_places(INDICES, size))
 
 
-def arrival(fragment: int, delta: np.ndarray) -> Arrival:
+def arrival(fragment: int, delta: np.ndarray) -> ClientUpdate:
     sent = np.full(len(delta), 5, np.float32)
-    return Arrival(0, fragment, INDICES[fragment], sent + delta.astype(np.float32), sent, 0, 10, 0.0)
+    return ClientUpdate(0, fragment, INDICES[fragment], sent + delta.astype(np.float32), sent, 0, 10, 0.0)
 
 
 def drawn(count: int) -> list[tuple[int, np.ndarray]]:
@@ -33,7 +33,7 @@ def drawn(count: int) -> list[tuple[int, np.ndarray]]:
 def test_steps_by_hand(even: float) -> None:
     """Gain 1, N = 4, M = 2: the weight 1 / 2, of what both hold 1 / 4."""
     state, theta, squares, counts = model(), np.zeros(5), np.zeros(5), [0, 0]
-    rule = EvenedDelta(gain=1.0, even=even).bind(state)
+    rule = RMSNormalizedDelta(gain=1.0, even=even).bind(state)
     for fragment, delta in drawn(SQUARES_WINDOW * 2 + 20):
         at = INDICES[fragment]
         counts[fragment] += 1
@@ -47,7 +47,7 @@ def test_steps_by_hand(even: float) -> None:
 
 def test_not_evened_it_is_the_delta_mix() -> None:
     plain, evened = model(), model()
-    rules = DeltaMix().bind(plain), EvenedDelta(even=0).bind(evened)
+    rules = DeltaMix().bind(plain), RMSNormalizedDelta(even=0).bind(evened)
     for fragment, delta in drawn(20):
         for rule, state in zip(rules, (plain, evened), strict=True):
             rule.take(arrival(fragment, delta), state)
@@ -56,7 +56,7 @@ def test_not_evened_it_is_the_delta_mix() -> None:
 
 def test_what_never_changes_stays_and_an_empty_step_is_none() -> None:
     state = model()
-    rule = EvenedDelta().bind(state)
+    rule = RMSNormalizedDelta().bind(state)
     rule.take(arrival(0, np.zeros(3)), state)
     rule.take(arrival(0, np.array([0, 1e-3, 1.0])), state)
     assert state.params[1] == 0
@@ -66,11 +66,11 @@ def test_what_never_changes_stays_and_an_empty_step_is_none() -> None:
 
 def test_it_goes_on_from_its_state_bit_for_bit() -> None:
     whole, parted = model(), model()
-    first = EvenedDelta().bind(whole)
-    second = EvenedDelta().bind(parted)
+    first = RMSNormalizedDelta().bind(whole)
+    second = RMSNormalizedDelta().bind(parted)
     for number, (fragment, delta) in enumerate(drawn(30)):
         if number == 11:
-            saved, second = second.state(), EvenedDelta().bind(parted)
+            saved, second = second.state(), RMSNormalizedDelta().bind(parted)
             second.restore(saved)
         first.take(arrival(fragment, delta), whole)
         second.take(arrival(fragment, delta), parted)
@@ -80,12 +80,12 @@ def test_it_goes_on_from_its_state_bit_for_bit() -> None:
 @pytest.mark.parametrize("even", [-0.1, 1.5, float("nan")])
 def test_even_is_a_share(even: float) -> None:
     with refuses("async_rule.even"):
-        ASYNC_RULE.make(EvenedDelta(even=even))
+        ASYNC_RULE.make(RMSNormalizedDelta(even=even))
 
 
 def test_evened_delta_with_gain_0_is_refused() -> None:
     with refuses("async_rule.gain", got=0):
-        ASYNC_RULE.make(EvenedDelta(gain=0))
+        ASYNC_RULE.make(RMSNormalizedDelta(gain=0))
 
 
 def test_a_run_replays_and_goes_on_where_it_was(tmp_path: Path) -> None:

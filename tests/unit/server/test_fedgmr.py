@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedraa.composition.registry import methods
 from fedraa.messages import Vector
 from fedraa.methods.fedgmr import FedGMR
-from fedraa.server.async_rule import Arrival, AsyncModel
+from fedraa.server.async_rule import AsyncModel, ClientUpdate
 from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.growing import Growing, largest
 from fedraa.submodels.policies.policy import RunContext
@@ -22,7 +22,7 @@ METHODS = methods()
 
 def take(rule: FedGMR, model: AsyncModel, client: int, where: object, new: list[float], stale: int = 0) -> float:
     values = np.array(new, np.float32)
-    arrival = Arrival(client, 0, where, values, np.zeros_like(values), stale, 10, 1.0)  # type: ignore[arg-type]  # any index
+    arrival = ClientUpdate(client, 0, where, values, np.zeros_like(values), stale, 10, 1.0)  # type: ignore[arg-type]  # any index
     return rule.take(arrival, model).weight
 
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import fedraa as fl
-from fedraa.aggregation.aggregator import Contribution, RoundTotals
+from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.devices.availability import Availability, Daily, availability_from, read_availability
 from fedraa.ledger.concurrency import Concurrency
-from fedraa.methods.ram_fed import Memorised
+from fedraa.methods.ram_fed import MemorisedMean
 from fedraa.replay.replay import replay
 from fedraa.rng import generator
 from fedraa.rundir.packed_columns import read, written
 from fedraa.vectors.client_rows import BLOCK_BYTES, ClientRows
-from fedraa.vectors.delta_view import Change
+from fedraa.vectors.delta_view import DeltaView
 
 
 @pytest.mark.parametrize("in_memory", [2**30, 0])
@@ -79,14 +79,14 @@ def test_the_sum_of_rows_is_that_of_one_array_bit_for_bit(appeared: Sequence[int
 
 
 def test_ram_fed_remembers_the_clients_that_took_part_alone() -> None:
-    mean = Memorised().bind(1000, 10**6)
+    mean = MemorisedMean().bind(1000, 10**6)
     for client in (999_999, 3):
-        mean.add(Contribution(client, Change(slice(None), np.ones(1000, np.float32)), 1.0, 0.1))
+        mean.add(ClientDelta(client, DeltaView(slice(None), np.ones(1000, np.float32)), 1.0, 0.1))
     mean.finish(RoundTotals(np.full(1000, 2, np.int32), 0.1))
     assert list(mean.state()["memory"]["clients"]) == [999_999, 3]
     older = np.zeros((4, 1000), np.float32)
     older[2] = 7  # as checkpoints had it
-    again = Memorised().bind(1000, 4)
+    again = MemorisedMean().bind(1000, 4)
     again.restore({"memory": older, "mean": np.zeros(1000, np.float32), "change": np.zeros(1000, np.float32)})
     assert again.state()["memory"]["rows"][0][2][0] == 7
 

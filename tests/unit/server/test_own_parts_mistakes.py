@@ -12,7 +12,7 @@ from refusals import refuses
 import fedraa as fl
 from fedraa.errors import RunFailed
 from fedraa.server.round_update import Mean
-from fedraa.server.schedule import Asynchronous
+from fedraa.server.schedule import AsyncSchedule
 
 SMALL: dict[str, Any] = {"clients": 3, "hidden": (8,), "local_steps": 1, "quiet": True, "engine": "local"}
 
@@ -88,8 +88,8 @@ def test_component_with_a_mistake_is_refused_before_the_start(
 
 IN_A_RUN = [
     ({"staleness": lambda staleness: 1 if staleness < 1 else 1 / 0}, "staleness: .*<lambda> .*ZeroDivision"),
-    ({"async_rule": rule(fl.Taken(float("nan")))}, "async_rule: .*Taken"),
-    ({"async_rule": rule(fl.Taken(1.0, None))}, "async_rule: .*Taken"),  # type: ignore[arg-type]  # a mistake
+    ({"async_rule": rule(fl.ApplyResult(float("nan")))}, "async_rule: .*ApplyResult"),
+    ({"async_rule": rule(fl.ApplyResult(1.0, None))}, "async_rule: .*ApplyResult"),  # type: ignore[arg-type]  # a mistake
     ({"async_rule": rule(0.5)}, "async_rule: .*0.5"),
     (
         {"method": "fedavg", "aggregator": aggregator(lambda totals: 1 / 0)},
@@ -114,7 +114,7 @@ def test_compressor_with_a_mistake_makes_all_clients_fail_and_names_the_last(tmp
 
 
 def test_a_weight_may_be_a_number_of_numpy(tmp_path: Path) -> None:
-    own = rule(fl.Taken(np.float32(0.5)))  # type: ignore[arg-type]  # as good as a float
+    own = rule(fl.ApplyResult(np.float32(0.5)))  # type: ignore[arg-type]  # as good as a float
     history = fl.run(**SMALL, async_rule=own, updates=4, out=tmp_path / "run")
     assert "consistent" in fl.replay(history.directory)
 
@@ -158,7 +158,7 @@ def test_a_part_inside_of_a_method_is_asked_for_again(tmp_path: Path) -> None:
             def choose(self, view: Any, rng: Any) -> int:
                 return int(view.feasible[0])
 
-        return fl.Method(schedule=Asynchronous(Here()), update=fl.method("fed-raa").update, name="mine")
+        return fl.Method(schedule=AsyncSchedule(Here()), update=fl.method("fed-raa").update, name="mine")
 
     out = fl.run(**SMALL, method=method(), updates=3, out=tmp_path / "run").directory
     with refuses("run", "method=...)", "Here", got=out):

@@ -14,14 +14,14 @@ from fedraa.methods.ace import ACE
 from fedraa.methods.asyncfeded import AsyncFedED
 from fedraa.methods.ca2fl import CA2FL
 from fedraa.methods.fadas import Fadas
-from fedraa.methods.fedbuff import Buffer
+from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.methods.fedgmr import FedGMR
 from fedraa.methods.ringleader import Ringleader
 from fedraa.methods.ringmaster import Ringmaster
-from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 from fedraa.server.optimizers import AmsGrad, Momentum, Sgd
 from fedraa.server.staleness import DelayAdaptive
-from fedraa.vectors.delta_view import Change
+from fedraa.vectors.delta_view import DeltaView
 
 METHODS = methods()
 
@@ -38,15 +38,15 @@ class Played:
     def __init__(self, rule: AsyncRule, clients: int = 2, start: Sequence[float] = START) -> None:
         self.model = AsyncModel(np.array(start, np.float32), clients, 1)
         self.rule = rule.bind(self.model)
-        self.taken: list[Taken] = []
+        self.taken: list[ApplyResult] = []
         self.thetas: list[tuple[float, ...]] = []
 
     def take(
         self, client: int, gain: Sequence[float], staleness: int = 0, sent: Sequence[float] | None = None
-    ) -> Taken:
+    ) -> ApplyResult:
         there = np.array(sent, np.float32) if sent is not None else np.zeros(len(gain), np.float32)
         new = there + np.array(gain, np.float32)
-        arrival = Arrival(client, 0, slice(None), new, there, staleness, 10, 1.0)
+        arrival = ClientUpdate(client, 0, slice(None), new, there, staleness, 10, 1.0)
         taken = self.rule.take(arrival, self.model)
         self.taken.append(taken)
         self.thetas.append(tuple(self.model.params.tolist()))
@@ -80,14 +80,15 @@ def same(ours: AsyncRule, theirs: AsyncRule, arrivals: Sequence[One], clients: i
 
 
 def test_fedbuff_with_and_without_server_momentum() -> None:
-    Played(Buffer(size=1)).all(TRIPLE).close((2, 2), (2.5, 2.5), (2.5, 1.345299))
-    Played(Buffer(size=1, optimizer=Momentum())).all(TRIPLE).close((2, 2), (3.4, 2.5), (4.66, 1.795299))
+    Played(FedBuffRule(size=1)).all(TRIPLE).close((2, 2), (2.5, 2.5), (2.5, 1.345299))
+    Played(FedBuffRule(size=1, optimizer=Momentum())).all(TRIPLE).close((2, 2), (3.4, 2.5), (4.66, 1.795299))
 
 
 def test_fedbuff_of_momentum_0_is_todays() -> None:
     arrivals = random_arrivals(20, 3)
     ones, others = (
-        Played(Buffer(4, optimizer=optimizer), 3, np.ones(5)).all(arrivals) for optimizer in (Momentum(beta=0.0), None)
+        Played(FedBuffRule(4, optimizer=optimizer), 3, np.ones(5)).all(arrivals)
+        for optimizer in (Momentum(beta=0.0), None)
     )
     assert ones.thetas == others.thetas
 
@@ -100,18 +101,18 @@ def test_a_sum_of_ten_with_rate_point_7_is_a_mean_with_rate_7() -> None:
         ten = arrivals[10 * flush : 10 * flush + 10]
         u = 0.9 * u + np.sum([np.array(gain) / sqrt(1 + stale) for _, gain, stale in ten], axis=0)
         theta = theta + 0.7 * u
-    played = Played(Buffer(10, optimizer=Momentum(server_lr=7.0, beta=0.9)), 3, np.ones(5)).all(arrivals)
+    played = Played(FedBuffRule(10, optimizer=Momentum(server_lr=7.0, beta=0.9)), 3, np.ones(5)).all(arrivals)
     np.testing.assert_allclose(played.model.params, theta, rtol=1e-5)
 
 
 def test_a_log_has_the_weight_alone_where_an_optimizer_decides_how_far() -> None:
-    assert Played(Buffer(2, server_lr=0.5)).take(0, FIRST, 3) == Taken(0.125, False)
-    assert Played(Buffer(2, optimizer="adam")).take(0, FIRST, 3) == Taken(0.5, False)
+    assert Played(FedBuffRule(2, server_lr=0.5)).take(0, FIRST, 3) == ApplyResult(0.125, False)
+    assert Played(FedBuffRule(2, optimizer="adam")).take(0, FIRST, 3) == ApplyResult(0.5, False)
 
 
 def test_the_table_has_no_client_momentum() -> None:
     assert METHODS["fedbuff"].local.momentum == 0
-    assert METHODS["fedbuff"].update == Buffer()
+    assert METHODS["fedbuff"].update == FedBuffRule()
 
 
 # CA2FL and ACE
@@ -143,19 +144,19 @@ def test_ca2fl_compares_both_of_a_client_with_what_was_there_before_the_buffer()
 def test_ca2fl_without_a_memory_is_fedbuff_of_weight_1() -> None:
     """h stays 0 as long as nobody answers twice over flushes: the first flush, and every one of ever new clients."""
     arrivals = [(client, gain, 0) for client, (_, gain, _) in enumerate(random_arrivals(4, 4))]
-    same(CA2FL(4), Buffer(4, "constant"), arrivals, clients=4)
+    same(CA2FL(4), FedBuffRule(4, "constant"), arrivals, clients=4)
 
 
 def test_ca2fl_of_all_clients_once_is_uniform_fedavg() -> None:
     """v = mean g whatever h was."""
     gains = [gain for _, gain, _ in random_arrivals(12, 3)]
     arrivals = [(k % 3, gain, 0) for k, gain in enumerate(gains)]
-    same(CA2FL(3, server_lr=0.5), Buffer(3, "constant", server_lr=0.5), arrivals)
+    same(CA2FL(3, server_lr=0.5), FedBuffRule(3, "constant", server_lr=0.5), arrivals)
 
 
 def test_ca2fl_of_one_client_is_fedbuff() -> None:
     """v = h + mean(g - h), also with the client several times in a buffer."""
-    same(CA2FL(2), Buffer(2, "constant"), random_arrivals(9, 1), clients=1)
+    same(CA2FL(2), FedBuffRule(2, "constant"), random_arrivals(9, 1), clients=1)
 
 
 def test_ace() -> None:
@@ -165,7 +166,7 @@ def test_ace() -> None:
 
 
 def test_ace_of_one_client_is_fedbuff_of_one_arrival() -> None:
-    same(ACE(), Buffer(1, "constant"), random_arrivals(9, 1), clients=1)
+    same(ACE(), FedBuffRule(1, "constant"), random_arrivals(9, 1), clients=1)
 
 
 @pytest.mark.parametrize("rule", [ACE(), CA2FL(1), CA2FL(4)])
@@ -194,11 +195,11 @@ def test_ringmaster(limit: int, last: tuple[float, float], steps: int) -> None:
     played = Played(Ringmaster(limit)).all(TRIPLE)
     played.close((2, 2), (2.5, 2.5), last)
     assert sum(taken.advanced for taken in played.taken) == steps
-    assert played.taken[-1] == (Taken(0.0, False) if steps == 2 else Taken(1.0))
+    assert played.taken[-1] == (ApplyResult(0.0, False) if steps == 2 else ApplyResult(1.0))
 
 
 def test_ringmaster_of_no_limit_is_fedbuff_of_one_arrival() -> None:
-    same(Ringmaster(10**9, server_lr=0.3), Buffer(1, "constant", server_lr=0.3), random_arrivals(30, 3))
+    same(Ringmaster(10**9, server_lr=0.3), FedBuffRule(1, "constant", server_lr=0.3), random_arrivals(30, 3))
 
 
 def test_ringmaster_without_a_limit_has_that_of_its_clients() -> None:
@@ -208,7 +209,7 @@ def test_ringmaster_without_a_limit_has_that_of_its_clients() -> None:
 
 
 def test_ringmaster_of_limit_1_on_one_client_is_sgd() -> None:
-    same(Ringmaster(1), Buffer(1, "constant"), [(0, gain, 0) for _, gain, _ in random_arrivals(9, 1)], clients=1)
+    same(Ringmaster(1), FedBuffRule(1, "constant"), [(0, gain, 0) for _, gain, _ in random_arrivals(9, 1)], clients=1)
 
 
 def test_delay_adaptive() -> None:
@@ -247,7 +248,7 @@ def test_fadas_cuts_by_the_worst_of_the_buffer_alone() -> None:
 
 
 def test_fadas_without_a_limit_is_amsgrad_behind_a_buffer() -> None:
-    same(Fadas(3, delay_limit=10**9), Buffer(3, "constant", optimizer="amsgrad"), random_arrivals(12, 3))
+    same(Fadas(3, delay_limit=10**9), FedBuffRule(3, "constant", optimizer="amsgrad"), random_arrivals(12, 3))
 
 
 def test_fadas_of_all_clients_fresh_is_fedadam_in_amsgrad_form() -> None:
@@ -313,7 +314,7 @@ def test_ringleader() -> None:
 
 
 def test_ringleader_of_one_client_steps_at_every_arrival() -> None:
-    same(Ringleader(), Buffer(1, "constant"), random_arrivals(9, 1), clients=1)
+    same(Ringleader(), FedBuffRule(1, "constant"), random_arrivals(9, 1), clients=1)
 
 
 def test_every_client_has_the_same_weight_in_a_step_of_ringleader() -> None:
@@ -325,7 +326,7 @@ def test_every_client_has_the_same_weight_in_a_step_of_ringleader() -> None:
         table = deepcopy(played.rule._now)
         filling = not played.rule._todo
         if filling or client in played.rule._todo:
-            table.add(client, Change(slice(None), np.array(gain, np.float32)))
+            table.add(client, DeltaView(slice(None), np.array(gain, np.float32)))
         if played.take(client, gain).advanced:
             means = [table.rows[n] / table.counts[n] for n in range(clients)]
             np.testing.assert_allclose(played.model.params - before, np.mean(means, axis=0), atol=1e-5)
@@ -336,7 +337,7 @@ def test_every_client_has_the_same_weight_in_a_step_of_ringleader() -> None:
 # All of them
 
 RULES = [
-    Buffer(3, optimizer=Momentum()),
+    FedBuffRule(3, optimizer=Momentum()),
     CA2FL(3),
     ACE(),
     Ringmaster(3),
@@ -344,7 +345,7 @@ RULES = [
     AsyncFedED(),
     Ringleader(),
     FedGMR(),
-    Buffer(1, "delay-adaptive"),
+    FedBuffRule(1, "delay-adaptive"),
 ]
 
 
@@ -355,7 +356,7 @@ def test_coordinates_that_nobody_trained_stay(rule: AsyncRule) -> None:
     where = np.array([1, 4])
     for k in range(12):
         new = np.random.default_rng(k).standard_normal(2).astype(np.float32)
-        own.take(Arrival(k % 3, 0, where, new, np.zeros(2, np.float32), 0, 10, 1.0), model)
+        own.take(ClientUpdate(k % 3, 0, where, new, np.zeros(2, np.float32), 0, 10, 1.0), model)
     assert (model.params[[0, 2, 3, 5]] == 1).all()
     assert (model.params[where] != 1).all()
 
@@ -380,8 +381,8 @@ def test_rule_with_a_wrong_value_names_the_field(text: str, field: str, name: st
 
 def test_server_lr_is_the_optimizers_where_there_is_one() -> None:
     method: Any = METHODS["fedbuff"]
-    assert method.replace(server_lr=3.0).update == Buffer(server_lr=3.0)
-    assert method.replace(server_lr=3.0, server_optimizer="sgd").update == Buffer(optimizer=Sgd(3.0))
+    assert method.replace(server_lr=3.0).update == FedBuffRule(server_lr=3.0)
+    assert method.replace(server_lr=3.0, server_optimizer="sgd").update == FedBuffRule(optimizer=Sgd(3.0))
     assert METHODS["fadas"].replace(server_lr=0.5, delay_limit=7).update == Fadas(
         optimizer=AmsGrad(server_lr=0.5), delay_limit=7
     )

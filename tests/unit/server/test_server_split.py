@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedraa.messages import Receipt, RemoteBuffer, Task, Update, Vector, values_of
 from fedraa.methods.fed_quilt import DeltaMix
-from fedraa.methods.fedasync import StalenessMix
+from fedraa.methods.fedasync import ConvexMix
 from fedraa.server.async_rule import AsyncModel, AsyncRule
 from fedraa.server.stores.local import LocalStore
 from fedraa.server.stores.sharded import Shard, Split, assemble_pieces
@@ -56,7 +56,7 @@ def test_a_coordinate_is_where_the_first_fragment_that_has_it_is() -> None:
     assert (own.shard, own.place.tolist(), own.where.tolist()) == (2, [2, 3, 4, 5], [0, 1, 2, 3])
 
 
-@pytest.mark.parametrize("rule", [StalenessMix(mixing=0.7, staleness="polynomial"), DeltaMix(staleness="polynomial")])
+@pytest.mark.parametrize("rule", [ConvexMix(mixing=0.7, staleness="polynomial"), DeltaMix(staleness="polynomial")])
 @pytest.mark.parametrize("count", [1, 2, 3])
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -11,7 +11,7 @@ from refusals import refuses
 
 import fedraa as fl
 from fedraa.components.calls import calling
-from fedraa.components.registry import Seam
+from fedraa.components.registry import ComponentRegistry
 from fedraa.components.state import saved
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS
@@ -85,7 +85,7 @@ def test_error_of_a_component_is_one_line_with_its_type(tmp_path: Path, monkeypa
         raise RuntimeError("two\n  lines")
     (tmp_path / "ends_the_process.py").write_text("import sys\nsys.exit(7)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    seam: Seam[Any] = Seam("scheduler", (), {"leaving": leaves})
+    seam: ComponentRegistry[Any] = ComponentRegistry("scheduler", (), {"leaving": leaves})
     with refuses("scheduler", "SystemExit: 7", got="ends_the_process:X"):
         seam.make("ends_the_process:X")
     with refuses("scheduler", "SystemExit: 3", got="leaving"):

@@ -10,7 +10,7 @@ import pytest
 import fedraa as fl
 from fedraa.client.trainer import Trainer
 from fedraa.messages import Task, Update
-from fedraa.methods.fedasync import StalenessMix
+from fedraa.methods.fedasync import ConvexMix
 from fedraa.rundir.checkpoint import load_latest
 from fedraa.rundir.file_names import CHECKPOINTS
 from fedraa.server.stores.local import LocalStore
@@ -50,9 +50,9 @@ class Step(fl.ServerOptimizer):
 
 
 class Rule(fl.AsyncRule):
-    def take(self, arrival: Any, model: Any) -> fl.Taken:
+    def take(self, arrival: Any, model: Any) -> fl.ApplyResult:
         model.params[arrival.where] += arrival.delta * np.float32(np.nan if arrival.client == 1 else 1)
-        return fl.Taken(1.0)
+        return fl.ApplyResult(1.0)
 
 
 class Late(fl.AsyncRule):
@@ -61,20 +61,20 @@ class Late(fl.AsyncRule):
     def __init__(self, value: float, at: int) -> None:
         self.value, self.at, self.count = value, at, 0
 
-    def take(self, arrival: Any, model: Any) -> fl.Taken:
+    def take(self, arrival: Any, model: Any) -> fl.ApplyResult:
         self.count += 1
         if self.count == self.at:
             model.params[3] = self.value
-        return fl.Taken(1.0, self.count % 3 == 0)
+        return fl.ApplyResult(1.0, self.count % 3 == 0)
 
 
-class Mix(StalenessMix):
+class Mix(ConvexMix):
     """What only seems to be one that blends."""
 
-    def take(self, arrival: Any, model: Any) -> fl.Taken:
+    def take(self, arrival: Any, model: Any) -> fl.ApplyResult:
         super().take(arrival, model)
         model.params[-1] = np.nan
-        return fl.Taken(0.5)
+        return fl.ApplyResult(0.5)
 
 
 PARTS: list[tuple[dict[str, Any], str]] = [
@@ -144,7 +144,7 @@ def test_one_number_among_many_is_found_wherever_it_is(value: float, sound: bool
 
 def test_a_weight_that_blows_the_model_up_slowly_is_not_the_clients_fault(tmp_path: Path) -> None:
     """Each update is mixed in with -480: finite, and in the end no client could train what it would be sent."""
-    with pytest.raises(ValueError, match=r"^async_rule: .*StalenessMix"):
+    with pytest.raises(ValueError, match=r"^async_rule: .*ConvexMix"):
         fl.run(
             **SMALL, method="fedasync", staleness=lambda k: -800.0, dataset=made_up(), updates=60, out=tmp_path / "run"
         )

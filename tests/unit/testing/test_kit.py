@@ -227,7 +227,7 @@ class MovesAll(HonestMedian):
         return mean, np.ones_like(moved)
 
 
-class Drifts(fl.LocalTerm):
+class Drifts(fl.GradientTransform):
     masked = False
 
     def bend(self, gradient: Any, at: Any) -> None:
@@ -251,10 +251,10 @@ class InPlace(fl.AsyncRule):
     def __init__(self, spoilt: str) -> None:
         self.spoilt = spoilt
 
-    def take(self, arrival: Any, model: Any) -> fl.Taken:
+    def take(self, arrival: Any, model: Any) -> fl.ApplyResult:
         delta = np.subtract(arrival.new, arrival.sent, out=getattr(arrival, self.spoilt))
         model.params[arrival.where] += np.float32(0.5) * delta
-        return fl.Taken(0.5)
+        return fl.ApplyResult(0.5)
 
 
 def test_changing_what_was_given() -> None:

@@ -5,21 +5,21 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedraa.aggregation.aggregator import Contribution, RoundTotals
-from fedraa.aggregation.registry import Covered
+from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
+from fedraa.aggregation.registry import CoverageMean
 from fedraa.messages import Index
 from fedraa.methods.asyncfeded import AsyncFedED
-from fedraa.server.async_rule import Arrival, AsyncModel
+from fedraa.server.async_rule import AsyncModel, ClientUpdate
 from fedraa.server.mixing import blend
 from fedraa.vectors import chunked
 from fedraa.vectors.chunked import PIECE, SUMMED, accumulate
-from fedraa.vectors.coverage_counter import Tally
-from fedraa.vectors.delta_view import Change
+from fedraa.vectors.coverage_counter import CoverageCounter
+from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.finite import largest_of
-from fedraa.vectors.index_runs import Runs, Where, in_runs, index_of, places_of
+from fedraa.vectors.index_runs import CoordinateSet, IndexRuns, global_slices, in_runs, index_of
 from fedraa.vectors.last_trained import LastTrained
-from fedraa.vectors.reusable_buffer import Room
-from fedraa.vectors.run_length import Levels, spread
+from fedraa.vectors.reusable_buffer import ReusableBuffer
+from fedraa.vectors.run_length import RunLengthArray, spread
 
 SIZES = (1, SUMMED - 1, SUMMED, SUMMED + 1, PIECE, 3 * PIECE + 5)
 
@@ -34,7 +34,7 @@ def drawn(size: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(size, np.float32)
 
 
-def places(size: int, where: str) -> Where:
+def places(size: int, where: str) -> CoordinateSet:
     """Of a buffer of that size in a model that is longer."""
     match where:
         case "whole":
@@ -54,7 +54,7 @@ def test_changes_and_their_norms(size: int, where: str, mask: str) -> None:
     trained = {"none": np.ones(size, bool), "a head": np.arange(size) < size - 7, "a half": drawn(size, 2) > 0}[mask]
     expected, found, counted = (np.zeros(4 * size + 3, np.float32) for _ in range(3))
     index = np.arange(len(found))[:size] if where == "whole" else np.arange(len(found))[index_of(there)]
-    delta, change = (new - sent)[trained], Change(there, new, sent, None if mask == "none" else trained, norm=True)
+    delta, change = (new - sent)[trained], DeltaView(there, new, sent, None if mask == "none" else trained, norm=True)
     expected[index[trained]] = delta
 
     def put(place: Index | slice, piece: np.ndarray) -> None:
@@ -76,14 +76,14 @@ def test_changes_and_their_norms(size: int, where: str, mask: str) -> None:
 def test_tallies_add_up_in_turn(amounts: tuple[float, ...]) -> None:
     """On runs, on single coordinates and everywhere: with the bits that adding to each coordinate would give."""
     size, nothing = 9000, np.empty(0, np.float32)
-    tally, expected, whole = Tally(size, np.float32), np.zeros(size, np.float32), np.float32(0)
+    tally, expected, whole = CoverageCounter(size, np.float32), np.zeros(size, np.float32), np.float32(0)
     parts = [np.arange(100, 5000), np.arange(0, 9000, 2), np.arange(4000, 9000)]
     for amount, part in zip(amounts, parts, strict=True):
-        tally.add(Change(in_runs(part), np.empty(len(part), np.float32)), amount)
+        tally.add(DeltaView(in_runs(part), np.empty(len(part), np.float32)), amount)
         expected[part] += np.float32(amount)
-        tally.add(Change(slice(None), nothing), amount)
+        tally.add(DeltaView(slice(None), nothing), amount)
         whole += np.float32(amount)
-        tally, before = Tally(size, np.float32), tally
+        tally, before = CoverageCounter(size, np.float32), tally
         tally.restore(before.state())
     np.testing.assert_array_equal(tally.finish(), expected + whole)
     np.testing.assert_array_equal(tally.finish(), np.zeros(size))
@@ -94,18 +94,18 @@ def test_a_mean_over_runs_of_neighbours_is_that_over_coordinates(amounts: tuple[
     """Though no weight of a coordinate is kept: of parts that meet, that overlap and that leave some out."""
     size = 2 * PIECE + 5000
     parts = [np.r_[100:3000, 5000:9000], np.r_[3000:5000, 8000 : PIECE + 700], np.arange(PIECE, size - 9)]
-    mean, counts = Covered().bind(size, 3), Tally(size, np.int32)
+    mean, counts = CoverageMean().bind(size, 3), CoverageCounter(size, np.int32)
     total, weight, count = np.zeros(size, np.float32), np.zeros(size, np.float32), np.zeros(size, np.int32)
     for client, (part, amount) in enumerate(zip(parts, amounts, strict=True)):
-        change = Change(in_runs(part), drawn(len(part), client), mask=drawn(len(part), 7) < 9, gather=True)
-        mean.add(Contribution(client, change, amount, 0.1))
+        change = DeltaView(in_runs(part), drawn(len(part), client), mask=drawn(len(part), 7) < 9, gather=True)
+        mean.add(ClientDelta(client, change, amount, 0.1))
         counts.add(change)
         change.settle()
         total[part] += np.float32(amount) * drawn(len(part), client)
         weight[part] += np.float32(amount)
         count[part] += 1
     delta, moved = mean.finish(totals := RoundTotals(levels := counts.finish(), 0.1))
-    assert isinstance(levels, Levels)
+    assert isinstance(levels, RunLengthArray)
     np.testing.assert_array_equal(delta[moved], (total / np.maximum(weight, np.float32(1e-9)))[count > 0])
     for found, expected in ((moved, count > 0), (totals.covered, count > 0), (totals.coverage, count)):
         np.testing.assert_array_equal(found, expected)
@@ -120,7 +120,7 @@ def test_a_mean_over_runs_of_neighbours_is_that_over_coordinates(amounts: tuple[
 def test_one_pass_does_for_all_who_join() -> None:
     new, sent = drawn(3 * PIECE), drawn(3 * PIECE, 1)
     first, second = np.zeros_like(new), np.zeros_like(new)
-    change = Change(slice(None), new, sent, gather=True)
+    change = DeltaView(slice(None), new, sent, gather=True)
     for target in (first, second):
         change.join(lambda place, piece, target=target: target.__setitem__(place, piece))  # type: ignore[misc]
     assert not first.any()
@@ -132,7 +132,7 @@ def test_one_pass_does_for_all_who_join() -> None:
 
 
 def test_memory_is_used_again_once_nobody_has_a_part_of_it() -> None:
-    room = Room(100, np.float32)
+    room = ReusableBuffer(100, np.float32)
     first = room.filled(0)
     first += 1
     part, second = first[10:20][::2], room.filled(0)
@@ -160,7 +160,7 @@ def test_asyncfededs_weight_is_of_two_norms(size: int, where: str) -> None:
     expected = params.copy()
     expected[at] += np.float32(weight) * (new - sent)
     runs = None if isinstance(place, slice) else place
-    arrival = Arrival(0, 0, slice(None) if runs is None else at, new, sent, 0, 1, 0.0, runs=runs)
+    arrival = ClientUpdate(0, 0, slice(None) if runs is None else at, new, sent, 0, 1, 0.0, runs=runs)
     taken = AsyncFedED(server_lr=0.5, epsilon=2.0).take(arrival, AsyncModel(params, 1, 1))
     assert taken.weight == pytest.approx(weight, rel=1e-6)
     np.testing.assert_allclose(params, expected, rtol=1e-6, atol=1e-6)
@@ -192,7 +192,7 @@ def test_runs_as_rows_are_runs(seed: int) -> None:
         at += rows * step + rng.integers(0, 2)
     index = np.concatenate([np.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)])
     runs, target = in_runs(index), np.arange(at, dtype=np.float32)
-    assert isinstance(runs, Runs)
+    assert isinstance(runs, IndexRuns)
     ends = np.unique(np.r_[0, rng.integers(0, len(index), 4), np.cumsum(lengths)[::7], len(index)])
     views = 0
     for first, last in pairwise(ends.tolist()):
@@ -209,16 +209,16 @@ def test_runs_as_rows_are_runs(seed: int) -> None:
 
 
 def test_neighbours_are_a_slice_and_others_are_not() -> None:
-    assert list(places_of(in_runs(np.arange(3, 9)), slice(2, 4))) == [(slice(5, 7), slice(0, 2))]
-    assert list(places_of(slice(None), slice(2, 4))) == [(slice(2, 4), slice(0, 2))]
-    assert list(places_of(slice(10, 20), slice(2, 4))) == [(slice(12, 14), slice(0, 2))]
+    assert list(global_slices(in_runs(np.arange(3, 9)), slice(2, 4))) == [(slice(5, 7), slice(0, 2))]
+    assert list(global_slices(slice(None), slice(2, 4))) == [(slice(2, 4), slice(0, 2))]
+    assert list(global_slices(slice(10, 20), slice(2, 4))) == [(slice(12, 14), slice(0, 2))]
     two = in_runs(np.r_[5:1005, 7000:8000])
-    assert list(places_of(two, slice(900, 1100))) == [
+    assert list(global_slices(two, slice(900, 1100))) == [
         (slice(905, 1005), slice(0, 100)),
         (slice(7000, 7100), slice(100, 200)),
     ]
     for other in ([0, 2, 1, 3], [0, 2, 4, 6]):
-        [(place, part)] = places_of(in_runs(np.array(other)), slice(0, 4))
+        [(place, part)] = global_slices(in_runs(np.array(other)), slice(0, 4))
         np.testing.assert_array_equal(place, other)
         assert part == slice(0, 4)
     assert index_of(in_runs(np.empty(0, np.int64))).size == 0  # type: ignore[union-attr]  # it is no slice
