@@ -20,12 +20,12 @@ class Shortened(fl.AsyncRule):
     def start(self, model):
         self.usual = [0.0] * model.fragments
 
-    def take(self, arrival, model):
-        length = float(np.sqrt(np.sum(arrival.delta**2, dtype=np.float64)))
-        usual = self.usual[arrival.fragment] or length
-        self.usual[arrival.fragment] = 0.9 * usual + 0.1 * length
-        weight = self.most * min(1.0, usual / length) / (1 + arrival.staleness) ** 0.5
-        model.params[arrival.where] += np.float32(weight) * arrival.delta
+    def apply_update(self, update, model):
+        length = float(np.sqrt(np.sum(update.delta**2, dtype=np.float64)))
+        usual = self.usual[update.fragment] or length
+        self.usual[update.fragment] = 0.9 * usual + 0.1 * length
+        weight = self.most * min(1.0, usual / length) / (1 + update.staleness) ** 0.5
+        model.params[update.where] += np.float32(weight) * update.delta
         return fl.ApplyResult(weight)
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     unequal = {"clients": 8, "partition": "dirichlet", "dirichlet": 0.3, "time": 1.0, "engine": "local"}
     for name, own in (("fedasync", {}), ("ours", {"async_rule": Shortened(most=0.8)})):
         history = fl.run(method="fedasync", **unequal, **own)
-        last, weights = history.evals.iloc[-1], history.events["mix"].dropna()
+        last, weights = history.evals.iloc[-1], history.events["weight"].dropna()
         print(f"{name}: accuracy {last['accuracy']:.1%}, weights from {weights.min():.2f} to {weights.max():.2f}")
 
 

@@ -285,7 +285,7 @@ def _callbacks(given: Callbacks, *, quiet: bool, place: str = "") -> CallbackLis
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise InputError("callbacks", got=given, expected="a list")
-    made = [CALLBACKS.make(each) for each in given]
+    made = [CALLBACKS.resolve(each) for each in given]
     for callback in made:
         refuse_strange_hooks(callback)
     bar = is_shown() and any(isinstance(callback, ProgressBar) for callback in made)

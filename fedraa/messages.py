@@ -173,7 +173,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A failed task; `what` happened on `worker`. The loop decides the next action.
+    """A failed task; `error` is its reason. The loop decides the next action.
 
     `task` is None if the worker had none, because it was starting or evaluating. `worker` is None if no worker is known
     to have failed. `of_client` is True if training itself raised an error, or its update was refused, on a healthy
@@ -182,7 +182,7 @@ class Fault:
 
     task: int | None
     worker: int | None
-    what: str
+    error: str
     of_client: bool = False
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.exceptions import AuthenticationError
 
-from actors.cluster.head import greet
+from actors.cluster.head import check_reachable
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
@@ -28,7 +28,7 @@ def attach(address: str) -> None:
 
     Raises InputError if no cluster answers, if it requires another token, or if its version of Ray or Python differs.
     """
-    greet(address)
+    check_reachable(address)
     warn_of_open_token()
     for last in (False, True):
         try:

@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from actors.cluster.attach import attach
-from actors.cluster.follower import GLANCE, ClusterLost, Follower, ServerFroze, ServerStuck, Watch
+from actors.cluster.follower import GLANCE, ClusterLost, Follower, HealthMonitor, ServerFroze, ServerStuck
 from actors.cluster.head import CLIENT, HeadWatch
 from actors.cluster.operations import NAMESPACE, server_name
 from actors.cluster.own_cluster import ClusterWatch, is_joined, is_ours, own_cluster
@@ -98,7 +98,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     """
     experiment = spec.experiment
     attached = cluster_address(experiment)
-    watch: Watch = ClusterWatch() if attached is None else HeadWatch(attached)
+    watch: HealthMonitor = ClusterWatch() if attached is None else HeadWatch(attached)
     own_node = ray.get_runtime_context().get_node_id()
     node = find_node(experiment.server_node or own_node)
     elsewhere = (attached or "").startswith(CLIENT) or node["NodeID"] != own_node
@@ -126,7 +126,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                     _leave(server, directory)
                 raise
             except (RayError, ShardDied, ServerFroze) as error:
-                if (lost := watch.made_sure()) is not None:
+                if (lost := watch.confirm_lost()) is not None:
                     raise ClusterLost(lost) from None
                 if not isinstance(error, RayActorError | ShardDied | ServerFroze):
                     raise
@@ -181,11 +181,11 @@ def _setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting
         groups=asked,
         group_of=group_of(experiment),
         driver=this_process(),
-        description=describe(spec, "eval" in callbacks.waits),
+        description=describe(spec, "eval" in callbacks.blocking),
         # Ray takes only UTF-8 in names of actors, and a path may hold any bytes.
         label=f"{socket.gethostname()}:{directory.resolve()}".encode(errors="backslashreplace").decode(),
         fingerprint=fingerprint(data) if experiment.data_on_nodes else None,
-        audience=Audience(callbacks.hears, callbacks.waits),
+        audience=Audience(callbacks.subscribed, callbacks.blocking),
         heartbeat=replace(HEARTBEAT, starts=starts),
     )
 

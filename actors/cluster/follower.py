@@ -10,7 +10,7 @@ from ray.exceptions import RayTaskError
 
 from actors.cluster.processes import crowded
 from actors.cluster.run_dir_sync import RunDirSync
-from actors.pool.pulse import Pulse
+from actors.pool.pulse import LivenessProbe
 from actors.server.parameter_server import Setting
 from fedraa.callbacks import Event, Progress
 from fedraa.callbacks.callback_list import CallbackList
@@ -33,13 +33,13 @@ SAVING_SECONDS = 0.5
 logger = logging.getLogger(__name__)
 
 
-class Watch(Protocol):
+class HealthMonitor(Protocol):
     """A health check of a part of the cluster that the run needs. The driver calls it regularly."""
 
     def lost(self) -> str | None:
         """Return the cause if the part is lost."""
 
-    def made_sure(self) -> str | None:
+    def confirm_lost(self) -> str | None:
         """Return the same after a fresh check.
 
         The driver calls this after another failure, which may be the first sign of the loss.
@@ -70,7 +70,7 @@ class Follower:
     callbacks: CallbackList
     stop: Stop
     sync: RunDirSync | None
-    watch: Watch
+    watch: HealthMonitor
     # Time of the stop request (monotonic).
     _stop_at: float | None = None
     # The callback that asked to end the run at the last event.
@@ -81,7 +81,7 @@ class Follower:
     _pull_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self._pulse = Pulse(self.server, self.setting.heartbeat)
+        self._pulse = LivenessProbe(self.server, self.setting.heartbeat)
 
     def follow(self, resume: bool) -> bool:
         if self.sync is not None:

@@ -63,7 +63,7 @@ class Head:
         self._channel.close()
 
 
-def greet(address: str) -> None:
+def check_reachable(address: str) -> None:
     """Raise InputError unless a cluster answers that accepts the token of this machine."""
     head = Head(address)
     try:
@@ -102,7 +102,7 @@ class HeadWatch:
                 self._asked, self._question = now, self._head.ask()
         return None
 
-    def made_sure(self) -> str | None:
+    def confirm_lost(self) -> str | None:
         """Return the cause after waiting for the answer to a fresh request.
 
         The driver calls this after another failure, which may be the first sign of a lost head.

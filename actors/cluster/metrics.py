@@ -34,7 +34,7 @@ class Metrics(Callback):
     The tag `run` separates runs on the same cluster.
     """
 
-    waits = False
+    blocking = False
 
     def __init__(self, run: str) -> None:
         # Ray takes only ASCII in tags.

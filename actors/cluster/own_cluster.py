@@ -23,8 +23,8 @@ import ray
 from ray import _raylet
 from ray._private import ray_constants, worker
 
-from actors.cluster.bare_ray import bare_ray
 from actors.cluster.memory import lean
+from actors.cluster.minimal_ray import minimal_ray
 from actors.cluster.own_folder import is_own, own_folder
 from actors.cluster.own_parts import importable
 from actors.cluster.processes import crowded, is_stopped, kill_all_of
@@ -123,7 +123,7 @@ class ClusterWatch:
                     return f"Ray's {name} froze"
         return None
 
-    def made_sure(self) -> str | None:
+    def confirm_lost(self) -> str | None:
         return self.lost()
 
     def _stands_still(self, process: int) -> bool:
@@ -140,7 +140,7 @@ def _start(folder: Path, cpus: int) -> str | None:
     If Ctrl-C interrupts the connection, the last step of the start, this process ends with a segmentation fault.
     """
     try:
-        with deferred(), bare_ray(), lean(), importable(), _on_loopback():
+        with deferred(), minimal_ray(), lean(), importable(), _on_loopback():
             ray.init(
                 num_cpus=cpus,
                 include_dashboard=False,

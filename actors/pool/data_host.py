@@ -10,7 +10,7 @@ import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.pool.pulse import Heartbeat, Pulse, actor_class
+from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.pool.serializer import Blocks, put_blocks
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated
@@ -55,14 +55,14 @@ class DataHosts:
     fingerprint: int
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     _actors: dict[str, Any] = field(default_factory=dict)
-    _pulses: dict[str, Pulse] = field(default_factory=dict)
+    _pulses: dict[str, LivenessProbe] = field(default_factory=dict)
 
     def blocks(self, node: str) -> tuple[Any, ray.ObjectRef[Any]]:
         """Return the host of a node and the reference of its Blocks, which is ready after it has read the dataset."""
         if node not in self._actors:
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             self._actors[node] = actor_class(DataHost).options(num_cpus=0, scheduling_strategy=there).remote()
-            self._pulses[node] = Pulse(self._actors[node], self.heartbeat)
+            self._pulses[node] = LivenessProbe(self._actors[node], self.heartbeat)
         return self._actors[node], self._actors[node].blocks.remote(self.experiment, self.fingerprint)
 
     def drop(self, node: str, host: Any) -> None:

@@ -14,7 +14,7 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from actors.cluster.placement import worker_options
 from actors.pool.data_host import DataHosts
 from actors.pool.handles import EVALUATE, FIRST, LOAD, START, TRAIN, Call, HangDetector, PendingEvaluation, WorkerHandle
-from actors.pool.pulse import Heartbeat, Pulse, actor_class
+from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.pool.queues import Queues
 from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
 from actors.worker.worker import Worker
@@ -185,7 +185,7 @@ class RayExecutor:
         options = self._class.options(**worker_options(self.groups[group], self.placement))
         device = "cpu" if self.device == "auto" and not needs.get("GPU") else self.device
         actor = options.remote(number, self.worker_spec, self.threads, device)
-        handle = WorkerHandle(number, group, actor, Pulse(actor, self.heartbeat), deaths)
+        handle = WorkerHandle(number, group, actor, LivenessProbe(actor, self.heartbeat), deaths)
         self._handles[number] = handle
         self._call(Call(START, handle, handle.actor.started.remote()))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from actors.pool.pulse import Pulse
+from actors.pool.pulse import LivenessProbe
 from actors.pool.serializer import Blocks
 from fedraa.messages import Evaluation, Task, Vector
 
@@ -39,7 +39,7 @@ class WorkerHandle:
     number: int
     group: int
     actor: Any
-    pulse: Pulse
+    pulse: LivenessProbe
     deaths: int
     node: str = ""
     blocks: Blocks | None = None

@@ -38,7 +38,7 @@ class Heartbeat:
     starts: float | None = None
 
 
-class Pulse:
+class LivenessProbe:
     """The liveness probe of one actor.
 
     A process on this node that uses CPU time is not frozen, even if none of its other threads can run.

@@ -78,7 +78,7 @@ class ParameterServer:
 
     Args:
         spec: The run.
-        directory: The run directory; None for a temporary one, which `take` fills and `changes` reads.
+        directory: The run directory; None for a temporary one, which `apply_update` fills and `changes` reads.
         setting: The workers, the data and the driver.
     """
 

@@ -16,8 +16,8 @@ FULL = 10_000
 class Audience:
     """The event kinds that the callbacks in the user's process receive, and the kinds that the run waits for."""
 
-    hears: frozenset[str]
-    waits: frozenset[str]
+    subscribed: frozenset[str]
+    blocking: frozenset[str]
 
 
 class Relay:
@@ -29,7 +29,7 @@ class Relay:
     """
 
     def __init__(self, own: CallbackList, audience: Audience) -> None:
-        self.hears, self.waits = own.hears | audience.hears, audience.waits
+        self.subscribed, self.blocking = own.subscribed | audience.subscribed, audience.blocking
         self.latest: Progress | None = None
         self._own, self._audience = own, audience
         self._changed = Condition()
@@ -43,14 +43,14 @@ class Relay:
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
         kind = str(event["kind"])
-        if kind in self._own.hears and not past:
+        if kind in self._own.subscribed and not past:
             self._own.tell(event)
-        if kind not in self._audience.hears:
+        if kind not in self._audience.subscribed:
             return None
         with self._changed:
             self._queue.append(event)
             self._put += 1
-            if kind in self._audience.waits and not past:
+            if kind in self._audience.blocking and not past:
                 self._until_it_has(answered=self._put)
                 return self._asking
             if len(self._queue) >= FULL:

@@ -15,7 +15,7 @@ from ray.exceptions import ActorUnschedulableError, GetTimeoutError, ObjectLostE
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.cluster.placement import nodes_for_shards
-from actors.pool.pulse import Heartbeat, Pulse, actor_class
+from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.server.shard import CutOnShards, Route, ShardActor
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import ShardDied
@@ -66,9 +66,11 @@ class ShardedStore:
             where = [next((p.where for p in pieces if p.shard == number), None) for pieces in split.pieces]
             common = [next((p.common for p in pieces if p.shard == number), None) for pieces in split.pieces]
             actor = actor_class(ShardActor).options(num_cpus=0, scheduling_strategy=there)
-            share: Any = {"common": common, "in_common": rule.in_common} if rule.in_common != 1 else {}
-            self._shards.append(actor.remote(params[split.own[number]], where, norms=norms, adds=rule.adds, **share))
-        self._pulses = [Pulse(shard, heartbeat) for shard in self._shards]
+            share: Any = {"common": common, "shared_weight": rule.shared_weight} if rule.shared_weight != 1 else {}
+            self._shards.append(
+                actor.remote(params[split.own[number]], where, norms=norms, is_delta_mix=rule.is_delta_mix, **share)
+            )
+        self._pulses = [LivenessProbe(shard, heartbeat) for shard in self._shards]
         self._routes = [
             ray.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))
             for pieces in split.pieces
@@ -79,7 +81,7 @@ class ShardedStore:
     @classmethod
     def of(cls, spec: RunSpec, heartbeat: Heartbeat | None = None) -> "ShardedStore":
         rule, experiment = cast(AsyncRule, spec.method.update), spec.experiment
-        assert rule.blends
+        assert rule.is_convex_mix
         rule = rule.bind(AsyncModel(spec.params, experiment.clients, len(spec.submodels), spec.at_a_time))
         norms = experiment.max_update_norm is not None
         return cls(
@@ -97,7 +99,9 @@ class ShardedStore:
             self._cuts[fragment] = (version, self._cut(fragment, cuts))
         return self._cuts[fragment][1]
 
-    def take(self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0) -> ApplyResult:
+    def apply_update(
+        self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0
+    ) -> ApplyResult:
         assert update.receipt is not None
         mix = self._rule.weight(stale, balance)
         for piece in self._split.pieces[task.fragment]:

@@ -107,7 +107,7 @@ def run_study(
         planned = Study(**vars(planned) | {"seeds": seeds})
     planned = on_those(planned, terms, tuned)
     directory = out / (f"{study}-{size}" + (f"-{terms}" if terms else ""))
-    runs = execute(planned, directory, jobs or len(os.sched_getaffinity(0)), Watch(planned))
+    runs = execute(planned, directory, jobs or len(os.sched_getaffinity(0)), HealthMonitor(planned))
     own_seeds = f" --seeds {' '.join(map(str, seeds))}" if seeds else ""
     data = " --data-dir DATA" if data_dir else ""
     on = f" --terms {terms}" if terms else ""
@@ -125,7 +125,7 @@ def on_those(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
     return replace(study, cells=cells, title=f"{study.title}, on {terms} terms")
 
 
-class Watch:
+class HealthMonitor:
     """Says what each run of a study came to, which of all it is, and how long the rest may take."""
 
     def __init__(self, study: Study) -> None:

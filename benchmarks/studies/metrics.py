@@ -81,7 +81,7 @@ def _number(value: object) -> float:
 
 
 def _staleness(history: History, share: float) -> float:
-    return float(np.quantile([_number(line["global_staleness"]) for line in _kind(history, "commit")], share))
+    return float(np.quantile([_number(line["staleness_total"]) for line in _kind(history, "commit")], share))
 
 
 STALENESS_TAIL = Metric("staleness, 99th percentile", lambda history: _staleness(history, 0.99), "less", ".1f")

@@ -89,9 +89,15 @@ def made(seed: int) -> Iterator[dict[str, Any]]:
     for task in count():
         t = 2e-3 * task
         told = {"t": t, "wall": t, "task": task, "client": task % CLIENTS, "fragment": (task + seed) % FRAGMENTS}
-        decided = {"version": task, "step": task, "cost": 1e-3, "feasible": feasible, "counts": counts}
+        decided = {
+            "version": task,
+            "step": task,
+            "cost": 1e-3,
+            "feasible_fragments": feasible,
+            "fragment_updates": counts,
+        }
         yield {"kind": "dispatch", **told, **decided, "bytes_down": 1000}
-        became = {"base_version": 0, "version": task, "staleness": task % 7, "global_staleness": 3, "mix": 0.6}
+        became = {"base_version": 0, "version": task, "staleness": task % 7, "staleness_total": 3, "weight": 0.6}
         cost = {"bytes_up": 1000, "samples": 90, "flops": 1e6, "train_loss": 0.5}
         yield {"kind": "commit", **told, "t": t + 1e-3, **became, **cost}
         if task % EVERY == 0:

@@ -88,7 +88,7 @@ def case(method: str, does: str, client: int, folder: Path) -> Case:
         ended=with_client.summary["reason"] == "steps",
         named={line["client"] for line in drops} == {client}
         and with_client.summary["quarantined"] == [client]
-        and all(re.fullmatch(CAUSES[does], str(line["what"])) for line in drops),
+        and all(re.fullmatch(CAUSES[does], str(line["error"])) for line in drops),
         replayed="consistent" in replay(with_client.directory),
         same_bits=with_client.summary["model_sha256"] == without.summary["model_sha256"],
         lost=max(0, theirs.total() - ours.total()),

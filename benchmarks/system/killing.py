@@ -10,7 +10,7 @@ class Killed(BaseException):
 class KillAt(Callback):
     """A callback that raises Killed at the n-th commit of a run."""
 
-    waits = False
+    blocking = False
 
     def __init__(self, commit: int) -> None:
         self.left = commit

@@ -217,7 +217,7 @@ def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[
         extras = {name: np.full(task.size, 1e-3, np.float32) for name in task.asks}
         update = Update(task.id, task.client, task.fragment, task.version, new, 1, 0.5, 0.0, extras)
         reset_peak()
-        before, watch = server.step, Watch()
+        before, watch = server.step, HealthMonitor()
         if (wrong := bounds.refuse(update, task)) is not None:
             raise RuntimeError(wrong)
         waiting += server.commit(update, 0.0)
@@ -237,13 +237,13 @@ def fastest(work: Callable[[], object]) -> tuple[float, float]:
     """Return the smallest real and CPU seconds of three calls."""
     taken = []
     for _ in range(3):
-        watch = Watch()
+        watch = HealthMonitor()
         work()
         taken.append(watch.read())
     return min(seconds for seconds, _ in taken), min(cpu for _, cpu in taken)
 
 
-class Watch:
+class HealthMonitor:
     """A stopwatch of real seconds and of this process's CPU seconds."""
 
     def __init__(self) -> None:

@@ -60,7 +60,7 @@ def stored() -> float:
 class Seen(Callback):
     """A callback that records the step of the run."""
 
-    waits = False
+    blocking = False
     step = 0
 
     def on_progress(self, progress: Progress) -> None:

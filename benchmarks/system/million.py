@@ -45,7 +45,7 @@ def samples(client: int) -> tuple[Any, Any]:
 class Seen(Callback):
     """A callback that records the time of the first commit and the rate of the following ones."""
 
-    waits = False
+    blocking = False
 
     def __init__(self) -> None:
         self.started = self.first = self.last = 0.0

@@ -20,7 +20,13 @@ from fedraa.cli.display import say
 
 ROOT = Path(__file__).parents[2]
 # Keys of the log that this checkout has renamed: the name at the base, and the name here.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "mix": "weight",
+    "what": "error",
+    "global_staleness": "staleness_total",
+    "counts": "fragment_updates",
+    "feasible": "feasible_fragments",
+}
 # Keys of summary.json that depend on real time: the length of the run, and the messages between server and workers.
 REAL_TIME = {"wall", "shards"}
 SHARED: dict[str, Any] = {"clients": 6, "hidden": (16,), "local_steps": 3, "seed": 7, "engine": "local", "quiet": True}

@@ -148,7 +148,7 @@ class Turns(Callback):
     The first round is a warm-up.
     """
 
-    waits = False
+    blocking = False
 
     def __init__(self, bare: BareLoop) -> None:
         self._bare = bare

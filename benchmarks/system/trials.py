@@ -86,7 +86,7 @@ def trial(method: str, clients: int, model: str, *, updates: int | None = None, 
 class Marks(Callback):
     """A callback that records real and CPU time (s) at step `warm` and at the last step."""
 
-    waits = False
+    blocking = False
 
     def __init__(self, warm: int, last: int) -> None:
         self.warm, self.last = warm, last

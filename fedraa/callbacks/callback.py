@@ -26,7 +26,7 @@ class Callback:
     dead server on Ray is restarted. An exception in a callback ends the run, which can be resumed.
     """
 
-    waits: ClassVar[bool] = True
+    blocking: ClassVar[bool] = True
     """True if the run waits for the return values of the overridden hooks, so that it can end at the exact event.
 
     With True and an `on_eval`, the run waits for each evaluation before it continues. With False, return values are

@@ -18,9 +18,9 @@ PROGRESS_SECONDS = 0.2
 class EventSink(Protocol):
     """The interface through which a run delivers its events."""
 
-    hears: frozenset[str]
+    subscribed: frozenset[str]
     """The kinds of events that a callback handles."""
-    waits: frozenset[str]
+    blocking: frozenset[str]
     """The kinds of events for whose return values the run waits."""
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
@@ -41,8 +41,10 @@ class CallbackList:
         self._hearing = {kind: self._with(hook) for kind, hook in HOOKS.items()}
         self._on_progress = self._with("on_progress")
         self._progress_seconds, self._progress_at = progress_seconds, 0.0
-        self.hears = frozenset(kind for kind, callbacks in self._hearing.items() if callbacks)
-        self.waits = frozenset(kind for kind in self.hears if kind != "end" and any(map(_waits, self._hearing[kind])))
+        self.subscribed = frozenset(kind for kind, callbacks in self._hearing.items() if callbacks)
+        self.blocking = frozenset(
+            kind for kind in self.subscribed if kind != "end" and any(map(_waits, self._hearing[kind]))
+        )
 
     def prepare(self, doing: str | None) -> None:
         """Deliver a description of the work before training; None when it is over."""
@@ -92,7 +94,7 @@ def refuse_strange_hooks(callback: object) -> None:
 
 
 def _waits(callback: Callback) -> bool:
-    return getattr(callback, "waits", True)
+    return getattr(callback, "blocking", True)
 
 
 def _answer(callback: Callback, event: Event) -> bool:

@@ -17,7 +17,7 @@ class FailureWarnings(Callback):
     After `MAX_WARNINGS` warnings it refers once to summary.json for all other failures.
     """
 
-    waits = False
+    blocking = False
 
     def __init__(self) -> None:
         self._count = 0
@@ -26,7 +26,7 @@ class FailureWarnings(Callback):
         self._count += 1
         if self._count <= MAX_WARNINGS:
             then = "is quarantined" if event["action"] == QUARANTINED else "is given work again"
-            text = f"client {event['client']} {then}: its task {event['task']} failed with {event['what']}"
+            text = f"client {event['client']} {then}: its task {event['task']} failed with {event['error']}"
             warnings.warn(text, RunWarning, stacklevel=2)
         elif self._count == MAX_WARNINGS + 1:
             text = "more tasks of clients fail; summary.json names all clients and reasons"

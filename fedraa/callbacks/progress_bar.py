@@ -29,7 +29,7 @@ class ProgressBar(Callback):
     It also shows slow preparations before the run starts. `waiting` is a status line that already shows them.
     """
 
-    waits = False
+    blocking = False
     place = ""
     """A label of one of several runs, shown before the name of its method."""
 

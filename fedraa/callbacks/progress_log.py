@@ -21,7 +21,7 @@ class ProgressLog(Callback):
     before a resumption are not logged again.
     """
 
-    waits = False
+    blocking = False
 
     def __init__(self, place: str = "") -> None:
         self._place = f"{place} | " if place else ""

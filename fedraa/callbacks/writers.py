@@ -19,7 +19,7 @@ class CSV(Callback):
     A starting run overwrites the file. A resumed run writes the earlier rows again.
     """
 
-    waits = False
+    blocking = False
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
@@ -58,7 +58,7 @@ class TensorBoard(Callback):
     The default of `name` is the run's name. Raises InputError if the package tensorboard is missing.
     """
 
-    waits = False
+    blocking = False
 
     def __init__(self, directory: str | Path, name: str | None = None) -> None:
         self.directory, self.name = directory, name
@@ -105,7 +105,7 @@ class WandB(Callback):
     Raises InputError if the package wandb is missing.
     """
 
-    waits = False
+    blocking = False
 
     def __init__(self, project: str, name: str | None = None, group: str | None = None) -> None:
         self.project, self.name, self.group = project, name, group

@@ -101,7 +101,7 @@ def task_lines(spec: RunSpec) -> list[str]:
     if spec.method.local.auto is not None:
         steps = costs.all_steps(shapes)
         lines.append(f"local steps    {_range(steps)} a task ({spec.method.local.steps})")
-    if isinstance(update, AsyncRule) and update.blends:
+    if isinstance(update, AsyncRule) and update.is_convex_mix:
         rule = update.bind(AsyncModel(spec.params, len(spec.fleet), len(shapes), spec.at_a_time))
         factors = planned_balances(costs, shapes, spec.data.sizes, update.balance, spec.at_a_time)
         weights = np.array([rule.weight(0, float(factor)) for factor in _some(np.unique(factors))])

@@ -102,9 +102,9 @@ class FlatModule:
                 target.copy_(parameter.grad)
 
     def backward_by_piece(self, loss: Tensor, take: Take) -> None:
-        """Pass the gradient of the loss to `take`, once per parameter, flat and with its slice of the buffer.
+        """Pass the gradient of the loss to `apply_update`, once per parameter, flat and with its slice of the buffer.
 
-        The remaining backward pass does not depend on that parameter, so `take` may change it.
+        The remaining backward pass does not depend on that parameter, so `apply_update` may change it.
         """
         self._waiting, self._take = dict(self._pieces), take
         loss.backward()  # type: ignore[no-untyped-call]  # likewise

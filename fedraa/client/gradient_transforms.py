@@ -30,11 +30,11 @@ class StepContext(NamedTuple):
 
 
 class GradientTransform(ABC):
-    """A change of the gradient of every local step, in place. A custom term needs only `bend`:
+    """A change of the gradient of every local step, in place. A custom term needs only `apply`:
 
         class Lasso(GradientTransform):
-            def bend(self, gradient, at):
-                gradient.add_(at.weights.sign(), alpha=1e-4)
+            def apply(self, grad, context):
+                grad.add_(context.weights.sign(), alpha=1e-4)
 
     It must be a function of its arguments, element by element. A gradient is passed as a whole [k], in chunks, or as
     several clients' gradients [height, k]. A term that needs the whole gradient sets `whole`. If the submodel is
@@ -45,8 +45,8 @@ class GradientTransform(ABC):
     masked: ClassVar[bool] = True
 
     @abstractmethod
-    def bend(self, gradient: Tensor, at: StepContext) -> None:
-        """Change `gradient` in place. `at` holds the weights at which it was computed."""
+    def apply(self, grad: Tensor, context: StepContext) -> None:
+        """Change `grad` [k] in place. `context` holds the weights at which it was computed."""
 
     def begin(self, extras: Mapping[str, Tensor]) -> "GradientTransform":
         """Return the term for one task, which received the buffers `extras` [k]."""
@@ -60,8 +60,8 @@ class Proximal(GradientTransform):
     rho: float
     masked: ClassVar[bool] = False
 
-    def bend(self, gradient: Tensor, at: StepContext) -> None:
-        gradient.add_(at.weights, alpha=self.rho).sub_(at.received, alpha=self.rho)
+    def apply(self, grad: Tensor, context: StepContext) -> None:
+        grad.add_(context.weights, alpha=self.rho).sub_(context.received, alpha=self.rho)
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class ControlVariate(GradientTransform):
     def begin(self, extras: Mapping[str, Tensor]) -> GradientTransform:
         return ControlVariate(extras["control"])
 
-    def bend(self, gradient: Tensor, at: StepContext) -> None:
+    def apply(self, grad: Tensor, context: StepContext) -> None:
         assert self.control is not None
-        gradient.add_(self.control[at.piece])
+        grad.add_(self.control[context.piece])
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class ServerMomentum(GradientTransform):
     def begin(self, extras: Mapping[str, Tensor]) -> GradientTransform:
         return ServerMomentum(self.fresh, extras["momentum"])
 
-    def bend(self, gradient: Tensor, at: StepContext) -> None:
+    def apply(self, grad: Tensor, context: StepContext) -> None:
         assert self.momentum is not None
-        gradient.mul_(self.fresh).add_(self.momentum[at.piece], alpha=1 - self.fresh)
+        grad.mul_(self.fresh).add_(self.momentum[context.piece], alpha=1 - self.fresh)
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class Clipping(GradientTransform):
     whole: ClassVar[bool] = True
     masked: ClassVar[bool] = False
 
-    def bend(self, gradient: Tensor, at: StepContext) -> None:
-        gradient.mul_(torch.clamp(self.bound / (norm(gradient) + EPSILON), max=1.0))
+    def apply(self, grad: Tensor, context: StepContext) -> None:
+        grad.mul_(torch.clamp(self.bound / (norm(grad) + EPSILON), max=1.0))
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class WeightDecay(GradientTransform):
     decay: float
     masked: ClassVar[bool] = False
 
-    def bend(self, gradient: Tensor, at: StepContext) -> None:
-        gradient.add_(at.weights, alpha=self.decay)
+    def apply(self, grad: Tensor, context: StepContext) -> None:
+        grad.add_(context.weights, alpha=self.decay)
 
 
 def norm(gradient: Tensor) -> Tensor:
@@ -122,4 +122,4 @@ def norm(gradient: Tensor) -> Tensor:
     return result
 
 
-GRADIENT_TRANSFORM: ComponentRegistry[GradientTransform] = ComponentRegistry("local_terms", ("bend", "begin"), {})
+GRADIENT_TRANSFORM: ComponentRegistry[GradientTransform] = ComponentRegistry("local_terms", ("apply", "begin"), {})

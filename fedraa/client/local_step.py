@@ -50,9 +50,9 @@ class StepComponents:
     @classmethod
     def of(cls, solver: LocalTraining) -> Self:
         return cls(
-            COMPRESSOR.make(solver.compress),
-            LOCAL_OPTIMIZER.make(solver.local_optimizer),
-            tuple(GRADIENT_TRANSFORM.make(term) for term in solver.terms),
+            COMPRESSOR.resolve(solver.compress),
+            LOCAL_OPTIMIZER.resolve(solver.local_optimizer),
+            tuple(GRADIENT_TRANSFORM.resolve(term) for term in solver.terms),
         )
 
 
@@ -165,7 +165,7 @@ class LocalStep:
             at = StepContext(w, self._anchor[piece], piece)
             for term in self._terms:
                 with calling("local_terms", term):
-                    term.bend(g, at)
+                    term.apply(g, at)
                 if term.masked:
                     self._masked(g, piece)
         self._optimizer.descend(w, g, piece, self._rate)

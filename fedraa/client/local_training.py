@@ -91,7 +91,7 @@ class LocalTraining:
     @property
     def needs_whole_gradient(self) -> bool:
         """Return True if a step needs the gradient of all parameters at once, for its norm or to keep it."""
-        own = any(GRADIENT_TRANSFORM.make(term).whole for term in self.terms)
+        own = any(GRADIENT_TRANSFORM.resolve(term).whole for term in self.terms)
         return bool(self.sam or self.clip or self.full_gradient or self.squares or own)
 
     def minibatches(self, shard: Sizes) -> Sizes:

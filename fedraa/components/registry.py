@@ -54,7 +54,7 @@ class ComponentRegistry(Generic[T]):
         load_plugins()
         return self.registered
 
-    def make(self, given: object) -> T:
+    def resolve(self, given: object) -> T:
         """Return the component for a value of the field, in any of the forms. Raise InputError if there is none."""
         if isinstance(given, str):
             return self._checked(self._from_text(given), given)
@@ -68,7 +68,7 @@ class ComponentRegistry(Generic[T]):
 
     def own(self, given: object) -> T:
         """Return a copy that one run may change. Raise InputError if the component cannot be copied."""
-        made = self.make(given)
+        made = self.resolve(given)
         try:
             return deepcopy(made)
         except Exception as error:

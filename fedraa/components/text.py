@@ -64,7 +64,7 @@ def paths_in(written: object) -> list[str]:
 def describe(part: object) -> Any:
     """Return a component as JSON: its kind and values, or a plain value as it is.
 
-    `ComponentRegistry.make` makes an equal one from it.
+    `ComponentRegistry.resolve` makes an equal one from it.
 
     The values are the fields of a dataclass, or the attributes that are named like the arguments of `__init__`.
     """

@@ -33,8 +33,8 @@ def check_terms(name: str, method: Method) -> None:
     if not isinstance(local.terms, list | tuple):
         raise InputError("local_terms", got=local.terms, expected="a tuple of GradientTransforms")
     for term in local.terms:
-        GRADIENT_TRANSFORM.make(term)
-    compressor, optimizer = COMPRESSOR.make(local.compress), LOCAL_OPTIMIZER.make(local.local_optimizer)
+        GRADIENT_TRANSFORM.resolve(term)
+    compressor, optimizer = COMPRESSOR.resolve(local.compress), LOCAL_OPTIMIZER.resolve(local.local_optimizer)
     if auxiliary is None:
         return
     given = {
@@ -77,7 +77,7 @@ def check_transforms(transforms: Transforms, objective: Objective) -> None:
 
 def can_be_spread(method: Method) -> bool:
     """Return True if several actors can hold the server's parameters, each applying its share of an update."""
-    return method.asynchronous and method.update.blends and method.submodel.scheduled
+    return method.asynchronous and method.update.is_convex_mix and method.submodel.scheduled
 
 
 def check_shards(experiment: Experiment, method: Method) -> None:
@@ -111,7 +111,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
             reasons |= dict.fromkeys(("scheduler", "delay_bound"), whole)
         if not getattr(method.update, "owned_head", False) and experiment.aggregator in ("covered", "filled"):
             reasons["aggregator"] = whole
-    elif scheduler is not None and not SCHEDULER.make(scheduler).bounded:
+    elif scheduler is not None and not SCHEDULER.resolve(scheduler).bounded:
         reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which keeps to no bound"
     if len(getattr(method.submodel, "ratios", "several")) == 1:
         reasons |= dict.fromkeys(("scheduler", "delay_bound", "fragment_scale", "full_rate"), "one fragment")

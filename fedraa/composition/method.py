@@ -191,7 +191,7 @@ class Method:
         method = self
         for flag in FLAGS:
             if flag in flags:
-                value = SEAMS[flag].make(flags[flag]) if flag in SEAMS else flags[flag]
+                value = SEAMS[flag].resolve(flags[flag]) if flag in SEAMS else flags[flag]
                 path = method.path(flag)
                 if path is None:
                     given = text_of(flags[flag]) if flag in SEAMS else flags[flag]

@@ -132,7 +132,7 @@ class Experiment(BaseModel):
     buffer_size: Count | None = None
     """Arrivals per server update of a buffered method."""
     async_rule: Component | None = None
-    """What becomes of an arrival when it is asynchronous: staleness-mix, delta, evened-delta, buffer, ... or an own."""
+    """Update rule of an asynchronous server: convex-mix, delta, rms-normalized-delta, buffer, ..., or a custom one."""
     delay_limit: Count | None = None
     """Staleness at which a rule ignores an update or shortens its step, for rules that have such a limit."""
     aggregator: Component | None = None

@@ -89,7 +89,7 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
     try:
         if kind in FILES and name.endswith(")"):
             files = FILES | {"csv": partial(csv, classes=classes)}
-            made: FederatedDataset = ComponentRegistry("dataset", (), files).make(name)
+            made: FederatedDataset = ComponentRegistry("dataset", (), files).resolve(name)
             return made
         if _is_table(name):
             return csv(name, classes=classes)
@@ -124,7 +124,7 @@ def _unknown_form(path: str) -> InputError:
 
 
 def _own(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset | FederatedDataset:
-    made = SOURCES.make(path)
+    made = SOURCES.resolve(path)
     takes_folder = False
     try:
         if not isinstance(made, Dataset | FederatedDataset) and callable(made):

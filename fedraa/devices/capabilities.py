@@ -61,7 +61,7 @@ def _called(given: object, clients: int, seed: int) -> dict[str, Floats]:
         clients: The number of clients.
         seed: The seed of its random numbers.
     """
-    function = FLEETS.make(given)
+    function = FLEETS.resolve(given)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     try:
         made = function(clients, generator(seed, "fleet"))

@@ -61,7 +61,7 @@ class CostModel:
         self._full = measure(full)
         self._unit, self._frozen = unit, frozen
         self._stem, self._server = stem, server * float(fleet.compute.max())
-        self.compressor, self.download = COMPRESSOR.make(solver.compress), COMPRESSOR.make(download)
+        self.compressor, self.download = COMPRESSOR.resolve(solver.compress), COMPRESSOR.resolve(download)
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
 

@@ -16,7 +16,7 @@ class EventDispatcher:
 
     def recorded(self, line: Mapping[str, object]) -> None:
         """Queue a line that was written to the log, if a callback subscribes to its kind."""
-        if line["kind"] in self._listeners.hears:
+        if line["kind"] in self._listeners.subscribed:
             self._untold.append(line)
 
     def tell(self) -> str | None:
@@ -35,28 +35,28 @@ class EventDispatcher:
         self._listeners.progress(progress)
 
     @property
-    def heard(self) -> int | None:
+    def next_undelivered(self) -> int | None:
         """The number (`seq`) of the first undelivered line, None if all lines were delivered."""
         return int(str(self._untold[0]["seq"])) if self._untold else None
 
-    def past(self, lines: Iterable[Mapping[str, object]], heard: int | None) -> None:
+    def replay_events(self, lines: Iterable[Mapping[str, object]], next_undelivered: int | None) -> None:
         """Replay the events of a resumed run's log.
 
         Queue the events that were not delivered before the interruption.
         """
         for line in lines:
-            if line["kind"] not in self._listeners.hears:
+            if line["kind"] not in self._listeners.subscribed:
                 continue
-            if heard is None or int(str(line["seq"])) < heard:
+            if next_undelivered is None or int(str(line["seq"])) < next_undelivered:
                 self._listeners.tell(event_of(line), past=True)
             else:
                 self._untold.append(line)
 
     @property
     def waits_for_evaluations(self) -> bool:
-        return "eval" in self._listeners.waits
+        return "eval" in self._listeners.blocking
 
     @property
-    def hears(self) -> bool:
+    def subscribed(self) -> bool:
         """True if any callback subscribes to events."""
-        return bool(self._listeners.hears)
+        return bool(self._listeners.subscribed)

@@ -104,8 +104,8 @@ def dry_run(
         if rule is None:
             result = ApplyResult(0.0, len(staleness) % tasks_per_step == 0)
         else:
-            result = rule.take(_update_without_values(decision, staleness[-1]), model)
-        done = ledger.commit(task, loss=inf, new_version=result.advanced, keep_task=result.held)
+            result = rule.apply_update(_update_without_values(decision, staleness[-1]), model)
+        done = ledger.commit(task, loss=inf, new_version=result.new_version, keep_task=result.keep_task)
         for client in done.next_clients:
             send(client)
     known = staleness or [0]

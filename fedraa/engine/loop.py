@@ -120,7 +120,7 @@ class Loop:
             "accuracy": self._accuracy,
             "reached": self._reached,
             "bounds": self._bounds.state(),
-            "heard": self._announcer.heard,
+            "next_undelivered": self._announcer.next_undelivered,
             "by": self.by,
             "time_to_target": self.time_to_target,
             "server_time": dict(self.server_time.seconds),
@@ -203,7 +203,7 @@ class Loop:
         for failures in (self._failures, self._blamed):
             failures.pop(task.id, None)
         if isinstance(outcome, Fault):
-            self._drop(task, outcome.what)
+            self._drop(task, outcome.error)
             return
         self.worker_time.seconds["train"] += outcome.seconds
         before = self.server_time.seconds["mix"]
@@ -346,13 +346,13 @@ class Loop:
         again = failures < ATTEMPTS
         self._record(fault, "retry" if again else "give up")
         if not again:
-            problem = f"task {task.id} failed {ATTEMPTS} times, the last time with {fault.what}"
+            problem = f"task {task.id} failed {ATTEMPTS} times, the last time with {fault.error}"
             raise RunFailed(f"client {task.client}", problem)
         self.executor.submit(task, due)
         return None
 
     def _record(self, fault: Fault, action: str) -> None:
-        self.log.record("fault", self._now, task=fault.task, worker=fault.worker, what=fault.what, action=action)
+        self.log.record("fault", self._now, task=fault.task, worker=fault.worker, error=fault.error, action=action)
 
     def _evaluation_is_due(self) -> bool:
         return self._evaluated != self.server.step and self.server.step % self._eval_every == 0

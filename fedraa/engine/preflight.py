@@ -40,11 +40,11 @@ def preflight(spec: RunSpec) -> None:
     _check_adapters(spec)
     if spec.experiment.stack > 1:
         _check_stack(spec)
-    if spec.method.update.waits:
+    if spec.method.update.needs_all_clients:
         _check_all_return(spec)
     memory_check.check(spec)
     if (staleness := getattr(spec.method.update, "staleness", None)) is not None:
-        factor_at(0, STALENESS.make(staleness))
+        factor_at(0, STALENESS.resolve(staleness))
     server = spec.server(_nowhere)
     # Custom components raise their errors in the first task, and for a state that no checkpoint can hold.
     task = server.assign(next(iter(server.begin())), 0.0)
@@ -72,7 +72,7 @@ def _check_feasible(spec: RunSpec) -> None:
         problem = f"{where} lacks the memory to train it"
         raise InputError("capabilities", problem, hint="give it more memory, or cut smaller fragments")
     bound = schedule.delay_bound
-    if bound is not None and costs[worst] > bound * (1 + TOLERANCE) and SCHEDULER.make(schedule.scheduler).bounded:
+    if bound is not None and costs[worst] > bound * (1 + TOLERANCE) and SCHEDULER.resolve(schedule.scheduler).bounded:
         raise InputError(
             "delay_bound",
             f"{where} costs {costs[worst]:.4g}",
@@ -166,7 +166,7 @@ def _check_adapters(spec: RunSpec) -> None:
 def _lacks_adapters(spec: RunSpec) -> bool:
     """Return True if the method averages low-rank adapters and the model has none."""
     aggregator = getattr(spec.method.update, "aggregator", None)
-    return aggregator is not None and isinstance(AGGREGATOR.make(aggregator), LowRank) and not adapters(spec.traced)
+    return aggregator is not None and isinstance(AGGREGATOR.resolve(aggregator), LowRank) and not adapters(spec.traced)
 
 
 def warn_of_no_adapters(spec: RunSpec) -> list[str]:

@@ -289,7 +289,7 @@ def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:
     seam = _SEAMS.get(where.rpartition(".")[2])
     if seam is None or is_foreign(text):
         return says(text, described)
-    return bool(json.loads(json.dumps(describe_part(seam.make(text)))) == described)
+    return bool(json.loads(json.dumps(describe_part(seam.resolve(text)))) == described)
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:

@@ -217,7 +217,7 @@ class RunSpec:
         solver = self.method.local
         if solver.optimizer_state == "reset":
             return ()
-        return LOCAL_OPTIMIZER.make(solver.local_optimizer).buffers(solver.momentum)
+        return LOCAL_OPTIMIZER.resolve(solver.local_optimizer).buffers(solver.momentum)
 
     @property
     def _bad_clients(self) -> BadClients:

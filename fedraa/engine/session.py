@@ -110,7 +110,7 @@ class RunSession:
         """
         try:
             if resume and (self._directory / SUMMARY).exists():
-                self._tell_the_past(None)
+                self._replay_events(None)
                 return True
             self._begin(resume)
             if (reason := self._run()) is None:
@@ -155,14 +155,14 @@ class RunSession:
         self._loop.aside = config["resolved"][ASIDE_KEY]
         if state is not None:
             self._loop.restore(state)
-            self._tell_the_past(state["heard"])
+            self._replay_events(state["next_undelivered"])
             return
         self._log.begin(self._spec.figures)
         self._loop.begin()
 
-    def _tell_the_past(self, heard: int | None) -> None:
-        if self._announcer.hears:
-            self._announcer.past(History(self._directory).lines(), heard)
+    def _replay_events(self, next_undelivered: int | None) -> None:
+        if self._announcer.subscribed:
+            self._announcer.replay_events(History(self._directory).lines(), next_undelivered)
 
     def _damage(self, state: State) -> str | None:
         """Return the reason why the run cannot resume from this checkpoint, if the log has lost lines since."""

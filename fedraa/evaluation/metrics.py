@@ -96,7 +96,7 @@ def taken_by(figures: Figures) -> tuple[str, ...]:
 
 
 def _named(given: object) -> NamedMetric:
-    made = METRICS.make(given)
+    made = METRICS.resolve(given)
     function = getattr(made, "values", made)
     name = getattr(made, "name", None) or getattr(made, "__name__", type(made).__name__)
     if not callable(function) or isinstance(made, dict):

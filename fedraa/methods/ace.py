@@ -25,13 +25,13 @@ from fedraa.vectors.chunked import step_along
 class ACE(AsyncRule):
     """ACE (Chang et al. 2025), formerly IA2SGD: theta += server_lr * the mean of all clients' latest deltas.
 
-    The model steps at every arrival, however stale. The first step waits until every client has reported.
+    The model steps at every update, however stale. The first step waits until every client has reported.
     """
 
     server_lr: Positive = 1.0
 
     keeps: ClassVar[str] = "u_i [N, d]"
-    waits: ClassVar[bool] = True
+    needs_all_clients: ClassVar[bool] = True
 
     def start(self, model: AsyncModel) -> None:
         self._cache = DeltaCache(len(model.params), model.clients)
@@ -40,9 +40,9 @@ class ACE(AsyncRule):
     def leave(self, client: int) -> None:
         self._awaited.discard(client)
 
-    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        self._awaited.discard(arrival.client)
-        self._cache.put(arrival.client, arrival.change)
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        self._awaited.discard(update.client)
+        self._cache.put(update.client, update.change)
         complete = not self._awaited
         if complete:
             step_along(model.params, self.server_lr, self._cache.mean)

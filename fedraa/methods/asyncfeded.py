@@ -34,17 +34,17 @@ class AsyncFedED(AsyncRule):
     server_lr: Positive = 1.0
     epsilon: Positive = 1.0
 
-    measures: ClassVar[bool] = True
-    weighs: ClassVar[bool] = True
+    needs_values: ClassVar[bool] = True
+    bounded_by_weight: ClassVar[bool] = True
 
-    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        new, sent = arrival.new, arrival.sent
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        new, sent = update.new, update.sent
 
         def lengths(piece: slice) -> tuple[float, float]:
             was = sent[piece]
             went = _square(subtract(new[piece], was))
             gone: Vector = scratch("gone", len(was))
-            for place, part in global_slices(arrival.places, piece):
+            for place, part in global_slices(update.coordinates, piece):
                 np.subtract(model.params[place], was[part], out=gone[part])
             return went, _square(gone)
 
@@ -53,7 +53,7 @@ class AsyncFedED(AsyncRule):
         if length == 0:
             return ApplyResult(0.0)
         weight = self.server_lr / (gone / length + self.epsilon)
-        accumulate(model.params, arrival.places, weight, new, sent)
+        accumulate(model.params, update.coordinates, weight, new, sent)
         return ApplyResult(weight)
 
     def state(self) -> dict[str, Any]:

@@ -82,18 +82,18 @@ class CA2FL(Buffered):
         self._sum = np.zeros(len(model.params), np.float32)
         self._count = 0
 
-    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        before = self._cache.rows.peek(arrival.client)
-        if arrival.client not in self._pending:
-            self._pending[arrival.client] = before.copy()
-        pending = self._pending[arrival.client]
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        before = self._cache.rows.peek(update.client)
+        if update.client not in self._pending:
+            self._pending[update.client] = before.copy()
+        pending = self._pending[update.client]
 
         def add(place: Index | slice, delta: Vector) -> None:
             self._sum[place] += delta
             self._sum[place] -= before[place]
             pending[place] = delta
 
-        arrival.change.each(add)
+        update.change.each(add)
         self._count += 1
         full = self._count == self.size
         if full:

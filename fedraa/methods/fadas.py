@@ -46,10 +46,10 @@ class Fadas(FedBuffRule):
         super().start(model)
         self._worst = 0
 
-    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        self._worst = max(self._worst, arrival.staleness)
-        taken = super().take(arrival, model)
-        if taken.advanced:
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        self._worst = max(self._worst, update.staleness)
+        taken = super().apply_update(update, model)
+        if taken.new_version:
             self._worst = 0
         return taken
 

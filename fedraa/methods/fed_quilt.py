@@ -60,22 +60,22 @@ class DeltaMix(AsyncRule):
     staleness: Any = "constant"
     spread: bool = True
 
-    blends: ClassVar[bool] = True
-    adds: ClassVar[bool] = True
+    is_convex_mix: ClassVar[bool] = True
+    is_delta_mix: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._factor = STALENESS.make(self.staleness)
+        self._factor = STALENESS.resolve(self.staleness)
         self._share = 1.0
 
     def start(self, model: AsyncModel) -> None:
         self._factor = among(self._factor, model.at_work)
         self._share = min(1.0, self.gain * (model.fragments / model.at_work))
-        self.in_common = min(1.0, self.gain / model.at_work) / self._share if self.spread else 1.0
+        self.shared_weight = min(1.0, self.gain / model.at_work) / self._share if self.spread else 1.0
 
-    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        weight = self.weight(arrival.staleness, arrival.balance)
-        common = model.common[arrival.fragment] if model.common else None
-        add(model.params, arrival.places, weight, arrival.new, arrival.sent, common, self.in_common)
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        weight = self.weight(update.staleness, update.balance)
+        common = model.common[update.fragment] if model.common else None
+        add(model.params, update.coordinates, weight, update.new, update.sent, common, self.shared_weight)
         return ApplyResult(weight)
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
@@ -85,17 +85,17 @@ class DeltaMix(AsyncRule):
         return {}
 
 
-@ASYNC_RULE.register("evened-delta")
+@ASYNC_RULE.register("rms-normalized-delta")
 @dataclass
 class RMSNormalizedDelta(DeltaMix):
-    """theta <- theta + a * c * delta / v^(even / 2), with a as in DeltaMix.
+    """theta <- theta + a * c * delta / v^(power / 2), with a as in DeltaMix.
 
-    v [d] is a running mean of the squared deltas of each coordinate, and c keeps the norm of delta. With `even` 1 all
+    v [d] is a running mean of the squared deltas of each coordinate, and c keeps the norm of delta. With `power` 1 all
     coordinates move equally far, as with Adam; with less they move between that and their own lengths. It is for
     embeddings of rare words, which a mean over clients hardly moves. They allow a much larger `gain`.
     """
 
-    even: UpToOne = 0.5
+    power: UpToOne = 0.5
 
     keeps: ClassVar[str] = "squares of deltas [d]"
 
@@ -104,30 +104,32 @@ class RMSNormalizedDelta(DeltaMix):
         self._squares = np.zeros(len(model.params), np.float32)
         self._arrivals = [0] * model.fragments
 
-    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        self._arrivals[arrival.fragment] += 1
-        evened, stretch = self._evened(arrival, np.float32(1 / min(SQUARES_WINDOW, self._arrivals[arrival.fragment])))
-        weight = self.weight(arrival.staleness, arrival.balance)
-        common = model.common[arrival.fragment] if model.common else None
-        add(model.params, arrival.places, weight * stretch, evened, None, common, self.in_common)
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        self._arrivals[update.fragment] += 1
+        share = np.float32(1 / min(SQUARES_WINDOW, self._arrivals[update.fragment]))
+        normalized, stretch = self._normalize(update, share)
+        weight = self.weight(update.staleness, update.balance)
+        common = model.common[update.fragment] if model.common else None
+        add(model.params, update.coordinates, weight * stretch, normalized, None, common, self.shared_weight)
         return ApplyResult(weight)
 
-    def _evened(self, arrival: ClientUpdate, share: np.float32) -> tuple[Vector, float]:
-        """Return delta / v^(even / 2) [k], and c. The squared delta enters v with the weight `share`."""
-        evened, power = np.empty_like(arrival.new), np.float32(-self.even / 2)
+    def _normalize(self, update: ClientUpdate, share: np.float32) -> tuple[Vector, float]:
+        """Return delta / v^(power / 2) [k], and c. The squared delta enters v with the weight `share`."""
+        normalized = np.empty_like(update.new)
+        exponent = np.float32(-self.power / 2)
 
-        def even(piece: slice) -> tuple[list[float], list[float]]:
-            delta = subtract(arrival.new[piece], arrival.sent[piece])
-            for place, part in global_slices(arrival.places, piece):
+        def normalize_chunk(piece: slice) -> tuple[list[float], list[float]]:
+            delta = subtract(update.new[piece], update.sent[piece])
+            for place, part in global_slices(update.coordinates, piece):
                 mean = self._squares[place]
                 mean += share * (np.square(delta[part]) - mean)
                 self._squares[place] = mean
-                np.multiply(delta[part], np.maximum(mean, MIN_SQUARE) ** power, out=evened[piece][part])
-            return squares(delta), squares(evened[piece])
+                np.multiply(delta[part], np.maximum(mean, MIN_SQUARE) ** exponent, out=normalized[piece][part])
+            return squares(delta), squares(normalized[piece])
 
-        sums = map_chunks(len(evened), even)
+        sums = map_chunks(len(normalized), normalize_chunk)
         before, after = (ordered_sum(list(chain.from_iterable(each[at] for each in sums))) for at in (0, 1))
-        return evened, (before / after) ** 0.5 if after else 1.0
+        return normalized, (before / after) ** 0.5 if after else 1.0
 
     def memory(self, size: int, clients: int) -> int:
         return 4 * size

@@ -22,7 +22,7 @@ from fedraa.server.schedule import AsyncSampled, AsyncSchedule
 from fedraa.server.staleness import STALENESS, among
 
 
-@ASYNC_RULE.register("staleness-mix")
+@ASYNC_RULE.register("convex-mix")
 @dataclass
 class ConvexMix(AsyncRule):
     """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA).
@@ -34,17 +34,17 @@ class ConvexMix(AsyncRule):
     staleness: Any = "constant"
     balance: NotNegative = 0.0
 
-    blends: ClassVar[bool] = True
+    is_convex_mix: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._factor = STALENESS.make(self.staleness)
+        self._factor = STALENESS.resolve(self.staleness)
 
     def start(self, model: AsyncModel) -> None:
         self._factor = among(self._factor, model.at_work)
 
-    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        mix = self.weight(arrival.staleness, arrival.balance)
-        blend(model.params, arrival.places, arrival.new, mix)
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        mix = self.weight(update.staleness, update.balance)
+        blend(model.params, update.coordinates, update.new, mix)
         return ApplyResult(mix)
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:

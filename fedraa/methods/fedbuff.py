@@ -60,9 +60,9 @@ class FedBuffRule(Buffered):
     keeps: ClassVar[str] = "buffer [d]"
 
     def __post_init__(self) -> None:
-        self._factor = STALENESS.make(self.staleness)
+        self._factor = STALENESS.resolve(self.staleness)
         if self.optimizer is not None:
-            self.optimizer = SERVER_OPTIMIZER.make(self.optimizer)
+            self.optimizer = SERVER_OPTIMIZER.resolve(self.optimizer)
 
     def start(self, model: AsyncModel) -> None:
         size = len(model.params)
@@ -72,12 +72,12 @@ class FedBuffRule(Buffered):
         self._stepping = None if self.optimizer is None else self.optimizer.bind(size)
         self._moved = np.zeros(0 if self._stepping is None else size, bool)
 
-    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        weight = factor_at(arrival.staleness, self._factor) * arrival.balance
-        accumulate(self._total, arrival.places, weight, arrival.new, arrival.sent)
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        weight = factor_at(update.staleness, self._factor) * update.balance
+        accumulate(self._total, update.coordinates, weight, update.new, update.sent)
         self._count += 1
         if self._stepping is not None:
-            self._moved[arrival.where] = True
+            self._moved[update.where] = True
         full = self._count == self.size
         if full:
             self._step(model.params, self.server_lr / self.size)

@@ -28,7 +28,7 @@ from fedraa.vectors.client_rows import ClientRows
 class FedGMR(Buffered):
     """FedGMR (2025): theta_c = sum a_i n_i w_ic / sum a_i n_i over the clients with c in their last submodel.
 
-    a_i = (staleness + 1)^-exponent on arrival, and n_i is the number of samples. The model moves every `size` arrivals;
+    a_i = (staleness + 1)^-exponent on update, and n_i is the number of samples. The model moves every `size` arrivals;
     coordinates in no submodel stay. The rule averages models, not deltas, so a stale dense submodel draws the model
     back. A client's row [d] is its last submodel, NaN outside it.
     """
@@ -46,13 +46,13 @@ class FedGMR(Buffered):
         self._covered = np.zeros(size, np.int32)
         self._count = 0
 
-    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        client, row = arrival.client, self._last[arrival.client]
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        client, row = update.client, self._last[update.client]
         if client in self._weights:
             self._add(row, self._weights[client], sign=-1)
         row.fill(np.nan)
-        row[arrival.where] = arrival.new
-        self._weights[client] = float((arrival.staleness + 1) ** -self.exponent * arrival.samples)
+        row[update.where] = update.new
+        self._weights[client] = float((update.staleness + 1) ** -self.exponent * update.samples)
         self._add(row, self._weights[client], sign=1)
         self._count += 1
         full = self._count == self.size

@@ -63,11 +63,11 @@ class HetLoRA(LowRank):
         return self._weighed
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"heard": self._heard}
+        return super().state() | {"next_undelivered": self._heard}
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
-        self._heard = state["heard"]
+        self._heard = state["next_undelivered"]
 
 
 register(

@@ -92,7 +92,7 @@ class Ringleader(AsyncRule):
     server_lr: Positive = 1.0
 
     keeps: ClassVar[str] = "two tables of sums [N, d]"
-    waits: ClassVar[bool] = True
+    needs_all_clients: ClassVar[bool] = True
 
     def start(self, model: AsyncModel) -> None:
         self._now, self._next = (SumTable(len(model.params), model.clients) for _ in range(2))
@@ -105,15 +105,15 @@ class Ringleader(AsyncRule):
         if client in self._todo:
             self._served(client)
 
-    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        client = arrival.client
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        client = update.client
         filling = not self._todo
         if not filling and client not in self._todo:
-            return ApplyResult(self._add(self._next, arrival, model), False, held=True)
-        weight = self._add(self._now, arrival, model)
+            return ApplyResult(self._add(self._next, update, model), False, keep_task=True)
+        weight = self._add(self._now, update, model)
         if filling:
             if len(self._now.counts.keys() | self._gone) < model.clients:
-                return ApplyResult(weight, False, held=True)
+                return ApplyResult(weight, False, keep_task=True)
             self._todo = [each for each in range(model.clients) if each not in self._gone]
         step_along(model.params, self.server_lr / model.clients, self._now.total)
         self._served(client)
@@ -125,9 +125,9 @@ class Ringleader(AsyncRule):
         if not self._todo:
             self._now, self._next = self._next, self._now.empty()
 
-    def _add(self, table: SumTable, arrival: ClientUpdate, model: AsyncModel) -> float:
+    def _add(self, table: SumTable, update: ClientUpdate, model: AsyncModel) -> float:
         """Add the delta to the client's sum in the table. Return its weight in v."""
-        count = table.add(arrival.client, arrival.change)
+        count = table.add(update.client, update.change)
         return self.server_lr / (model.clients * count)
 
     def memory(self, size: int, clients: int) -> int:

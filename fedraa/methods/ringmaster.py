@@ -31,10 +31,10 @@ class Ringmaster(AsyncRule):
     delay_limit: Count | None = None
     server_lr: Positive = 1.0
 
-    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        if arrival.staleness >= (self.delay_limit or model.clients):
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        if update.staleness >= (self.delay_limit or model.clients):
             return ApplyResult(0.0, False)
-        accumulate(model.params, arrival.places, self.server_lr, arrival.new, arrival.sent)
+        accumulate(model.params, update.coordinates, self.server_lr, update.new, update.sent)
         return ApplyResult(self.server_lr)
 
     def state(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fedraa.objectives.objective import Objective
 
 def make_objective(given: object) -> Objective:
     """Return the objective with this name or import path, or the given object; raise InputError if it is malformed."""
-    made = OBJECTIVE.make(given)
+    made = OBJECTIVE.resolve(given)
     if not isinstance(made, Objective):
         hint = "derive its class from fedraa.Objective"
         raise InputError("objective", got=made, expected="an Objective", hint=hint)

@@ -62,11 +62,11 @@ class AsyncChecker:
         self.clock = TaskClock(rules, self.ledger, self.ledger.first_clients())
         self._rules = rules
         self._model = AsyncModel(EMPTY, rules.clients, fragments, rules.concurrency)
-        self._rule = None if is_foreign(update) else ASYNC_RULE.make(_built_in(update)).bind(self._model)
+        self._rule = None if is_foreign(update) else ASYNC_RULE.resolve(_built_in(update)).bind(self._model)
         # Without the costs of a custom compressor the balances are not known.
         self._weights_known = (
             self._rule is not None
-            and not self._rule.measures
+            and not self._rule.needs_values
             and not rules.foreign("update", "staleness")
             and not (update.get("balance") and rules.foreign("local", "compress"))
         )
@@ -86,13 +86,13 @@ class AsyncChecker:
         number, client = task.decision.task, task.decision.client
         loss = line.number_of("train_loss")
         result = self._result(line, task)
-        done = self.ledger.commit(number, loss=loss, new_version=result.advanced, keep_task=result.held)
+        done = self.ledger.commit(number, loss=loss, new_version=result.new_version, keep_task=result.keep_task)
         line.expect("version", done.version)
         line.expect("staleness", done.staleness.fragment)
-        line.expect("global_staleness", done.staleness.total)
-        line.number_of("mix")
+        line.expect("staleness_total", done.staleness.total)
+        line.number_of("weight")
         if self._weights_known:
-            line.expect("mix", float(result.weight))
+            line.expect("weight", float(result.weight))
         self.clock.waiting.extend(done.next_clients)
         if self._rules.wall and self._rules.scheduled:
             widths = self._rules.resolved.fragments[task.decision.fragment]
@@ -118,7 +118,7 @@ class AsyncChecker:
             version = int(self.ledger.stats.counts[index])
             new_version = line.between("version", version, version + 1) > version
             # The next dispatch of the client shows whether it trains its buffer again.
-            return ApplyResult(0.0, new_version, held=True)
+            return ApplyResult(0.0, new_version, keep_task=True)
         arrival = ClientUpdate(
             client=decision.client,
             fragment=index,
@@ -130,7 +130,7 @@ class AsyncChecker:
             loss=line.number_of("train_loss"),
             balance=self._balances[decision.client],
         )
-        return self._rule.take(arrival, self._model)
+        return self._rule.apply_update(arrival, self._model)
 
     def _replan(self) -> None:
         """Derive the balances and the scheduler's plan from the current costs."""
@@ -174,12 +174,12 @@ class RoundChecker:
         done = self.ledger.commit(task.decision.task, loss=line.number_of("train_loss"))
         line.expect("version", done.version)
         line.expect("staleness", done.staleness.fragment)
-        line.expect("global_staleness", done.staleness.total)
+        line.expect("staleness_total", done.staleness.total)
         if self._server_lr is None:
-            line.number_of("mix")
+            line.number_of("weight")
         else:
             weight = self.ledger.weight(task.decision.client)
-            line.expect("mix", self._server_lr * weight / self.ledger.weight_sum)
+            line.expect("weight", self._server_lr * weight / self.ledger.weight_sum)
         self.due = "round" if done.round_complete else None
 
     def drop(self, line: Line) -> None:
@@ -213,7 +213,7 @@ def _server_lr(optimizer: Any) -> Any:
     """Return the step size of a described optimizer, or None if it is a custom one."""
     # A custom method may describe it as a text.
     if isinstance(optimizer, str):
-        optimizer = {} if is_foreign(optimizer) else describe(SERVER_OPTIMIZER.make(optimizer))
+        optimizer = {} if is_foreign(optimizer) else describe(SERVER_OPTIMIZER.resolve(optimizer))
     return optimizer.get("server_lr")
 
 

@@ -55,8 +55,8 @@ class TaskClock:
             decision: The decision of the ledger.
             bill: The costs, None if only the log has them.
         """
-        line.expect("counts", list(decision.fragment_updates))
-        line.expect("feasible", list(decision.feasible))
+        line.expect("fragment_updates", list(decision.fragment_updates))
+        line.expect("feasible_fragments", list(decision.feasible))
         line.expect("t", self.now)
         line.expect("task", decision.task)
         line.expect("fragment", decision.fragment)

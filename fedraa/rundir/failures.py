@@ -25,7 +25,7 @@ class Failures:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Count a `drop` line. Nothing changes if a field is missing."""
-        client, reason, action, time = (line[name] for name in ("client", "what", "action", "t"))
+        client, reason, action, time = (line[name] for name in ("client", "error", "action", "t"))
         tasks = self._clients.get(client, {"tasks": 0})["tasks"] + 1
         self._clients[client] = {"client": client, "tasks": tasks, "reason": reason}
         self.tasks += 1

@@ -43,20 +43,20 @@ class History:
 
     dispatch    A client receives a task: `task` (its number), `client`, `fragment` (or the label of its submodel),
                 `version` (updates of that fragment when sent, or the round), `step` (updates of the
-                whole server so far), `cost` (expected duration on the clock), `feasible` (fragments within the delay
-                bound), `counts` (updates per fragment at the choice), `bytes_down`
+                whole server so far), `cost` (expected duration on the clock), `feasible_fragments` (within the delay
+                bound), `fragment_updates` (updates per fragment at the choice), `bytes_down`
     commit      Its update is applied: `task`, `client`, `fragment`, `base_version` (when sent), `version` (now),
-                `staleness` (updates of this fragment since it was sent), `global_staleness` (of any fragment), `mix`
-                (weight of the update, if all clients of a round report), `bytes_up`, `samples` (of the client),
+                `staleness` (updates of this fragment since it was sent), `staleness_total` (of any fragment),
+                `weight` (of the update, if all clients of a round report), `bytes_up`, `samples` (of the client),
                 `flops` (of the task), `train_loss` (mean over the task)
-    drop        Its task failed by its own fault: `task`, `client`, `fragment`, `what` (the reason), `action` (retry:
+    drop        Its task failed by its own fault: `task`, `client`, `fragment`, `error` (the reason), `action` (retry:
                 the client gets work again; quarantined: it gets no more work; stop: the run stops)
     round       A synchronous round is closed: `round` (0, 1, ...), `clients` (that reported), `coverage_min` and
                 `coverage_max` (clients per coordinate of the model), `uncovered` (coordinates that no client trained),
                 `coverage_min_trained` (the minimum over the trained coordinates), `longest_untrained` (rounds),
                 `drift` (root mean square distance between the clients' models and the model that they received)
     eval        The full model on the test set: `step` and the columns of `evals`; a loss that is not finite is NaN
-    fault       A failure of a worker: `task` and `worker` (NaN if none), `what`, `action` (retry, give up, none)
+    fault       A failure of a worker: `task` and `worker` (NaN if none), `error`, `action` (retry, give up, none)
     checkpoint  With `checkpoint_every`: `step`
     end         `reason` (steps, time, accuracy, target or callback), `step`, `model_sha256`
 

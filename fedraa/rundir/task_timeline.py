@@ -204,6 +204,6 @@ def read_timeline(directory: Path, *, partial: bool = False) -> TaskTimeline:
 
 def _failure(event: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a fault or a drop; the texts are None if the event does not have them."""
-    texts = {name: event.get(name) for name in ("what", "action", "task", "client", "worker")}
+    texts = {name: event.get(name) for name in ("error", "action", "task", "client", "worker")}
     words = {name: None if value is None else str(value) for name, value in texts.items()}
     return {"kind": event["kind"], "t": number(event["t"]), "wall": number(event["wall"]), **words}

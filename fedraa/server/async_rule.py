@@ -53,7 +53,7 @@ class ClientUpdate:
     @property
     def change(self) -> DeltaView:
         """The delta, computed in chunks that fit in the cache."""
-        return DeltaView(self.places, self.new, self.sent)
+        return DeltaView(self.coordinates, self.new, self.sent)
 
     @property
     def delta(self) -> Vector:
@@ -61,7 +61,7 @@ class ClientUpdate:
         return self.new - self.sent
 
     @property
-    def places(self) -> CoordinateSet:
+    def coordinates(self) -> CoordinateSet:
         """The coordinates in the form in which a pass over the model is fastest."""
         return self.where if self.runs is None else self.runs
 
@@ -95,57 +95,58 @@ class ApplyResult(NamedTuple):
 
     Attributes:
         weight: Weight of the update, as the log shows it, 0 if the update was ignored.
-        advanced: True if the model has a new version. If False, the rule must not have changed the model.
-        held: True if the client trains the weights that it already holds again, with other minibatches. The server
+        new_version: True if the model has a new version. If False, the rule must not have changed the model.
+        keep_task: True if the client trains the weights that it already holds again, with other minibatches. The server
             then sends it nothing.
     """
 
     weight: float
-    advanced: bool = True
-    held: bool = False
+    new_version: bool = True
+    keep_task: bool = False
 
 
 class AsyncRule(Stateful, ABC):
     """The rule by which an asynchronous server applies updates, one at a time.
 
-    A custom rule defines `take`, and `start` if it keeps state:
+    A custom rule defines `apply_update`, and `start` if it keeps state:
 
         class LessOfTheFirst(AsyncRule):
-            def take(self, arrival, model):
-                weight = 0.6 / (1 + arrival.client)
-                model.params[arrival.where] += np.float32(weight) * arrival.delta
+            def apply_update(self, update, model):
+                weight = 0.6 / (1 + update.client)
+                model.params[update.where] += np.float32(weight) * update.delta
                 return ApplyResult(weight)
 
     A run works on its own copy of the rule.
 
     Attributes:
         keeps: Names the rule's state, for messages.
-        per_step: Arrivals that make a new version.
-        blends: True if the rule only mixes the arrival in by `weight(staleness, balance)`. Shards of the server can
-            then do it.
-        adds: True if the rule mixes in the delta. Coordinates that all fragments hold get the share `in_common` of it.
-        measures: True if weights depend on the values that arrive, which a log does not hold.
-        weighs: True if an arrival moves the model by at most its weight times the values that arrived.
-        waits: True if training stops while one client is away.
+        per_step: Client updates per new version.
+        is_convex_mix: True if the rule only computes (1 - a) * theta + a * w with a = `weight(staleness, balance)`, so
+            that shards of the server can do it.
+        is_delta_mix: True if the rule adds a * delta instead. Coordinates that all fragments hold get the share
+            `shared_weight` of it.
+        needs_values: True if weights depend on the trained values, which a log does not hold.
+        bounded_by_weight: True if an update moves the model by at most its weight times the trained values.
+        needs_all_clients: True if training stops while one client is away.
         balance: Power of a client's data against its speed in the weights; 0 turns it off.
     """
 
     keeps: ClassVar[str] = ""
-    blends: ClassVar[bool] = False
-    measures: ClassVar[bool] = False
-    weighs: ClassVar[bool] = False
-    waits: ClassVar[bool] = False
-    adds: ClassVar[bool] = False
+    is_convex_mix: ClassVar[bool] = False
+    needs_values: ClassVar[bool] = False
+    bounded_by_weight: ClassVar[bool] = False
+    needs_all_clients: ClassVar[bool] = False
+    is_delta_mix: ClassVar[bool] = False
     balance: NotNegative = 0.0
-    in_common: float = 1.0
+    shared_weight: float = 1.0
     asynchronous: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
-        """Reset `blends`, `adds` and `weighs` for a subclass that overrides `take` without declaring them again."""
-        if "take" in vars(cls) and "blends" not in vars(cls):
-            cls.blends = cls.adds = False
-        if "take" in vars(cls) and "weighs" not in vars(cls):
-            cls.weighs = False
+        """Reset the guarantees of a subclass that overrides `apply_update` without declaring them again."""
+        if "apply_update" in vars(cls) and "is_convex_mix" not in vars(cls):
+            cls.is_convex_mix = cls.is_delta_mix = False
+        if "apply_update" in vars(cls) and "bounded_by_weight" not in vars(cls):
+            cls.bounded_by_weight = False
 
     @property
     def per_step(self) -> int:
@@ -160,14 +161,14 @@ class AsyncRule(Stateful, ABC):
         """Allocate the rule's state."""
 
     @abstractmethod
-    def take(self, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        """Apply one update. `model.params` may change on the coordinates `arrival.where`, or anywhere."""
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        """Apply one update. `model.params` may change on the coordinates `update.where`, or anywhere."""
 
     def leave(self, client: int) -> None:
-        """Remove a client after failed tasks. A rule that `waits` then waits for the other clients only."""
+        """Remove a client after failed tasks. A rule that `needs_all_clients` then waits for the other clients only."""
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
-        """Return the weight of an arrival. Only a rule with `blends` defines it."""
+        """Return the weight of an update. Only a rule with `is_convex_mix` defines it."""
         raise AssertionError(f"{type(self).__name__} does not blend")
 
     def memory(self, size: int, clients: int) -> int:
@@ -175,7 +176,7 @@ class AsyncRule(Stateful, ABC):
         return 0
 
 
-ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry("async_rule", ("bind", "take", "state", "restore"))
+ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry("async_rule", ("bind", "apply_update", "state", "restore"))
 
 
 def factor_at(staleness: int, factor: Any) -> float:

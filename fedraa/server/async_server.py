@@ -91,10 +91,10 @@ class AsyncServer:
         task = flight.task
         stale = self.ledger.staleness(task.id).fragment
         balance = float(self.balances[task.client])
-        result = self._store.take(task, flight.assignment, update, stale, balance)
-        if result.held:
+        result = self._store.apply_update(task, flight.assignment, update, stale, balance)
+        if result.keep_task:
             self._held[task.client] = flight
-        done = self.ledger.commit(task.id, loss=update.loss, new_version=result.advanced, keep_task=result.held)
+        done = self.ledger.commit(task.id, loss=update.loss, new_version=result.new_version, keep_task=result.keep_task)
         self.task_table.commit(update, done, result.weight, now)
         if self._learn and self.task_table.costs.observe(task.widths, task.client, now - flight.left):
             self._plan()

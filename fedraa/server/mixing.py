@@ -36,7 +36,7 @@ def add(
     new: Vector,
     sent: Vector | None = None,
     common: Index | None = None,
-    in_common: float = 1.0,
+    shared_weight: float = 1.0,
 ) -> None:
     """Add a delta: theta <- theta + weight * (new - sent), in place, element by element.
 
@@ -47,7 +47,7 @@ def add(
         new: Trained weights [k], or the delta if `sent` is None.
         sent: Weights [k] that the client received.
         common: Positions in the buffers of the coordinates that all fragments hold.
-        in_common: Share of the weight that these coordinates get.
+        shared_weight: Share of the weight that these coordinates get.
     """
     if common is None or not len(common):
         accumulate(params, where, weight, new, sent)
@@ -55,6 +55,6 @@ def add(
     held = index_of(where)
     held = common if isinstance(held, slice) else held[common]
     change = new[common] if sent is None else new[common] - sent[common]
-    shared = params[held] + np.float32(weight * in_common) * change
+    shared = params[held] + np.float32(weight * shared_weight) * change
     accumulate(params, where, weight, new, sent)
     params[held] = shared

@@ -19,8 +19,8 @@ class RoundUpdate(ABC):
     """The server's part of a synchronous method; `Mean` documents `owned_head` and `weights`."""
 
     asynchronous: ClassVar[bool] = False
-    blends: ClassVar[bool] = False
-    waits: ClassVar[bool] = False
+    is_convex_mix: ClassVar[bool] = False
+    needs_all_clients: ClassVar[bool] = False
     weights: str = "uniform"
     owned_head: bool = False
     auxiliary: RoundState = RoundState()
@@ -67,10 +67,10 @@ class Mean(RoundUpdate):
             )
 
     def averaging(self) -> Aggregator:
-        return AGGREGATOR.make(self.aggregator)
+        return AGGREGATOR.resolve(self.aggregator)
 
     def stepping(self) -> ServerOptimizer:
-        return SERVER_OPTIMIZER.make(self.optimizer)
+        return SERVER_OPTIMIZER.resolve(self.optimizer)
 
 
 @dataclass(frozen=True)

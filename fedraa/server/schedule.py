@@ -160,7 +160,7 @@ class Barrier(Schedule):
             setup.task_table,
             setup.record,
             held=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
-            download=COMPRESSOR.make(self.download),
+            download=COMPRESSOR.resolve(self.download),
         )
 
 

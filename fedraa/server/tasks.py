@@ -129,8 +129,8 @@ class TaskTable:
             version=task.version,
             step=task.step,
             cost=task.cost,
-            feasible=list(decision.feasible),
-            counts=list(decision.fragment_updates),
+            feasible_fragments=list(decision.feasible),
+            fragment_updates=list(decision.fragment_updates),
             bytes_down=down,
         )
         self.in_flight[task.id] = InFlightTask(task, assignment, now)
@@ -160,27 +160,27 @@ class TaskTable:
             base_version=task.version,
             version=done.version,
             staleness=done.staleness.fragment,
-            global_staleness=done.staleness.total,
-            mix=weight,
+            staleness_total=done.staleness.total,
+            weight=weight,
             bytes_up=task.bytes_up,
             samples=self.sizes[task.client],
             flops=self.costs.flops(task.widths, task.client),
             train_loss=update.loss,
         )
 
-    def drop(self, dropped: Dropped, what: str, now: float) -> None:
+    def drop(self, dropped: Dropped, error: str, now: float) -> None:
         """Record a failed task, and take it out of flight.
 
         Args:
             dropped: The result of the task in the ledger.
-            what: The reason of the failure.
+            error: The reason of the failure.
             now: Time on the run's clock.
         """
         task = self.in_flight.pop(dropped.dispatch.task).task
         action = dropped.action
         if action == QUARANTINED:
-            self.quarantined[task.client] = what
-        self._record("drop", now, task=task.id, client=task.client, fragment=task.fragment, what=what, action=action)
+            self.quarantined[task.client] = error
+        self._record("drop", now, task=task.id, client=task.client, fragment=task.fragment, error=error, action=action)
 
     def mean_lr(self, task: Task, steps: int) -> float:
         """Return the mean learning rate of a task over this number of local steps."""

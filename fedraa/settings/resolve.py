@@ -78,7 +78,7 @@ def with_optimizer(local: LocalTraining, experiment: Experiment) -> LocalTrainin
     text = text_of(local.local_optimizer)
     if str(text).startswith("torch.optim"):
         raise InputError("local_optimizer", got=text, expected="sgd, adam, adamw, or a custom LocalOptimizer")
-    optimizer = LOCAL_OPTIMIZER.make(local.local_optimizer)
+    optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
     if optimizer.lr is not None:
         raise InputError("local_optimizer.lr", got=optimizer.lr, hint=f"leave it out, and give lr {optimizer.lr:g}")
     for field in ("momentum", "weight_decay"):

@@ -96,7 +96,7 @@ def _at_a_time(experiment: Experiment) -> int | None:
     """Return the number of clients that take part in a round, as the concurrency of a method without rounds."""
     if experiment.concurrency is not None or experiment.participation is None:
         return None
-    drawn = PARTICIPATION.make(experiment.participation)
+    drawn = PARTICIPATION.resolve(experiment.participation)
     if isinstance(drawn, Sample):
         return drawn.count
     return max(1, round(drawn.share * experiment.clients)) if isinstance(drawn, Bernoulli) else None

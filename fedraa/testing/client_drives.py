@@ -92,7 +92,7 @@ class TermDrive(Drive):
         gradient, weights, received = (torch.from_numpy(numbers(size, which, k)) * mask for which in (1, 2, 3))
         term, bent = self.part.begin({}), gradient.clone()
         with self.watched({"at.weights": weights, "at.received": received}):
-            term.bend(bent, StepContext(weights, received, ...))
+            term.apply(bent, StepContext(weights, received, ...))
         if not term.masked and bent[~mask].any():
             self.broken.setdefault(
                 COVERED, "adds to coordinates that are masked out, though it says masked = False; leave that out"
@@ -107,7 +107,7 @@ class TermDrive(Drive):
         bent = gradient.clone()
         for start in range(0, len(bent), 64):
             piece = slice(start, start + 64)
-            self.part.begin({}).bend(bent[piece], StepContext(weights[piece], received[piece], piece))
+            self.part.begin({}).apply(bent[piece], StepContext(weights[piece], received[piece], piece))
         return bent
 
 

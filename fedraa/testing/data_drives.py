@@ -129,7 +129,7 @@ def make_data(given: object) -> Any:
     """Return samples, or a function that reads them on each call. Raises ValueError for invalid data."""
     if isinstance(given, str) and not is_path(given.partition("(")[0].strip()):
         return partial(load_dataset, given, None)
-    return SOURCES.make(given)
+    return SOURCES.resolve(given)
 
 
 def opened(part: Any) -> Dataset | FederatedDataset:

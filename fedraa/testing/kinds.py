@@ -73,7 +73,7 @@ class Kind:
 
     def make(self, given: object) -> Any:
         """Return the component of a description in any form. Raises ValueError if there is none."""
-        return self.seam.make(given) if self.made is None else self.made(given)
+        return self.seam.resolve(given) if self.made is None else self.made(given)
 
     def trial(self, part: Any) -> Trial:
         """Return a small experiment, of about 15 tasks, with this component."""
@@ -145,7 +145,7 @@ _LIST = (
         AsyncRule,
         ASYNC_RULE,
         server_drives.AsyncRuleDrive,
-        "staleness-mix",
+        "convex-mix",
         _asynchronous("async_rule"),
     ),
     Kind(

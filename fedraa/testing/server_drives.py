@@ -88,7 +88,7 @@ class AsyncRuleDrive(Drive):
         sent, new = (numbers(len(where), which, k) for which in (2, 3))
         arrival = ClientUpdate(k % CLIENTS, k % FRAGMENTS, where, new, sent, k % 3, 10 + k % CLIENTS, 1 / (1 + k))
         with self.watched({"arrival.where": where, "arrival.new": new, "arrival.sent": sent}):
-            taken = self.part.take(arrival, self._model)
+            taken = self.part.apply_update(arrival, self._model)
         self._seen[where] = True
         if (self._model.params != self._start)[~self._seen].any():
             self.broken.setdefault(COVERED, "changes coordinates of the model that no arrival was about")

@@ -130,14 +130,14 @@ def _stretch(
     """
     stop = Event()
 
-    def heard(line: Mapping[str, object]) -> None:
+    def check_length(line: Mapping[str, object]) -> None:
         number = int(str(line["seq"]))
         if number >= MOST:
             raise RunFailed("run", f"it has not ended after {MOST} events, although other runs end long before")
         if until is not None and number >= until:
             stop.set()
 
-    log = EventLog(directory, on_line=heard)
+    log = EventLog(directory, on_line=check_length)
     try:
         loop = Loop(
             spec.server(log.record),

@@ -25,8 +25,8 @@ ROW = 17  # of the training data, which is beyond what the model can take
 class Wary(GradientTransform):
     """Raises where a gradient is odd."""
 
-    def bend(self, gradient: Tensor, at: StepContext) -> None:
-        if not gradient.isfinite().all():
+    def apply(self, grad: Tensor, context: StepContext) -> None:
+        if not grad.isfinite().all():
             raise ArithmeticError("a gradient is not finite\nand more")
 
 
@@ -66,5 +66,5 @@ def test_the_same_run_as_in_one_process(flags: dict[str, Any], tmp_path: Path) -
     local = run(tmp_path / "local", **here)
     same(run(tmp_path / "ray", **flags, workers=2).directory, local)
     if "local_terms" in flags:
-        what = {line["what"] for line in local.lines() if line["kind"] == "drop"}
+        what = {line["error"] for line in local.lines() if line["kind"] == "drop"}
         assert what == {"InputError: local_terms: Wary failed with ArithmeticError: a gradient is not finite and more"}

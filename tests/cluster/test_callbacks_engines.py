@@ -68,7 +68,7 @@ class Records(Callback):
 
 
 class LooksOn(Records):
-    waits = False
+    blocking = False
 
 
 class StopAt(Callback):
@@ -93,7 +93,7 @@ class FailAt(StopAt):
 
 
 class FailAtLooking(FailAt):
-    waits = False
+    blocking = False
 
 
 def lines(directory: Path) -> list[dict[str, object]]:
@@ -169,7 +169,7 @@ def test_what_a_callback_raises_reaches_the_user_after_a_checkpoint(failing: typ
 @pytest.mark.usefixtures("cluster")
 def test_when_the_server_dies_callbacks_begin_again_and_end_the_run_where_they_would_have(tmp_path: Path) -> None:
     class KillsServer(Callback):
-        waits = False
+        blocking = False
         killed: tuple[int, ...] = ()
 
         def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:

@@ -37,5 +37,5 @@ def test_a_node_is_lost_and_one_joins(three: Cluster, tmp_path: Path) -> None:
     finally:
         driver.kill()
     assert driver.returncode == 0, said
-    assert '"what":"worker died"' in (out / "events.jsonl").read_text()
+    assert '"error":"worker died"' in (out / "events.jsonl").read_text()
     same(out, here(tmp_path / "here", UPDATES))

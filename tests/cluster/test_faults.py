@@ -117,7 +117,7 @@ def test_what_befalls_a_task_does_not_change_the_run(
     history = execute(experiment(), tmp_path / "run", faulty(plan, tmp_path))
     same(history.directory, undisturbed)
     assert [line["task"] for line in faults(history)] == [0, 9, 17]
-    assert {(line["what"], line["action"]) for line in faults(history)} == {(what, "retry")}
+    assert {(line["error"], line["action"]) for line in faults(history)} == {(what, "retry")}
     assert {line["worker"] for line in faults(history)} <= {0, 1}
 
 
@@ -133,7 +133,7 @@ def test_a_worker_that_freezes_is_replaced(task: int, undisturbed: History, tmp_
     same(history.directory, undisturbed)
     (line,) = faults(history)
     assert (line["task"], line["action"]) == (task, "retry")
-    assert str(line["what"]).startswith("worker froze: no sign of life for ")
+    assert str(line["error"]).startswith("worker froze: no sign of life for ")
 
 
 def test_a_worker_that_hangs_is_replaced(undisturbed: History, tmp_path: Path) -> None:
@@ -153,13 +153,13 @@ def test_a_worker_that_hangs_is_replaced(undisturbed: History, tmp_path: Path) -
     history = execute(experiment(), tmp_path / "run", plan, workers=1, hang_detector=Patient(), executor=Once)
     same(history.directory, undisturbed)
     (line,) = faults(history)
-    assert (line["task"], line["what"], line["action"]) == (9, "worker hung: no answer within 5 s", "retry")
+    assert (line["task"], line["error"], line["action"]) == (9, "worker hung: no answer within 5 s", "retry")
 
 
 def test_a_worker_that_dies_in_an_evaluation_is_replaced(undisturbed: History, tmp_path: Path) -> None:
     history = execute(experiment(), tmp_path / "run", faulty({(ANY, EVALUATION): die}, tmp_path))
     same(history.directory, undisturbed)
-    assert [(line["task"], line["what"]) for line in faults(history)] == [(None, "worker died")]
+    assert [(line["task"], line["error"]) for line in faults(history)] == [(None, "worker died")]
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_a_worker_that_keeps_dying_is_given_up_and_the_others_go_on(undisturbed:
     everything |= {(1, task): wait_for_deaths for task in range(EVALUATION, 100)}
     history = execute(experiment(), tmp_path / "run", faulty(everything))
     same(history.directory, undisturbed)
-    said = [str(line["what"]) for line in faults(history)]
+    said = [str(line["error"]) for line in faults(history)]
     assert len(said) == 3
     assert said[-1] == "worker died; given up after 3 deaths in a row"
     assert {line["worker"] for line in faults(history)} == {0}
@@ -196,7 +196,7 @@ def test_a_task_that_always_errs_is_tried_twice_and_then_dropped_for_its_error(t
     history = execute(experiment(), tmp_path, faulty({(ANY, 7): err}))
     assert [(line["task"], line["action"]) for line in faults(history)] == [(7, "retry")]
     (drop,) = (line for line in history.lines() if line["kind"] == "drop")
-    assert (drop["task"], drop["what"], drop["action"]) == (7, "ArithmeticError: seven is not eight", "retry")
+    assert (drop["task"], drop["error"], drop["action"]) == (7, "ArithmeticError: seven is not eight", "retry")
     assert history.summary["tasks"] == 24
     assert (history.summary["dropped"], history.summary["quarantined"]) == (1, [])
 
@@ -229,6 +229,6 @@ def test_poison_is_refused_and_the_task_given_again(undisturbed: History, tmp_pa
 
     history = execute(experiment(), tmp_path / "run", Poisonous)
     same(history.directory, undisturbed)
-    assert [(line["task"], line["what"]) for line in faults(history)] == [
+    assert [(line["task"], line["error"]) for line in faults(history)] == [
         (task, "update refused: params hold 1 values that are not finite") for task in (4, 11)
     ]

@@ -35,7 +35,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
 class Freeze(Callback):
     """Stops a process below this one at the 60th commit."""
 
-    waits = False
+    blocking = False
 
     def __init__(self, name: str) -> None:
         self.name, self.commits, self.stopped = name, 0, 0

@@ -38,7 +38,7 @@ def test_every_node_of_the_start_is_lost_and_the_run_goes_on_on_others(tmp_path:
             driver.kill()
         assert driver.returncode == 0, said
     # A run goes on without who has not started: on a busy machine the second worker may not have, when its node dies.
-    gone = [line for line in History(out).lines() if line["kind"] == "fault" and GONE.match(str(line["what"]))]
+    gone = [line for line in History(out).lines() if line["kind"] == "fault" and GONE.match(str(line["error"]))]
     assert {line["worker"] for line in gone} == {0, 1}
     same(out, here(tmp_path / "here", 2500))
 

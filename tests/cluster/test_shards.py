@@ -130,7 +130,9 @@ def test_no_parameters_pass_through_the_server() -> None:
         short = route.push(Update(task.id, 0, task.fragment, 0, buffer[1:], 1, 0.0, 0.0), cuts)
         assert f"({len(buffer) - 1},), not ({len(buffer)},)" in str(refuse(short, task))
         assert refuse(update, task) is None
-        assert store.take(task, Assignment(task.fragment, spec.submodels[task.fragment]), update, 0) == ApplyResult(0.6)
+        assert store.apply_update(
+            task, Assignment(task.fragment, spec.submodels[task.fragment]), update, 0
+        ) == ApplyResult(0.6)
         moved = store.params - spec.params
         np.testing.assert_allclose(moved[spec.submodels[task.fragment].index], 0.6, atol=1e-6)
         assert (np.delete(moved, spec.submodels[task.fragment].index) == 0).all()
@@ -170,7 +172,7 @@ def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(undisturb
     sizes = [len(part.index) for part in build(experiment()).submodels if part.index is not None]
     sent = {line["task"]: sizes[int(str(line["fragment"]))] for line in history.lines() if line["kind"] == "dispatch"}
     assert [line["task"] for line in faults] == [4, 9, 11]
-    said = [str(line["what"]).removeprefix("update refused: ") for line in faults]
+    said = [str(line["error"]).removeprefix("update refused: ") for line in faults]
     assert said[0] == f"params hold {sent[4]} values that are not finite"
     assert said[1].startswith("the update's norm ")
     assert said[2] == f"params hold {sent[11]} values that are not finite"
@@ -196,7 +198,7 @@ def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
     killed: list[int] = []
 
     class KillOne(Callback):
-        waits = False
+        blocking = False
         commits = 0
 
         def on_commit(self, event: Event) -> None:

@@ -44,7 +44,7 @@ def test_whole_models_are_fedasync_bit_for_bit() -> None:
     ours, theirs = played(spec(drawn, staleness="polynomial")), played(spec("fedasync", staleness="polynomial"))
     np.testing.assert_array_equal(ours.server.params, theirs.server.params)
     for kind in ("dispatch", "commit"):
-        fields = ("client", "version", "step", "cost", "bytes_down") if kind == "dispatch" else ("staleness", "mix")
+        fields = ("client", "version", "step", "cost", "bytes_down") if kind == "dispatch" else ("staleness", "weight")
         for mine, other in zip(ours.records.of(kind), theirs.records.of(kind), strict=True):
             assert [mine[field] for field in fields] == [other[field] for field in fields]
 

@@ -100,7 +100,7 @@ def test_a_fragment_is_updated_once_a_round() -> None:
         stepped.records.lines.clear()
         stepped.round()
         first = stepped.records.of("dispatch")[0]
-        assert first["counts"] == [turn, turn]
+        assert first["fragment_updates"] == [turn, turn]
 
 
 def test_what_is_sent_down_may_be_compressed() -> None:

@@ -202,15 +202,15 @@ DELTA = torch.tensor([0.1, -3.0, 0.0, 2.0, -0.2])
 
 
 def test_topk_keeps_the_largest_entries() -> None:
-    compressor = COMPRESSOR.make("topk:0.4")
+    compressor = COMPRESSOR.resolve("topk:0.4")
     assert compressor.apply(DELTA).tolist() == [0, -3, 0, 2, 0]
     assert compressor.bytes(5) == 2 * (4 + 4)  # number and position
-    assert COMPRESSOR.make("topk:0.001").bytes(5) == 8
-    assert COMPRESSOR.make("topk:1").apply(DELTA).tolist() == DELTA.tolist()
+    assert COMPRESSOR.resolve("topk:0.001").bytes(5) == 8
+    assert COMPRESSOR.resolve("topk:1").apply(DELTA).tolist() == DELTA.tolist()
 
 
 def test_8bit_is_within_half_a_level() -> None:
-    compressor = COMPRESSOR.make("8bit")
+    compressor = COMPRESSOR.resolve("8bit")
     delta = torch.from_numpy(np.random.default_rng(0).normal(size=1000).astype(np.float32))
     arrived = compressor.apply(delta)
     level = (delta.max() - delta.min()) / 255
@@ -224,13 +224,13 @@ def test_8bit_is_within_half_a_level() -> None:
 @pytest.mark.parametrize("spec", ["none", "topk:0.5", "8bit"])
 def test_nothing_compresses_to_nothing(spec: str) -> None:
     """A mask may leave a client nothing to train."""
-    assert COMPRESSOR.make(spec).apply(torch.zeros(0)).numel() == 0
+    assert COMPRESSOR.resolve(spec).apply(torch.zeros(0)).numel() == 0
 
 
 @pytest.mark.parametrize("spec", ["none:1", "topk", "topk:0", "topk:1.1", "topk:x", "8bit:2", "gzip", "topk:nan"])
 def test_bad_compressors_are_refused(spec: str) -> None:
     with refuses("compress", got=spec):
-        COMPRESSOR.make(spec)
+        COMPRESSOR.resolve(spec)
 
 
 @pytest.mark.parametrize("mask", [None, MASK])

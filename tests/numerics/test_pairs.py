@@ -154,7 +154,7 @@ def test_every_full_model_mean_can_be_crossed() -> None:
 
 
 def cohort_of(text: str, round: int, seed: int = 0) -> tuple[int, ...]:
-    return tuple(draw_cohort(PARTICIPATION.make(text), 5, round, seed))
+    return tuple(draw_cohort(PARTICIPATION.resolve(text), 5, round, seed))
 
 
 def test_participation_draws_whom_it_says() -> None:

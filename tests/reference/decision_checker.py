@@ -46,18 +46,18 @@ class AsyncChecker:
         flight = self._tasks.arrive(line)
         j, counts = self._place(flight.fragment), self._standing.counts
         staleness = int(counts[j]) - flight.version
-        global_staleness = self.step - flight.step
+        staleness_total = self.step - flight.step
         taken = self._taken(line, flight)
-        if taken.held:
+        if taken.keep_task:
             self._last[flight.client] = flight
-        if taken.advanced:
+        if taken.new_version:
             counts[j] += 1
             self.step += 1
         self._standing.staleness[j] = staleness
         self._standing.losses[j] = line.number_of("train_loss")
         line.expect("version", int(counts[j]))
         line.expect("staleness", staleness)
-        line.expect("global_staleness", global_staleness)
+        line.expect("staleness_total", staleness_total)
         self._next(flight)
         if self._rules.costs_changed:
             self._plan()
@@ -86,8 +86,8 @@ class AsyncChecker:
     def _audited(self, line: Line, client: int) -> None:
         """Check what the log says that a decision was made from: nothing, where a policy draws."""
         if self._planner is None:
-            line.expect("feasible", [])
-            line.expect("counts", [])
+            line.expect("feasible_fragments", [])
+            line.expect("fragment_updates", [])
         else:
             audited(line, self._planner.feasible(client).tolist(), self._standing)
 
@@ -97,7 +97,7 @@ class AsyncChecker:
 
     def _taken(self, line: Line, flight: LoggedTask) -> ApplyResult:
         version = int(self._standing.counts[self._place(flight.fragment)])
-        return ApplyResult(0.0, line.between("version", version, version + 1) > version, held=True)
+        return ApplyResult(0.0, line.between("version", version, version + 1) > version, keep_task=True)
 
 
 class RoundChecker:
@@ -121,8 +121,8 @@ class RoundChecker:
             self._standing.counts[j] += 1
             self._standing.sent[j] += 1
         else:
-            line.expect("feasible", [])
-            line.expect("counts", [])
+            line.expect("feasible_fragments", [])
+            line.expect("fragment_updates", [])
             j = int(line.at_least("fragment", 0))
         self._round.append(self._tasks.depart(line, fragment=j, version=self.step, step=self.step))
         self._weight_sum += self._weight(client)
@@ -131,8 +131,8 @@ class RoundChecker:
         flight = self._tasks.arrive(line)
         line.expect("version", self.step + 1)
         line.expect("staleness", 0)
-        line.expect("global_staleness", 0)
-        line.expect("mix", self._weight(flight.client) / self._weight_sum)
+        line.expect("staleness_total", 0)
+        line.expect("weight", self._weight(flight.client) / self._weight_sum)
         self.due = None if self._tasks.flights else "round"
 
     def drop(self, line: Line) -> None:
@@ -171,5 +171,5 @@ def scheduled(line: Line, rules: Any, client: int, turn: int, planner: Scheduler
 
 def audited(line: Line, feasible: list[int], standing: FragmentStats) -> None:
     """Check what the log says that a decision was made from."""
-    line.expect("counts", standing.counts.tolist())
-    line.expect("feasible", feasible)
+    line.expect("fragment_updates", standing.counts.tolist())
+    line.expect("feasible_fragments", feasible)

@@ -81,7 +81,7 @@ def test_greedy_without_a_bound_is_minimum_priority_bit_for_bit(tmp_path: Path) 
     greedy = run(Experiment(method="fed-raa", delay_bound=1e9, out=tmp_path / "greedy", **TRAINED))
     priority = run(Experiment(method="fed-raa-mp", out=tmp_path / "priority", **TRAINED))
     bounded = run(Experiment(method="fed-raa", out=tmp_path / "bounded", **TRAINED))
-    assert log(greedy, "feasible") == log(priority, "feasible")
+    assert log(greedy, "feasible_fragments") == log(priority, "feasible_fragments")
     assert greedy.summary["model_sha256"] == priority.summary["model_sha256"] != bounded.summary["model_sha256"]
 
 
@@ -91,7 +91,7 @@ def test_updates_per_fragment_sum_to_the_step(method: str, tmp_path: Path) -> No
     replay(tmp_path)
     events = history.events
     dispatches = events[events["kind"] == "dispatch"]
-    assert (dispatches["counts"].map(sum) == dispatches["step"]).all()
+    assert (dispatches["fragment_updates"].map(sum) == dispatches["step"]).all()
     commits = events[events["kind"] == "commit"]
     last = commits.groupby("fragment")["version"].max()
     assert last.sum() == len(commits) == 300
@@ -103,7 +103,7 @@ def test_updates_per_fragment_sum_to_the_step(method: str, tmp_path: Path) -> No
 def test_mean_global_staleness_is_the_number_of_other_clients(fragments: int, tmp_path: Path) -> None:
     """Between two updates of a client come, on the average, one of each other client: whatever their speeds."""
     events = simulate("fed-raa", tmp_path, 3000, fragments=fragments).events
-    staleness = events.loc[events["kind"] == "commit", "global_staleness"]
+    staleness = events.loc[events["kind"] == "commit", "staleness_total"]
     assert staleness.mean() == pytest.approx(CLIENTS - 1, abs=0.05)
 
 
@@ -152,7 +152,7 @@ def test_greedy_lowers_the_worst_staleness(tmp_path: Path) -> None:
     worst = {}
     for method, longest in (("fed-raa", 0.2), ("fed-raa-mp", 0.4)):
         events = simulate(method, tmp_path / method, 1500, fragments=4).events
-        worst[method] = events["global_staleness"].max()
+        worst[method] = events["staleness_total"].max()
         # the others' tasks under way at its start, and jitter, come on top
         assert longest * 80 <= worst[method] <= 1.1 * longest * 80 + CLIENTS - 1
     assert worst["fed-raa"] < 0.75 * worst["fed-raa-mp"]

@@ -33,8 +33,8 @@ METHODS = methods()
 CLIENTS, BAD = 4, 2
 SMALL: dict[str, Any] = {"engine": "local", "clients": CLIENTS, "hidden": (8,), "local_steps": 2, "quiet": True}
 ROUNDS = [name for name, method in METHODS.items() if not method.asynchronous]
-IDLE = [name for name, method in METHODS.items() if method.asynchronous and not method.update.waits]
-WAITING = [name for name, method in METHODS.items() if method.update.waits]
+IDLE = [name for name, method in METHODS.items() if method.asynchronous and not method.update.needs_all_clients]
+WAITING = [name for name, method in METHODS.items() if method.update.needs_all_clients]
 QUICK = (
     *("fedavg", "scaffold", "fedcm", "mimelite", "fedadam", "fedrobust", "prunefl", "splitfed", "ist"),
     *("heterofl", "ram-fed", "subdismo", "shuffled", "fed-raa-sync"),
@@ -102,7 +102,7 @@ def expect_left_out(history: fl.History, kind: str, *clients: int, retries: int 
         given = [line["seq"] for line in history.lines() if line["kind"] == "dispatch" and line["client"] == client]
         assert max(given) < of[-1]["seq"]
     assert {line["client"] for line in drops(history)} == set(clients)
-    assert all(re.fullmatch(CAUSES[kind], line["what"]) for line in drops(history))
+    assert all(re.fullmatch(CAUSES[kind], line["error"]) for line in drops(history))
     found = history.summary["quarantined"]
     assert sorted(entry["client"] for entry in found) == sorted(clients)  # type: ignore[attr-defined]  # a list
     assert history.summary["dropped"] == len(drops(history))
@@ -260,7 +260,7 @@ def test_what_all_clients_share_is_not_tried_on_thousands(spoil: Callable[..., N
 
 def test_who_ends_the_process_ends_its_task_alone(tmp_path: Path) -> None:
     class Leaves(fl.GradientTransform):
-        def bend(self, g: Any, at: Any) -> None:
+        def apply(self, g: Any, context: Any) -> None:
             sys.exit(3)
 
     with refuses("clients", "InputError: local_terms", "Leaves", "SystemExit: 3", error=RunFailed):
@@ -280,7 +280,7 @@ def test_in_a_stack_it_does_not_touch_the_others(method: str, monkeypatch: pytes
 
     monkeypatch.setattr(BatchedTrainer, "train_all", trained)
     history = execute(method, tmp_path / "run", stack=3)
-    assert {(line["client"], line["what"]) for line in drops(history)} == {(BAD, "ArithmeticError: one of you")}
+    assert {(line["client"], line["error"]) for line in drops(history)} == {(BAD, "ArithmeticError: one of you")}
     assert [entry["client"] for entry in history.summary["quarantined"]] == [BAD]  # type: ignore[attr-defined]
     assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
 

@@ -38,7 +38,7 @@ def simulate(learn: bool, slowdown: Callable[[int, float], float]) -> list[Line]
 
     def record(kind: str, t: float, /, **fields: Any) -> None:
         if kind == "dispatch":
-            feasible[fields["task"]] = tuple(fields["feasible"])
+            feasible[fields["task"]] = tuple(fields["feasible_fragments"])
 
     server = spec.server(record)
     assert isinstance(server, AsyncServer)

@@ -108,7 +108,7 @@ def test_on_the_wall_clock_weights_follow_what_is_learned(tmp_path: Path) -> Non
     mixes: dict[int, set[float]] = {}
     for line in lines(directory):
         if line["kind"] == "commit":
-            mixes.setdefault(line["client"], set()).add(line["mix"])
+            mixes.setdefault(line["client"], set()).add(line["weight"])
     assert max(map(len, mixes.values())) > 1
 
 
@@ -116,9 +116,9 @@ def test_a_weight_that_does_not_follow_is_found(tmp_path: Path) -> None:
     directory = run(small(tmp_path, "run", balance=0.5)).directory
     log = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
     commit = next(line for line in log if line["kind"] == "commit")
-    commit["mix"] *= 1.01
+    commit["weight"] *= 1.01
     (directory / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
-    with pytest.raises(Inconsistent, match="mix"):
+    with pytest.raises(Inconsistent, match="weight"):
         replay(directory)
 
 

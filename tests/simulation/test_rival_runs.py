@@ -36,7 +36,7 @@ def of(history: fl.History, kind: str) -> pd.DataFrame:
 def test_ringmaster_accepts_what_is_fresher_than_its_limit(tmp_path: Path) -> None:
     history = simulate("ringmaster", tmp_path, 200, delay_limit=4, **UNEVEN)
     commits = of(history, "commit")
-    ignored = commits["mix"] == 0
+    ignored = commits["weight"] == 0
     assert ((commits["staleness"] >= 4) == ignored).all()
     assert (~ignored).sum() == commits["version"].iloc[-1] == 200
     assert len(commits) == history.summary["tasks"] > 200
@@ -53,7 +53,7 @@ def test_ringleader_makes_a_step_for_every_client_in_a_round(clients: int, tmp_p
     for number in range(rounds):  # N steps, one of each client
         assert sorted(steps["client"][number * clients : (number + 1) * clients]) == [*range(clients)]
     assert commits["staleness"].max() <= 2 * clients - 2
-    assert (commits["mix"] > 0).all()
+    assert (commits["weight"] > 0).all()
     # what is trained again is of the version it was, and nothing is sent; each client gets one new model per round
     again = sent["bytes_down"] == 0
     assert again.sum() == len(commits) - len(steps)
@@ -89,7 +89,7 @@ def test_a_log_that_sends_where_a_version_is_held_is_refused(tmp_path: Path) -> 
 def test_a_log_that_takes_in_what_is_ignored_is_refused(tmp_path: Path) -> None:
     simulate("ringmaster", tmp_path, 60, delay_limit=3, **UNEVEN)
     path = tmp_path / "events.jsonl"
-    path.write_text(path.read_text().replace('"mix":0.0', '"mix":1.0', 1))
+    path.write_text(path.read_text().replace('"weight":0.0', '"weight":1.0', 1))
     with pytest.raises(Inconsistent, match=r"mix.*1\.0"):
         replay(tmp_path)
 
@@ -138,12 +138,12 @@ class OnceMore(fl.AsyncRule):
     def start(self, model: Any) -> None:
         self.first: dict[str, Any] = {}
 
-    def take(self, arrival: Any, model: Any) -> fl.ApplyResult:
-        first = self.first.pop(str(arrival.client), None)
+    def apply_update(self, update: Any, model: Any) -> fl.ApplyResult:
+        first = self.first.pop(str(update.client), None)
         if first is None:
-            self.first[str(arrival.client)] = arrival.delta
-            return fl.ApplyResult(0.2, False, held=True)
-        model.params[arrival.where] += np.float32(0.2) * (first + arrival.delta)
+            self.first[str(update.client)] = update.delta
+            return fl.ApplyResult(0.2, False, keep_task=True)
+        model.params[update.where] += np.float32(0.2) * (first + update.delta)
         return fl.ApplyResult(0.2)
 
 

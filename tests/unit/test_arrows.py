@@ -28,7 +28,7 @@ PRIVATE = {
     },  # does a cluster answer, and take our token: `ray<2.61`
     # is Ray's own process alive, and on loopback alone; a token of one cluster's own: `ray<2.61`
     "actors/cluster/own_cluster.py": {"ray._raylet", "ray._private"},
-    "actors/cluster/bare_ray.py": {"ray._raylet", "ray._private"},  # starts fewer processes: `ray<2.61`
+    "actors/cluster/minimal_ray.py": {"ray._raylet", "ray._private"},  # starts fewer processes: `ray<2.61`
     "actors/cluster/submit.py": {"ray._private"},  # will a cluster take a folder: `ray<2.61`
     # Open: the name by which torch's own notes, "Extending PyTorch", have users import TorchDispatchMode.
     "fedraa/submodels/meter.py": {"torch.utils._python_dispatch"},

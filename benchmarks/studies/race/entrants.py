@@ -87,7 +87,7 @@ class EveryArrival:
 _RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]  # Table 4 of the Fed-RAA paper
 _RAA: dict[str, object] = {"ratios": _RATIOS, "mixing": _MIX}
 _ADAPTIVE = "fadas(size=3, optimizer='amsgrad(server_lr=0.03)')"
-_RULES = ["delta(gain=1.2)", "delta(gain=1.7)", "evened-delta(gain=1.2)", _ADAPTIVE]
+_RULES = ["delta(gain=1.2)", "delta(gain=1.7)", "rms-normalized-delta(gain=1.2)", _ADAPTIVE]
 _ARRIVAL = EveryArrival(2.5, 10)  # .25 to 1 with ten clients: as wide as the others'
 _CAPACITIES: list[object] = ["auto", _SHARES]
 

@@ -15,7 +15,7 @@ SHARED = f"lr {FIXED:g} (fixed)"
 # Rows, and what is another in each: a part is taken away, or one is there that is not in the method.
 VARIANTS: dict[str, dict[str, Any]] = {
     "fed-quilt": {},
-    "models mixed, not deltas added": {"async_rule": "staleness-mix", "mixing": 0.6},
+    "models mixed, not deltas added": {"async_rule": "convex-mix", "mixing": 0.6},
     "one fragment, the whole model": {"ratios": (1.0,)},
     "tasks of a whole pass": {"local_steps": None, "local_epochs": 1},
     "fragments at random": {"scheduler": "random"},

@@ -183,13 +183,13 @@ function showFaults() {
   byId("faults-caption").textContent = faults + drops
     ? `${faults} faults of workers, ${drops} dropped tasks${troubles.length < faults + drops ? `; the newest ${troubles.length}` : ""}.`
     : "None: no worker failed, no task was dropped.";
-  const columns = ["time", "real time", "what", "then", "task", "who"];
+  const columns = ["time", "real time", "error", "then", "task", "who"];
   const head = document.createElement("thead");
-  head.insertRow().append(...columns.map((name) => text("th", name, ["what", "then", "who"].includes(name) ? "text" : "")));
+  head.insertRow().append(...columns.map((name) => text("th", name, ["error", "then", "who"].includes(name) ? "text" : "")));
   const body = document.createElement("tbody");
   for (const each of troubles) {
     const who = each.client != null ? `client ${each.client}` : each.worker != null ? `worker ${each.worker}` : "–";
-    const cells = [short(each.t), each.wall == null ? "–" : `${short(each.wall)} s`, each.what ?? "–", each.action ?? "–", each.task ?? "–", who];
+    const cells = [short(each.t), each.wall == null ? "–" : `${short(each.wall)} s`, each.error ?? "–", each.action ?? "–", each.task ?? "–", who];
     body.insertRow().append(...cells.map((cell, i) => {
       const made = text("td", String(cell), i === 2 ? "long" : i > 2 && i !== 4 ? "text" : "");
       made.dataset.column = columns[i];

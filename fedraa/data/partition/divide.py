@@ -52,7 +52,7 @@ def _from_short(text: str) -> Partitioner:
         raise InputError("partition", got=text, expected=expected, hint=hint)
     if name not in _NUMBER:
         raise InputError("partition", f"{name} takes no number", got=text, hint=f"give --partition {name}")
-    made: Partitioner = PARTITIONERS.make({KIND: name, _NUMBER[name]: _number(text, written)})
+    made: Partitioner = PARTITIONERS.resolve({KIND: name, _NUMBER[name]: _number(text, written)})
     return made
 
 
@@ -103,7 +103,7 @@ def make_partitioner(
         given = {KIND: given}
     if isinstance(given, Mapping):
         given = {**values.get(given.get(KIND), {}), **given}
-    made = PARTITIONERS.make(given)
+    made = PARTITIONERS.resolve(given)
     if isinstance(made, Partitioner):
         return made
     function = getattr(made, "assign", made)

@@ -48,7 +48,7 @@ def make_transform(given: object) -> Transform:
     """Return the transform that `given` describes; `make_transforms` lists the accepted forms."""
     if isinstance(given, str):
         given = re.sub(r"^v2[.:]", V2, given)
-    made = TRANSFORMS.make(given)
+    made = TRANSFORMS.resolve(given)
     if isinstance(made, Transform):
         return made
     if isinstance(made, nn.Module):

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from fedraa.components.calls import calling
 from fedraa.components.state import saved
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 from fedraa.server.running_mean import Mean, MeanHere
@@ -30,7 +30,9 @@ class Store(Protocol):
     def cut(self, assignment: Assignment, version: int) -> Buffer:
         """Return the submodel's parameters; the same object as long as the model has the same version."""
 
-    def take(self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0) -> ApplyResult:
+    def apply_update(
+        self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0
+    ) -> ApplyResult:
         """Apply the update of a client.
 
         Args:
@@ -81,28 +83,33 @@ def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task
     return again
 
 
-def take_in(rule: AsyncRule, arrival: ClientUpdate, model: AsyncModel) -> ApplyResult:
-    """What a rule, which is the user's own, perhaps, makes of an arrival.
+def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+    """Apply an update by a rule, which may be a custom one, and return the checked result.
 
-    ValueError if it leaves nonsense in a new version of the model. A share of what an honest client sends, mixed in,
-    makes none, so that it need not be looked for.
+    The model is checked for values that are not finite after a new version, except if a rule with guarantees mixed in
+    a share of at most 1 of finite values.
+
+    Raises:
+        InputError: The result is not an ApplyResult of a finite number and two bools, or the model is not finite.
     """
     with calling("async_rule", rule):
-        taken = rule.take(arrival, model)
+        taken = rule.apply_update(client_update, model)
     bools = isinstance(taken, ApplyResult) and all(flag in (True, False) for flag in taken[1:])
     if not bools or not is_finite(taken.weight):
-        raise ValueError(
-            f"async_rule: {type(rule).__name__} gave {short_text(taken)}; takes ApplyResult(weight, advanced, held), a "
-            "finite number and a bool each"
+        raise InputError(
+            "async_rule",
+            f"{type(rule).__name__} returned a wrong result",
+            got=taken,
+            expected="ApplyResult(weight, new_version, keep_task) with a finite number and two bools",
         )
-    if taken.advanced and not ((rule.blends or rule.weighs) and 0 <= taken.weight <= 1):
-        refuse_unsound("async_rule", rule, model.params, f" with the update of client {arrival.client}")
-    return ApplyResult(float(taken.weight), bool(taken.advanced), bool(taken.held))
+    if taken.new_version and not ((rule.is_convex_mix or rule.bounded_by_weight) and 0 <= taken.weight <= 1):
+        refuse_unsound("async_rule", rule, model.params, f" with the update of client {client_update.client}")
+    return ApplyResult(float(taken.weight), bool(taken.new_version), bool(taken.keep_task))
 
 
 def rule_state(rule: AsyncRule, params: Vector) -> State:
     """A rule's state for a checkpoint; ValueError if it has left nonsense in the model and called that no version."""
-    if not rule.blends:
+    if not rule.is_convex_mix:
         refuse_unsound("async_rule", rule, params)
     return saved(rule)
 
@@ -133,7 +140,7 @@ class LocalStore:
         self._fragments = fragments
         self._model = AsyncModel(params, len(sizes), max(1, len(fragments)), at_a_time)
         self._rule, self._sizes, self._share = rule.bind(self._model), sizes, share
-        if self._rule.in_common != 1 and fragments:
+        if self._rule.shared_weight != 1 and fragments:
             common = common_places([part.index for part in fragments], len(params))
             self._model = replace(self._model, common=common)
         self._cuts: dict[Submodel, SharedBuffer] = {}
@@ -151,9 +158,11 @@ class LocalStore:
             self._cuts[submodel] = self._share(values)
         return self._cuts[submodel]
 
-    def take(self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0) -> ApplyResult:
+    def apply_update(
+        self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0
+    ) -> ApplyResult:
         where = where_of(assignment.submodel) if assignment.mask is None else assignment.where
-        arrival = ClientUpdate(
+        client_update = ClientUpdate(
             task.client,
             task.fragment if self._fragments else 0,
             index_of(where),
@@ -165,7 +174,7 @@ class LocalStore:
             balance,
             where if isinstance(where, IndexRuns) else None,
         )
-        return take_in(self._rule, arrival, self._model)
+        return checked_apply(self._rule, client_update, self._model)
 
     def mean(self) -> Mean:
         return MeanHere(self)

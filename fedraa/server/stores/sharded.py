@@ -72,9 +72,10 @@ def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector
 class Shard:
     """The server of a part of the coordinates: cuts pieces of fragments out of it, and mixes others in.
 
-    `params` [d_s] are its coordinates; `where[j]` those of them that are in fragment j. What is pushed waits until it
-    is asked to mix it in; of a rule that `adds`, the difference from what was sent, at the places `common[j]` of its
-    piece of fragment j with the share `in_common` of the weight. With `norms` it measures the difference.
+    `params` [d_s] are its coordinates, and `where[j]` are those of them that are in fragment j. A pushed update is kept
+    until the server asks the shard to mix it in. With `is_delta_mix` the shard adds the delta, and coordinates at the
+    places `common[j]` of its piece of fragment j get the share `shared_weight` of the weight. With `norms` it measures
+    the delta.
     """
 
     def __init__(
@@ -83,14 +84,18 @@ class Shard:
         where: Sequence[Index | None],
         *,
         norms: bool,
-        adds: bool = False,
+        is_delta_mix: bool = False,
         common: Sequence[Index | None] = (),
-        in_common: float = 1.0,
+        shared_weight: float = 1.0,
     ) -> None:
         self.params = np.array(params)
         self.pulls = self.pushes = 0
-        self._where, self._norms, self._adds = [None if w is None else in_runs(w) for w in where], norms, adds
-        self._common, self._in_common = common or [None] * len(where), in_common
+        self._where, self._norms, self._is_delta_mix = (
+            [None if w is None else in_runs(w) for w in where],
+            norms,
+            is_delta_mix,
+        )
+        self._common, self._in_common = common or [None] * len(where), shared_weight
         self._pushed: dict[int, dict[str, Vector]] = {}
         self._mean: Vector | None = None
 
@@ -103,13 +108,13 @@ class Shard:
         receipt = receipt_of(sent, new, push, norms=self._norms)
         if receipt.wrong is None and not receipt.bad:
             self.pushes += 1
-            self._pushed.setdefault(task, {})[push] = new - sent if self._adds else new
+            self._pushed.setdefault(task, {})[push] = new - sent if self._is_delta_mix else new
         return receipt
 
     def mix(self, fragment: int, task: int, push: str, weight: float) -> None:
         """Takes in what was pushed under that name for the task, and forgets what else was."""
         where, came = self._of(fragment), self._pushed.pop(task)[push]
-        if self._adds:
+        if self._is_delta_mix:
             add(self.params, where, weight, came, None, self._common[fragment], self._in_common)
         else:
             blend(self.params, where, came, weight)

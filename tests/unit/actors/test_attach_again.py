@@ -21,7 +21,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
             raise ConnectionError(text)
 
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(room, "greet", lambda address: None)
+    monkeypatch.setattr(room, "check_reachable", lambda address: None)
     return left
 
 

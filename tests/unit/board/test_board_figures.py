@@ -166,10 +166,10 @@ def test_coverage_is_the_least_the_most_and_the_mean() -> None:
 
 def test_faults_and_drops_are_told_newest_first() -> None:
     log = timeline_of([(3, 0, 0.0, None)])
-    log.add({"kind": "fault", "t": 1.0, "wall": 2.0, "task": 0, "worker": 1, "what": "died", "action": "retry"})
-    log.add({"kind": "drop", "t": 2.0, "wall": 3.0, "task": 0, "client": 3, "what": "nan", "action": "stop"})
+    log.add({"kind": "fault", "t": 1.0, "wall": 2.0, "task": 0, "worker": 1, "error": "died", "action": "retry"})
+    log.add({"kind": "drop", "t": 2.0, "wall": 3.0, "task": 0, "client": 3, "error": "nan", "action": "stop"})
     assert log.in_flight == 0
-    assert [failure["what"] for failure in failures(log)] == ["nan", "died"]
+    assert [failure["error"] for failure in failures(log)] == ["nan", "died"]
     assert timeline(log, 4, -inf, inf)["bars"]["fate"] == ["dropped"]
 
 

@@ -191,8 +191,8 @@ KINDS = [
     {"kind": "dispatch", "task": 90, "client": 1, "fragment": 0, "step": 1, "bytes_down": 3},
     {"kind": "commit", "task": 80, "staleness": 0, "bytes_up": 4, "flops": 2.0},
     {"kind": "round", "round": 0, "coverage_min": 1, "coverage_max": 2, "uncovered": 3},
-    {"kind": "drop", "task": 80, "client": 0, "what": "nan", "action": "retry"},
-    {"kind": "fault", "task": 80, "worker": 0, "what": "died", "action": "retry"},
+    {"kind": "drop", "task": 80, "client": 0, "error": "nan", "action": "retry"},
+    {"kind": "fault", "task": 80, "worker": 0, "error": "died", "action": "retry"},
     {"kind": "eval", "step": 3},
 ]
 

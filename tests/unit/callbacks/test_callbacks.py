@@ -39,7 +39,7 @@ def same_run(directory: Path, undisturbed: Path) -> None:
 class Records(Callback):
     """Every call, in order; looks on."""
 
-    waits = False
+    blocking = False
 
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
@@ -168,7 +168,7 @@ def test_replay_checks_when_a_callback_ended_a_run(tmp_path: Path) -> None:
 
 def test_who_looks_on_ends_nothing_and_changes_nothing(tmp_path: Path) -> None:
     class LooksOn(EndAt):
-        waits = False
+        blocking = False
 
     run(experiment(tmp_path / "seen"), callbacks=[LooksOn("commit", 3), LooksOn("eval", 1)])
     run(experiment(tmp_path / "alone"))

@@ -111,13 +111,13 @@ def dispatched(decision: Dispatch) -> Line:
         fragment=decision.fragment,
         version=decision.version,
         step=decision.step,
-        feasible=list(decision.feasible),
-        counts=list(decision.fragment_updates),
+        feasible_fragments=list(decision.feasible),
+        fragment_updates=list(decision.fragment_updates),
         bytes_down=0 if decision.resent else 4,
     )
 
 
-def committed(done: Committed, loss: float, mix: float) -> Line:
+def committed(done: Committed, loss: float, weight: float) -> Line:
     return line(
         "commit",
         task=done.dispatch.task,
@@ -126,9 +126,9 @@ def committed(done: Committed, loss: float, mix: float) -> Line:
         base_version=done.dispatch.version,
         version=done.version,
         staleness=done.staleness.fragment,
-        global_staleness=done.staleness.total,
+        staleness_total=done.staleness.total,
         train_loss=loss,
-        mix=mix,
+        weight=weight,
     )
 
 
@@ -174,7 +174,7 @@ def test_async_ledger_decides_as_the_reference(scheduler: str, moves: Moves, lim
             if setting.costs_changed:
                 setting.tables += 1
                 ledger.replan(setting.costs(), None)
-            reference.commit(committed(done, loss, mix=0.0))
+            reference.commit(committed(done, loss, weight=0.0))
             waiting.extend(done.next_clients)
         assert list(waiting) == list(reference._tasks.waiting)
         assert ledger.step == reference.step
@@ -208,8 +208,8 @@ def test_round_ledger_decides_as_the_reference(scheduler: str, moves: Moves, ret
         else:
             done = ledger.commit(task, loss=0.5)
             complete = done.round_complete
-            mix = ledger.weight(done.dispatch.client) / ledger.weight_sum
-            reference.commit(committed(done, 0.5, mix))
+            weight = ledger.weight(done.dispatch.client) / ledger.weight_sum
+            reference.commit(committed(done, 0.5, weight))
         assert complete == (reference.due == "round")
         if complete:
             reported = ledger.reported

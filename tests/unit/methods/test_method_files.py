@@ -37,14 +37,14 @@ from dataclasses import dataclass
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule, ApplyResult
-from fedraa.server.schedule import Asynchronous
+from fedraa.server.schedule import AsyncSchedule
 
 
 @ASYNC_RULE.register("half-step")
 @dataclass
 class HalfStep(AsyncRule):
-    def take(self, arrival, model):
-        model.params[arrival.where] += 0.5 * arrival.delta
+    def apply_update(self, update, model):
+        model.params[update.where] += 0.5 * update.delta
         return ApplyResult(0.5)
 
 
@@ -53,7 +53,7 @@ register(
         name="half-steps",
         paper="Nobody 2026",
         update=HalfStep(),
-        schedule=Asynchronous(),
+        schedule=AsyncSchedule(),
         paper_settings=PaperSettings(source="Nobody 2026", values={"lr": 0.3}),
     )
 )
@@ -142,7 +142,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _weights(history: fl.History) -> list[float]:
-    return [event["mix"] for event in history.lines() if event["kind"] == "commit"]
+    return [event["weight"] for event in history.lines() if event["kind"] == "commit"]
 
 
 @pytest.mark.usefixtures("plugin")

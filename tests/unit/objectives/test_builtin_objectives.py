@@ -154,7 +154,7 @@ def test_wrong_targets_are_refused_by_row(objective: Objective, y: Array, field:
 
 def test_outputs_are_found_in_what_models_return() -> None:
     tensor, other = torch.zeros(2), torch.ones(2)
-    objective = OBJECTIVE.make("classification(auxiliary={'aux': 0.5})")
+    objective = OBJECTIVE.resolve("classification(auxiliary={'aux': 0.5})")
 
     class Output:
         logits = tensor

@@ -127,7 +127,7 @@ class Flaky(LocalExecutor):
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
         if task == 3 and not self.lost:
             self.lost = True
-            return Fault(task=3, worker=0, what="lost")
+            return Fault(task=3, worker=0, error="lost")
         return super().wait(task, timeout)
 
 

@@ -43,15 +43,15 @@ CHANGES = {
     "version": change("dispatch", "version", lambda version: version + 1),
     "step": change("dispatch", "step", lambda step: step - 1),
     "client": change("dispatch", "client", lambda client: (client + 1) % 5),
-    "count": change("dispatch", "counts", lambda counts: [counts[0] + 1, *counts[1:]]),
-    "feasible": change("dispatch", "feasible", lambda feasible: feasible[:-1]),
+    "count": change("dispatch", "fragment_updates", lambda counts: [counts[0] + 1, *counts[1:]]),
+    "feasible": change("dispatch", "feasible_fragments", lambda feasible: feasible[:-1]),
     "cost": change("dispatch", "cost", lambda cost: np.nextafter(cost, 1)),
     "bytes down": change("dispatch", "bytes_down", lambda size: size + 4),
     "dispatch time": change("dispatch", "t", lambda t: np.nextafter(t, 1)),
     "commit time": change("commit", "t", lambda t: np.nextafter(t, 1)),
     "staleness": change("commit", "staleness", lambda staleness: staleness + 1),
-    "global staleness": change("commit", "global_staleness", lambda staleness: staleness + 1),
-    "mix": change("commit", "mix", lambda mix: np.nextafter(mix, 1)),
+    "global staleness": change("commit", "staleness_total", lambda staleness: staleness + 1),
+    "weight": change("commit", "weight", lambda mix: np.nextafter(mix, 1)),
     "committed version": change("commit", "version", lambda version: version + 1),
     "base version": change("commit", "base_version", lambda version: version + 1),
     "task": change("commit", "task", lambda task: task + 1),
@@ -83,7 +83,7 @@ ROUND_CHANGES = {
     "coverage_min_trained": ("round", "coverage_min_trained", 1),
     "longest_untrained": ("round", "longest_untrained", 1),
     "time": ("round", "t", 1e-9),
-    "mix": ("commit", "mix", 1e-9),
+    "weight": ("commit", "weight", 1e-9),
     "version": ("commit", "version", -1),
     "count": ("dispatch", "step", -1),
 }
@@ -130,7 +130,7 @@ COMMON = ("seq", "t", "task", "client", "fragment", "version")
 COVERAGE = ("coverage_min", "coverage_max", "uncovered", "coverage_min_trained", "longest_untrained")
 NUMBERS = {
     "dispatch": (*COMMON, "step", "cost", "bytes_down"),
-    "commit": (*COMMON, "base_version", "staleness", "global_staleness", "mix", "bytes_up", "samples", "flops"),
+    "commit": (*COMMON, "base_version", "staleness", "staleness_total", "weight", "bytes_up", "samples", "flops"),
     "round": ("seq", "t", "round", "clients", *COVERAGE),
 }
 
@@ -151,7 +151,7 @@ def test_any_changed_number_is_caught(data: st.DataObject, scratch: tuple[Path, 
     directory, text = scratch
     log = [json.loads(line) for line in text.splitlines()]
     line = data.draw(st.sampled_from([line for line in log if line["kind"] in NUMBERS]), "line")
-    lists = [field for field in ("counts", "feasible") if line.get(field)]
+    lists = [field for field in ("fragment_updates", "feasible_fragments") if line.get(field)]
     field = data.draw(st.sampled_from([*NUMBERS[line["kind"]], *lists]), "field")
     number = line["seq"] + 1
     holder, key = line, field

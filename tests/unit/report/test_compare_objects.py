@@ -71,7 +71,7 @@ def test_compare_takes_methods_components_and_functions_as_objects(tmp_path: Pat
     )
     assert frame["method"].tolist() == ["slow", "fedasync"]
     mixes = [
-        fl.History(tmp_path / f"{name}-0").events.query("kind == 'commit'")["mix"].max() for name in frame["method"]
+        fl.History(tmp_path / f"{name}-0").events.query("kind == 'commit'")["weight"].max() for name in frame["method"]
     ]
     assert mixes == pytest.approx([0.1, 0.6])
 

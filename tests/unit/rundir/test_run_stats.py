@@ -16,11 +16,11 @@ from fedraa.rundir.run_stats import WRONG_VALUES, RunStats, read_stats
 EVENTS_OF_A_RUN: list[dict[str, Any]] = [
     {"kind": "dispatch", "t": 0.0, "wall": 0.1, "task": 0, "client": 0, "step": 0, "bytes_down": 100},
     {"kind": "dispatch", "t": 0.0, "wall": 0.2, "task": 1, "client": 1, "step": 0, "bytes_down": 30},
-    {"kind": "fault", "t": 0.5, "wall": 0.3, "task": 0, "worker": 0, "what": "died", "action": "retry"},
+    {"kind": "fault", "t": 0.5, "wall": 0.3, "task": 0, "worker": 0, "error": "died", "action": "retry"},
     {"kind": "commit", "t": 2.0, "wall": 0.4, "task": 0, "step": 1, "bytes_up": 50, "staleness": 2, "flops": 0.1},
     {"kind": "dispatch", "t": 2.0, "wall": 0.5, "task": 2, "client": 0, "step": 1, "bytes_down": 7},
     {"kind": "commit", "t": 3.0, "wall": 0.6, "task": 2, "step": 2, "bytes_up": 8, "staleness": 5, "flops": 0.2},
-    {"kind": "drop", "t": 3.5, "wall": 0.7, "task": 1, "client": 1, "what": "nan", "action": "quarantined"},
+    {"kind": "drop", "t": 3.5, "wall": 0.7, "task": 1, "client": 1, "error": "nan", "action": "quarantined"},
     {"kind": "round", "t": 3.5, "wall": 0.8, "step": 3, "round": 0},
     {"kind": "end", "t": 4.0, "wall": 0.9, "step": 3, "reason": "steps", "model_sha256": "ab"},
 ]

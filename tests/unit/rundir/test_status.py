@@ -33,7 +33,7 @@ def test_a_run_that_has_ended_and_one_that_was_killed(
     assert status(Path("runs/one")) == Status("runs/one", "ended by steps", 12, float(str(end["t"])), accuracy, 0)
     (history.directory / SUMMARY).unlink()
     log = history.directory / EVENTS
-    fault = '{"seq":0,"kind":"fault","t":9.5,"wall":1,"task":1,"worker":0,"what":"worker died","action":"retry"}\n'
+    fault = '{"seq":0,"kind":"fault","t":9.5,"wall":1,"task":1,"worker":0,"error":"worker died","action":"retry"}\n'
     log.write_text(log.read_text() + fault + '{"seq":1,"ki')  # torn
     assert status(Path("runs/one")) == Status("runs/one", "interrupted", 12, 9.5, accuracy, 1)
     assert runs_below(Path("runs")) == [Path("runs/one")]
@@ -95,7 +95,7 @@ def test_status_quarantined_clients_are_sorted_with_their_reasons(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history = run(Experiment(hidden=(8,), clients=4, local_steps=2, updates=3, engine="local", out=tmp_path / "run"))
-    drop = '{"seq":0,"kind":"drop","t":9.5,"wall":1,"task":1,"client":%d,"what":"%s","action":"quarantined"}\n'
+    drop = '{"seq":0,"kind":"drop","t":9.5,"wall":1,"task":1,"client":%d,"error":"%s","action":"quarantined"}\n'
     with (history.directory / EVENTS).open("a") as log:
         log.writelines(drop % line for line in [(3, "no samples"), (0, "loss nan"), (1, "no samples")])
     capsys.readouterr()

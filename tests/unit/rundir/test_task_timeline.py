@@ -31,8 +31,8 @@ LOG = [
     commit(1, 1.0, staleness=3),
     dispatch(2, 1, 0, 1.0),
     commit(0, 2.0, staleness=1, up=6),
-    {"kind": "fault", "t": 2.5, "wall": 2.5, "task": 2, "worker": 1, "what": "died", "action": "retry"},
-    {"kind": "drop", "t": 3.0, "wall": 3.0, "task": 2, "client": 1, "what": "nan", "action": "retry"},
+    {"kind": "fault", "t": 2.5, "wall": 2.5, "task": 2, "worker": 1, "error": "died", "action": "retry"},
+    {"kind": "drop", "t": 3.0, "wall": 3.0, "task": 2, "client": 1, "error": "nan", "action": "retry"},
     dispatch(3, 1, 1, 3.0),
     {
         "kind": "round",
@@ -100,16 +100,16 @@ def test_bytes_until_are_those_of_committed_tasks() -> None:
 
 def test_failures_are_the_newest_in_full() -> None:
     timeline = timeline_of(LOG)
-    assert [(each["kind"], each["what"], each["worker"]) for each in timeline.failures] == [
+    assert [(each["kind"], each["error"], each["worker"]) for each in timeline.failures] == [
         ("fault", "died", "1"),
         ("drop", "nan", None),
     ]
     assert timeline.in_flight == 1
     assert timeline.fate.tolist() == [Fate.DONE, Fate.DONE, Fate.DROPPED, Fate.RUNNING]
     for number in range(MAX_FAILURES):
-        timeline.add({"kind": "fault", "t": 5.0, "wall": 5.0, "what": str(number)})
+        timeline.add({"kind": "fault", "t": 5.0, "wall": 5.0, "error": str(number)})
     assert len(timeline.failures) == MAX_FAILURES
-    assert timeline.failures[0]["what"] == "0"
+    assert timeline.failures[0]["error"] == "0"
 
 
 @pytest.mark.parametrize("value", [None, "x", -1, 10**400, [], {}, nan])

@@ -49,7 +49,7 @@ def test_deltas_are_added_with_the_weight_c_g_m_by_n(
     clients: int, fragments: int, factor: float, weight: float
 ) -> None:
     model = AsyncModel(np.array([0, 10, 20, 30], np.float32), clients, fragments)
-    taken = DeltaMix().bind(model).take(arrival(2.0, staleness=9, balance=factor), model)
+    taken = DeltaMix().bind(model).apply_update(arrival(2.0, staleness=9, balance=factor), model)
     assert taken.weight == pytest.approx(weight)
     np.testing.assert_allclose(model.params, [0, 10 + 2 * weight, 20 + 2 * weight, 30], rtol=1e-6)
 
@@ -60,17 +60,17 @@ def test_what_all_fragments_hold_takes_1_mth_of_the_weight() -> None:
     common = common_places(indices, 5)
     assert [places.tolist() for places in common] == [[1], [1], [0], [0]]
     model = AsyncModel(np.array([0, 10, 20, 30, 40], np.float32), 10, 4, common=common)
-    assert DeltaMix().bind(model).take(arrival(2.0), model).weight == pytest.approx(0.48)
+    assert DeltaMix().bind(model).apply_update(arrival(2.0), model).weight == pytest.approx(0.48)
     np.testing.assert_allclose(model.params, [0, 10.96, 20.24, 30, 40], rtol=1e-6)
 
 
 def test_with_few_clients_no_weight_is_over_1() -> None:
     """N = 2, M = 4: 1.2 * 4 / 2 is 1, what all hold takes 1.2 / 2."""
     model = AsyncModel(np.array([0, 10, 20, 30], np.float32), 2, 4, common=(np.array([0]),))
-    assert DeltaMix().bind(model).take(arrival(2.0), model).weight == 1
+    assert DeltaMix().bind(model).apply_update(arrival(2.0), model).weight == 1
     np.testing.assert_allclose(model.params, [0, 11.2, 22, 30], rtol=1e-6)
     even = DeltaMix(spread=False).bind(model)
-    assert even.in_common == 1
+    assert even.shared_weight == 1
 
 
 def test_of_one_fragment_nothing_is_in_common_and_of_whole_ones_all_is() -> None:
@@ -80,7 +80,7 @@ def test_of_one_fragment_nothing_is_in_common_and_of_whole_ones_all_is() -> None
 
 def test_models_are_mixed_by_the_factor_too() -> None:
     model = AsyncModel(np.zeros(3, np.float32), 1, 1)
-    assert ConvexMix(0.6).bind(model).take(arrival(0.0, balance=0.5), model).weight == pytest.approx(0.3)
+    assert ConvexMix(0.6).bind(model).apply_update(arrival(0.0, balance=0.5), model).weight == pytest.approx(0.3)
     np.testing.assert_allclose(model.params, [0, 1.5, 1.5], rtol=1e-6)
 
 
@@ -88,15 +88,15 @@ def test_deltas_in_a_buffer_count_by_the_factor_also_over_1() -> None:
     """K = 2, s = 1 / sqrt(1 + tau): (2 * 1.5 * 1 + 4 * .5 / sqrt 4) / 2 = 2."""
     model = AsyncModel(np.zeros(3, np.float32), 2, 1)
     rule = FedBuffRule(2).bind(model)
-    assert rule.take(arrival(2.0, balance=1.5), model) == ApplyResult(0.75, False)
-    assert rule.take(arrival(4.0, balance=0.5, staleness=3), model) == ApplyResult(0.125, True)
+    assert rule.apply_update(arrival(2.0, balance=1.5), model) == ApplyResult(0.75, False)
+    assert rule.apply_update(arrival(4.0, balance=0.5, staleness=3), model) == ApplyResult(0.125, True)
     np.testing.assert_allclose(model.params, [0, 2, 2])
 
 
 @pytest.mark.parametrize("gain", [0, -1, float("inf"), float("nan")])
 def test_a_gain_is_over_0(gain: float) -> None:
     with refuses("async_rule.gain"):
-        ASYNC_RULE.make(DeltaMix(gain))
+        ASYNC_RULE.resolve(DeltaMix(gain))
 
 
 def test_clients_pause_so_long_that_as_many_train() -> None:

@@ -33,7 +33,7 @@ def drawn(count: int) -> list[tuple[int, np.ndarray]]:
 def test_steps_by_hand(even: float) -> None:
     """Gain 1, N = 4, M = 2: the weight 1 / 2, of what both hold 1 / 4."""
     state, theta, squares, counts = model(), np.zeros(5), np.zeros(5), [0, 0]
-    rule = RMSNormalizedDelta(gain=1.0, even=even).bind(state)
+    rule = RMSNormalizedDelta(gain=1.0, power=even).bind(state)
     for fragment, delta in drawn(SQUARES_WINDOW * 2 + 20):
         at = INDICES[fragment]
         counts[fragment] += 1
@@ -41,24 +41,24 @@ def test_steps_by_hand(even: float) -> None:
         step = delta / squares[at] ** (even / 2)
         step *= np.linalg.norm(delta) / np.linalg.norm(step)
         theta[at] += np.where(at == 2, 0.25, 0.5) * step
-        assert rule.take(arrival(fragment, delta), state).weight == 0.5
+        assert rule.apply_update(arrival(fragment, delta), state).weight == 0.5
     np.testing.assert_allclose(state.params, theta, rtol=2e-4)
 
 
 def test_not_evened_it_is_the_delta_mix() -> None:
     plain, evened = model(), model()
-    rules = DeltaMix().bind(plain), RMSNormalizedDelta(even=0).bind(evened)
+    rules = DeltaMix().bind(plain), RMSNormalizedDelta(power=0).bind(evened)
     for fragment, delta in drawn(20):
         for rule, state in zip(rules, (plain, evened), strict=True):
-            rule.take(arrival(fragment, delta), state)
+            rule.apply_update(arrival(fragment, delta), state)
     np.testing.assert_allclose(evened.params, plain.params, rtol=1e-5)
 
 
 def test_what_never_changes_stays_and_an_empty_step_is_none() -> None:
     state = model()
     rule = RMSNormalizedDelta().bind(state)
-    rule.take(arrival(0, np.zeros(3)), state)
-    rule.take(arrival(0, np.array([0, 1e-3, 1.0])), state)
+    rule.apply_update(arrival(0, np.zeros(3)), state)
+    rule.apply_update(arrival(0, np.array([0, 1e-3, 1.0])), state)
     assert state.params[1] == 0
     assert np.isfinite(state.params).all()
     assert 0 < state.params[2] < state.params[4]
@@ -72,24 +72,24 @@ def test_it_goes_on_from_its_state_bit_for_bit() -> None:
         if number == 11:
             saved, second = second.state(), RMSNormalizedDelta().bind(parted)
             second.restore(saved)
-        first.take(arrival(fragment, delta), whole)
-        second.take(arrival(fragment, delta), parted)
+        first.apply_update(arrival(fragment, delta), whole)
+        second.apply_update(arrival(fragment, delta), parted)
     assert whole.params.tobytes() == parted.params.tobytes()
 
 
-@pytest.mark.parametrize("even", [-0.1, 1.5, float("nan")])
-def test_even_is_a_share(even: float) -> None:
-    with refuses("async_rule.even"):
-        ASYNC_RULE.make(RMSNormalizedDelta(even=even))
+@pytest.mark.parametrize("power", [-0.1, 1.5, float("nan")])
+def test_power_outside_0_to_1_is_refused(power: float) -> None:
+    with refuses("async_rule.power"):
+        ASYNC_RULE.resolve(RMSNormalizedDelta(power=power))
 
 
 def test_evened_delta_with_gain_0_is_refused() -> None:
     with refuses("async_rule.gain", got=0):
-        ASYNC_RULE.make(RMSNormalizedDelta(gain=0))
+        ASYNC_RULE.resolve(RMSNormalizedDelta(gain=0))
 
 
 def test_a_run_replays_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    same = {"async_rule": "evened-delta", "gain": 2.0, "local_steps": "auto:2", "clients": 4, "engine": "local"}
+    same = {"async_rule": "rms-normalized-delta", "gain": 2.0, "local_steps": "auto:2", "clients": 4, "engine": "local"}
     whole = fl.run(method="fed-quilt", updates=24, out=tmp_path / "whole", **same)
     fl.run(method="fed-quilt", updates=12, out=tmp_path / "parts", **same)
     longer = fl.resume(tmp_path / "parts", updates=24)

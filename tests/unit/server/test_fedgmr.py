@@ -23,7 +23,7 @@ METHODS = methods()
 def take(rule: FedGMR, model: AsyncModel, client: int, where: object, new: list[float], stale: int = 0) -> float:
     values = np.array(new, np.float32)
     arrival = ClientUpdate(client, 0, where, values, np.zeros_like(values), stale, 10, 1.0)  # type: ignore[arg-type]  # any index
-    return rule.take(arrival, model).weight
+    return rule.apply_update(arrival, model).weight
 
 
 def test_two_submodels_of_different_age() -> None:
@@ -109,7 +109,7 @@ def test_the_papers_densities() -> None:
 
 def test_growing_until_0_is_refused() -> None:
     with refuses("submodel.until", got=0):
-        SUBMODEL.make("growing(until=0)")
+        SUBMODEL.resolve("growing(until=0)")
 
 
 class Scaled(nn.Module):

@@ -54,20 +54,6 @@ def test_rows_that_are_being_saved_stay_as_they_were(in_memory: int) -> None:
     assert kept[0] == 5
 
 
-def test_rows_of_older_checkpoints_are_read() -> None:
-    rows = ClientRows(2, 3, lambda: np.zeros(2, np.float32))
-    rows.restore(np.arange(6, dtype=np.float32).reshape(3, 2))
-    assert rows[2].tolist() == [4, 5]
-
-
-def test_rows_by_client_of_older_checkpoints_are_read() -> None:
-    rows = ClientRows(2, 9, lambda: np.zeros(2, np.float32))
-    rows.restore({"7": np.array([1, 2], np.float32), "3": np.array([4, 5], np.float32)})
-    assert [rows[client].tolist() for client in rows] == [[1, 2], [4, 5]]
-    rows.restore({"clients": np.array([7]), "rows": np.ones((1, 2), np.float32)})
-    assert list(rows) == [7]
-
-
 @pytest.mark.parametrize("appeared", [(4, 0, 2), (1, 3), range(5), ()])
 def test_the_sum_of_rows_is_that_of_one_array_bit_for_bit(appeared: Sequence[int]) -> None:
     rng, whole = np.random.default_rng(0), np.zeros((5, 1000), np.float32)
@@ -84,11 +70,6 @@ def test_ram_fed_remembers_the_clients_that_took_part_alone() -> None:
         mean.add(ClientDelta(client, DeltaView(slice(None), np.ones(1000, np.float32)), 1.0, 0.1))
     mean.finish(RoundTotals(np.full(1000, 2, np.int32), 0.1))
     assert list(mean.state()["memory"]["clients"]) == [999_999, 3]
-    older = np.zeros((4, 1000), np.float32)
-    older[2] = 7  # as checkpoints had it
-    again = MemorisedMean().bind(1000, 4)
-    again.restore({"memory": older, "mean": np.zeros(1000, np.float32), "change": np.zeros(1000, np.float32)})
-    assert again.state()["memory"]["rows"][0][2][0] == 7
 
 
 def test_the_next_client_is_one_that_does_not_train() -> None:

@@ -22,7 +22,7 @@ def scheduler(choice: Callable[..., Any]) -> fl.Scheduler:
 
 
 def rule(taken: object) -> fl.AsyncRule:
-    return type("Odd", (fl.AsyncRule,), {"take": lambda self, arrival, model: taken})()
+    return type("Odd", (fl.AsyncRule,), {"apply_update": lambda self, update, model: taken})()
 
 
 def aggregator(finish: Callable[[Any], Any]) -> fl.Aggregator:

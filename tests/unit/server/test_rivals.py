@@ -47,7 +47,7 @@ class Played:
         there = np.array(sent, np.float32) if sent is not None else np.zeros(len(gain), np.float32)
         new = there + np.array(gain, np.float32)
         arrival = ClientUpdate(client, 0, slice(None), new, there, staleness, 10, 1.0)
-        taken = self.rule.take(arrival, self.model)
+        taken = self.rule.apply_update(arrival, self.model)
         self.taken.append(taken)
         self.thetas.append(tuple(self.model.params.tolist()))
         return taken
@@ -73,7 +73,7 @@ def same(ours: AsyncRule, theirs: AsyncRule, arrivals: Sequence[One], clients: i
     """The two rules make the same of the arrivals, to rounding."""
     ones, others = (Played(rule, clients, np.ones(5)).all(arrivals) for rule in (ours, theirs))
     np.testing.assert_allclose(ones.thetas, others.thetas, rtol=0, atol=1e-5)
-    assert [one.advanced for one in ones.taken] == [one.advanced for one in others.taken]
+    assert [one.new_version for one in ones.taken] == [one.new_version for one in others.taken]
 
 
 # FedBuff
@@ -133,7 +133,7 @@ def test_ca2fl_of_one_arrival() -> None:
 def test_ca2fl_of_two() -> None:
     played = Played(CA2FL(2)).all([(0, FIRST, 0), (1, THIRD, 0), (0, SECOND, 0), (1, (0.0, -1.0), 0)])
     played.close(START, (1.5, 1), (1.5, 1), (1.75, 0.75))
-    assert [taken.advanced for taken in played.taken] == [False, True, False, True]
+    assert [taken.new_version for taken in played.taken] == [False, True, False, True]
 
 
 def test_ca2fl_compares_both_of_a_client_with_what_was_there_before_the_buffer() -> None:
@@ -162,7 +162,7 @@ def test_ca2fl_of_one_client_is_fedbuff() -> None:
 def test_ace() -> None:
     played = Played(ACE()).all([*CACHED, (0, (0.5, 0.0), 0)])
     played.close(START, START, (1.25, 1.25), (1.5, 0.25))
-    assert [taken.advanced for taken in played.taken] == [False, False, True, True]
+    assert [taken.new_version for taken in played.taken] == [False, False, True, True]
 
 
 def test_ace_of_one_client_is_fedbuff_of_one_arrival() -> None:
@@ -194,7 +194,7 @@ def test_a_row_is_made_when_its_client_first_reports() -> None:
 def test_ringmaster(limit: int, last: tuple[float, float], steps: int) -> None:
     played = Played(Ringmaster(limit)).all(TRIPLE)
     played.close((2, 2), (2.5, 2.5), last)
-    assert sum(taken.advanced for taken in played.taken) == steps
+    assert sum(taken.new_version for taken in played.taken) == steps
     assert played.taken[-1] == (ApplyResult(0.0, False) if steps == 2 else ApplyResult(1.0))
 
 
@@ -205,7 +205,7 @@ def test_ringmaster_of_no_limit_is_fedbuff_of_one_arrival() -> None:
 def test_ringmaster_without_a_limit_has_that_of_its_clients() -> None:
     """Strictly less: with N clients all at work the mean staleness is N - 1."""
     played = Played(Ringmaster(), clients=4).all([(0, FIRST, 3), (0, FIRST, 4)])
-    assert [taken.advanced for taken in played.taken] == [True, False]
+    assert [taken.new_version for taken in played.taken] == [True, False]
 
 
 def test_ringmaster_of_limit_1_on_one_client_is_sgd() -> None:
@@ -327,7 +327,7 @@ def test_every_client_has_the_same_weight_in_a_step_of_ringleader() -> None:
         filling = not played.rule._todo
         if filling or client in played.rule._todo:
             table.add(client, DeltaView(slice(None), np.array(gain, np.float32)))
-        if played.take(client, gain).advanced:
+        if played.take(client, gain).new_version:
             means = [table.rows[n] / table.counts[n] for n in range(clients)]
             np.testing.assert_allclose(played.model.params - before, np.mean(means, axis=0), atol=1e-5)
         else:
@@ -356,7 +356,7 @@ def test_coordinates_that_nobody_trained_stay(rule: AsyncRule) -> None:
     where = np.array([1, 4])
     for k in range(12):
         new = np.random.default_rng(k).standard_normal(2).astype(np.float32)
-        own.take(ClientUpdate(k % 3, 0, where, new, np.zeros(2, np.float32), 0, 10, 1.0), model)
+        own.apply_update(ClientUpdate(k % 3, 0, where, new, np.zeros(2, np.float32), 0, 10, 1.0), model)
     assert (model.params[[0, 2, 3, 5]] == 1).all()
     assert (model.params[where] != 1).all()
 
@@ -376,7 +376,7 @@ def test_coordinates_that_nobody_trained_stay(rule: AsyncRule) -> None:
 )
 def test_rule_with_a_wrong_value_names_the_field(text: str, field: str, name: str) -> None:
     with pytest.raises(ValueError, match=rf"^{field}: .*{re.escape(name)}"):
-        ASYNC_RULE.make(text)
+        ASYNC_RULE.resolve(text)
 
 
 def test_server_lr_is_the_optimizers_where_there_is_one() -> None:

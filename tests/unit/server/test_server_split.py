@@ -37,7 +37,14 @@ def shards(split: Split, params: Vector, rule: AsyncRule) -> list[Shard]:
     where = [[{p.shard: p.where for p in pieces}.get(s) for pieces in split.pieces] for s in range(len(split.own))]
     common = [[{p.shard: p.common for p in pieces}.get(s) for pieces in split.pieces] for s in range(len(split.own))]
     return [
-        Shard(params[own], where[s], norms=True, adds=rule.adds, common=common[s], in_common=rule.in_common)
+        Shard(
+            params[own],
+            where[s],
+            norms=True,
+            is_delta_mix=rule.is_delta_mix,
+            common=common[s],
+            shared_weight=rule.shared_weight,
+        )
         for s, own in enumerate(split.own)
     ]
 
@@ -73,7 +80,7 @@ def test_the_same_bits_as_in_one_place(rule: AsyncRule, count: int, seed: int, a
         assert sent.tobytes() == cut(split, there, fragment).tobytes()
         new = rng.normal(size=len(sent)).astype(np.float32)
         work = task(fragment, sent, number)
-        mix, _, _ = whole.take(work, assignment, update(work, new), stale)
+        mix, _, _ = whole.apply_update(work, assignment, update(work, new), stale)
         squared = 0.0
         for piece in split.pieces[fragment]:
             shard = there[piece.shard]

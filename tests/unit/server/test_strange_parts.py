@@ -87,9 +87,9 @@ def test_error_of_a_component_is_one_line_with_its_type(tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(str(tmp_path))
     seam: ComponentRegistry[Any] = ComponentRegistry("scheduler", (), {"leaving": leaves})
     with refuses("scheduler", "SystemExit: 7", got="ends_the_process:X"):
-        seam.make("ends_the_process:X")
+        seam.resolve("ends_the_process:X")
     with refuses("scheduler", "SystemExit: 3", got="leaving"):
-        seam.make("leaving")
+        seam.resolve("leaving")
 
 
 def test_callback_with_an_unknown_hook_suggests_the_known_one(tmp_path: Path) -> None:

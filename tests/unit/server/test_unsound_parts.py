@@ -50,8 +50,8 @@ class Step(fl.ServerOptimizer):
 
 
 class Rule(fl.AsyncRule):
-    def take(self, arrival: Any, model: Any) -> fl.ApplyResult:
-        model.params[arrival.where] += arrival.delta * np.float32(np.nan if arrival.client == 1 else 1)
+    def apply_update(self, update: Any, model: Any) -> fl.ApplyResult:
+        model.params[update.where] += update.delta * np.float32(np.nan if update.client == 1 else 1)
         return fl.ApplyResult(1.0)
 
 
@@ -61,7 +61,7 @@ class Late(fl.AsyncRule):
     def __init__(self, value: float, at: int) -> None:
         self.value, self.at, self.count = value, at, 0
 
-    def take(self, arrival: Any, model: Any) -> fl.ApplyResult:
+    def apply_update(self, update: Any, model: Any) -> fl.ApplyResult:
         self.count += 1
         if self.count == self.at:
             model.params[3] = self.value
@@ -71,8 +71,8 @@ class Late(fl.AsyncRule):
 class Mix(ConvexMix):
     """What only seems to be one that blends."""
 
-    def take(self, arrival: Any, model: Any) -> fl.ApplyResult:
-        super().take(arrival, model)
+    def apply_update(self, update: Any, model: Any) -> fl.ApplyResult:
+        super().apply_update(update, model)
         model.params[-1] = np.nan
         return fl.ApplyResult(0.5)
 

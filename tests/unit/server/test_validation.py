@@ -194,7 +194,7 @@ def test_no_poison_reaches_the_model(
     refused = [line for line in lines if line["kind"] in ("fault", "drop")]
     assert [(line["kind"], line["action"]) for line in refused] == [("fault", "retry"), ("drop", "retry")]
     assert refused[0]["task"] == refused[1]["task"]
-    assert all(str(line["what"]).startswith("update refused: ") for line in refused)
+    assert all(str(line["error"]).startswith("update refused: ") for line in refused)
     assert sum(line["kind"] == "commit" for line in lines) == 1
 
 
@@ -209,7 +209,7 @@ def test_a_client_that_only_ever_sends_poison_is_left_out(spec: RunSpec, tmp_pat
     lines = [json.loads(line) for line in (tmp_path / "run" / EVENTS).read_text().splitlines()]
     drops = [line for line in lines if line["kind"] == "drop"]
     assert [(line["client"], line["action"]) for line in drops] == [(1, "retry"), (1, "quarantined")]
-    assert all(re.match(r"update refused: params hold \d+ values", line["what"]) for line in drops)
+    assert all(re.match(r"update refused: params hold \d+ values", line["error"]) for line in drops)
     given = [line["seq"] for line in lines if line["kind"] == "dispatch" and line["client"] == 1]
     assert len(given) == 2
     assert given[1] < drops[1]["seq"]
@@ -233,7 +233,7 @@ def test_a_client_whose_answers_lack_what_was_asked_for_is_left_out(method: str,
     assert loop.run() == "steps"
     loop.log.close()
     lines = [json.loads(line) for line in (tmp_path / "run" / EVENTS).read_text().splitlines()]
-    drops = [(line["client"], line["what"], line["action"]) for line in lines if line["kind"] == "drop"]
+    drops = [(line["client"], line["error"], line["action"]) for line in lines if line["kind"] == "drop"]
     what = f"update refused: {name} is missing"
     assert drops == [(1, what, "retry"), (1, what, "quarantined")]
     assert [line["clients"] for line in lines if line["kind"] == "round"] == [2, 2, 2, 2]

@@ -43,7 +43,7 @@ BUILT_IN = [
 IN_SHORT = {
     "scheduler": ("gre-raa", "offline"),
     "staleness": ("constant", "polynomial"),
-    "async-rule": ("staleness-mix", "buffer", "ringleader"),
+    "async-rule": ("convex-mix", "buffer", "ringleader"),
     "aggregator": ("covered", "memorised", "flora"),
 }
 
@@ -230,7 +230,7 @@ class MovesAll(HonestMedian):
 class Drifts(fl.GradientTransform):
     masked = False
 
-    def bend(self, gradient: Any, at: Any) -> None:
+    def apply(self, gradient: Any, context: Any) -> None:
         gradient.add_(1e-3)
 
 
@@ -251,14 +251,14 @@ class InPlace(fl.AsyncRule):
     def __init__(self, spoilt: str) -> None:
         self.spoilt = spoilt
 
-    def take(self, arrival: Any, model: Any) -> fl.ApplyResult:
-        delta = np.subtract(arrival.new, arrival.sent, out=getattr(arrival, self.spoilt))
-        model.params[arrival.where] += np.float32(0.5) * delta
+    def apply_update(self, update: Any, model: Any) -> fl.ApplyResult:
+        delta = np.subtract(update.new, update.sent, out=getattr(update, self.spoilt))
+        model.params[update.where] += np.float32(0.5) * delta
         return fl.ApplyResult(0.5)
 
 
 def test_changing_what_was_given() -> None:
-    only(InPlace("new"), GIVEN, "InPlace ", " arrival.new")
+    only(InPlace("new"), GIVEN, "InPlace ", " update.new")
     # To what others go on reading nobody can write in a run.
     (said,) = fl.check(InPlace("sent")).failures
     assert re.search(r"InPlace .*ValueError: .*read-only$", said)

@@ -161,7 +161,7 @@ def test_asyncfededs_weight_is_of_two_norms(size: int, where: str) -> None:
     expected[at] += np.float32(weight) * (new - sent)
     runs = None if isinstance(place, slice) else place
     arrival = ClientUpdate(0, 0, slice(None) if runs is None else at, new, sent, 0, 1, 0.0, runs=runs)
-    taken = AsyncFedED(server_lr=0.5, epsilon=2.0).take(arrival, AsyncModel(params, 1, 1))
+    taken = AsyncFedED(server_lr=0.5, epsilon=2.0).apply_update(arrival, AsyncModel(params, 1, 1))
     assert taken.weight == pytest.approx(weight, rel=1e-6)
     np.testing.assert_allclose(params, expected, rtol=1e-6, atol=1e-6)
 

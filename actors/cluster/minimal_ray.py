@@ -28,7 +28,7 @@ PORTS = (
 
 
 @contextmanager
-def bare_ray() -> Iterator[None]:
+def minimal_ray() -> Iterator[None]:
     """Start Ray without its optional processes while the context is active."""
     with ExitStack() as stack:
         for attendant in ("start_monitor", "start_log_monitor", "start_api_server"):
