@@ -24,6 +24,7 @@ from fedraa.config.processes import cluster_address
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
+from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.objects import split_objects
 from fedraa.engine.process_guard import exclusive, refuse_nested_run, run_alone
 from fedraa.engine.resume import how_to_go_on, lengthen, resumed
@@ -353,15 +354,13 @@ def calls(experiment: Experiment, parts: Iterable[object]) -> AbstractContextMan
 
 
 def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:
-    """Run in this process. Return True at the end, False if it was stopped.
-
-    Raises CallbackRaised if a callback failed.
-    """
+    """Run in this process. Return False if the run was stopped. Raises CallbackRaised if a callback failed."""
     experiment = spec.experiment
     torch.set_num_threads(experiment.threads_per_worker)
     device = choose_device(experiment.device)
-    trainer, evaluator = spec.worker_spec.trainer(device), spec.worker_spec.evaluator(spec.evaluation_data, device)
-    executor = LocalExecutor(trainer, evaluator, spec.data, experiment.stack)
+    worker = make_worker_spec(spec)
+    evaluator = worker.evaluator(spec.evaluation_data, device)
+    executor = LocalExecutor(worker.trainer(device), evaluator, spec.data, experiment.stack)
     stop = Event()
 
     def interrupt() -> None:

@@ -20,8 +20,9 @@ from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
 from actors.worker.worker import Worker
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.executor import may_be_the_clients, told
-from fedraa.engine.loop import ATTEMPTS
+from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.errors import RunFailed
 from fedraa.messages import Fault, Index, SharedBuffer, Task, Update, Vector
 
@@ -96,7 +97,7 @@ class RayExecutor:
         if "blocks" not in given:
             given["blocks"] = put_blocks(spec.data)
         return cls(
-            worker_spec=ray.put(spec.worker_spec),
+            worker_spec=ray.put(make_worker_spec(spec)),
             evaluation_data=ray.put(spec.evaluation_data),
             threads=experiment.threads_per_worker,
             device=experiment.device,
@@ -330,8 +331,8 @@ class RayExecutor:
 
     def _evaluate_again(self, pending: PendingEvaluation, wrong: str) -> None:
         pending.failures += 1
-        if pending.failures == ATTEMPTS:
-            raise RunFailed("evaluation", f"it failed {ATTEMPTS} times: {wrong}")
+        if pending.failures == MAX_TASK_ATTEMPTS:
+            raise RunFailed("evaluation", f"it failed {MAX_TASK_ATTEMPTS} times: {wrong}")
         self._evaluations.append(pending)
 
     def _bury(self, handle: WorkerHandle, what: str) -> None:

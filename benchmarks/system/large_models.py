@@ -35,6 +35,7 @@ from benchmarks.system.trials import synthetic
 from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update, Vector
 from fedraa.rundir.checkpoint import Saver
@@ -94,7 +95,7 @@ def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
     spec = build(experiment(method, hidden), dataset=synthetic(400))
     model, warm = spec.params.nbytes, np.ones_like(spec.params)
     start = resident()
-    server = spec.server(lambda *_, **__: None)
+    server = make_server(spec, lambda *_, **__: None)
     within, ends = updates(spec, server, repeats, warm)
     buffers = METHODS.get(method, 1)
     kept, update = (max(getattr(one, what) for one in within + ends) for what in ("kept", "update"))
@@ -144,12 +145,12 @@ def saving(server: Server, model: int) -> dict[str, float]:
 
 def worker(spec: RunSpec) -> float:
     """Return the peak number of bytes for training the largest submodel."""
-    server = spec.server(lambda *_, **__: None)
+    server = make_server(spec, lambda *_, **__: None)
     task = max((server.assign(client, 0.0) for client in server.begin()), key=lambda task: task.size)
     x, y = spec.data.client(task.client)
     start = resident()
     reset_peak()
-    spec.worker_spec.trainer("cpu").train(task, x, y)
+    make_worker_spec(spec).trainer("cpu").train(task, x, y)
     return resident("VmHWM") - start
 
 

@@ -32,6 +32,7 @@ from fedraa.data import Federated
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
 from fedraa.engine.executor import Executor, LocalExecutor
+from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.errors import InputError
@@ -112,8 +113,8 @@ def _executor(engine: Engine, spec: RunSpec) -> Iterator[Executor]:
     """Yield an executor of one thread per worker, and close it at the end."""
     if engine == "local":
         torch.set_num_threads(1)
-        evaluator = spec.worker_spec.evaluator(spec.evaluation_data, "cpu")
-        yield LocalExecutor(spec.worker_spec.trainer("cpu"), evaluator, spec.data)
+        evaluator = make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu")
+        yield LocalExecutor(make_worker_spec(spec).trainer("cpu"), evaluator, spec.data)
         return
     with cluster():
         executor = RayExecutor.of(spec, groups=(WorkerGroup(CORES, {"CPU": 1}),))

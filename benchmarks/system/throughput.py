@@ -36,6 +36,7 @@ from benchmarks.system.trials import (
 )
 from fedraa.data import Dataset
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_server
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
 from fedraa.messages import Task, Update, Vector
@@ -199,8 +200,8 @@ def echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
 
 def mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) -> Figure:
     """Return the server's time per asynchronous update without the log: choose, cut and mix."""
-    server = build(trial("fed-raa", clients, model, updates=1, fragments=3), dataset=dataset).server(
-        lambda *_, **__: None
+    server = make_server(
+        build(trial("fed-raa", clients, model, updates=1, fragments=3), dataset=dataset), lambda *_, **__: None
     )
     seconds = []
     for number in range(updates):
@@ -213,7 +214,9 @@ def mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) 
 
 def bytes_moved(dataset: Dataset, model: str) -> Figure:
     """Return the size of an update's message relative to the submodel in it."""
-    server = build(trial("fed-raa", 10, model, updates=1, fragments=3), dataset=dataset).server(lambda *_, **__: None)
+    server = make_server(
+        build(trial("fed-raa", 10, model, updates=1, fragments=3), dataset=dataset), lambda *_, **__: None
+    )
     task = server.assign(0, 0.0)
     update = Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0)
     buffers: list[pickle.PickleBuffer] = []

@@ -16,6 +16,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.costs import BYTES
 from fedraa.devices.fleet import Fleet, Floats
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_cost_model
 from fedraa.engine.forecast import MOST, dry_run, evenly, first_round
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
@@ -66,7 +67,7 @@ def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | No
         show(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
         outlook = drawn_outlook(spec, tasks, of) if schedule.asynchronous else rounds_outlook(spec, tasks, of)
     else:
-        costs = spec.costs().table([part.widths for part in spec.submodels])
+        costs = make_cost_model(spec).table([part.widths for part in spec.submodels])
         planner = SchedulerRunner(SCHEDULER.own(schedule.scheduler))
         planner.plan(costs, schedule.delay_bound)
         show(fragments_table(spec))
@@ -96,7 +97,7 @@ def whole_groups(spec: RunSpec) -> list[str]:
 
 def task_lines(spec: RunSpec) -> list[str]:
     """Return lines about local steps and update weights, if they follow from the devices."""
-    costs, update, shapes = spec.costs(), spec.method.update, [part.widths for part in spec.submodels]
+    costs, update, shapes = make_cost_model(spec), spec.method.update, [part.widths for part in spec.submodels]
     lines = []
     if spec.method.local.auto is not None:
         steps = costs.all_steps(shapes)
@@ -286,7 +287,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
 
 def held_cost(spec: RunSpec, clients: Ints) -> Callable[[int, int], float]:
     """Return the cost of a task on a fragment that the n-th client already holds, so that nothing is sent to it."""
-    costs, shapes = spec.costs(), [part.widths for part in spec.submodels]
+    costs, shapes = make_cost_model(spec), [part.widths for part in spec.submodels]
     up = [costs.compressor.bytes(costs.sent(widths) // BYTES) for widths in shapes]
     return lambda n, j: costs.cost(shapes[j], int(clients[n]), 0, up[j])
 

@@ -28,6 +28,7 @@ from fedraa.data.check import Targets
 from fedraa.data.tree import mapped, take
 from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.capabilities import make_fleet
+from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
 from fedraa.engine.objects import objects_of, with_object_names
 from fedraa.engine.preflight import preflight, warn_of_no_adapters, warn_of_small_shards
@@ -170,7 +171,7 @@ def _build(
         preflight(spec)
     found = find_large_inputs(data, standardise=experiment.standardise), find_unused_labels(data), probabilities
     fragments = len(getattr(method.submodel, "ratios", ()))
-    added = find_added_outputs(fragments, spec.objective, scaled=spec.worker_spec.fragment_scale)
+    added = find_added_outputs(fragments, spec.objective, scaled=make_worker_spec(spec).fragment_scale)
     warn((*found, added, *state.warnings, *warn_of_small_shards(spec), *warn_of_no_adapters(spec)))
     return spec
 

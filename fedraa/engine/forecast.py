@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Floats
+from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.run_spec import RunSpec
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
@@ -119,9 +120,9 @@ def _update_without_values(decision: Dispatch, staleness: int) -> ClientUpdate:
 
 def first_round(spec: RunSpec) -> tuple[list[Task], int]:
     """Return the tasks of the first round, at most `MOST` of them, and the number of clients in that round."""
-    server = spec.server(lambda kind, t, /, **fields: None)
+    server = make_server(spec, lambda kind, t, /, **fields: None)
     clients = np.fromiter(server.begin(), np.int64)
-    costs = spec.costs().table([spec.traced.widths(spec.traced.full())])[clients, 0]
+    costs = make_cost_model(spec).table([spec.traced.widths(spec.traced.full())])[clients, 0]
     return [server.assign(client, 0.0) for client in clients[evenly(costs, MOST)].tolist()], len(clients)
 
 

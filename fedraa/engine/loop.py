@@ -5,7 +5,6 @@ in which they are due; the loop waits for a worker only if the next update is mi
 applied once it has arrived and is due: a worker that is faster than its device is held back, a slower one is not.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -13,39 +12,50 @@ from threading import Event
 
 from fedraa.callbacks.events import Limits, Progress
 from fedraa.devices.availability import Timing
-from fedraa.engine.client_results import ClientResults, Evaluating
+from fedraa.engine.checkpoint_timer import CheckpointTimer
+from fedraa.engine.client_results import ClientResults
+from fedraa.engine.evaluation_queue import EvaluationQueue
 from fedraa.engine.event_dispatcher import EventDispatcher
 from fedraa.engine.executor import Executor
+from fedraa.engine.loop_state import CALLBACK, LoopState, StopReason
+from fedraa.engine.run_clock import RunClock
+from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS, FailureAction, TaskFailures
+from fedraa.engine.tasks_in_flight import SentTask, TasksInFlight
 from fedraa.errors import RunFailed
 from fedraa.ledger.bad_clients import HOPELESS
-from fedraa.ledger.due_queue import DueQueue
 from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.event_log import EventLog
-from fedraa.rundir.profile import Stopwatch
+from fedraa.rundir.profile import RunTimes
 from fedraa.server.bounds import Bounds, MaxNorm
 from fedraa.server.server import Server
 from fedraa.server.update_checks import unsound
 
-# Failed attempts of one task: before the run fails, and on healthy workers before the client is blamed.
-ATTEMPTS = 4
-BLAMED = 2
-# Seconds between checkpoints by time, at least, and as a multiple of the duration of the last one.
-SAVE_SECONDS = 10.0
-SAVE_PAUSE = 20
-# Evaluations in progress at a time.
-ASIDE = 4
-# Longest wait of one move, in seconds.
-POLL = 0.1
-# The reason of an end that a callback requested.
-CALLBACK = "callback"
+# The longest wait of one step. After it the loop checks for a request to stop.
+POLL_INTERVAL_S = 0.1
+
+Outcome = Update | Fault
 
 
 class Loop:
-    """The loop that runs a server to one of its limits, by moves. Between moves loop, server and log are consistent.
+    """The loop that runs a server over an executor and a clock. It orders events, evaluations, checkpoints and retries.
 
-    `save` writes a checkpoint at the start and every `checkpoint_every` steps; with None, every `SAVE_SECONDS` of real
-    time. It returns the seconds that the last one took. Setting `stop` ends the loop after the current move. After each
-    move `announcer` delivers its events.
+    It decides nothing about training: the server and its ledger do.
+
+    Args:
+        server: The server.
+        executor: Trains the tasks and evaluates the models.
+        log: Receives the events.
+        limits: The limits of the run.
+        eval_every: The number of server steps between evaluations.
+        checkpoint_every: The number of server steps between checkpoints. None: they depend on real time.
+        timing: The model of the time that tasks take.
+        wall: True for the wall clock, False for the virtual clock.
+        max_update_norm: The largest norm of an update that is accepted.
+        save: Writes a checkpoint, and returns the seconds that the newest one on the disk took.
+        stop: Ends the loop after the current step when it is set.
+        announcer: Delivers the events after each step.
+        main_metric: The metric that the progress of the run shows.
+        client_results: Writes the results of each client.
     """
 
     def __init__(
@@ -63,157 +73,280 @@ class Loop:
         save: Callable[[], float],
         stop: Event,
         announcer: EventDispatcher | None = None,
-        figure: str = "accuracy",
+        main_metric: str = "accuracy",
         client_results: ClientResults | None = None,
     ) -> None:
-        self.server, self.executor, self.log = server, executor, log
-        self._limits, self._eval_every, self._every = limits, eval_every, checkpoint_every
-        self._timing, self._wall = timing, wall
+        self.phase = LoopState.RUNNING
+        self.stop_source: str | None = None
+        """The name of the callback that requested the end, if one did."""
+        self.stop_reason: StopReason | None = None
+        """The reason of the end, once the run is finished."""
+        self.server = server
+        self.executor = executor
+        self.log = log
+        self.clock = RunClock(timing, wall=wall)
+        self.evaluations = EvaluationQueue(
+            executor,
+            log,
+            every=eval_every,
+            main_metric=main_metric,
+            target=limits.goal,
+            client_results=client_results or ClientResults(),
+        )
+        self.times = RunTimes()
+        self._limits = limits
         self._bounds = Bounds(max_update_norm)
-        self._save, self._stop = save, stop
+        self._checkpoints = CheckpointTimer(checkpoint_every)
+        self._save = save
+        self._stop_request = stop
         self._announcer = announcer or EventDispatcher()
-        self._figure = figure
-        self.aside = ASIDE if limits.goal is None else 0
-        """The limit on evaluations in progress; 0 waits for each."""
-        self.by: str | None = None
-        """The callback that requested a stop, if one did."""
-        self.ending = False
-        """True if a limit or a callback has ended the run, and only the final evaluation is left."""
-        self._now = 0.0
-        self._started = time.monotonic()
-        self._tasks: dict[int, tuple[Task, float]] = {}
-        self._due = DueQueue()
-        self._arrived: dict[int, Update | Fault] = {}
-        # Arrived tasks by due time.
-        self._there = DueQueue()
-        self._failures: dict[int, int] = {}
-        # Failures that may be the client's.
-        self._blamed: dict[int, int] = {}
-        self._waiting: deque[int] = deque()
-        self._pending: deque[Evaluating] = deque()
-        self._client_results = client_results or ClientResults()
-        self._evaluated = self._saved = -1
-        self._save_at = 0.0
-        # The last values of the main metric and of the target's metric.
-        self._accuracy: float | None = None
-        self._reached: float | None = None
-        self.time_to_target: float | None = None
-        self.server_time, self.worker_time = Stopwatch(), Stopwatch()
+        self._waiting_clients: deque[int] = deque()
+        self._tasks = TasksInFlight()
+        self._failures = TaskFailures()
 
     def begin(self) -> None:
         """Start a new run."""
-        self._waiting.extend(self.server.begin())
+        self._waiting_clients.extend(self.server.begin())
 
     def state(self) -> State:
         """Return the state for a checkpoint. Tasks at workers start again after a resume."""
         return {
             "server": self.server.state(),
             "log": self.log.state(),
-            "now": self._now,
-            "clock": self._clock(),
-            "due": [[number, due] for number, (_, due) in self._tasks.items()],
-            "waiting": list(self._waiting),
-            "pending": [one.state() for one in self._pending],
-            "client_results": self._client_results.state(),
-            "evaluated": self._evaluated,
-            "saved": self._saved,
-            "accuracy": self._accuracy,
-            "reached": self._reached,
+            "clock": self.clock.state(),
+            "tasks": [[number, due] for number, due in self._tasks.due_times()],
+            "waiting_clients": list(self._waiting_clients),
+            "evaluations": self.evaluations.state(),
+            "checkpoints": self._checkpoints.state(),
             "bounds": self._bounds.state(),
             "next_undelivered": self._announcer.next_undelivered,
-            "by": self.by,
-            "time_to_target": self.time_to_target,
-            "server_time": dict(self.server_time.seconds),
-            "worker_time": dict(self.worker_time.seconds),
+            "stop_source": self.stop_source,
+            "times": self.times.state(),
         }
 
     def restore(self, state: State) -> None:
-        """Resume from a checkpoint. Older checkpoints lack some keys."""
+        """Continue from a checkpoint."""
         self.server.restore(state["server"])
         self.log.restore(state["log"])
-        self._now = state["now"]
-        self._started = time.monotonic() - state["clock"]
-        for number, due in state["due"]:
+        self.clock.restore(state["clock"])
+        for number, due in state["tasks"]:
             self._send(self.server.task_table.in_flight[number].task, due)
-        self._waiting.extend(state["waiting"])
-        for one in state["pending"]:
-            evaluating = self.executor.evaluate(one["params"])
-            self._pending.append(Evaluating(one["step"], one["t"], evaluating, one.get("clients", {})))
-        if "client_results" in state:
-            self._client_results.restore(state["client_results"])
-        self._evaluated, self._saved = state["evaluated"], state["saved"]
-        self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
-        self.by, self._reached = state.get("by"), state.get("reached", self._accuracy)
-        if "bounds" in state:
-            self._bounds.restore(state["bounds"])
-        goal = self._limits.goal
-        if goal is None or (self._reached is not None and not goal.reached(self._reached)):
-            # The previous, lower target had been reached; the new one has not.
-            self.time_to_target = None
-        self.server_time.seconds.update(state["server_time"])
-        self.worker_time.seconds.update(state["worker_time"])
+        self._waiting_clients.extend(state["waiting_clients"])
+        self.evaluations.restore(state["evaluations"])
+        self._checkpoints.restore(state["checkpoints"])
+        self._bounds.restore(state["bounds"])
+        self.stop_source = state["stop_source"]
+        self.times.restore(state["times"])
 
-    def run(self) -> str | None:
-        """Run to the end. Return the reason (steps, time, accuracy, target, callback), or None if it was stopped.
+    def run(self) -> StopReason | None:
+        """Run to the end. Return the reason of the end, or None if the run was stopped and can be resumed.
 
-        A finished run is checkpointed before its final evaluation, so it can be extended as if it had had the larger
-        limit from the start. A stopped run is checkpointed as well. Raises CallbackRaised, between two moves, if a
-        callback failed.
+        Raises:
+            CallbackRaised: A callback failed, between two steps.
         """
-        reason = None
-        self._tell()
-        while reason is None and not self._stop.is_set():
-            reason = self._move()
-            self._tell()
-        if reason is None and not self.ending:
+        self._deliver_events()
+        while self.phase is not LoopState.FINISHED and not self._stop_request.is_set():
+            self._step()
+            self._deliver_events()
+        # A stopped run is saved here. A run that drains was saved when it began to drain.
+        if self.phase is LoopState.RUNNING:
             self._save()
-        return reason
+        return self.stop_reason
 
-    @property
-    def now(self) -> float:
-        return self._now
+    def _step(self) -> None:
+        """Do the one thing that is next. Between two steps the loop, the server and the log are consistent."""
+        reason = self._reason_to_stop()
+        if reason is not None and self.phase is LoopState.RUNNING:
+            self._begin_draining(reason)
+        draining = self.phase is LoopState.DRAINING
+        step = self.server.step
 
-    def _move(self) -> str | None:
-        """Do the next move. Return the reason for the end once all is done."""
-        reason, step = self._ended(), self.server.step
-        if reason is not None and not self.ending:
-            self._begin_end(reason)
-        if self._evaluation_is_due() or (reason is not None and self._evaluated != step):
-            with self.server_time.on("evaluate"):
-                if len(self._pending) < max(1, self.aside) or self._collect(POLL):
-                    self._evaluate()
-        elif self._pending and (reason is not None or not self.aside):
-            with self.server_time.on("evaluate"):
-                self._collect(POLL)
-        elif reason is not None:
-            self._client_results.finish()
-            return reason
-        elif self._waiting:
-            with self.server_time.on("dispatch"):
-                self._offer()
-        elif self._checkpoint_is_due():
-            with self.server_time.on("save"):
-                self._checkpoint()
-        elif (outcome := self._next_real() if self._wall else self._next_virtual()) is not None:
-            self._settle(*outcome)
+        # 1. Evaluations: the model of this step is evaluated before the next update changes it. With a target, or with
+        #    a callback that may stop the run, each result is awaited before training continues.
+        if self.evaluations.due(step) or (draining and self.evaluations.last_step != step):
+            self._start_evaluation()
+        elif self.evaluations.pending and (draining or self.evaluations.awaits_each):
+            self._collect_evaluation(POLL_INTERVAL_S)
+
+        # 2. The end. Every step computes the reason again, because the last evaluation may have reached the target.
+        elif draining:
+            self.evaluations.finish()
+            self.stop_reason = reason
+            self.phase = LoopState.FINISHED
+
+        # 3. Waiting clients get work before time moves on.
+        elif self._waiting_clients:
+            self._dispatch(self._waiting_clients[0])
+
+        # 4. A checkpoint is due between two updates, when every client is at work.
+        elif self._checkpoints.due(step):
+            self._write_checkpoint()
+
+        # 5. Time moves to the next outcome: on the virtual clock that of the task that is due first, on the wall clock
+        #    the first that has arrived and is due. None: not there yet, or the task was sent again after a failure.
+        else:
+            finished = self._next_on_wall_clock() if self.clock.wall else self._next_on_virtual_clock()
+            if finished is not None:
+                self._finish_task(*finished)
+
+    def _deliver_events(self) -> None:
+        """Deliver new events to the callbacks. One of them may request the end while the run is not draining."""
+        stop_source = self._announcer.tell()
+        if self.stop_source is None and self.phase is LoopState.RUNNING:
+            self.stop_source = stop_source
+
+    def _reason_to_stop(self) -> StopReason | None:
+        """Return the reason to end now. A callback precedes a target, and a target precedes steps and time."""
+        if self.stop_source is not None:
+            return CALLBACK
+        if self.evaluations.time_to_target is not None:
+            return "accuracy" if self._limits.target is None else "target"
+        if self._limits.steps is not None and self.server.step >= self._limits.steps:
+            return "steps"
+        return "time" if self._time_is_up() else None
+
+    def _time_is_up(self) -> bool:
+        """Return True if the limit of time has passed; on the virtual clock, if the next update is after it."""
+        limit = self._limits.time
+        # An evaluation that is due belongs to a step before the limit.
+        if limit is None or self.evaluations.due(self.server.step):
+            return False
+        if self.clock.wall:
+            return self.clock.elapsed() > limit
+        # The task of a waiting client may be due before the limit.
+        return not self._waiting_clients and self._tasks.next_due > limit
+
+    def _begin_draining(self, reason: StopReason) -> None:
+        """Save, so that the run can be extended as if it had had the larger limit from the start. Then drain."""
+        with self.times.server.on("save"):
+            self._save()
+        self.phase = LoopState.DRAINING
+        if reason == "time" and self._limits.time is not None:
+            self.clock.now = max(self.clock.now, self._limits.time)
+
+    def _start_evaluation(self) -> None:
+        """Start an evaluation of the current model, as soon as there is room for it."""
+        if self.evaluations.has_room or self._collect_evaluation(POLL_INTERVAL_S):
+            with self.times.server.on("evaluate"):
+                self.evaluations.start(self.server, self.clock.now)
+
+    def _collect_evaluation(self, timeout: float) -> bool:
+        """Record the oldest evaluation if it is ready within `timeout` seconds. Return True if it was."""
+        with self.times.server.on("evaluate"):
+            evaluation = self.evaluations.collect(timeout)
+        if evaluation is None:
+            return False
+        self.times.workers.seconds["evaluate"] += evaluation.seconds
+        return True
+
+    def _dispatch(self, client: int) -> None:
+        """Send the first waiting client its next task."""
+        with self.times.server.on("dispatch"):
+            task = self.server.assign(client, self.clock.now)
+            self._waiting_clients.popleft()
+            self._send(task, self.clock.due(task))
+
+    def _send(self, task: Task, due: float) -> None:
+        self._tasks.add(task, due)
+        self.executor.submit(task, due)
+
+    def _write_checkpoint(self) -> None:
+        """Save. Record the checkpoint only if steps decide it: a log must not depend on real time."""
+        with self.times.server.on("save"):
+            if self._checkpoints.every is not None:
+                self.log.record("checkpoint", self.clock.now, step=self.server.step)
+            self._checkpoints.start(self.server.step)
+            self._checkpoints.finish(self._save())
+
+    def _next_on_virtual_clock(self) -> tuple[Task, Outcome] | None:
+        """Move the time to the task that is due first. Return it with its outcome, or None if that is missing."""
+        due, number = self._tasks.next_due, self._tasks.next_task
+        if due == inf:
+            problem = f"none of the {len(self._tasks)} devices that train will be available again"
+            raise RunFailed("availability", problem, hint="end the run earlier")
+        with self.times.server.on("wait"):
+            outcome = self.executor.wait(number, POLL_INTERVAL_S)
+        if outcome is None:
+            return None
+        accepted = self._accept_outcome(outcome, number)
+        if accepted is None:
+            return None
+        self.clock.now = due
+        return self._tasks.remove(number), accepted
+
+    def _next_on_wall_clock(self) -> tuple[Task, Outcome] | None:
+        """Return the first outcome that has arrived and is due, with its task, or None if there is none yet."""
+        until_due = max(0.0, self._tasks.next_outcome_due - self.clock.elapsed())
+        with self.times.server.on("wait"):
+            outcomes = self.executor.ready(min(POLL_INTERVAL_S, until_due))
+        for outcome in outcomes:
+            number = None if self._tasks.has_arrived(outcome.task) else outcome.task
+            accepted = self._accept_outcome(outcome, number)
+            if accepted is not None:
+                assert number is not None
+                self._tasks.add_outcome(number, accepted)
+        if self.evaluations.pending:
+            self._collect_evaluation(0)
+        self.clock.now = self.clock.elapsed()
+        if self._tasks.next_outcome_due > self.clock.now:
+            return None
+        return self._tasks.pop_outcome()
+
+    def _accept_outcome(self, outcome: Outcome, number: int | None) -> Outcome | None:
+        """Return the accepted update, or a fault of the client. Handle other failures and return None.
+
+        Args:
+            outcome: The outcome that the executor returned.
+            number: The task to which it belongs. None: its task has an outcome already.
+        """
+        sent = self._tasks.find(number)
+        fault = self._refuse(outcome, sent, number) if isinstance(outcome, Update) else outcome
+        if fault is None:
+            return outcome
+        if sent is None or fault.task is None:
+            self._record_fault(fault, "none")
+            return None
+        if fault.of_client:
+            _check_sent_model(sent.task, outcome)
+        return self._handle_failure(sent, fault)
+
+    def _refuse(self, update: Update, sent: SentTask | None, number: int | None) -> Fault | None:
+        """Return a fault of the client if the update is malformed or too large, or None if it is accepted."""
+        with self.times.server.on("mix"):
+            problem = self._bounds.refuse(update, None if sent is None else sent.task)
+        return None if problem is None else Fault(number, None, f"update refused: {problem}", of_client=True)
+
+    def _handle_failure(self, sent: SentTask, fault: Fault) -> Fault | None:
+        """Send the task again, and return None. Return the fault if the client is its cause."""
+        task = sent.task
+        action = self._failures.add(task.id, fault)
+        if action is FailureAction.DROP:
+            return fault
+        self._record_fault(fault, action.value)
+        if action is FailureAction.GIVE_UP:
+            problem = f"task {task.id} failed {MAX_TASK_ATTEMPTS} times, the last time with {fault.error}"
+            raise RunFailed(f"client {task.client}", problem)
+        self.executor.submit(task, sent.due)
         return None
 
-    def _settle(self, task: Task, outcome: Update | Fault) -> None:
+    def _record_fault(self, fault: Fault, action: str) -> None:
+        self.log.record("fault", self.clock.now, task=fault.task, worker=fault.worker, error=fault.error, action=action)
+
+    def _finish_task(self, task: Task, outcome: Outcome) -> None:
         """Apply the update of a finished task, or drop a task that failed by its client's fault."""
-        for failures in (self._failures, self._blamed):
-            failures.pop(task.id, None)
+        self._failures.forget(task.id)
         if isinstance(outcome, Fault):
             self._drop(task, outcome.error)
             return
-        self.worker_time.seconds["train"] += outcome.seconds
-        before = self.server_time.seconds["mix"]
-        with self.server_time.on("mix"):
-            self._waiting.extend(self.server.commit(outcome, self._now))
-        self._report(self.server_time.seconds["mix"] - before)
+        self.times.workers.seconds["train"] += outcome.seconds
+        before = self.times.server.seconds["mix"]
+        with self.times.server.on("mix"):
+            self._waiting_clients.extend(self.server.commit(outcome, self.clock.now))
+        self._report_progress(self.times.server.seconds["mix"] - before)
 
     def _drop(self, task: Task, what: str) -> None:
         """Record that a task failed. Raise RunFailed if no client is left, or if the run is to stop."""
-        self._waiting.extend(self.server.drop(task.id, what, self._now))
+        self._waiting_clients.extend(self.server.drop(task.id, what, self.clock.now))
         bad = self.server.ledger.bad_clients
         if bad.stop and task.client in bad.left_out:
             raise RunFailed(
@@ -221,179 +354,37 @@ class Loop:
                 f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}: {what}",
                 hint="give --on-bad-client skip to continue without such clients",
             )
-        if not self._tasks and not self._waiting:
-            times = f"all {len(bad.left_out)} failed {bad.retries + 1} times in a row"
-            raise RunFailed("clients", f"{times}; the last, client {task.client} with task {task.id}: {what}")
+        last = f"the last, client {task.client} with task {task.id}: {what}"
+        if not self._tasks and not self._waiting_clients:
+            failed = f"all {len(bad.left_out)} failed {bad.retries + 1} times in a row"
+            raise RunFailed("clients", f"{failed}; {last}")
         if bad.hopeless:
-            problem = f"the first {HOPELESS} all failed; the last, client {task.client} with task {task.id}: {what}"
-            raise RunFailed("clients", problem)
+            raise RunFailed("clients", f"the first {HOPELESS} all failed; {last}")
 
-    def _tell(self) -> None:
-        asking = self._announcer.tell()
-        if self.by is None and not self.ending:
-            self.by = asking
-
-    def _report(self, mixed: float) -> None:
+    def _report_progress(self, commit_seconds: float) -> None:
+        busy, workers = self.executor.busy()
         self._announcer.progress(
             Progress(
-                self.server.step,
-                self._now,
-                self._accuracy,
-                len(self._tasks),
-                self._limits,
-                self.server.task_table.staleness,
-                *self.executor.busy(),
-                self._figure,
-                mixed,
+                step=self.server.step,
+                t=self.clock.now,
+                accuracy=self.evaluations.main_value,
+                in_flight=len(self._tasks),
+                limits=self._limits,
+                staleness=self.server.task_table.staleness,
+                busy=busy,
+                workers=workers,
+                figure=self.evaluations.main_metric,
+                mixed=commit_seconds,
             )
         )
 
-    def _ended(self) -> str | None:
-        limits = self._limits
-        if self.by is not None:
-            return CALLBACK
-        if self.time_to_target is not None:
-            return "accuracy" if self._limits.target is None else "target"
-        if limits.steps is not None and self.server.step >= limits.steps:
-            return "steps"
-        return "time" if self._late() else None
 
-    def _late(self) -> bool:
-        """Return True if time is up; on the virtual clock, if the next update is later. Due evaluations go first."""
-        limit = self._limits.time
-        if limit is None or self._evaluation_is_due() or (not self._wall and self._waiting):
-            return False
-        return (self._clock() if self._wall else self._due.next_due) > limit
-
-    def _begin_end(self, reason: str) -> None:
-        with self.server_time.on("save"):
-            self._save()
-        self.ending = True
-        if reason == "time" and self._limits.time is not None:
-            self._now = max(self._now, self._limits.time)
-
-    def _offer(self) -> None:
-        task = self.server.assign(self._waiting[0], self._now)
-        del self._waiting[0]
-        self._send(task, self._timing.due(task.client, task.turn, self._now, task.cost))
-
-    def _send(self, task: Task, due: float) -> None:
-        self._tasks[task.id] = (task, due)
-        if not self._wall:
-            self._due.push(due, task.id)
-        self.executor.submit(task, due)
-
-    def _next_virtual(self) -> tuple[Task, Update | Fault] | None:
-        due, number = self._due.next_due, self._due.next_task
-        if due == inf:
-            problem = f"none of the {len(self._tasks)} devices that train will be available again"
-            raise RunFailed("availability", problem, hint="end the run earlier")
-        with self.server_time.on("wait"):
-            outcome = self.executor.wait(number, POLL)
-        final = None if outcome is None else self._admit(outcome, number)
-        if final is None:
-            return None
-        self._due.pop()
-        self._now = due
-        return self._tasks.pop(number)[0], final
-
-    def _next_real(self) -> tuple[Task, Update | Fault] | None:
-        """Return the first outcome that has arrived and is due, or None if there is none yet."""
-        patience = min(POLL, max(0.0, self._there.next_due - self._clock())) if self._there else POLL
-        with self.server_time.on("wait"):
-            outcomes = self.executor.ready(patience)
-        for outcome in outcomes:
-            number = None if outcome.task in self._arrived else outcome.task
-            if (final := self._admit(outcome, number)) is not None:
-                assert number is not None
-                self._arrived[number] = final
-                self._there.push(self._tasks[number][1], number)
-        if self._pending:
-            self._collect(0)
-        self._now = self._clock()
-        if not self._there or self._there.next_due > self._now:
-            return None
-        _, number = self._there.pop()
-        return self._tasks.pop(number)[0], self._arrived.pop(number)
-
-    def _admit(self, outcome: Update | Fault, number: int | None) -> Update | Fault | None:
-        """Return the accepted update or a Fault of the client. Log and resubmit other failures, and return None."""
-        task, due = (None, 0.0) if number is None else self._tasks.get(number, (None, 0.0))
-        update = outcome if isinstance(outcome, Update) else None
-        if isinstance(outcome, Update):
-            with self.server_time.on("mix"):
-                wrong = self._bounds.refuse(outcome, task)
-            if wrong is None:
-                return outcome
-            outcome = Fault(number, None, f"update refused: {wrong}", of_client=True)
-        if task is None or outcome.task is None:
-            self._record(outcome, "none")
-            return None
-        if outcome.of_client and (broken := unsound(task, update)) is not None:
-            raise RunFailed(
-                "model",
-                f"it was sent to client {task.client} with task {task.id}, and has {broken}",
-                hint="give --max-update-norm auto to refuse such updates",
-            )
-        return self._failed(task, due, outcome)
-
-    def _failed(self, task: Task, due: float, fault: Fault) -> Fault | None:
-        """Send the task again. Return the fault if several workers blamed the client."""
-        failures = self._failures[task.id] = self._failures.get(task.id, 0) + 1
-        blamed = self._blamed[task.id] = self._blamed.get(task.id, 0) + fault.of_client
-        if blamed == BLAMED:
-            return fault
-        again = failures < ATTEMPTS
-        self._record(fault, "retry" if again else "give up")
-        if not again:
-            problem = f"task {task.id} failed {ATTEMPTS} times, the last time with {fault.error}"
-            raise RunFailed(f"client {task.client}", problem)
-        self.executor.submit(task, due)
-        return None
-
-    def _record(self, fault: Fault, action: str) -> None:
-        self.log.record("fault", self._now, task=fault.task, worker=fault.worker, error=fault.error, action=action)
-
-    def _evaluation_is_due(self) -> bool:
-        return self._evaluated != self.server.step and self.server.step % self._eval_every == 0
-
-    def _evaluate(self) -> None:
-        """Start an evaluation of the current model."""
-        standing = self._client_results.standing(self.server.task_table)
-        result = self.executor.evaluate(self.server.params)
-        self._pending.append(Evaluating(self.server.step, self._now, result, standing))
-        self._evaluated = self.server.step
-
-    def _collect(self, timeout: float) -> bool:
-        """Record the first evaluation if it is ready within `timeout` seconds. Return True if it was."""
-        evaluation = self._pending[0].result.result(timeout)
-        if evaluation is None:
-            return False
-        pending = self._pending.popleft()
-        self._accuracy = evaluation.figures[self._figure]
-        self.worker_time.seconds["evaluate"] += evaluation.seconds
-        self.log.evaluated(pending.step, pending.t, evaluation)
-        self._client_results.take(pending, evaluation)
-        goal = self._limits.goal
-        if goal is not None:
-            self._reached = evaluation.figures[goal.name]
-            if goal.reached(self._reached):
-                self.time_to_target = pending.t
-        return True
-
-    def _checkpoint_is_due(self) -> bool:
-        if self._every is None:
-            return time.monotonic() >= self._save_at
-        return self._saved != self.server.step and self.server.step % self._every == 0
-
-    def _checkpoint(self) -> None:
-        """Save. Record the checkpoint only if steps decide it: a log must not depend on real time."""
-        if self._every is not None:
-            self.log.record("checkpoint", self._now, step=self.server.step)
-        self._saved = self.server.step
-        started = time.monotonic()
-        took = max(self._save(), time.monotonic() - started)
-        self._save_at = time.monotonic() + max(SAVE_SECONDS, SAVE_PAUSE * took)
-
-    def _clock(self) -> float:
-        return time.monotonic() - self._started
+def _check_sent_model(task: Task, outcome: Outcome) -> None:
+    """Raise RunFailed if the model that the task was cut from explains the failure."""
+    defect = unsound(task, outcome if isinstance(outcome, Update) else None)
+    if defect is not None:
+        raise RunFailed(
+            "model",
+            f"it was sent to client {task.client} with task {task.id}, and has {defect}",
+            hint="give --max-update-norm auto to refuse such updates",
+        )

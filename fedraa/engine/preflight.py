@@ -14,6 +14,7 @@ from fedraa.client.lr_schedule import LOCAL, lr_unit, mean_local_factor
 from fedraa.components.text import text_of
 from fedraa.data.tree import leaves
 from fedraa.engine import memory_check
+from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, without_effect
 from fedraa.messages import EXTRA_PREFIX
@@ -45,7 +46,7 @@ def preflight(spec: RunSpec) -> None:
     memory_check.check(spec)
     if (staleness := getattr(spec.method.update, "staleness", None)) is not None:
         factor_at(0, STALENESS.resolve(staleness))
-    server = spec.server(_nowhere)
+    server = make_server(spec, _nowhere)
     # Custom components raise their errors in the first task, and for a state that no checkpoint can hold.
     task = server.assign(next(iter(server.begin())), 0.0)
     server.state()
@@ -64,7 +65,7 @@ def _nowhere(kind: str, t: float, /, **fields: object) -> None:
 def _check_feasible(spec: RunSpec) -> None:
     """Raise InputError if some client could never get a task."""
     schedule = spec.method.schedule
-    table = spec.costs().table([submodel.widths for submodel in spec.submodels])
+    table = make_cost_model(spec).table([submodel.widths for submodel in spec.submodels])
     cheapest, costs = table.argmin(axis=1), table.min(axis=1)
     worst = int(costs.argmax())
     where = f"client {worst} with its cheapest fragment {cheapest[worst]}"

@@ -23,7 +23,7 @@ from fedraa.config.file import check_names
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build, silently
 from fedraa.engine.resume_guard import ELSEWHERE, LIMITS, asked, changed
-from fedraa.engine.run_description import ASIDE_KEY, describe
+from fedraa.engine.run_description import PENDING_EVALS_KEY, describe
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, short_text
 from fedraa.ledger.participation import PARTICIPATION
@@ -118,7 +118,7 @@ def lengthen(directory: Path, spec: RunSpec) -> None:
     for name in (SUMMARY, MODEL, PROFILE, SEAL):
         (directory / name).unlink(missing_ok=True)
     changed: dict[str, Any] = {name: now[name] for name in ("experiment", "method", "resolved")}
-    changed["resolved"] |= {ASIDE_KEY: config["resolved"][ASIDE_KEY]}
+    changed["resolved"] |= {PENDING_EVALS_KEY: config["resolved"][PENDING_EVALS_KEY]}
     write_text(directory / CONFIG, json.dumps(config | changed, indent=2) + "\n")
 
 
@@ -226,7 +226,7 @@ def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, l
         longer: True if the limits may differ.
     """
     now = json.loads(json.dumps(describe(spec)["resolved"]))
-    may_differ = {ASIDE_KEY, "limits"} if longer else {ASIDE_KEY}
+    may_differ = {PENDING_EVALS_KEY, "limits"} if longer else {PENDING_EVALS_KEY}
     if wrong := [key for key in was if now.get(key) != was[key] and key not in may_differ]:
         problem = f"it had another model, dataset or fleet: {min(wrong)} differs"
         raise InputError("run", problem, got=directory, hint="give those that it was started with")

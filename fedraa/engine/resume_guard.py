@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedraa.engine.run_description import ASIDE_KEY
+from fedraa.engine.run_description import PENDING_EVALS_KEY
 from fedraa.errors import short_text
 
 # The limits that an extended run may change, with their names among the resolved limits and as the reason of an end.
@@ -16,7 +16,7 @@ ELSEWHERE = frozenset(
 
 def asked(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the experiment, and the limit on evaluations in progress."""
-    return {**config["experiment"], ASIDE_KEY: config["resolved"][ASIDE_KEY]}
+    return {**config["experiment"], PENDING_EVALS_KEY: config["resolved"][PENDING_EVALS_KEY]}
 
 
 def changed(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedraa.data import make_transforms
 from fedraa.devices.fleet import COLUMNS
-from fedraa.engine.loop import ASIDE
+from fedraa.engine.evaluation_queue import MAX_PENDING_EVALS
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Vector
 from fedraa.objectives import Figures
@@ -24,7 +24,7 @@ from fedraa.submodels.indices import owners
 
 PACKAGES = ("fedraa", "numpy", "ray", "torch")
 # The key of the limit on evaluations in progress, in the resolved configuration.
-ASIDE_KEY = "aside"
+PENDING_EVALS_KEY = "max_pending_evals"
 
 
 def sha256(spec: RunSpec, params: Vector) -> str:
@@ -37,12 +37,12 @@ def sha256(spec: RunSpec, params: Vector) -> str:
     return digest.hexdigest()
 
 
-def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[str, object]:
+def describe(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, object]:
     """Return the resolved configuration of a run, with all that a later check of its log needs.
 
     Args:
         spec: The run.
-        evaluations_are_waited_for: True if a callback may end the run after an evaluation.
+        awaits_evaluations: True if a callback may end the run after an evaluation.
     """
     fleet, traced = spec.fleet, spec.traced
     return {
@@ -64,7 +64,7 @@ def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[st
             "stem": None if spec.stem is None else asdict(spec.stem),
             "eval_every": spec.eval_every,
             "limits": spec.limits.described(),
-            ASIDE_KEY: 0 if evaluations_are_waited_for or spec.limits.goal is not None else ASIDE,
+            PENDING_EVALS_KEY: 0 if awaits_evaluations or spec.limits.goal is not None else MAX_PENDING_EVALS,
             **({"figures": spec.figures.described()} if spec.figures != Figures(own=spec.figures.own) else {}),
             **({"metrics": [metric.name for metric in spec.metrics]} if spec.metrics else {}),
             "availability": None if spec.timing.availability is None else spec.timing.availability.described(),

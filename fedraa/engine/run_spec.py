@@ -2,48 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from fedraa.callbacks.events import Limits
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
-from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor
 from fedraa.client.split import ClientHalf, measure_stem
-from fedraa.client.trainer import rate
 from fedraa.client.training_state import TrainingState
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, Transforms
 from fedraa.data.deal import FEW
-from fedraa.data.tree import Tree, leaves, nbytes, take
+from fedraa.data.tree import Tree, nbytes, take
 from fedraa.devices.availability import Timing
-from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet
-from fedraa.engine.worker_spec import WorkerSpec
 from fedraa.evaluation.metrics import NamedMetric
 from fedraa.evaluation.personal import EvaluationData, chosen
-from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.participation import Participation
-from fedraa.messages import SharedBuffer, Vector
+from fedraa.messages import Vector
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Classification, Figures, Objective, make_target, refuse_no_accuracy
 from fedraa.rng import generator
-from fedraa.server.optimizer_states import OptimizerStates
-from fedraa.server.polyak import PolyakAveraging
-from fedraa.server.running_mean import MeanHere
 from fedraa.server.schedule import Barrier, Schedule
-from fedraa.server.server import Server
-from fedraa.server.setup import ServerSetup
-from fedraa.server.stores.local import Share, Store
-from fedraa.server.tasks import Record, TaskTable
 from fedraa.submodels import IndexSet, Traced
 from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.cost import Cost
-from fedraa.submodels.flat import frozen
 from fedraa.submodels.meter import measure
-from fedraa.submodels.policies.policy import RunContext
 
 DEFAULT_ROUNDS = 20
 # Limits a run with a target that is out of reach.
@@ -142,20 +128,6 @@ class RunSpec:
         split = self.method.local.split
         return measure_stem(self.traced.module, split, self.example) if split else None
 
-    def costs(self) -> CostModel:
-        return CostModel(
-            self.fleet,
-            self.data.sizes,
-            self.method.local,
-            self.measure,
-            self.traced.widths(self.traced.full()),
-            unit=self.experiment.time_scale if self.wall else 1.0,
-            stem=self.stem,
-            frozen=bool(frozen(self.traced.module)),
-            server=self.experiment.server_compute,
-            download=self.method.schedule.download,
-        )
-
     def measure(self, widths: tuple[int, ...]) -> Cost:
         """Return the cost of a submodel shape, which is measured only once."""
         return measure(self.traced, widths, self.example)
@@ -166,51 +138,6 @@ class RunSpec:
         widths = {part.widths for part in self.submodels} | {self.traced.widths(self.traced.full())}
         return {shape: self.measure(shape) for shape in sorted(widths)}
 
-    def server(self, record: Record, store: Store | None = None, share: Share = SharedBuffer) -> Server:
-        """Return the method's server in its initial state.
-
-        Args:
-            record: Writes an event to the log.
-            store: Keeps the parameters of an asynchronous server. None: the server keeps them.
-            share: Places the buffers that the server sends, if there is no `store`.
-        """
-        solver = self.method.local
-        params = self.params.copy() if store is None else self.params
-        factor = run_factor(solver.lr_schedule)
-        by_share = solver.full_rate or self.method.submodel.scales
-
-        def learning_rate(at: float, widths: tuple[int, ...]) -> float:
-            return solver.lr * factor(at) * (rate(self.traced, widths) if by_share else 1)
-
-        setup = ServerSetup(
-            params,
-            self.submodels,
-            RunContext(self.traced, self.experiment.clients, self.experiment.seed, params, self.example),
-            self.method.submodel,
-            TaskTable(
-                self.data.sizes.tolist(),
-                self.costs(),
-                record,
-                learning_rate,
-                lr_unit(solver.lr_schedule),
-                mean_factor=partial(mean_local_factor, solver.lr_schedule),
-                optimizer_states=OptimizerStates(len(params), self.experiment.clients, self.kept_buffers),
-            ),
-            record,
-            self._bad_clients,
-            self.labels_held,
-            inputs=sum(leaf[0].numel() for leaf in leaves(self.example)),
-            fresh=solver.fresh,
-            learn=self.wall,
-            store=store,
-            share=share,
-        )
-        server = self.method.schedule.server(self.method.update, setup)
-        average = self.method.schedule.average
-        if not average:
-            return server
-        return PolyakAveraging(server, average, MeanHere(server) if store is None else store.mean())
-
     @property
     def kept_buffers(self) -> tuple[str, ...]:
         """The buffers [d] of the local optimizer's state that are kept for each client."""
@@ -218,29 +145,6 @@ class RunSpec:
         if solver.optimizer_state == "reset":
             return ()
         return LOCAL_OPTIMIZER.resolve(solver.local_optimizer).buffers(solver.momentum)
-
-    @property
-    def _bad_clients(self) -> BadClients:
-        experiment = self.experiment
-        return BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop")
-
-    @property
-    def worker_spec(self) -> WorkerSpec:
-        experiment = self.experiment
-        return WorkerSpec(
-            self.traced,
-            self.method.local,
-            experiment.seed,
-            experiment.fragment_scale or self.method.local.full_rate or self.method.submodel.scales,
-            experiment.bf16,
-            experiment.stack,
-            self.metrics,
-            objective=self.objective,
-            transforms=self.transforms,
-            source=self.data.source,
-            scale_inner=self.method.submodel.scales,
-            state=self.state,
-        )
 
     def without_training_rows(self) -> "RunSpec":
         """Return the run without the training data that evaluations do not need. Shard sizes stay known."""

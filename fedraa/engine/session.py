@@ -14,9 +14,11 @@ from fedraa.callbacks.callback_list import EventSink
 from fedraa.engine.client_results import ClientResults
 from fedraa.engine.event_dispatcher import EventDispatcher
 from fedraa.engine.executor import Executor
-from fedraa.engine.loop import CALLBACK, Loop
+from fedraa.engine.factories import make_server, make_worker_spec
+from fedraa.engine.loop import Loop
+from fedraa.engine.loop_state import CALLBACK, LoopState, StopReason
 from fedraa.engine.resume_guard import asked
-from fedraa.engine.run_description import ASIDE_KEY, describe, sha256
+from fedraa.engine.run_description import PENDING_EVALS_KEY, describe, sha256
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import CallbackRaised, RunFailed
 from fedraa.messages import State
@@ -73,7 +75,7 @@ class RunSession:
         self._store = store
         self._saver = Saver()
         self._loop = Loop(
-            spec.server(self._log.record, store, executor.share),
+            make_server(spec, self._log.record, store, executor.share),
             executor,
             self._log,
             limits=spec.limits,
@@ -85,7 +87,7 @@ class RunSession:
             save=self._save,
             stop=stop,
             announcer=self._announcer,
-            figure=spec.objective.main,
+            main_metric=spec.objective.main,
             client_results=self._client_results(),
         )
 
@@ -129,11 +131,11 @@ class RunSession:
                 self._saver.wait()
             self._log.close()
 
-    def _run(self) -> str | None:
+    def _run(self) -> StopReason | None:
         try:
             reason = self._loop.run()
         except CallbackRaised:
-            if not self._loop.ending:
+            if self._loop.phase is LoopState.RUNNING:
                 self._save()
             self._saved()
             raise
@@ -152,7 +154,7 @@ class RunSession:
                 write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
         config = History(self._directory).config
         self._asked = asked(config)
-        self._loop.aside = config["resolved"][ASIDE_KEY]
+        self._loop.evaluations.max_pending_evals = config["resolved"][PENDING_EVALS_KEY]
         if state is not None:
             self._loop.restore(state)
             self._replay_events(state["next_undelivered"])
@@ -168,12 +170,14 @@ class RunSession:
         """Return the reason why the run cannot resume from this checkpoint, if the log has lost lines since."""
         return damage(self._directory, state["log"])
 
-    def _finish(self, reason: str) -> None:
+    def _finish(self, reason: StopReason) -> None:
         params = self._loop.server.params
         digest = sha256(self._spec, params)
-        why = {"reason": reason} | ({"by": self._loop.by} if reason == CALLBACK else {})
-        self._log.record("end", self._loop.now, **why, step=self._loop.server.step, model_sha256=digest)
-        module = self._spec.worker_spec.evaluator(self._spec.evaluation_data, "cpu").prepare(params)
+        end: dict[str, object] = {"reason": reason}
+        if reason == CALLBACK:
+            end["by"] = self._loop.stop_source
+        self._log.record("end", self._loop.clock.now, **end, step=self._loop.server.step, model_sha256=digest)
+        module = make_worker_spec(self._spec).evaluator(self._spec.evaluation_data, "cpu").prepare(params)
         with written(self._directory):
             _save_model(module, self._directory / MODEL)
             write_text(self._directory / PROFILE, self._spent().model_dump_json(indent=2) + "\n")
@@ -185,8 +189,8 @@ class RunSession:
         return Spent(
             wall=self._log.wall,
             count=self._workers,
-            server=self._loop.server_time.seconds,
-            workers=self._loop.worker_time.seconds,
+            server=self._loop.times.server.seconds,
+            workers=self._loop.times.workers.seconds,
         )
 
     def _summary(self) -> dict[str, object]:
@@ -194,7 +198,7 @@ class RunSession:
         average, store = self._spec.method.schedule.average, self._store
         return {
             **summarise(History(self._directory)),
-            "time_to_target": self._loop.time_to_target,
+            "time_to_target": self._loop.evaluations.time_to_target,
             **({"average": average} if average else {}),
             **({} if store is None else {"shards": store.report()}),
         }

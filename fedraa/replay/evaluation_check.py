@@ -14,9 +14,9 @@ from fedraa.rundir.file_names import EVALS
 class Evaluations:
     """The evaluations of a run: at the start, after every `eval_every` updates, and at the end.
 
-    They run beside training. A line has the time of its model, and is written at the latest when more than `aside`
-    evaluations would be in progress. On the virtual clock it is written exactly then, so that logs do not depend on the
-    speed of workers. If a metric or a callback may end the run, `aside` is 0.
+    They run beside training. A line has the time of its model, and is written at the latest when more than
+    `max_pending_evals` evaluations would be in progress. On the virtual clock it is written exactly then, so that logs
+    do not depend on the speed of workers. If a metric or a callback may end the run, `max_pending_evals` is 0.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -28,7 +28,7 @@ class Evaluations:
         """True if only the end can follow."""
         self._columns = [*TIMES, *rules.resolved.figures.columns, *rules.resolved.metrics]
         self._every, self._goal = rules.resolved.eval_every, rules.resolved.limits.goal
-        self._aside = rules.resolved.aside
+        self._max_pending_evals = rules.resolved.max_pending_evals
         self._virtual = not rules.wall
         self._pending = deque([(0, 0.0)])
         self._started = 0
@@ -44,12 +44,12 @@ class Evaluations:
         """Check that no evaluation is missing before this line, which is not an evaluation."""
         if self.ending and line.kind != "end":
             raise line.wrong("the run goes on; the rules give its end after an evaluation made so early")
-        if len(self._pending) > self._aside:
+        if len(self._pending) > self._max_pending_evals:
             raise line.wrong(f"the rules give the evaluation of step {self._pending[0][0]} before it")
 
     def evaluated(self, line: Line, step: int) -> None:
         """Check an `eval` line after `step` server updates."""
-        early = self._virtual and len(self._pending) <= self._aside
+        early = self._virtual and len(self._pending) <= self._max_pending_evals
         if self._pending:
             due, t = self._pending.popleft()
             line.expect("step", due)

@@ -1,6 +1,6 @@
 """Check a whole log against the rules, line by line."""
 
-from fedraa.engine.loop import CALLBACK
+from fedraa.engine.loop_state import CALLBACK
 from fedraa.objectives import Target
 from fedraa.replay.decision_checker import AsyncChecker, Checker, RoundChecker
 from fedraa.replay.evaluation_check import Evaluations

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedraa.components.imports import importing_only
-from fedraa.engine.loop import CALLBACK
+from fedraa.engine.loop_state import CALLBACK
 from fedraa.errors import Inconsistent
 from fedraa.replay.final_files import check_checkpoints, check_model, check_summary
 from fedraa.replay.log_checker import Audit

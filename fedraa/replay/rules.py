@@ -80,7 +80,7 @@ class Resolved(BaseModel):
     limits: Limits
     metrics: list[str] = []
     figures: Figures = Figures()
-    aside: int
+    max_pending_evals: int
     availability: dict[str, Any] | None
 
 

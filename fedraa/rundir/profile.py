@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from fedraa.errors import InputError
+from fedraa.messages import State
 from fedraa.reading import content
 
 PROFILE = "profile.json"
@@ -48,6 +49,21 @@ class Stopwatch:
             yield
         finally:
             self.seconds[what] += time.perf_counter() - started
+
+
+class RunTimes:
+    """The stopwatches of a run: the work of its server, and that of all its workers."""
+
+    def __init__(self) -> None:
+        self.server = Stopwatch()
+        self.workers = Stopwatch()
+
+    def state(self) -> State:
+        return {"server": dict(self.server.seconds), "workers": dict(self.workers.seconds)}
+
+    def restore(self, state: State) -> None:
+        self.server.seconds.update(state["server"])
+        self.workers.seconds.update(state["workers"])
 
 
 def profile(directory: Path) -> list[tuple[str, str, float, float]]:

@@ -19,6 +19,7 @@ import torch
 from fedraa.client import Trainer
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
+from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.loop import Loop
 from fedraa.engine.process_guard import exclusive
 from fedraa.engine.run_description import sha256
@@ -61,7 +62,7 @@ class TwoWorkers(LocalExecutor):
     """An executor that trains all waiting tasks in reverse order, alternating between two independent workers."""
 
     def __init__(self, spec: RunSpec) -> None:
-        super().__init__(_trainer(spec), spec.worker_spec.evaluator(spec.evaluation_data, "cpu"), spec.data)
+        super().__init__(_trainer(spec), make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu"), spec.data)
         self._other = _trainer(spec)
 
     def _train(self, task: int) -> None:
@@ -140,7 +141,7 @@ def _stretch(
     log = EventLog(directory, on_line=check_length)
     try:
         loop = Loop(
-            spec.server(log.record),
+            make_server(spec, log.record),
             TwoWorkers(spec) if workers > 1 else _one_worker(spec),
             log,
             limits=spec.limits,
@@ -151,7 +152,7 @@ def _stretch(
             max_update_norm=None,
             save=lambda: 0.0,
             stop=stop,
-            figure=spec.objective.main,
+            main_metric=spec.objective.main,
         )
         if state is None:
             log.begin(spec.figures)
@@ -165,12 +166,12 @@ def _stretch(
 
 
 def _one_worker(spec: RunSpec) -> LocalExecutor:
-    return LocalExecutor(_trainer(spec), spec.worker_spec.evaluator(spec.evaluation_data, "cpu"), spec.data)
+    return LocalExecutor(_trainer(spec), make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu"), spec.data)
 
 
 def _trainer(spec: RunSpec) -> Trainer:
     """Return a trainer from a copy of the WorkerSpec, as a separate worker would have it."""
-    return deepcopy(spec.worker_spec).trainer("cpu")
+    return deepcopy(make_worker_spec(spec)).trainer("cpu")
 
 
 def _timeless(line: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fedraa as fl
 from fedraa.cli.main import main
-from fedraa.engine.loop import RunFailed
+from fedraa.errors import RunFailed
 from fedraa.replay.replay import replay
 from fedraa.rundir.history import History
 

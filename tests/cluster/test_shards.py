@@ -27,6 +27,7 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_server
 from fedraa.engine.session import RunSession
 from fedraa.messages import Task, Update
 from fedraa.rundir.history import History
@@ -114,7 +115,7 @@ def test_no_parameters_pass_through_the_server() -> None:
     spec = build(experiment(hidden=(4000,), server_shards=2))
     store = ShardedStore.of(spec)
     try:
-        task = spec.server(lambda *_, **__: None, store).assign(0, 0.0)
+        task = make_server(spec, lambda *_, **__: None, store).assign(0, 0.0)
         with pytest.raises(TypeError, match=r"\btask 0\b"):
             _ = task.params
         assert task.nbytes > 100_000

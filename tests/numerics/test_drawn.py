@@ -12,6 +12,7 @@ from fedraa import Experiment
 from fedraa.composition.method import Method
 from fedraa.composition.registry import methods
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_server
 from fedraa.engine.run_spec import RunSpec
 from fedraa.methods.fedasync import ConvexMix
 from fedraa.methods.fedbuff import FedBuffRule
@@ -82,7 +83,7 @@ def test_a_policy_sees_the_model_as_it_stands_also_after_a_restart() -> None:
     for client in (0, 0, 1):
         task = stepped.server.assign(client, 0.0)
         stepped.server.commit(stepped.train(task), 1.0)
-        again = run.server(stepped.records)
+        again = make_server(run, stepped.records)
         again.restore(stepped.server.state())
         for other in (0, 1):
             drawn = [one.assign(other, 1.0) for one in (deepcopy(stepped.server), again)]

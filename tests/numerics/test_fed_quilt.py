@@ -8,6 +8,7 @@ from numpy_mlp import Weights, gradient, train
 
 from fedraa import Dataset, Experiment
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.rng import generator
 
@@ -57,7 +58,7 @@ def train_half(theta: Weights, minibatches: list[tuple[Any, Any]], momentum: flo
 
 def test_one_client_and_the_whole_model_is_sequential_sgd() -> None:
     run = spec(1, fragments=1, average=0, momentum=0.0)
-    server, trainer = run.server(nowhere), run.worker_spec.trainer("cpu")
+    server, trainer = make_server(run, nowhere), make_worker_spec(run).trainer("cpu")
     for number in range(6):
         task = server.assign(0, float(number))
         server.commit(trainer.train(task, *run.data.client(0)), number + 1.0)
@@ -82,7 +83,7 @@ def test_deltas_of_fragments_data_against_speed_and_the_mean(bal: float) -> None
     alphas = np.minimum(1, factors * min(1, gain * 2 / 3))
     assert len(set(alphas.round(6))) == {0.0: 1, 0.5: 3, 1.0: 2}[bal]  # with 1 two of them reach the largest
 
-    server, trainer = run.server(nowhere), run.worker_spec.trainer("cpu")
+    server, trainer = make_server(run, nowhere), make_worker_spec(run).trainer("cpu")
     theta = weights(run.params)
     mean = run.params.astype(np.float64)
     neurons = ([0, 1, 2], [3, 4, 5])

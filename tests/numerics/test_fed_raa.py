@@ -9,6 +9,7 @@ from tiny import minibatches
 
 from fedraa import Dataset, Experiment
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 
 FEATURES, HIDDEN, CLASSES = 3, 6, 3
@@ -71,7 +72,7 @@ def test_asynchronous_updates(method: str, s: Any) -> None:
     flags: dict[str, Any] = {"scheduler": "minimum-priority", "ratios": (0.25, 0.75)} if method == "fed-raa" else {}
     run = spec(method, 7, mixing=alpha, proximal=rho, momentum=0.5, staleness=s.__name__, **flags)
     neurons = NEURONS if method == "fed-raa" else ([*range(HIDDEN)],)
-    server, trainer = run.server(Records()), run.worker_spec.trainer("cpu")
+    server, trainer = make_server(run, Records()), make_worker_spec(run).trainer("cpu")
     theta = weights(run.params)
     start = theta
 
@@ -102,7 +103,7 @@ def test_asynchronous_updates(method: str, s: Any) -> None:
 def test_untouched_fragment_keeps_its_bits() -> None:
     """One update moves its fragment and the shared output bias; all else stays bit for bit."""
     run = spec("fed-raa", 2, ratios=(0.25, 0.75))
-    server, trainer = run.server(Records()), run.worker_spec.trainer("cpu")
+    server, trainer = make_server(run, Records()), make_worker_spec(run).trainer("cpu")
     [task, _] = [server.assign(client, 0.0) for client in server.begin()]
     before = server.params.copy()
     server.commit(trainer.train(task, *run.data.client(task.client)), 1.0)
@@ -128,7 +129,7 @@ def test_rounds_of_full_models(method: str, flags: dict[str, Any], proximal: flo
     run = spec(method, 4, partition="dirichlet", dirichlet=1.0, **flags)
     sizes = run.data.sizes
     assert len(set(sizes.tolist())) > 1
-    server, trainer = run.server(Records()), run.worker_spec.trainer("cpu")
+    server, trainer = make_server(run, Records()), make_worker_spec(run).trainer("cpu")
     theta = weights(run.params)
     assert list(server.begin()) == [0, 1, 2, 3]
     for turn in range(3):
@@ -150,7 +151,7 @@ def test_rounds_of_fragments() -> None:
     alpha, rho = 0.4, 0.3
     for clients in (5, 1):
         run = spec("fed-raa-sync", clients, ratios=(0.25, 0.75), mixing=alpha, proximal=rho)
-        server, trainer = run.server(Records()), run.worker_spec.trainer("cpu")
+        server, trainer = make_server(run, Records()), make_worker_spec(run).trainer("cpu")
         theta = weights(run.params)
         assert list(server.begin()) == [*range(clients)]
         for turn in range(3):

@@ -14,6 +14,7 @@ from fedraa import Dataset, Experiment
 from fedraa.aggregation.adapters import adapters
 from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_server
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update
 from fedraa.methods.flora import FLoRA
@@ -265,7 +266,7 @@ def test_without_adapters_it_is_the_mean(method: str, plain: str) -> None:
 
 def test_flora_wants_room_for_what_is_merged() -> None:
     with pytest.raises(ValueError, match=r"^aggregator: .*FLoRA.*fedraa\.lora\(model, merge=True\)"):
-        adapted("flora").server(lambda kind, t, /, **fields: None)
+        make_server(adapted("flora"), lambda kind, t, /, **fields: None)
 
 
 def test_masks_over_units_are_refused_before_the_start() -> None:

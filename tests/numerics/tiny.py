@@ -9,6 +9,7 @@ from numpy_mlp import Array, Batch
 from fedraa import Dataset, Experiment
 from fedraa.client import Trainer
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task, Update
 from fedraa.rng import generator
@@ -83,8 +84,8 @@ class Stepped:
 
     def __init__(self, run: RunSpec) -> None:
         self.run, self.records = run, Records()
-        self.server: Server = run.server(self.records)
-        self.trainer: Trainer = run.worker_spec.trainer("cpu")
+        self.server: Server = make_server(run, self.records)
+        self.trainer: Trainer = make_worker_spec(run).trainer("cpu")
 
     def train(self, task: Task) -> Update:
         return self.trainer.train(task, *self.run.data.client(task.client))

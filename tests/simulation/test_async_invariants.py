@@ -10,6 +10,7 @@ import pytest
 from fedraa import Dataset, Experiment, History, Method, run
 from fedraa.engine.build import build
 from fedraa.engine.executor import Evaluated, PendingEvaluation
+from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.session import RunSession
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 from fedraa.objectives import Figures
@@ -164,7 +165,7 @@ def test_untouched_coordinates_keep_their_bits(tmp_path: Path) -> None:
         method="fed-raa-random", clients=4, fragments=3, hidden=(10, 20), local_steps=2, engine="local"
     )
     spec = build(experiment)
-    server, trainer = spec.server(lambda kind, t, **fields: None), spec.worker_spec.trainer("cpu")
+    server, trainer = make_server(spec, lambda kind, t, **fields: None), make_worker_spec(spec).trainer("cpu")
     inside = [np.isin(np.arange(spec.traced.size), part.index) for part in spec.submodels]
     never = ~np.logical_or.reduce(inside)
     # 20/30/50 of 10 and of 20 units: 200 - 2*4 - 3*6 - 5*10 weights between the hidden layers are in no fragment

@@ -15,6 +15,7 @@ from fedraa.cli.main import main
 from fedraa.client import LocalTraining
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_cost_model, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from tests.changing_modules import WIDTH, Squeezed
@@ -103,8 +104,8 @@ def test_task_takes_the_steps_that_costs_count() -> None:
     widths = spec.traced.widths(spec.traced.full())
     for client, steps in ((0, 4), (1, 2), (2, 6), (3, 4)):
         task = Task(0, client, 0, 0, 0, 0, widths, spec.params, 0.1, 1.0)
-        update = spec.worker_spec.trainer("cpu").train(task, *spec.data.client(client))
-        assert update.steps == steps == spec.costs().all_steps([widths])[client, 0]
+        update = make_worker_spec(spec).trainer("cpu").train(task, *spec.data.client(client))
+        assert update.steps == steps == make_cost_model(spec).all_steps([widths])[client, 0]
 
 
 def test_update_of_a_joined_batch_is_that_of_torch() -> None:
@@ -127,7 +128,7 @@ def test_model_that_takes_one_sample_still_gets_it_alone() -> None:
 
 def test_shards_on_the_device_and_stacks_train_on_joined_batches() -> None:
     spec = build(Experiment(**SETTINGS), Squeezed(), shards(33, 65))
-    there = spec.worker_spec.trainer("cpu")
+    there = make_worker_spec(spec).trainer("cpu")
     there._resident_bytes = 2**30
     np.testing.assert_array_equal(_train(spec, 1), _train(spec, 1, there))
 
@@ -137,7 +138,7 @@ def test_full_gradient_of_a_shard_with_a_single_last_sample_is_its_mean() -> Non
     widths = spec.traced.widths(spec.traced.full())
     momentum = np.zeros_like(spec.params)
     task = Task(0, 0, 0, 0, 0, 0, widths, spec.params, 0.1, 1.0, extras={"momentum": momentum})
-    found = spec.worker_spec.trainer("cpu").train(task, *spec.data.client(0)).extras["gradient"]
+    found = make_worker_spec(spec).trainer("cpu").train(task, *spec.data.client(0)).extras["gradient"]
     x, y = (torch.from_numpy(np.asarray(part)) for part in spec.data.client(0))
     model = nn.Linear(WIDTH, 3)
     flat = torch.from_numpy(spec.params)
@@ -204,4 +205,4 @@ def test_run_that_cannot_train_is_refused_before_the_start(
 def _train(spec: RunSpec, client: int, trainer: Any = None) -> Any:
     widths = spec.traced.widths(spec.traced.full())
     task = Task(0, client, 0, 0, 0, 0, widths, spec.params, spec.method.local.lr, 1.0)
-    return (trainer or spec.worker_spec.trainer("cpu")).train(task, *spec.data.client(client)).params
+    return (trainer or make_worker_spec(spec).trainer("cpu")).train(task, *spec.data.client(client)).params

@@ -15,6 +15,7 @@ from torch.ao.quantization import FakeQuantize, MinMaxObserver, MovingAverageMin
 import fedraa as fl
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_worker_spec
 from fedraa.messages import Task
 from tests.changing_modules import WIDTH, Codebook, MovingNorm, ReplacingNorm, SummingNorm
 
@@ -168,7 +169,7 @@ def test_task_does_not_depend_on_the_tasks_before(layer: Callable[[], nn.Module]
         task = Task(client, client, 0, 0, 0, 0, widths, spec.params, 0.1, 1.0)
         return torch.from_numpy(trainer.train(task, *spec.data.client(client)).params)
 
-    used, fresh = spec.worker_spec.trainer("cpu"), spec.worker_spec.trainer("cpu")
+    used, fresh = make_worker_spec(spec).trainer("cpu"), make_worker_spec(spec).trainer("cpu")
     train(used, 0)
     assert torch.equal(train(used, 1), train(fresh, 1))
 

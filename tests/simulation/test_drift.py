@@ -12,6 +12,7 @@ import pytest
 
 from fedraa import Dataset, Experiment
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_server
 from fedraa.messages import Task, Update
 from fedraa.server.async_server import AsyncServer
 
@@ -40,7 +41,7 @@ def simulate(learn: bool, slowdown: Callable[[int, float], float]) -> list[Line]
         if kind == "dispatch":
             feasible[fields["task"]] = tuple(fields["feasible_fragments"])
 
-    server = spec.server(record)
+    server = make_server(spec, record)
     assert isinstance(server, AsyncServer)
     server._learn = learn  # as on the wall clock
     due: list[tuple[float, int]] = []

@@ -14,6 +14,7 @@ import torch
 import fedraa as fl
 from fedraa import Experiment, History
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_cost_model
 from fedraa.rng import generator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -45,9 +46,9 @@ def both(
     run = build(experiment)
     shards = [(x.reshape(len(y), -1), y) for x, y in map(run.data.client, range(8))]
     if widths is None:
-        costs = run.costs().table([part.widths for part in run.submodels])
+        costs = make_cost_model(run).table([part.widths for part in run.submodels])
     else:
-        costs = np.array([run.costs().cost((widths[n % 2],), n, 0, 0) for n in range(8)])
+        costs = np.array([make_cost_model(run).cost((widths[n % 2],), n, 0, 0) for n in range(8)])
     program = load(name)
     train: Callable[..., Trained] = program["train"]
     trained = train(run.params.astype(np.float64), shards, costs, partial(generator, SEED), **settings)

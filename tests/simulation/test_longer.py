@@ -141,15 +141,15 @@ def test_run_that_cannot_be_extended_is_refused_and_unchanged(
 def test_stopped_between_its_limit_and_its_end_it_can_still_go_on_for_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collect = Loop._collect
+    collect = Loop._collect_evaluation
 
     def collect_and_stop(loop: Loop, timeout: float) -> bool:
         if loop.server.step == 7:
-            loop._stop.set()
+            loop._stop_request.set()
         return collect(loop, timeout)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Loop, "_collect", collect_and_stop)
+        patched.setattr(Loop, "_collect_evaluation", collect_and_stop)
         with pytest.raises(KeyboardInterrupt):
             run(Experiment(**SMALL, updates=7, eval_every=3, out=tmp_path / "short"))
     assert lines(tmp_path / "short")[-1]["kind"] == "eval"

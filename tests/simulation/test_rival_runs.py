@@ -15,6 +15,7 @@ from fedraa.cli.plan import held_cost, server_bytes
 from fedraa.composition.registry import methods
 from fedraa.devices.availability import Timing
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_cost_model
 from fedraa.engine.forecast import dry_run
 from fedraa.engine.memory_check import Need
 from fedraa.errors import Inconsistent
@@ -109,7 +110,7 @@ def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
     x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
     spec = build(Experiment(method=method, **flags), dataset=fl.Dataset("even", x, y, x[:20], y[:20], 2))
     planner = SchedulerRunner(SCHEDULERS["gre-raa"]())
-    planner.plan(spec.costs().table([part.widths for part in spec.submodels]), None)
+    planner.plan(make_cost_model(spec).table([part.widths for part in spec.submodels]), None)
     update: Any = spec.method.update
     dry = dry_run(
         planner, timing=Timing(3, 0.1), seed=3, steps=60, rule=update, resend_cost=held_cost(spec, np.arange(CLIENTS))

@@ -173,7 +173,7 @@ def test_who_looks_on_ends_nothing_and_changes_nothing(tmp_path: Path) -> None:
     run(experiment(tmp_path / "seen"), callbacks=[LooksOn("commit", 3), LooksOn("eval", 1)])
     run(experiment(tmp_path / "alone"))
     same_run(tmp_path / "seen", tmp_path / "alone")
-    assert History(tmp_path / "seen").config["resolved"]["aside"] == 4
+    assert History(tmp_path / "seen").config["resolved"]["max_pending_evals"] == 4
 
 
 def test_a_limit_that_came_first_is_the_reason(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_evaluations_are_waited_for_as_the_run_was_started(tmp_path: Path) -> No
     with pytest.raises(Killed):
         run(experiment(tmp_path / "run", eval_every=1), callbacks=[RaiseAt(5, Killed())])
     history = resume(tmp_path / "run", callbacks=[EndAt("eval", 9)])
-    assert history.config["resolved"]["aside"] == 4
+    assert history.config["resolved"]["max_pending_evals"] == 4
     assert history.summary["by"] == "EndAt"
     assert int(str(history.summary["steps"])) == 8 + 4
     assert "consistent" in replay(history.directory)

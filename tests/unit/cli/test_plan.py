@@ -12,6 +12,7 @@ from fedraa.cli.plan import device_classes, server_bytes
 from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_cost_model
 from fedraa.engine.forecast import dry_run, first_round
 from schedulers import SCHEDULERS, SchedulerRunner
 
@@ -20,7 +21,7 @@ def forecast(experiment: Experiment, **limits: Any) -> Any:
     spec = build(experiment)
     schedule = spec.method.schedule
     planner = SchedulerRunner(SCHEDULERS[schedule.scheduler]())
-    planner.plan(spec.costs().table([submodel.widths for submodel in spec.submodels]), None)
+    planner.plan(make_cost_model(spec).table([submodel.widths for submodel in spec.submodels]), None)
     return dry_run(planner, timing=Timing(experiment.seed, experiment.jitter), seed=experiment.seed, **limits)
 
 

@@ -9,6 +9,7 @@ from fedraa.client.trainer import Trainer
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task, Update
 
@@ -51,8 +52,8 @@ def test_the_shards_used_last_are_kept_within_the_bound() -> None:
 
 def test_bf16_trains_nearly_the_same_in_float32() -> None:
     spec = run()
-    full = trained(spec, spec.worker_spec.trainer("cpu"), 0)
-    half = trained(spec, run(bf16=True).worker_spec.trainer("cpu"), 0)
+    full = trained(spec, make_worker_spec(spec).trainer("cpu"), 0)
+    half = trained(spec, make_worker_spec(run(bf16=True)).trainer("cpu"), 0)
     assert half.params.dtype == np.float32
     delta, other = full.params - spec.params, half.params - spec.params
     assert not np.array_equal(delta, other)
@@ -96,7 +97,7 @@ def test_submodels_of_all_shapes_share_two_buffers_and_leave_each_other_nothing(
         task = Task(0, 0, 0, 0, 0, 0, widths, spec.params[index], 0.1, 1.0)
         return trainer.train(task, *spec.data.client(0)).params
 
-    trainer = spec.worker_spec.trainer("cpu")
+    trainer = make_worker_spec(spec).trainer("cpu")
     for widths in (small, full, small, full):
-        np.testing.assert_array_equal(train(trainer, widths), train(spec.worker_spec.trainer("cpu"), widths))
+        np.testing.assert_array_equal(train(trainer, widths), train(make_worker_spec(spec).trainer("cpu"), widths))
     assert len(trainer._weights) == len(trainer._gradient) == spec.traced.size

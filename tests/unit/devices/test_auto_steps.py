@@ -11,6 +11,7 @@ from fedraa import Dataset, Experiment
 from fedraa.client import Trainer
 from fedraa.client.auto_steps import AutoSteps
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_cost_model, make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task, Vector
 from fedraa.rng import generator
@@ -31,7 +32,7 @@ def spec(tmp_path: Path, **flags: Any) -> RunSpec:
 
 def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
     run = spec(tmp_path)
-    costs, full = run.costs(), 8 * 3 + 8 + 3 * 8 + 3
+    costs, full = make_cost_model(run), 8 * 3 + 8 + 3 * 8 + 3
     assert [part.widths for part in run.submodels] == [(2,), (6,)]
     for widths, size in (((2,), 2 * 7 + 3), ((6,), 6 * 7 + 3)):
         share = size / full
@@ -49,11 +50,11 @@ def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
 
 def test_short_tasks_end_with_a_pass(tmp_path: Path) -> None:
     """Sending takes no time, so H is 20 or, on a shard of fewer batches, all of them: three of 8, 8 and 4 samples."""
-    few = spec(tmp_path, local_steps="auto", capabilities="1:1").costs()
+    few = make_cost_model(spec(tmp_path, local_steps="auto", capabilities="1:1"))
     assert [few.steps((2,), client) for client in range(3)] == [3, 3, 3]
-    many = spec(tmp_path, local_steps="auto", capabilities="1:1", batch_size=1, clients=2).costs()
+    many = make_cost_model(spec(tmp_path, local_steps="auto", capabilities="1:1", batch_size=1, clients=2))
     assert [many.steps((2,), client) for client in range(2)] == [20, 20]
-    told = spec(tmp_path, local_steps="auto:20", capabilities="1:1").costs()
+    told = make_cost_model(spec(tmp_path, local_steps="auto:20", capabilities="1:1"))
     assert told.steps((2,), 0) == 20
 
 
@@ -98,11 +99,11 @@ def test_minibatches_go_on_over_tasks(tmp_path: Path) -> None:
 
 def test_the_server_counts_on_where_a_task_leaves_off(tmp_path: Path) -> None:
     run = spec(tmp_path, local_steps="auto:2:0")
-    server, trainer = run.server(lambda kind, t, /, **fields: None), run.worker_spec.trainer("cpu")
+    server, trainer = make_server(run, lambda kind, t, /, **fields: None), make_worker_spec(run).trainer("cpu")
     tasks = {client: server.assign(client, 0.0) for client in server.begin()}
     assert [(one.first, one.steps) for one in tasks.values()] == [(0, 2)] * 3
     server.commit(trainer.train(tasks[1], *run.data.client(1)), 1.0)
-    again = run.server(lambda kind, t, /, **fields: None)
+    again = make_server(run, lambda kind, t, /, **fields: None)
     again.restore(server.state())
     for each in (server, again):
         assert [(one.first, one.steps) for one in [each.assign(1, 1.0)]] == [(2, 2)]
@@ -111,7 +112,7 @@ def test_the_server_counts_on_where_a_task_leaves_off(tmp_path: Path) -> None:
 def test_minibatches_of_a_task_that_came_to_nothing_are_passed_over(tmp_path: Path) -> None:
     """They would only fail again: the client's next task begins after them."""
     run = spec(tmp_path, local_steps="auto:2:0")
-    server = run.server(lambda kind, t, /, **fields: None)
+    server = make_server(run, lambda kind, t, /, **fields: None)
     tasks = {client: server.assign(client, 0.0) for client in server.begin()}
     assert list(server.drop(tasks[1].id, "nothing", 1.0)) == [1]
     assert (server.assign(1, 1.0).first, tasks[1].first) == (2, 0)

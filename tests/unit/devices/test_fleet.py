@@ -10,6 +10,7 @@ from fedraa import Experiment
 from fedraa.devices.capabilities import make_fleet
 from fedraa.devices.fleet import Fleet, Load
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_cost_model
 
 
 def fleet(spec: str, clients: int = 10, seed: int = 0) -> Fleet:
@@ -99,7 +100,7 @@ def test_wrong_table_of_devices_is_refused_by_row(tmp_path: Path, text: str, pla
 def test_relative_costs_are_share_of_the_model_over_capability() -> None:
     # 1437 digits to 3 clients are 479 each; a fragment of 40 of 200 neurons holds 40 * 75 + 10 of 15010 parameters
     spec = build(Experiment(clients=3, capabilities="1:0.667,3:0.333", fragments=3))
-    table = spec.costs().table([part.widths for part in spec.submodels])
+    table = make_cost_model(spec).table([part.widths for part in spec.submodels])
     shares = [(40 * 75 + 10) / 15010, (60 * 75 + 10) / 15010, (100 * 75 + 10) / 15010]
     assert table[0] == pytest.approx(shares)
     assert table[2] == pytest.approx([share / 3 for share in shares])
@@ -110,7 +111,7 @@ def test_relative_cost_follows_data_epochs_and_passes() -> None:
     def first(**flags: object) -> float:
         spec = build(Experiment(method="fedavg", clients=4, capabilities="2:1", **flags))
         sizes = spec.data.sizes
-        return float(spec.costs().table([spec.submodels[0].widths])[0, 0] * 359.25 / sizes[0])
+        return float(make_cost_model(spec).table([spec.submodels[0].widths])[0, 0] * 359.25 / sizes[0])
 
     assert first() == pytest.approx(1 / 2)
     assert first(local_epochs=10) == pytest.approx(2 / 2)
@@ -120,7 +121,7 @@ def test_relative_cost_follows_data_epochs_and_passes() -> None:
 def test_local_steps_cost_by_their_samples() -> None:
     # 359 samples are 11 batches of 32 and one of 7: 20 steps are a whole epoch and 8 batches; 5 epochs of 359.25 cost 1
     spec = build(Experiment(method="fedavg", clients=4, capabilities="1:1", local_steps=20, batch_size=32))
-    costs = spec.costs().table([spec.submodels[0].widths])[:, 0]
+    costs = make_cost_model(spec).table([spec.submodels[0].widths])[:, 0]
     assert costs[spec.data.sizes == 359] == pytest.approx((359 + 8 * 32) / (5 * 359.25))
 
 
@@ -132,12 +133,12 @@ def test_physical_cost_is_flops_and_bytes_of_the_submodel(tmp_path: Path) -> Non
     flops = (2 * 740 + 2 * 740 + 2 * 100) * 479 * 5
     size = 4 * (64 * 10 + 10 + 10 * 10 + 10)
     seconds = 0.5 + size / 1e5 + flops / 1e6 + size / 2e5
-    assert spec.costs().table([spec.submodels[0].widths])[:, 0] == pytest.approx(seconds)
+    assert make_cost_model(spec).table([spec.submodels[0].widths])[:, 0] == pytest.approx(seconds)
 
 
 def test_what_is_observed_changes_what_is_planned_but_not_what_is_simulated() -> None:
     spec = build(Experiment(clients=3, fragments=2))
-    costs, shapes = spec.costs(), [part.widths for part in spec.submodels]
+    costs, shapes = make_cost_model(spec), [part.widths for part in spec.submodels]
     before, sent = costs.table(shapes), costs.sent(shapes[0])
     modelled = costs.cost(shapes[0], 1, sent, sent)
     for times in (50, 2, 2, 4, 2):  # a slow start is forgiven: the median counts

@@ -9,6 +9,7 @@ import pytest
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.run_description import describe
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update
@@ -31,7 +32,7 @@ def test_a_hundred_thousand_clients_start_in_seconds(method: str) -> None:
     fleet(10, method)  # imports and first calls of torch
     started = time.process_time()
     spec = fleet(MANY, method)
-    server = spec.server(lambda *_, **__: None)
+    server = make_server(spec, lambda *_, **__: None)
     clients = iter(server.begin())
     tasks = [server.assign(next(clients), 0.0) for _ in range(100)]
     written = json.dumps(describe(spec))
@@ -43,7 +44,7 @@ def test_a_hundred_thousand_clients_start_in_seconds(method: str) -> None:
 def per_event(clients: int, learn: bool) -> float:
     """CPU seconds per assignment and commit: the best of some batches."""
     spec = fleet(clients, "fed-raa")
-    server = spec.server(lambda *_, **__: None)
+    server = make_server(spec, lambda *_, **__: None)
     server._learn = learn  # type: ignore[attr-defined]  # as on the wall clock
     best = float("inf")
     for batch in range(5):
@@ -64,11 +65,11 @@ def test_an_event_costs_the_same_in_a_fleet_of_any_size(learn: bool) -> None:
 
 def test_a_large_fleet_learns_from_several_answers_at_a_time_and_across_a_resumption() -> None:
     spec = fleet(640, "fed-raa")  # 640 / 64: ten at a time
-    costs, shapes = spec.costs(), [spec.submodels[0].widths]
+    costs, shapes = make_cost_model(spec), [spec.submodels[0].widths]
     before, sent = costs.table(shapes), costs.sent(shapes[0])
     for client in range(9):
         assert not costs.observe(shapes[0], client, 3 * costs.cost(shapes[0], client, sent, sent))
-    resumed = spec.costs()
+    resumed = make_cost_model(spec)
     resumed.restore(json.loads(json.dumps(costs.state())))
     assert resumed.table(shapes).tolist() == before.tolist()
     assert resumed.observe(shapes[0], 9, 3 * costs.cost(shapes[0], 9, sent, sent))

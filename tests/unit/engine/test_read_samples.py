@@ -13,6 +13,7 @@ import fedraa as fl
 from fedraa.config.experiment import Experiment
 from fedraa.engine import run_spec
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_worker_spec
 from fedraa.evaluation.personal import Personal
 
 RNG = np.random.default_rng(0)
@@ -55,7 +56,7 @@ def test_statistics_are_those_of_the_same_samples_in_memory(
         assert len(given.x_train) == (
             90 if statistics == "all" and given.source is None else 0 if given.streamed else 50
         )  # type: ignore[attr-defined]  # it is of that kind here
-        module = spec.worker_spec.evaluator(given, "cpu").prepare(spec.params)
+        module = make_worker_spec(spec).evaluator(given, "cpu").prepare(spec.params)
         found.append({name: value.tolist() for name, value in module.state_dict().items() if "running" in name})
     assert found[0] == found[1]
     assert found[0]["1.running_mean"] != [0] * 4

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import fedraa as fl
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.objectives import Figures, figures_of
 from fedraa.rundir.status import status
 
@@ -90,7 +91,7 @@ def test_nor_is_one_whose_square_is() -> None:
             parameter.zero_()
         model[-1].bias[0] = 600.0  # what is not token 0 has a loss of 600
     params = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
-    figures = spec.worker_spec.evaluator(spec.data, "cpu").evaluate(params).figures
+    figures = make_worker_spec(spec).evaluator(spec.data, "cpu").evaluate(params).figures
     assert 1e154 < figures["client_worst"] < math.inf
 
 
@@ -234,7 +235,7 @@ def test_statistics_are_estimated_on_an_even_sample(monkeypatch: pytest.MonkeyPa
 
 def test_two_passes_of_sam_drop_the_same_and_a_full_gradient_drops_nothing() -> None:
     spec = build(fl.Experiment(**SMALL, hidden=(8,), dropout=0.5, method="mimelite"))
-    trainer, server = spec.worker_spec.trainer("cpu"), spec.server(lambda kind, t, /, **fields: None)
+    trainer, server = make_worker_spec(spec).trainer("cpu"), make_server(spec, lambda kind, t, /, **fields: None)
     task = server.assign(next(iter(server.begin())), 0.0)
     x, y = spec.data.client(task.client)
     gradients = [trainer.train(each, x, y).extras["gradient"] for each in (task, _later(task))]

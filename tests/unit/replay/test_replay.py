@@ -15,6 +15,7 @@ from fedraa.callbacks import Callback, Event
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
+from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.session import RunSession
 from fedraa.errors import Inconsistent
 from fedraa.messages import Fault, Update
@@ -132,7 +133,7 @@ class Flaky(LocalExecutor):
 
 
 def local_pool(spec: Any, kind: type[LocalExecutor] = LocalExecutor) -> LocalExecutor:
-    return kind(spec.worker_spec.trainer("cpu"), spec.worker_spec.evaluator(spec.data, "cpu"), spec.data)
+    return kind(make_worker_spec(spec).trainer("cpu"), make_worker_spec(spec).evaluator(spec.data, "cpu"), spec.data)
 
 
 def test_retried_task_is_consistent(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from refusals import refuses
 from fedraa.api import run
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
-from fedraa.rundir.profile import PROFILE, Stopwatch, profile
+from fedraa.rundir.profile import PROFILE, RunTimes, Stopwatch, profile
 
 
 def test_shares_are_of_the_time_that_there_was(tmp_path: Path) -> None:
@@ -44,3 +44,12 @@ def test_a_stopwatch_stops_on_errors_too() -> None:
     with pytest.raises(KeyError), watch.on("work"):
         raise KeyError
     assert watch.seconds["work"] > 0
+
+
+def test_run_times_after_restore_continue() -> None:
+    times, resumed = RunTimes(), RunTimes()
+    times.server.seconds["wait"] = 2.0
+    times.workers.seconds["train"] = 3.0
+    resumed.restore(times.state())
+    resumed.workers.seconds["train"] += 0.5
+    assert (dict(resumed.server.seconds), dict(resumed.workers.seconds)) == ({"wait": 2.0}, {"train": 3.5})

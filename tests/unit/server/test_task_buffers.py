@@ -8,6 +8,7 @@ import pytest
 
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
+from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.run_spec import RunSpec
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.messages import RemoteBuffer, SharedBuffer, State, Task
@@ -42,7 +43,7 @@ def test_values_that_are_elsewhere_cannot_be_read_but_their_number_is_known() ->
 @pytest.mark.parametrize("method", ["fed-raa", "fedasync", "fedavg", "fedcm", "scaffold"])
 def test_tasks_share_one_buffer_before_a_checkpoint_and_after(method: str) -> None:
     spec = spec_of(method)
-    first, second = spec.server(nowhere), spec.server(nowhere)
+    first, second = make_server(spec, nowhere), make_server(spec, nowhere)
     for client in range(4):
         first.assign(client, 0.0)
     second.restore(saved(first.state()))
@@ -72,7 +73,7 @@ def test_a_checkpoint_holds_the_values_of_remote_buffers_and_they_go_back() -> N
     spec = spec_of("fed-raa")
 
     def table() -> TaskTable:
-        return TaskTable(spec.data.sizes.tolist(), spec.costs(), nowhere, lambda step, widths: 0.1)
+        return TaskTable(spec.data.sizes.tolist(), make_cost_model(spec), nowhere, lambda step, widths: 0.1)
 
     first, part = table(), spec.submodels[1]
     values = part.take(spec.params)

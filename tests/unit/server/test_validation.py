@@ -19,6 +19,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing
 from fedraa.engine.build import build
 from fedraa.engine.executor import Evaluated
+from fedraa.engine.factories import make_server
 from fedraa.engine.loop import Loop
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
@@ -153,7 +154,7 @@ def make_loop(spec: RunSpec, executor: Scripted, directory: Path, updates: int) 
     log = EventLog(directory)
     log.begin()
     loop = Loop(
-        spec.server(log.record),
+        make_server(spec, log.record),
         executor,
         log,
         limits=Limits(updates, None, None),

@@ -1,0 +1,51 @@
+"""A timer that decides when the loop writes a checkpoint."""
+
+import time
+
+from fedraa.messages import State
+
+# Without a number of steps: the shortest pause after a checkpoint, and the pause as a multiple of its duration.
+CHECKPOINT_INTERVAL_S = 10.0
+CHECKPOINT_PAUSE_FACTOR = 20
+
+
+class CheckpointTimer:
+    """A timer of checkpoints: one at the start, and then one after `every` steps, or after a pause in real time.
+
+    Args:
+        every: The number of server steps between checkpoints. None: the pause is `CHECKPOINT_INTERVAL_S`, or
+            `CHECKPOINT_PAUSE_FACTOR` times the duration of the last checkpoint if that is longer.
+    """
+
+    def __init__(self, every: int | None) -> None:
+        self.every = every
+        self._last_step = -1
+        self._started_at = 0.0
+        self._next_at = 0.0
+
+    def due(self, step: int) -> bool:
+        """Return True if a checkpoint of the server step `step` is due now."""
+        if self.every is None:
+            return time.monotonic() >= self._next_at
+        return step != self._last_step and step % self.every == 0
+
+    def start(self, step: int) -> None:
+        """Record that the checkpoint of a step begins. The checkpoint itself holds this step."""
+        self._last_step = step
+        self._started_at = time.monotonic()
+
+    def finish(self, seconds: float) -> None:
+        """Begin the pause.
+
+        Args:
+            seconds: The duration of the newest checkpoint on the disk. A thread may have written it.
+        """
+        now = time.monotonic()
+        longest = max(seconds, now - self._started_at)
+        self._next_at = now + max(CHECKPOINT_INTERVAL_S, CHECKPOINT_PAUSE_FACTOR * longest)
+
+    def state(self) -> State:
+        return {"last_step": self._last_step}
+
+    def restore(self, state: State) -> None:
+        self._last_step = state["last_step"]

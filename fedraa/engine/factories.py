@@ -1,0 +1,108 @@
+"""The server, the cost model and the worker of a run, made from its RunSpec."""
+
+from functools import partial
+
+from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor
+from fedraa.client.trainer import rate
+from fedraa.data.tree import leaves
+from fedraa.devices.costs import CostModel
+from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.worker_spec import WorkerSpec
+from fedraa.ledger.bad_clients import BadClients
+from fedraa.messages import SharedBuffer, Vector
+from fedraa.server.optimizer_states import OptimizerStates
+from fedraa.server.polyak import PolyakAveraging
+from fedraa.server.running_mean import MeanHere
+from fedraa.server.server import Server
+from fedraa.server.setup import ServerSetup
+from fedraa.server.stores.local import Share, Store
+from fedraa.server.tasks import Record, TaskTable
+from fedraa.submodels.flat import frozen
+from fedraa.submodels.policies.policy import RunContext
+
+
+def make_server(spec: RunSpec, record: Record, store: Store | None = None, share: Share = SharedBuffer) -> Server:
+    """Return the method's server in its initial state.
+
+    Args:
+        spec: The run.
+        record: Writes an event to the log.
+        store: Keeps the parameters of an asynchronous server. None: the server keeps them.
+        share: Places the buffers that the server sends, if there is no `store`.
+    """
+    experiment, method = spec.experiment, spec.method
+    params = spec.params.copy() if store is None else spec.params
+    setup = ServerSetup(
+        params,
+        spec.submodels,
+        RunContext(spec.traced, experiment.clients, experiment.seed, params, spec.example),
+        method.submodel,
+        _make_task_table(spec, record, params),
+        record,
+        BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop"),
+        spec.labels_held,
+        inputs=sum(leaf[0].numel() for leaf in leaves(spec.example)),
+        fresh=method.local.fresh,
+        learn=spec.wall,
+        store=store,
+        share=share,
+    )
+    server = method.schedule.server(method.update, setup)
+    average = method.schedule.average
+    if not average:
+        return server
+    return PolyakAveraging(server, average, MeanHere(server) if store is None else store.mean())
+
+
+def _make_task_table(spec: RunSpec, record: Record, params: Vector) -> TaskTable:
+    solver, method = spec.method.local, spec.method
+    factor = run_factor(solver.lr_schedule)
+    scales_rate = solver.full_rate or method.submodel.scales
+
+    def learning_rate(at: float, widths: tuple[int, ...]) -> float:
+        return solver.lr * factor(at) * (rate(spec.traced, widths) if scales_rate else 1)
+
+    return TaskTable(
+        spec.data.sizes.tolist(),
+        make_cost_model(spec),
+        record,
+        learning_rate,
+        lr_unit(solver.lr_schedule),
+        mean_factor=partial(mean_local_factor, solver.lr_schedule),
+        optimizer_states=OptimizerStates(len(params), spec.experiment.clients, spec.kept_buffers),
+    )
+
+
+def make_cost_model(spec: RunSpec) -> CostModel:
+    """Return the costs of the run's tasks."""
+    return CostModel(
+        spec.fleet,
+        spec.data.sizes,
+        spec.method.local,
+        spec.measure,
+        spec.traced.widths(spec.traced.full()),
+        unit=spec.experiment.time_scale if spec.wall else 1.0,
+        stem=spec.stem,
+        frozen=bool(frozen(spec.traced.module)),
+        server=spec.experiment.server_compute,
+        download=spec.method.schedule.download,
+    )
+
+
+def make_worker_spec(spec: RunSpec) -> WorkerSpec:
+    """Return the inputs of a worker."""
+    experiment, method = spec.experiment, spec.method
+    return WorkerSpec(
+        spec.traced,
+        method.local,
+        experiment.seed,
+        experiment.fragment_scale or method.local.full_rate or method.submodel.scales,
+        experiment.bf16,
+        experiment.stack,
+        spec.metrics,
+        objective=spec.objective,
+        transforms=spec.transforms,
+        source=spec.data.source,
+        scale_inner=method.submodel.scales,
+        state=spec.state,
+    )

@@ -1,0 +1,19 @@
+"""The state of a run, and the reasons of its end."""
+
+from enum import Enum, auto
+from typing import Final, Literal
+
+StopReason = Literal["steps", "time", "accuracy", "target", "callback"]
+# The reason of an end that a callback requested.
+CALLBACK: Final = "callback"
+
+
+class LoopState(Enum):
+    """The state of a run. It only moves down this list."""
+
+    # Clients get tasks, and updates are applied.
+    RUNNING = auto()
+    # A limit or a callback ended the run: only evaluations are left.
+    DRAINING = auto()
+    # Every evaluation is in the log, and `stop_reason` is known.
+    FINISHED = auto()

@@ -1,0 +1,37 @@
+"""The clock of a run: virtual, or the wall clock."""
+
+import time
+
+from fedraa.devices.availability import Timing
+from fedraa.messages import State, Task
+
+
+class RunClock:
+    """The time of a run, from 0 on: in cost units on the virtual clock, in seconds on the wall clock.
+
+    Args:
+        timing: The model of the time that tasks take.
+        wall: True for the wall clock, False for the virtual clock.
+    """
+
+    def __init__(self, timing: Timing, *, wall: bool) -> None:
+        self.wall = wall
+        self.now = 0.0
+        """The time of the last decision. Only the loop moves it."""
+        self._timing = timing
+        self._started_at = time.monotonic()
+
+    def elapsed(self) -> float:
+        """Return the real seconds since the start, without the time between an interruption and the resumption."""
+        return time.monotonic() - self._started_at
+
+    def due(self, task: Task) -> float:
+        """Return the time at which a task that is sent now is due."""
+        return self._timing.due(task.client, task.turn, self.now, task.cost)
+
+    def state(self) -> State:
+        return {"now": self.now, "elapsed": self.elapsed()}
+
+    def restore(self, state: State) -> None:
+        self.now = state["now"]
+        self._started_at = time.monotonic() - state["elapsed"]

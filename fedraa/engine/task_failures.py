@@ -1,0 +1,47 @@
+"""The next action after a failed attempt of a task."""
+
+from collections import Counter
+from enum import Enum
+
+from fedraa.messages import Fault
+
+# The limit on the attempts of one task. If all of them fail, the run fails.
+MAX_TASK_ATTEMPTS = 4
+# The limit on failures of one task on healthy workers. At the limit its client is the cause, and the task is dropped.
+MAX_CLIENT_FAULTS = 2
+
+
+class FailureAction(Enum):
+    """The next action after a failed attempt of a task."""
+
+    # Send the task again, because the worker may be the cause.
+    RETRY = "retry"
+    # Drop the task, because its client is the cause.
+    DROP = "drop"
+    # End the run, because every worker fails.
+    GIVE_UP = "give up"
+
+
+class TaskFailures:
+    """The failed attempts of each task in flight. A resumed run counts from zero, because its tasks start again."""
+
+    def __init__(self) -> None:
+        self._attempts: Counter[int] = Counter()
+        # Failures on healthy workers, which may be the client's.
+        self._client_faults: Counter[int] = Counter()
+
+    def add(self, task: int, fault: Fault) -> FailureAction:
+        """Count a failed attempt of a task and return the next action."""
+        self._attempts[task] += 1
+        if fault.of_client:
+            self._client_faults[task] += 1
+        if self._client_faults[task] == MAX_CLIENT_FAULTS:
+            return FailureAction.DROP
+        if self._attempts[task] < MAX_TASK_ATTEMPTS:
+            return FailureAction.RETRY
+        return FailureAction.GIVE_UP
+
+    def forget(self, task: int) -> None:
+        """Remove the counts of a task that is no longer in flight."""
+        self._attempts.pop(task, None)
+        self._client_faults.pop(task, None)

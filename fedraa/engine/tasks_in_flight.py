@@ -1,0 +1,78 @@
+"""The tasks that were sent and are not finished, in the order of their due times."""
+
+from dataclasses import dataclass
+from math import inf
+
+from fedraa.ledger.due_queue import DueQueue
+from fedraa.messages import Fault, Task, Update
+
+
+@dataclass(frozen=True, slots=True)
+class SentTask:
+    """A task, and the time at which its outcome is due on the run's clock."""
+
+    task: Task
+    due: float
+
+
+class TasksInFlight:
+    """The tasks in flight by due time. On the wall clock it holds outcomes that arrived before they are due."""
+
+    def __init__(self) -> None:
+        self._sent: dict[int, SentTask] = {}
+        # It may hold tasks that have finished, but never as the first one.
+        self._by_due_time = DueQueue()
+        self._outcomes: dict[int, Update | Fault] = {}
+        self._arrived_by_due_time = DueQueue()
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def due_times(self) -> list[tuple[int, float]]:
+        """Return the number and the due time of each task, in the order in which the tasks were sent."""
+        return [(number, sent.due) for number, sent in self._sent.items()]
+
+    def add(self, task: Task, due: float) -> None:
+        """Add a task that is sent."""
+        self._sent[task.id] = SentTask(task, due)
+        self._by_due_time.push(due, task.id)
+
+    def find(self, number: int | None) -> SentTask | None:
+        """Return the task with this number, or None if it is not in flight."""
+        return None if number is None else self._sent.get(number)
+
+    @property
+    def next_due(self) -> float:
+        """The time at which the first task is due."""
+        return self._by_due_time.next_due
+
+    @property
+    def next_task(self) -> int:
+        """The number of the first task."""
+        return self._by_due_time.next_task
+
+    def remove(self, number: int) -> Task:
+        """Remove a finished task and return it."""
+        task = self._sent.pop(number).task
+        while self._by_due_time and self._by_due_time.next_task not in self._sent:
+            self._by_due_time.pop()
+        return task
+
+    def has_arrived(self, number: int | None) -> bool:
+        """Return True if the outcome of this task has arrived."""
+        return number in self._outcomes
+
+    def add_outcome(self, number: int, outcome: Update | Fault) -> None:
+        """Hold the outcome of a task until it is due."""
+        self._outcomes[number] = outcome
+        self._arrived_by_due_time.push(self._sent[number].due, number)
+
+    @property
+    def next_outcome_due(self) -> float:
+        """The time at which the first arrived outcome is due; infinite if none has arrived."""
+        return self._arrived_by_due_time.next_due if self._arrived_by_due_time else inf
+
+    def pop_outcome(self) -> tuple[Task, Update | Fault]:
+        """Remove the first due task among those with an outcome. Return both."""
+        _, number = self._arrived_by_due_time.pop()
+        return self.remove(number), self._outcomes.pop(number)
