@@ -7,7 +7,7 @@ from schedulers.baselines import MinimumPriority, Offline, Random
 from schedulers.bound import delay_bound, offline_sets
 from schedulers.greedy import GreRAA
 from schedulers.least_sent import LeastSent
-from schedulers.planner import TOLERANCE, FragmentStats, SchedulerRunner, once
+from schedulers.planner import TOLERANCE, FragmentStats, SchedulerRunner, WrongChoice, once
 from schedulers.protocol import Scheduler, SchedulingContext
 
 SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
@@ -32,6 +32,7 @@ __all__ = [
     "Scheduler",
     "SchedulerRunner",
     "SchedulingContext",
+    "WrongChoice",
     "delay_bound",
     "offline_sets",
     "once",

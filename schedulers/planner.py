@@ -15,6 +15,20 @@ from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 TOLERANCE = 0.01
 
 
+class WrongChoice(ValueError):
+    """An error about a scheduler that chose no fragment, or one that the client's device cannot hold.
+
+    Attributes:
+        problem: The choice, in words that follow the name of the scheduler.
+        expected: The allowed choices.
+    """
+
+    def __init__(self, scheduler: Scheduler, problem: str, expected: str) -> None:
+        self.problem = f"{type(scheduler).__name__} {problem}"
+        self.expected = expected
+        super().__init__(f"{self.problem}; expected {expected}")
+
+
 def _to_look_at(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return a read-only view of the array."""
     view = array.view()
@@ -92,7 +106,7 @@ class SchedulerRunner:
             rng: The source of randomness.
 
         Raises:
-            ValueError: The choice is no fragment, or one that the device cannot hold.
+            WrongChoice: The choice is no fragment, or one that the device cannot hold.
         """
         view = SchedulingContext(
             client,
@@ -109,9 +123,9 @@ class SchedulerRunner:
         chosen = self.scheduler.choose(view, rng)
         fragments = self.costs.shape[1]
         if isinstance(chosen, bool) or not isinstance(chosen, int | np.integer) or not 0 <= chosen < fragments:
-            who = type(self.scheduler).__name__
-            raise ValueError(f"scheduler: {who} chose {chosen!r:.80} for client {client}; takes 0 to {fragments - 1}")
+            problem = f"chose {chosen!r:.80} for client {client}"
+            raise WrongChoice(self.scheduler, problem, f"a fragment from 0 to {fragments - 1}")
         if not np.isfinite(self.costs[client, chosen]):
-            who = type(self.scheduler).__name__
-            raise ValueError(f"scheduler: {who} chose fragment {chosen} for client {client}, which lacks the memory")
+            problem = f"chose fragment {chosen} for client {client}"
+            raise WrongChoice(self.scheduler, problem, "a fragment that the client has the memory for")
         return int(chosen)

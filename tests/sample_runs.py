@@ -9,6 +9,7 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
+from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.session import RunSession
 
 SMALL: dict[str, Any] = {"clients": 4, "hidden": (16,), "local_epochs": 1, "engine": "local", "quiet": True}
@@ -55,5 +56,7 @@ def write_run(directory: Path, *, commits: int | None = None, **fields: Any) -> 
     directory.mkdir(parents=True)
     spec = build(Experiment(**SMALL, **fields, out=directory))
     callback = StopAfter(commits)
-    executor = LocalExecutor(spec.worker_spec.trainer("cpu"), spec.worker_spec.evaluator(spec.data, "cpu"), spec.data)
+    executor = LocalExecutor(
+        make_worker_spec(spec).trainer("cpu"), make_worker_spec(spec).evaluator(spec.data, "cpu"), spec.data
+    )
     RunSession(spec, directory, executor, callback.stop, CallbackList([callback])).execute()

@@ -39,8 +39,8 @@ from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update, Vector
 from fedraa.rundir.checkpoint import Saver
-from fedraa.server.bounds import Bounds
 from fedraa.server.server import Server
+from fedraa.server.update_checks import Bounds
 
 RESULTS = Path(__file__).parents[1] / "results" / "large_models.csv"
 # The number of buffers of the model's size that an update writes. A float64 buffer counts as two.

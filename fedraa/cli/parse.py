@@ -19,7 +19,7 @@ from tyro import _errors
 from fedraa.cli.help import show_help
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import CALLBACKS
-from fedraa.config.usual_names import meant
+from fedraa.config.usual_names import suggest_name
 from fedraa.errors import InputError
 
 Command = Callable[[], None]
@@ -167,7 +167,7 @@ def _unknown(token: str, program: str, commands: Functions, arguments: Sequence[
     see = f"see {_asked(program, commands, arguments)} --help"
     if not token.startswith("-"):
         if token == arguments[0]:
-            return InputError(token, "there is no such command", hint=_meant(token, list(commands)) or see)
+            return InputError(token, "there is no such command", hint=suggest_name(token, list(commands)) or see)
         return _too_many(token, program, arguments) or InputError(token, "there is no such argument", hint=see)
     token = token.partition("=")[0]
     if arguments[0] not in commands:
@@ -187,13 +187,8 @@ def _unknown(token: str, program: str, commands: Functions, arguments: Sequence[
         hint = f'give --callbacks "{CALLBACKS[name]}"'
     else:
         known = [f"--{flag.replace('_', '-')}" for flag in flags]
-        hint = _meant(token, known) or see
+        hint = suggest_name(token, known) or see
     return InputError(token, "there is no such flag", hint=hint)
-
-
-def _meant(word: str, known: Sequence[str]) -> str:
-    """Return a question about the most similar known word, empty if no word is similar."""
-    return meant(word, known).removeprefix("; ")
 
 
 def _too_many(token: str, program: str, arguments: Sequence[str]) -> InputError | None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,18 +12,21 @@ from rich.table import Table
 
 from fedraa.cli.display import say, show
 from fedraa.cli.plan_data import show_data
-from fedraa.components.text import describe, is_foreign, text_of
+from fedraa.components.text import is_foreign, text_of
 from fedraa.config.experiment import Experiment
 from fedraa.devices.costs import BYTES
 from fedraa.devices.fleet import Fleet, Floats
 from fedraa.engine.build import build
-from fedraa.engine.factories import make_cost_model
-from fedraa.engine.forecast import MOST, dry_run, evenly, first_round
+from fedraa.engine.factories import make_cost_model, make_server
+from fedraa.engine.forecast import dry_run
 from fedraa.engine.run_spec import RunSpec
+from fedraa.ledger.async_ledger import AsyncLedger
+from fedraa.ledger.bad_clients import BadClients
+from fedraa.ledger.dispatch import Dispatch
 from fedraa.messages import Task
 from fedraa.numbers import quantity
 from fedraa.server.async_rule import AsyncModel, AsyncRule
-from fedraa.server.planned_balance import planned_balances
+from fedraa.server.participation_correction import planned_balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.flat import frozen
 from fedraa.submodels.indices import owners, too_small
@@ -39,6 +43,8 @@ GROUPS = 10
 MOST_FACTORS = 1000
 # Maximum number of widths that are shown for a submodel.
 MOST_WIDTHS = 6
+# Largest number of clients that are simulated one by one. Larger runs are represented by this many clients.
+MOST = 20_000
 # Updates of a dry run. A longer run is extrapolated from the rate.
 DRY_STEPS = 20_000
 
@@ -254,24 +260,33 @@ def client_bytes(spec: RunSpec) -> int:
     return memory(size, spec.appearing) - memory(size, spec.appearing - 1)
 
 
+def first_round(spec: RunSpec) -> tuple[list[Task], int]:
+    """Return the tasks of the first round, at most `MOST` of them, and the number of clients in that round."""
+    server = make_server(spec, lambda kind, t, /, **fields: None)
+    clients = np.fromiter(server.begin(), np.int64)
+    costs = make_cost_model(spec).table([spec.traced.widths(spec.traced.full())])[clients, 0]
+    return [server.assign(client, 0.0) for client in clients[evenly(costs, MOST)].tolist()], len(clients)
+
+
+def evenly(costs: Floats, most: int) -> Ints:
+    """Return the positions, ascending, of `most` of the costs [N], spread evenly by rank; all if there are fewer."""
+    if len(costs) <= most:
+        return np.arange(len(costs))
+    by_cost = np.argsort(costs, kind="stable")
+    return np.sort(by_cost[np.linspace(0, len(costs) - 1, most).round().astype(np.int64)])
+
+
 def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
     """Return the expected result of an asynchronous run within its budget, by a dry run."""
-    limits, experiment, update = spec.limits, spec.experiment, spec.method.update
+    limits = spec.limits
+    rule: Any = spec.method.update
     few = np.arange(len(planner.costs)) if spec.at_a_time <= MOST else evenly(planner.costs.sum(axis=1), MOST)
     # A sample stands for this many times its clients, updates and staleness.
     times = len(planner.costs) / len(few)
     wanted = max(1, round((limits.steps or DRY_STEPS * times) / times))
-    dry = dry_run(
-        planner.of(few),
-        timing=spec.timing,
-        seed=experiment.seed,
-        steps=min(wanted, DRY_STEPS),
-        time=limits.time,
-        tasks_per_step=update.per_step,
-        rule=update if isinstance(update, AsyncRule) and not is_foreign(describe(update)) else None,
-        resend_cost=held_cost(spec, few),
-        concurrency=spec.at_a_time if spec.at_a_time < len(few) else None,
-    )
+    ledger = first_ledger(spec, planner.of(few))
+    cost = task_cost(spec, planner.costs, few)
+    dry = dry_run(ledger, rule, spec.timing, cost, steps=min(wanted, DRY_STEPS), time=limits.time)
     steps, time = dry.steps * times, dry.time
     if dry.steps == DRY_STEPS:
         rate = steps / dry.time
@@ -285,11 +300,38 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
     )
 
 
-def held_cost(spec: RunSpec, clients: Ints) -> Callable[[int, int], float]:
-    """Return the cost of a task on a fragment that the n-th client already holds, so that nothing is sent to it."""
+def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
+    """Return the decisions of an asynchronous run of this planner's clients at its start."""
+    clients, fragments = planner.costs.shape
+    return AsyncLedger(
+        clients=clients,
+        seed=spec.experiment.seed,
+        bad_clients=BadClients(),
+        fragments=fragments,
+        scheduler=planner,
+        concurrency=spec.at_a_time if spec.at_a_time < clients else None,
+    )
+
+
+def task_cost(spec: RunSpec, table: Floats, clients: Ints) -> Callable[[Dispatch], float]:
+    """Return the cost of a task of the n-th of these clients.
+
+    Args:
+        spec: The run.
+        table: The costs of all clients on all fragments [N, M].
+        clients: The clients [n].
+    """
     costs, shapes = make_cost_model(spec), [part.widths for part in spec.submodels]
     up = [costs.compressor.bytes(costs.sent(widths) // BYTES) for widths in shapes]
-    return lambda n, j: costs.cost(shapes[j], int(clients[n]), 0, up[j])
+
+    def cost(task: Dispatch) -> float:
+        client = int(clients[task.client])
+        # A client that trains its buffer again receives nothing.
+        if task.resent:
+            return costs.cost(shapes[task.fragment], client, 0, up[task.fragment])
+        return float(table[client, task.fragment])
+
+    return cost
 
 
 def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], of: int) -> str:

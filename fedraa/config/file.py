@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.components.text import KIND
-from fedraa.config.usual_names import CALLS, meant
+from fedraa.config.usual_names import CALLS, suggest_name
 from fedraa.errors import InputError
 from fedraa.reading import content
 
@@ -79,7 +79,7 @@ def unknown_field(name: str, known: Collection[str]) -> InputError:
         return InputError(name, problem, hint=f"give callbacks=[{CALLBACKS[name]!r}]")
     if name in CALLS:
         return InputError(name, problem, hint=f"call the function fedraa.{name}")
-    return InputError(name, problem, hint=meant(name, known).removeprefix("; "))
+    return InputError(name, problem, hint=suggest_name(name, known))
 
 
 def _component_text(field: str, table: Mapping[str, Any]) -> str:

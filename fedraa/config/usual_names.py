@@ -160,12 +160,17 @@ def value_hint(field: str, word: str) -> str:
     return ""
 
 
-def meant(word: str, known: Collection[str]) -> str:
-    """Return `; did you mean ...?`, or an empty text if no known name is usual for `word` or close to it."""
+def suggest_name(word: str, known: Collection[str]) -> str:
+    """Return a question about the name that the user may mean, or an empty text.
+
+    Args:
+        word: The word of the user.
+        known: The names that exist. One is meant if `word` is its usual name elsewhere, or is close to it.
+    """
     names = {name.lstrip("-").replace("-", "_"): name for name in known}
     asked = word.lstrip("-").replace("-", "_").lower()
     usual = (*USUAL_NAMES.get(asked, ()), *USUAL_COMMANDS.get(asked, ()))
     found = [names[name] for name in usual if name in names]
     if not found:
         found = [names[name] for name in get_close_matches(asked, names, n=1, cutoff=CLOSE)]
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+    return f"did you mean {' or '.join(found)}?" if found else ""

@@ -13,8 +13,7 @@ from fedraa.messages import SharedBuffer, Vector
 from fedraa.server.optimizer_states import OptimizerStates
 from fedraa.server.polyak import PolyakAveraging
 from fedraa.server.running_mean import MeanHere
-from fedraa.server.server import Server
-from fedraa.server.setup import ServerSetup
+from fedraa.server.server import Server, ServerSetup
 from fedraa.server.stores.local import Share, Store
 from fedraa.server.tasks import Record, TaskTable
 from fedraa.submodels.flat import frozen

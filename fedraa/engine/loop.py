@@ -26,9 +26,8 @@ from fedraa.ledger.bad_clients import HOPELESS
 from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.profile import RunTimes
-from fedraa.server.bounds import Bounds, MaxNorm
 from fedraa.server.server import Server
-from fedraa.server.update_checks import unsound
+from fedraa.server.update_checks import Bounds, MaxNorm, unsound
 
 # The longest wait of one step. After it the loop checks for a request to stop.
 POLL_INTERVAL_S = 0.1

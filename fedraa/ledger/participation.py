@@ -10,12 +10,13 @@ import numpy as np
 from fedraa.components.calls import calling
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import text_of
+from fedraa.errors import InputError, short_text
 from fedraa.numbers import Count, Share
 from fedraa.rng import generator
 
 # Draws of a cohort per client before an empty cohort is an error.
 DRAWS = 1000
-TAKES = "is none of all, sample:K with K from 1 to the number of clients, or bernoulli:P with P over 0 and at most 1"
+EXPECTED = "all, sample:K with K from 1 to the number of clients, or bernoulli:P with P over 0 and at most 1"
 
 
 class Participation(ABC):
@@ -48,7 +49,8 @@ class Sample(Participation):
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
         if self.count > clients:
-            raise ValueError(f"participation: 'sample:{self.count}' {TAKES}, {clients} here")
+            problem = f"there are {clients} clients"
+            raise InputError("participation", problem, got=f"sample:{self.count}", expected=EXPECTED)
         drawn: list[int] = rng.choice(clients, self.count, replace=False).tolist()
         return drawn
 
@@ -80,7 +82,7 @@ def draw_cohort(
         alone: Number of first rounds in which only the first client trains.
 
     Raises:
-        ValueError: The choice returns no clients, or wrong ones.
+        InputError: The choice returns no clients, or wrong ones.
     """
     if round < alone:
         return [next(client for client in range(clients) if client not in left_out)]
@@ -93,14 +95,12 @@ def draw_cohort(
             cohort = sorted(map(index, drawn))
         if cohort:
             if len(set(cohort)) < len(cohort) or not 0 <= cohort[0] <= cohort[-1] < clients:
-                who = type(participation).__name__
-                raise ValueError(
-                    f"participation: {who} drew {cohort}; takes clients from 0 to {clients - 1}, each once"
-                )
+                problem = f"{type(participation).__name__} drew {short_text(cohort)}"
+                raise InputError("participation", problem, expected=f"clients from 0 to {clients - 1}, each once")
             if among := [client for client in cohort if client not in left_out]:
                 return among
-    nobody = "nobody but clients that are left out" if left_out else "nobody"
-    raise ValueError(f"participation: {text_of(participation)} draws {nobody}, of {clients} clients; raise it")
+    only = "no client that is not quarantined" if left_out else "no client"
+    raise InputError("participation", f"it draws {only} of {clients}", got=text_of(participation), hint="raise it")
 
 
 def _short(text: str) -> Participation:
@@ -114,8 +114,8 @@ def _short(text: str) -> Participation:
         return Sample(int(value))
     if kind == "bernoulli" and 0 < value <= 1:
         return Bernoulli(value)
-    own = "" if kind in ("sample", "bernoulli") else ", or an own one as package.module:Name"
-    raise ValueError(f"participation: {text!r} {TAKES}{own}")
+    custom = "" if kind in ("sample", "bernoulli") else ", or a custom one as package.module:Name"
+    raise InputError("participation", got=text, expected=EXPECTED + custom)
 
 
 PARTICIPATION: ComponentRegistry[Participation] = ComponentRegistry(

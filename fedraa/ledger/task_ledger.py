@@ -6,11 +6,12 @@ import numpy as np
 
 from fedraa.components.calls import calling
 from fedraa.components.state import saved
+from fedraa.errors import InputError
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.messages import State
 from fedraa.rng import generator
-from schedulers import FragmentStats, SchedulerRunner
+from schedulers import FragmentStats, SchedulerRunner, WrongChoice
 from schedulers.protocol import Ints
 
 
@@ -98,7 +99,10 @@ class TaskLedger:
         turn = int(self.turns[client])
         rng = generator(self._seed, "schedule", client, turn)
         with calling("scheduler", self.scheduler.scheduler):
-            return self.scheduler.choose(client, turn, now, feasible, self.stats, rng)
+            try:
+                return self.scheduler.choose(client, turn, now, feasible, self.stats, rng)
+            except WrongChoice as error:
+                raise InputError("scheduler", error.problem, expected=error.expected) from None
 
     def _send(self, client: int, fragment: int, *, version: int, step: int, resent: bool, feasible: Ints) -> Dispatch:
         """Number the client's next task and put it in flight.

@@ -1,45 +1,90 @@
 """Check the decisions and weights of a logged run: the ledger makes them again."""
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Generic, TypeVar
 
-import numpy as np
-
-from fedraa.components.text import describe, is_foreign
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import RETRY
+from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
 from fedraa.ledger.round_ledger import RoundLedger
-from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.replay.coverage_check import Coverage
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
-from fedraa.replay.task_clock import LoggedTask, TaskClock
-from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
-from fedraa.server.optimizers import SERVER_OPTIMIZER
+from fedraa.replay.task_clock import TaskClock
+from fedraa.server.async_rule import ApplyResult, model_without_values, update_without_values
 
-EMPTY = np.zeros(0, np.float32)
-
-
-class Checker(Protocol):
-    """A checker of the decisions and weights of one kind of server."""
-
-    clock: TaskClock
-    due: str | None
-    """The only kind of line that may come next, if there is only one."""
-
-    @property
-    def ledger(self) -> TaskLedger:
-        """The decisions."""
-
-    def dispatch(self, line: Line) -> None: ...
-
-    def commit(self, line: Line) -> None: ...
-
-    def drop(self, line: Line) -> None: ...
-
-    def round(self, line: Line) -> None: ...
+Ledger = TypeVar("Ledger", bound=AsyncLedger | RoundLedger)
 
 
-class AsyncChecker:
+class Checker(ABC, Generic[Ledger]):
+    """A checker of the decisions and weights of one kind of server.
+
+    Args:
+        rules: The rules of the run.
+        ledger: Makes the decisions again.
+        waiting: The clients that wait for a task at the start.
+
+    Attributes:
+        clock: The times of the tasks, and the clients that wait.
+        due: The only kind of line that may come next, if there is only one.
+    """
+
+    def __init__(self, rules: Rules, ledger: Ledger, waiting: Iterable[int]) -> None:
+        self.ledger = ledger
+        self.clock = TaskClock(rules, ledger, waiting)
+        self.due: str | None = None
+        self._rules = rules
+
+    def dispatch(self, line: Line) -> None:
+        decision = self._assign(line, self.clock.next_client(line), self._believed_fragment(line))
+        widths = self._rules.resolved.fragments[self.ledger.index(decision.fragment)]
+        bill = self._rules.bill(widths, decision.client, held=decision.resent) if self._rules.known else None
+        self.clock.depart(line, decision, bill)
+
+    @abstractmethod
+    def commit(self, line: Line) -> None:
+        """Check an applied update."""
+
+    def drop(self, line: Line) -> Dropped:
+        task = self.clock.end(line)
+        dropped = self.ledger.drop(task.decision.task)
+        line.expect("action", dropped.action)
+        self._continue(dropped)
+        return dropped
+
+    @abstractmethod
+    def round(self, line: Line) -> None:
+        """Check the end of a round."""
+
+    @abstractmethod
+    def _assign(self, line: Line, client: int, fragment: int | None) -> Dispatch:
+        """Return the ledger's decision for the client. A `fragment` that is not None replaces its choice."""
+
+    def _believed_fragment(self, line: Line) -> int | None:
+        """Return the logged fragment, or label, if only the run itself could choose it, or None."""
+        if not self._rules.scheduled:
+            return 0 if self._rules.whole else int(line.at_least("fragment", 0))
+        if self._rules.foreign("schedule", "scheduler"):
+            return int(line.between("fragment", 0, len(self._rules.resolved.fragments) - 1))
+        return None
+
+    def _expect(self, line: Line, done: Committed, weight: float | None) -> None:
+        """Check an applied update against the ledger, and its weight unless it is None."""
+        line.expect("version", done.version)
+        line.expect("staleness", done.staleness.fragment)
+        line.expect("staleness_total", done.staleness.total)
+        line.number_of("weight")
+        if weight is not None:
+            line.expect("weight", weight)
+        self._continue(done)
+
+    def _continue(self, result: Committed | Dropped) -> None:
+        self.clock.waiting.extend(result.next_clients)
+        self.due = "round" if result.round_complete else None
+
+
+class AsyncChecker(Checker[AsyncLedger]):
     """A checker for asynchronous servers: the ledger decides again, and the rule works on a model without parameters.
 
     Some values are not checked, because only the run could decide them: the choices of a custom scheduler, and weights
@@ -48,89 +93,54 @@ class AsyncChecker:
     """
 
     def __init__(self, rules: Rules) -> None:
-        update = rules.method["update"]
-        fragments = len(rules.resolved.fragments)
-        self.due: str | None = None
-        self.ledger = AsyncLedger(
-            clients=rules.clients,
-            seed=rules.experiment.seed,
-            bad_clients=rules.bad_clients(),
-            fragments=fragments,
-            scheduler=rules.planner() if rules.scheduled else None,
-            concurrency=rules.concurrency,
-        )
-        self.clock = TaskClock(rules, self.ledger, self.ledger.first_clients())
-        self._rules = rules
-        self._model = AsyncModel(EMPTY, rules.clients, fragments, rules.concurrency)
-        self._rule = None if is_foreign(update) else ASYNC_RULE.resolve(_built_in(update)).bind(self._model)
-        # Without the costs of a custom compressor the balances are not known.
-        self._weights_known = (
-            self._rule is not None
-            and not self._rule.needs_values
-            and not rules.foreign("update", "staleness")
-            and not (update.get("balance") and rules.foreign("local", "compress"))
-        )
-        self._balances = rules.balances() if rules.scheduled else [1.0] * rules.clients
-
-    def dispatch(self, line: Line) -> None:
-        client = self.clock.next_client(line)
-        may_resend = self._rule is not None or line["bytes_down"] == 0
-        fragment = believed_fragment(line, self._rules)
-        decision = self.ledger.assign(client, self.clock.now, fragment=fragment, may_resend=may_resend)
-        widths = self._rules.resolved.fragments[self.ledger.index(decision.fragment)]
-        bill = self._rules.bill(widths, client, held=decision.resent) if self._rules.known else None
-        self.clock.depart(line, decision, bill)
+        ledger = rules.async_ledger()
+        super().__init__(rules, ledger, ledger.first_clients())
+        rule = rules.async_rule()
+        self._model = model_without_values(ledger)
+        self._rule = None if rule is None else rule.bind(self._model)
+        # The balances follow from the costs, which a custom compressor hides.
+        balances_known = not (rules.method["update"].get("balance") and rules.foreign("local", "compress"))
+        measures = rule is None or rule.needs_values
+        self._weights_known = balances_known and not measures and not rules.foreign("update", "staleness")
+        self._balances = rules.balances()
 
     def commit(self, line: Line) -> None:
         task = self.clock.arrive(line)
-        number, client = task.decision.task, task.decision.client
         loss = line.number_of("train_loss")
-        result = self._result(line, task)
-        done = self.ledger.commit(number, loss=loss, new_version=result.new_version, keep_task=result.keep_task)
-        line.expect("version", done.version)
-        line.expect("staleness", done.staleness.fragment)
-        line.expect("staleness_total", done.staleness.total)
-        line.number_of("weight")
-        if self._weights_known:
-            line.expect("weight", float(result.weight))
-        self.clock.waiting.extend(done.next_clients)
+        result = self._result(line, task.decision, loss)
+        done = self.ledger.commit(
+            task.decision.task, loss=loss, new_version=result.new_version, keep_task=result.keep_task
+        )
+        self._expect(line, done, float(result.weight) if self._weights_known else None)
         if self._rules.wall and self._rules.scheduled:
             widths = self._rules.resolved.fragments[task.decision.fragment]
-            if self._rules.costs.observe(widths, client, self.clock.now - task.left):
+            if self._rules.costs.observe(widths, task.decision.client, self.clock.now - task.left):
                 self._replan()
 
-    def drop(self, line: Line) -> None:
-        task = self.clock.end(line)
-        dropped = self.ledger.drop(task.decision.task)
-        line.expect("action", dropped.action)
+    def drop(self, line: Line) -> Dropped:
+        dropped = super().drop(line)
         if dropped.action != RETRY and self._rule is not None:
-            self._rule.leave(task.decision.client)
-        self.clock.waiting.extend(dropped.next_clients)
+            self._rule.leave(dropped.dispatch.client)
+        return dropped
 
     def round(self, line: Line) -> None:
-        raise line.wrong("a round is closed; the rules give none, for the server is asynchronous")
+        raise line.wrong("a round is closed; an asynchronous server has no rounds")
 
-    def _result(self, line: Line, task: LoggedTask) -> ApplyResult:
+    def _assign(self, line: Line, client: int, fragment: int | None) -> Dispatch:
+        may_resend = self._rule is not None or line["bytes_down"] == 0
+        return self.ledger.assign(client, self.clock.now, fragment=fragment, may_resend=may_resend)
+
+    def _result(self, line: Line, decision: Dispatch, loss: float) -> ApplyResult:
         """Return the rule's result for the update."""
-        decision = task.decision
-        index = self.ledger.index(decision.fragment)
         if self._rule is None:
-            version = int(self.ledger.stats.counts[index])
+            version = int(self.ledger.stats.counts[self.ledger.index(decision.fragment)])
             new_version = line.between("version", version, version + 1) > version
             # The next dispatch of the client shows whether it trains its buffer again.
             return ApplyResult(0.0, new_version, keep_task=True)
-        arrival = ClientUpdate(
-            client=decision.client,
-            fragment=index,
-            where=slice(None),
-            new=EMPTY,
-            sent=EMPTY,
-            staleness=self.ledger.staleness(decision.task).fragment,
-            samples=self._rules.resolved.samples[decision.client],
-            loss=line.number_of("train_loss"),
-            balance=self._balances[decision.client],
-        )
-        return self._rule.apply_update(arrival, self._model)
+        samples = self._rules.resolved.samples[decision.client]
+        balance = self._balances[decision.client]
+        update = update_without_values(self.ledger, decision, samples=samples, loss=loss, balance=balance)
+        return self._rule.apply_update(update, self._model)
 
     def _replan(self) -> None:
         """Derive the balances and the scheduler's plan from the current costs."""
@@ -139,54 +149,25 @@ class AsyncChecker:
         self._balances = self._rules.balances()
 
 
-class RoundChecker:
+class RoundChecker(Checker[RoundLedger]):
     """A checker for servers in rounds: the ledger decides again, and the weights follow from the configuration.
 
     If a policy samples submodels with the help of the model, their labels and costs are not checked.
     """
 
     def __init__(self, rules: Rules) -> None:
-        update = rules.method["update"]
-        self.due: str | None = None
-        self.ledger = RoundLedger(
-            clients=rules.clients,
-            seed=rules.experiment.seed,
-            bad_clients=rules.bad_clients(),
-            draw_cohort=rules.cohort,
-            samples=rules.resolved.samples if update.get("weights") == "samples" else None,
-            fragments=len(rules.resolved.fragments),
-            scheduler=rules.planner() if rules.scheduled else None,
-        )
-        self.clock = TaskClock(rules, self.ledger, self.ledger.cohort)
-        self._rules = rules
-        self._server_lr = _server_lr(update["optimizer"]) if update["kind"] == "Mean" else update["mixing"]
+        ledger = rules.round_ledger()
+        super().__init__(rules, ledger, ledger.cohort)
+        self._server_lr = rules.server_lr
         self._coverage = Coverage(rules)
 
-    def dispatch(self, line: Line) -> None:
-        client = self.clock.next_client(line)
-        decision = self.ledger.assign(client, self.clock.now, fragment=believed_fragment(line, self._rules))
-        widths = self._rules.resolved.fragments[self.ledger.index(decision.fragment)]
-        bill = self._rules.bill(widths, client) if self._rules.known else None
-        self.clock.depart(line, decision, bill)
-
     def commit(self, line: Line) -> None:
-        task = self.clock.arrive(line)
-        done = self.ledger.commit(task.decision.task, loss=line.number_of("train_loss"))
-        line.expect("version", done.version)
-        line.expect("staleness", done.staleness.fragment)
-        line.expect("staleness_total", done.staleness.total)
-        if self._server_lr is None:
-            line.number_of("weight")
-        else:
-            weight = self.ledger.weight(task.decision.client)
-            line.expect("weight", self._server_lr * weight / self.ledger.weight_sum)
-        self.due = "round" if done.round_complete else None
-
-    def drop(self, line: Line) -> None:
-        task = self.clock.end(line)
-        dropped = self.ledger.drop(task.decision.task)
-        line.expect("action", dropped.action)
-        self.due = "round" if dropped.round_complete else None
+        decision = self.clock.arrive(line).decision
+        done = self.ledger.commit(decision.task, loss=line.number_of("train_loss"))
+        weight = None
+        if self._server_lr is not None:
+            weight = self._server_lr * self.ledger.weight(decision.client) / self.ledger.weight_sum
+        self._expect(line, done, weight)
 
     def round(self, line: Line) -> None:
         if self.due is None:
@@ -199,25 +180,5 @@ class RoundChecker:
         self.due = None
         self.clock.waiting.extend(self.ledger.begin_round())
 
-
-def believed_fragment(line: Line, rules: Rules) -> int | None:
-    """Return the logged fragment, or label, if only the run itself could choose it, or None if the ledger chooses."""
-    if not rules.scheduled:
-        return 0 if rules.whole else int(line.at_least("fragment", 0))
-    if rules.foreign("schedule", "scheduler"):
-        return int(line.between("fragment", 0, len(rules.resolved.fragments) - 1))
-    return None
-
-
-def _server_lr(optimizer: Any) -> Any:
-    """Return the step size of a described optimizer, or None if it is a custom one."""
-    # A custom method may describe it as a text.
-    if isinstance(optimizer, str):
-        optimizer = {} if is_foreign(optimizer) else describe(SERVER_OPTIMIZER.resolve(optimizer))
-    return optimizer.get("server_lr")
-
-
-def _built_in(update: dict[str, Any]) -> dict[str, Any]:
-    """Return a built-in rule with built-in components in place of custom ones, because replay runs no custom code."""
-    defaults = {"staleness": "constant", "optimizer": "sgd"}
-    return update | {name: default for name, default in defaults.items() if is_foreign(update.get(name))}
+    def _assign(self, line: Line, client: int, fragment: int | None) -> Dispatch:
+        return self.ledger.assign(client, self.clock.now, fragment=fragment)

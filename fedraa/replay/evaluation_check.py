@@ -2,13 +2,14 @@
 
 import csv
 from collections import deque
+from itertools import zip_longest
 from pathlib import Path
 
 from fedraa.errors import Inconsistent
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
 from fedraa.rundir.event_log import TIMES
-from fedraa.rundir.file_names import EVALS
+from fedraa.rundir.file_names import EVALS, EVENTS
 
 
 class Evaluations:
@@ -82,22 +83,21 @@ class Evaluations:
             with (directory / EVALS).open(newline="", encoding="utf-8") as stream:
                 header, *rows = [*csv.reader(stream)] or [[]]
         except (csv.Error, UnicodeDecodeError) as error:
-            raise Inconsistent(EVALS, f"is no table: {error}") from None
-        if header != self._columns:
-            raise Inconsistent(f"{EVALS} line 1", f"is {header}; the rules give {self._columns}")
+            raise Inconsistent(EVALS, f"it is not a table: {error}") from None
+        for number, (name, expected) in enumerate(zip_longest(header, self._columns), 1):
+            if name != expected:
+                raise Inconsistent(f"{EVALS} line 1 column {number}", got=name, expected=repr(expected))
         for number, (row, line) in enumerate(zip(rows, self._lines, strict=False), 2):
+            place = f"{EVALS} line {number}"
             if len(row) != len(self._columns):
-                raise Inconsistent(
-                    f"{EVALS} line {number}", f"has {len(row)} columns; the rules give {len(self._columns)}"
-                )
-            for column, said in zip(self._columns, row, strict=True):
-                if column != "wall" and said not in _written(line[column]):
-                    raise Inconsistent(
-                        f"{EVALS} line {number}",
-                        f"{column} is {said}; line {line.number} of the log gives {line[column]!r}",
-                    )
+                raise Inconsistent(place, f"it has {len(row)} columns", expected=str(len(self._columns)))
+            for column, text in zip(self._columns, row, strict=True):
+                if column != "wall" and text not in _written(line[column]):
+                    expected = f"{line[column]!r}, as in line {line.number} of {EVENTS}"
+                    raise Inconsistent(f"{place} {column}", got=text, expected=expected)
         if len(rows) != len(self._lines) and ended:
-            raise Inconsistent(EVALS, f"has {len(rows)} evaluations; the log has {len(self._lines)}")
+            expected = f"{len(self._lines)}, as in {EVENTS}"
+            raise Inconsistent(EVALS, f"it has {len(rows)} evaluations", expected=expected)
 
 
 def _written(value: object) -> tuple[str, ...]:

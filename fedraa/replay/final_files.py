@@ -12,7 +12,7 @@ from fedraa.errors import Damaged, Inconsistent
 from fedraa.reading import content, opened
 from fedraa.rundir.checkpoint import ASKED, head, newest_first
 from fedraa.rundir.config_file import read_config
-from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, MODEL, SUMMARY
+from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS, MODEL, SUMMARY
 from fedraa.rundir.frozen_base import base_sha256
 from fedraa.rundir.growing_file import damage
 from fedraa.rundir.history import History
@@ -29,12 +29,13 @@ def check_checkpoints(directory: Path) -> None:
             # A run in progress may have deleted it in the meantime.
             if not path.exists():
                 continue
-            raise Inconsistent(f"{CHECKPOINTS}/{path.name}", str(error)) from None
-        wrong = damage(directory, state["log"]) if "log" in state else "has no state of a log"
-        if wrong is not None:
-            raise Inconsistent(f"{CHECKPOINTS}/{path.name}", wrong)
-        if (what := changed(state[ASKED], now)) is not None:
-            raise Inconsistent(CONFIG, f"{what}, when {path.name} was written")
+            raise Inconsistent(f"{CHECKPOINTS}/{path.name}", error.text) from None
+        problem = damage(directory, state["log"]) if "log" in state else "it has no state of a log"
+        if problem is not None:
+            raise Inconsistent(f"{CHECKPOINTS}/{path.name}", problem)
+        change = changed(state[ASKED], now)
+        if change is not None:
+            raise Inconsistent(CONFIG, f"it {change} when {path.name} was written")
 
 
 def check_summary(directory: Path, time_to_target: float | None) -> None:
@@ -42,12 +43,15 @@ def check_summary(directory: Path, time_to_target: float | None) -> None:
     try:
         summary = json.loads(content(directory / SUMMARY))
     except (OSError, ValueError, RecursionError):
-        raise Inconsistent(SUMMARY, "is missing or no JSON, though the log has ended") from None
+        raise Inconsistent(SUMMARY, "it is missing or not JSON, although the log has ended") from None
     expected = summarise(History(directory)) | {"time_to_target": time_to_target}
+    if not isinstance(summary, dict):
+        raise Inconsistent(SUMMARY, got=summary, expected="the totals of the run")
     for key, value in expected.items():
-        if not isinstance(summary, dict) or key not in summary or summary[key] != value:
-            said = summary.get(key) if isinstance(summary, dict) else summary
-            raise Inconsistent(SUMMARY, f"{key} is {said!r}; the log gives {value!r}")
+        if key not in summary:
+            raise Inconsistent(f"{SUMMARY} {key}", "it is missing")
+        if summary[key] != value:
+            raise Inconsistent(f"{SUMMARY} {key}", got=summary[key], expected=f"{value!r}, as in {EVENTS}")
 
 
 def check_model(
@@ -68,11 +72,14 @@ def check_model(
         parameters = [state[name].numpy() for name in sorted(tensors)]
     # torch raises any exception for a file of another kind.
     except Exception as error:
-        raise Inconsistent(MODEL, f"cannot be read as the model of this run: {error}") from None
+        raise Inconsistent(MODEL, f"it cannot be read as the model of this run: {error}") from None
     digest = hashlib.sha256(b"".join(parameter.tobytes() for parameter in parameters)).hexdigest()
     if digest != expected:
-        raise Inconsistent(
-            MODEL, f"model_sha256 of its parameters is {digest}; the last line of the log says {expected}"
-        )
-    if base is not None and (digest := base_sha256(state, tensors, changed)) != base:
-        raise Inconsistent(MODEL, f"the digest of its frozen base is {digest}; {CONFIG} says {base}")
+        problem = "it is the digest of its parameters"
+        raise Inconsistent(f"{MODEL} model_sha256", problem, got=digest, expected=f"{expected}, as in {EVENTS}")
+    if base is None:
+        return
+    base_digest = base_sha256(state, tensors, changed)
+    if base_digest != base:
+        problem = "it is the digest of its frozen base"
+        raise Inconsistent(f"{MODEL} base", problem, got=base_digest, expected=f"{base}, as in {CONFIG}")

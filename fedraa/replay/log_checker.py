@@ -1,5 +1,7 @@
 """Check a whole log against the rules, line by line."""
 
+from typing import Any
+
 from fedraa.engine.loop_state import CALLBACK
 from fedraa.objectives import Target
 from fedraa.replay.decision_checker import AsyncChecker, Checker, RoundChecker
@@ -18,7 +20,7 @@ class Audit:
         self.evaluations = Evaluations(rules)
         self._rules = rules
         asynchronous = rules.method["schedule"]["kind"] in ("AsyncSchedule", "AsyncSampled")
-        self._checker: Checker = AsyncChecker(rules) if asynchronous else RoundChecker(rules)
+        self._checker: Checker[Any] = AsyncChecker(rules) if asynchronous else RoundChecker(rules)
         self._ledger = self._checker.ledger
         self._clock = self._checker.clock
         self._saved = -1

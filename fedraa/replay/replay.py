@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedraa.components.imports import importing_only
 from fedraa.engine.loop_state import CALLBACK
-from fedraa.errors import Inconsistent
+from fedraa.errors import Inconsistent, InputError, located
 from fedraa.replay.final_files import check_checkpoints, check_model, check_summary
 from fedraa.replay.log_checker import Audit
 from fedraa.replay.log_line import read
@@ -30,8 +30,9 @@ def replay(directory: Path) -> str:
     they were not changed. The request of a callback to end the run is not checked either. If a policy draws submodels
     from the model itself, the submodel of a client and its cost are not checked.
 
-    Raises Inconsistent at the first line that does not follow from the earlier ones, ValueError if the directory is no
-    run.
+    Raises:
+        Inconsistent: A line does not follow from the earlier ones. The error names the first such line.
+        InputError: The directory is no run.
     """
     # This refuses a directory that is no run.
     History(directory)
@@ -42,12 +43,16 @@ def replay(directory: Path) -> str:
 @contextmanager
 def _described_in(directory: Path, *errors: type[Exception]) -> Iterator[None]:
     """Convert these errors in the block to an error about config.json: no run of this version has such values."""
+    place = f"run: {directory / CONFIG}"
     try:
         yield
+    except KeyError as error:
+        raise InputError(f"{place}: {error.args[0]}", "it is missing") from None
     except errors as error:
-        lacks = isinstance(error, KeyError) and isinstance(error.args[0], str)
-        why = f"it lacks {error}" if lacks else f"{type(error).__name__} {error}".strip()
-        raise ValueError(f"run: {directory / CONFIG} describes no run of this version: {why}") from None
+        if isinstance(error, ValueError):
+            raise located(error, place) from None
+        problem = f"no run of this version has such values: {type(error).__name__} {error}"
+        raise InputError(place, problem.strip()) from None
 
 
 def _replay(directory: Path) -> str:
@@ -65,7 +70,7 @@ def _replay(directory: Path) -> str:
     counts = ", ".join(f"{count} {kind}" for kind, count in audit.lines.items() if count)
     if end is None:
         if (directory / SUMMARY).exists():
-            raise Inconsistent(SUMMARY, "is there, though the log has no end")
+            raise Inconsistent(SUMMARY, "it exists, although the log has no end")
         check_checkpoints(directory)
         return f"{directory}: consistent so far, but the run has not ended ({counts})."
     digest = str(end["model_sha256"])

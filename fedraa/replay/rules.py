@@ -21,16 +21,21 @@ from fedraa.devices.availability import Timing, availability_from
 from fedraa.devices.costs import CostModel
 from fedraa.devices.device_columns import check_values
 from fedraa.devices.fleet import COLUMNS, Fleet, Floats
+from fedraa.errors import InputError, located
+from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.participation import PARTICIPATION, draw_cohort
+from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import ExtraBuffers
-from fedraa.numbers import Count
+from fedraa.numbers import Count, counted, expected_text
 from fedraa.objectives import Figures
 from fedraa.replay.log_line import read
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CONFIG
 from fedraa.rundir.packed_columns import read as unpacked
-from fedraa.server.planned_balance import planned_balances
+from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
+from fedraa.server.optimizers import SERVER_OPTIMIZER
+from fedraa.server.participation_correction import planned_balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.policies.pruning import AdaptivePruning
@@ -112,21 +117,22 @@ class Rules:
 
     @classmethod
     def read(cls, directory: Path) -> "Rules":
-        """Return the rules in a run's configuration. Raise ValueError if it is not that of a run."""
+        """Return the rules in a run's configuration. Raise InputError if it is not that of a run."""
         path = directory / CONFIG
+        place = f"run: {path}"
         try:
             described = _Described.model_validate(read_config(path))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"])) or "it"
-            raise ValueError(f"run: {path} is not the configuration of a run; {where}: {first['msg']}") from None
+            name = ".".join(map(str, first["loc"]))
+            raise InputError(f"{place}: {name}", got=first["input"], expected=expected_text(first)) from None
         _check_devices(path, described.resolved)
         if lacking := [choice for choice in AXES if choice not in described.method]:
-            raise ValueError(f"run: {path} is not the configuration of a run; it lacks method.{lacking[0]}")
+            raise InputError(f"{place}: method.{lacking[0]}", "it is missing")
         try:
             experiment = Experiment(**described.experiment)
         except ValueError as error:
-            raise ValueError(f"run: {path} has an experiment that there cannot be: {error}") from None
+            raise located(error, f"{place}: experiment") from None
         foreign = is_foreign(described.method["schedule"].get("participation"))
         cohorts = _cohorts(directory) if foreign else ()
         return cls(experiment, described.method, described.resolved, cohorts)
@@ -251,6 +257,53 @@ class Rules:
         planner.plan(self.costs.table(self.resolved.fragments), schedule["delay_bound"])
         return planner
 
+    def async_ledger(self) -> AsyncLedger:
+        """Return the decisions of an asynchronous server at its start."""
+        return AsyncLedger(
+            clients=self.clients,
+            seed=self.experiment.seed,
+            bad_clients=self.bad_clients(),
+            fragments=len(self.resolved.fragments),
+            scheduler=self.planner() if self.scheduled else None,
+            concurrency=self.concurrency,
+        )
+
+    def async_rule(self) -> AsyncRule | None:
+        """Return the built-in rule of an asynchronous server, None for a custom one.
+
+        Replay runs no custom code, so built-in components replace the custom ones in the rule.
+        """
+        update = dict(self.method["update"])
+        if is_foreign(update):
+            return None
+        for name, built_in in (("staleness", "constant"), ("optimizer", "sgd")):
+            if is_foreign(update.get(name)):
+                update[name] = built_in
+        return ASYNC_RULE.resolve(update)
+
+    def round_ledger(self) -> RoundLedger:
+        """Return the decisions of a server in rounds at its start."""
+        by_samples = self.method["update"].get("weights") == "samples"
+        return RoundLedger(
+            clients=self.clients,
+            seed=self.experiment.seed,
+            bad_clients=self.bad_clients(),
+            draw_cohort=self.cohort,
+            samples=self.resolved.samples if by_samples else None,
+            fragments=len(self.resolved.fragments),
+            scheduler=self.planner() if self.scheduled else None,
+        )
+
+    @property
+    def server_lr(self) -> float | None:
+        """The step size of an update in rounds, or None if only a custom optimizer has it."""
+        update = self.method["update"]
+        optimizer = update.get("optimizer")
+        if isinstance(optimizer, str):
+            return None if is_foreign(optimizer) else SERVER_OPTIMIZER.resolve(optimizer).server_lr
+        step: float | None = update["mixing"] if optimizer is None else optimizer.get("server_lr")
+        return step
+
     def balances(self) -> list[float]:
         """Return each client's factor of data against speed in an update's weight, by the current costs."""
         shapes, samples = self.resolved.fragments, np.array(self.resolved.samples, np.int64)
@@ -282,13 +335,14 @@ def _cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
 
 
 def _check_devices(path: Path, resolved: Resolved) -> None:
-    """Raise ValueError for impossible devices and data partitions, which only a damaged configuration has."""
+    """Raise InputError for impossible devices and data partitions, which only a damaged configuration has."""
     if min(resolved.samples, default=0) < 1:
-        raise ValueError(f"run: {path} has a client without samples, or no client")
+        raise InputError(f"run: {path}: samples", got=resolved.samples, expected="at least one sample for each client")
     for name in COLUMNS:
         values = _column(resolved, name)
         if len(values) != len(resolved.samples):
-            raise ValueError(f"run: {path} has {name} of {len(values)} clients, and samples of {len(resolved.samples)}")
+            problem = f"it has {counted(len(values), 'client')}"
+            raise InputError(f"run: {path}: {name}", problem, expected=f"{len(resolved.samples)}, as in samples")
         check_values(str(path), name, values, lambda n: f"client {n}", values.tolist())
 
 

@@ -1,6 +1,7 @@
 """One run compared with its plan: the predicted time, staleness and delay bound, and the actual ones."""
 
 from fedraa.engine.forecast import Forecast, dry_run
+from fedraa.ledger.dispatch import Dispatch
 from fedraa.replay.rules import Rules
 from fedraa.report.runs import Run
 from fedraa.report.verdict import gains, uncovered
@@ -8,12 +9,6 @@ from fedraa.rundir.failures import describe_clients
 
 # Limits of a run that is predicted by a dry run.
 MOST_STEPS, MOST_CLIENTS = 20_000, 10_000
-# Client updates per server step, for the rules that apply every update.
-PER_STEP = {
-    "ConvexMix": 1,
-    "DeltaMix": 1,
-    "RMSNormalizedDelta": 1,
-}
 # A time within this share of the predicted one counts as equal.
 CLOSE = 0.02
 
@@ -63,23 +58,26 @@ def _time(run: Run) -> str:
 def forecast(run: Run) -> Forecast | None:
     """Return a dry run with the same costs.
 
-    Returns None if the costs do not determine the run: for rounds, sampled submodels or rules that wait.
+    Returns None if the costs do not determine the run: for rounds, sampled submodels and custom components.
     """
-    method, steps = run.config["method"], int(run.summary["steps"])
-    schedule, update = method["schedule"], method["update"]
+    steps = int(run.summary["steps"])
+    schedule = run.config["method"]["schedule"]
     if schedule["kind"] != "AsyncSchedule" or not 0 < steps <= MOST_STEPS or run.clients > MOST_CLIENTS:
         return None
     rules = Rules.read(run.directory)
-    if not rules.known or rules.believed or update["kind"] not in PER_STEP:
+    rule = rules.async_rule()
+    if rule is None or rules.believed or not rules.known:
         return None
-    return dry_run(
-        rules.planner(),
-        timing=rules.timing,
-        seed=run.seed,
-        steps=steps,
-        tasks_per_step=PER_STEP[update["kind"]],
-        concurrency=schedule.get("concurrency"),
-    )
+
+    shapes = rules.resolved.fragments
+    table = rules.costs.table(shapes)
+
+    def cost(task: Dispatch) -> float:
+        if task.resent:
+            return rules.bill(shapes[task.fragment], task.client, held=True).cost
+        return float(table[task.client, task.fragment])
+
+    return dry_run(rules.async_ledger(), rule, rules.timing, cost, steps=steps)
 
 
 def _idle(run: Run) -> str:
@@ -92,7 +90,7 @@ def _idle(run: Run) -> str:
         if (bare := uncovered(run)) > 0.01:
             why += f"; a round left {bare:.0%} of the parameters without training"
     elif run.config["method"]["schedule"].get("concurrency"):
-        why = ": only so many train at a time (concurrency)"
+        why = ": concurrency limits the clients that train at a time"
     return f"Clients had no task for {idle:.0%} of the time{why}."
 
 

@@ -6,12 +6,17 @@ The rules are in `fedraa/methods`, each in the file of its paper.
 from abc import ABC, abstractmethod
 from copy import deepcopy
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
 
 from fedraa.components.calls import calling
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.state import Stateful
 from fedraa.errors import short_text
+from fedraa.ledger.async_ledger import AsyncLedger
+from fedraa.ledger.dispatch import Dispatch
 from fedraa.messages import Index, Vector
 from fedraa.numbers import NotNegative
 from fedraa.vectors.delta_view import DeltaView
@@ -20,6 +25,7 @@ from fedraa.vectors.index_runs import CoordinateSet, IndexRuns
 
 # Largest absolute weight of an update; usual weights are in [0, 1].
 HEAVIEST = 1e3
+NO_VALUES = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,6 +183,36 @@ class AsyncRule(Stateful, ABC):
 
 
 ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry("async_rule", ("bind", "apply_update", "state", "restore"))
+
+
+def model_without_values(ledger: AsyncLedger) -> AsyncModel:
+    """Return a model without parameters. On it, a rule makes its decisions without training."""
+    return AsyncModel(NO_VALUES, ledger.clients, len(ledger.stats.counts), ledger.concurrency.most)
+
+
+def update_without_values(
+    ledger: AsyncLedger, task: Dispatch, *, samples: int = 1, loss: float = inf, balance: float = 1.0
+) -> ClientUpdate:
+    """Return the update that a task in flight has on a model without parameters.
+
+    Args:
+        ledger: The decisions so far.
+        task: The task.
+        samples: Number of the client's training samples.
+        loss: Mean training loss of the task.
+        balance: The client's factor of data against speed.
+    """
+    return ClientUpdate(
+        client=task.client,
+        fragment=ledger.index(task.fragment),
+        where=slice(None),
+        new=NO_VALUES,
+        sent=NO_VALUES,
+        staleness=ledger.staleness(task.task).fragment,
+        samples=samples,
+        loss=loss,
+        balance=balance,
+    )
 
 
 def factor_at(staleness: int, factor: Any) -> float:

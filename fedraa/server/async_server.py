@@ -7,7 +7,7 @@ import numpy as np
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import RETRY
 from fedraa.messages import State, Task, Update, Vector
-from fedraa.server.planned_balance import planned_balances
+from fedraa.server.participation_correction import planned_balances
 from fedraa.server.stores.local import Store
 from fedraa.server.tasks import InFlightTask, TaskTable, flight_state, restored_flights
 from fedraa.submodels.assignment import Assignment, Submodel

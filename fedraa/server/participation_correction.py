@@ -1,7 +1,13 @@
 """Weights of clients by data against speed: a client with much data and few updates counts more."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
+
+from fedraa.devices.costs import CostModel, Widths
+
+BISECTIONS = 40
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,3 +33,49 @@ def balances(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Flo
 def balanced(weight: float, balance: float) -> float:
     """Return an arrival's weight times its client's factor, at most 1. A factor of 1 leaves the weight unchanged."""
     return weight if balance == 1 else min(1.0, balance * weight)
+
+
+def planned_balances(
+    costs: CostModel,
+    shapes: Sequence[Widths],
+    samples: npt.NDArray[np.int64],
+    power: float,
+    at_a_time: int | None = None,
+) -> Floats:
+    """Return the factors c_n [N] that follow from the current costs.
+
+    They cover all clients of the run, including quarantined ones.
+
+    Args:
+        costs: The costs of tasks.
+        shapes: The submodels that clients train.
+        samples: Training samples of each client [N].
+        power: The power of data against speed.
+        at_a_time: Clients that train at a time. None means all.
+    """
+    if power == 0:
+        return np.ones(len(samples))
+    table = costs.table(shapes)
+    return balances(samples, costs.rates(shapes, table + pause(table, at_a_time)), power)
+
+
+def pause(table: Floats, at_a_time: int | None) -> float:
+    """Return the mean time that a client waits between two of its tasks, 0 if all clients train at a time.
+
+    The next client is drawn uniformly, so the time is the same for all clients. It is the time at which `at_a_time`
+    clients train on average.
+
+    Args:
+        table: The costs of tasks [N, M].
+        at_a_time: Clients that train at a time. None means all.
+    """
+    if at_a_time is None or at_a_time >= len(table):
+        return 0.0
+    held = np.maximum(1, np.isfinite(table).sum(axis=1))
+    known = np.where(np.isfinite(table), table, 0.0)
+    low, high = 0.0, len(table) / at_a_time * float(known.max())
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        busy = np.divide(known, known + middle, out=np.zeros_like(known), where=known > 0).sum(axis=1) / held
+        low, high = (middle, high) if busy.sum() > at_a_time else (low, middle)
+    return high

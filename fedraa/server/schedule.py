@@ -19,8 +19,7 @@ from fedraa.server.async_server import AsyncServer
 from fedraa.server.round_server import RoundServer
 from fedraa.server.round_state import RoundStateContext
 from fedraa.server.round_update import RoundUpdate
-from fedraa.server.server import Server
-from fedraa.server.setup import ServerSetup
+from fedraa.server.server import Server, ServerSetup
 from fedraa.server.stores.local import LocalStore
 from fedraa.submodels.assignment import Assignment, Submodel
 from fedraa.submodels.policies.policy import RoundContext, SubmodelSampler

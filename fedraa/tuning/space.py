@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 from fedraa.components.text import text_of
 from fedraa.composition.method import FLAGS
 from fedraa.config.experiment import Experiment
-from fedraa.config.usual_names import meant
+from fedraa.config.usual_names import suggest_name
 from fedraa.errors import InputError
 
 Value = Any
@@ -146,7 +146,7 @@ def make_space(given: Mapping[str, object] | Sequence[str]) -> dict[str, Paramet
     space: dict[str, Parameter] = {}
     for name, values in pairs:
         if name not in TUNABLE:
-            known = meant(name, TUNABLE).removeprefix("; ")
+            known = suggest_name(name, TUNABLE)
             expected = "" if known else f"one of {', '.join(sorted(TUNABLE))}"
             raise InputError("space", f"{name!r} cannot be tuned", expected=expected, hint=known)
         if name in space:

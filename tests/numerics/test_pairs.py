@@ -196,7 +196,7 @@ def test_bernoulli_draws_each_on_its_own_and_never_nobody() -> None:
     ],
 )
 def test_bad_participation_is_refused(spec: str) -> None:
-    with pytest.raises(ValueError, match=f"^participation: .*{spec}.*sample:K.*bernoulli:"):
+    with refuses("participation", "sample:K", "bernoulli:P", got=spec):
         cohort_of(spec, 0)
 
 

@@ -11,7 +11,7 @@ from test_async_invariants import CLIENTS, simulate
 
 import fedraa as fl
 from fedraa import Experiment
-from fedraa.cli.plan import held_cost, server_bytes
+from fedraa.cli.plan import first_ledger, server_bytes, task_cost
 from fedraa.composition.registry import methods
 from fedraa.devices.availability import Timing
 from fedraa.engine.build import build
@@ -112,9 +112,8 @@ def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
     planner = SchedulerRunner(SCHEDULERS["gre-raa"]())
     planner.plan(make_cost_model(spec).table([part.widths for part in spec.submodels]), None)
     update: Any = spec.method.update
-    dry = dry_run(
-        planner, timing=Timing(3, 0.1), seed=3, steps=60, rule=update, resend_cost=held_cost(spec, np.arange(CLIENTS))
-    )
+    cost = task_cost(spec, planner.costs, np.arange(CLIENTS))
+    dry = dry_run(first_ledger(spec, planner), update, Timing(3, 0.1), cost, steps=60)
     assert dry.time == pytest.approx(commits["t"].iloc[-1], rel=1e-12)
     assert (dry.steps, sum(dry.tasks), dry.staleness_max) == (60, len(commits), commits["staleness"].max())
     size = spec.params.nbytes

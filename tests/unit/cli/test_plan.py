@@ -8,21 +8,23 @@ import pytest
 
 from fedraa import Experiment, run
 from fedraa.cli.main import main
-from fedraa.cli.plan import device_classes, server_bytes
+from fedraa.cli.plan import device_classes, first_ledger, first_round, server_bytes, task_cost
 from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build
 from fedraa.engine.factories import make_cost_model
-from fedraa.engine.forecast import dry_run, first_round
+from fedraa.engine.forecast import dry_run
 from schedulers import SCHEDULERS, SchedulerRunner
 
 
 def forecast(experiment: Experiment, **limits: Any) -> Any:
     spec = build(experiment)
-    schedule = spec.method.schedule
-    planner = SchedulerRunner(SCHEDULERS[schedule.scheduler]())
+    planner = SchedulerRunner(SCHEDULERS[spec.method.schedule.scheduler]())
     planner.plan(make_cost_model(spec).table([submodel.widths for submodel in spec.submodels]), None)
-    return dry_run(planner, timing=Timing(experiment.seed, experiment.jitter), seed=experiment.seed, **limits)
+    cost = task_cost(spec, planner.costs, np.arange(len(spec.fleet)))
+    update: Any = spec.method.update
+    timing = Timing(experiment.seed, experiment.jitter)
+    return dry_run(first_ledger(spec, planner), update, timing, cost, **limits)
 
 
 @pytest.mark.parametrize("concurrency", [None, 3])
@@ -30,7 +32,7 @@ def forecast(experiment: Experiment, **limits: Any) -> Any:
 def test_a_dry_run_is_the_real_run_without_training(method: str, concurrency: int | None, tmp_path: Path) -> None:
     given: dict[str, Any] = {"updates": 60, "seed": 5, "engine": "local", "local_steps": 1, "concurrency": concurrency}
     experiment = Experiment(method=method, out=tmp_path / "run", **given)
-    dry, events = forecast(experiment, steps=60, concurrency=concurrency), run(experiment).events
+    dry, events = forecast(experiment, steps=60), run(experiment).events
     commits = events[events["kind"] == "commit"]
     assert dry.time == pytest.approx(commits["t"].iloc[-1], rel=1e-12)
     assert (dry.steps, dry.staleness_max) == (60, commits["staleness"].max())
@@ -44,7 +46,7 @@ def test_a_dry_run_ends_in_time_and_counts_what_a_buffer_flushes(tmp_path: Path)
         method="fedbuff", buffer_size=4, time=1.5, seed=5, engine="local", local_steps=1, out=tmp_path / "run"
     )
     history = run(experiment)
-    dry = forecast(experiment, steps=10**6, time=1.5, tasks_per_step=4)
+    dry = forecast(experiment, steps=10**6, time=1.5)
     assert dry.steps == history.summary["steps"]
     assert sum(dry.tasks) == history.summary["tasks"]
     assert dry.staleness_mean == pytest.approx(history.summary["staleness_mean"])
@@ -97,7 +99,7 @@ def test_rounds_take_as_long_as_their_slowest_client(capsys: pytest.CaptureFixtu
 def test_that_few_clients_stand_for_all_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedraa.engine.forecast.MOST", 3)
+    monkeypatch.setattr("fedraa.cli.plan.MOST", 3)
     for flags in ("--method fedavg --rounds 4", "--method fed-raa-sync --rounds 4"):
         lines = printed(capsys, f"{flags} --clients 9")
         assert " 3 of the 9 clients " in " ".join(lines[-1])

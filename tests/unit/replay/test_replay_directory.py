@@ -1,16 +1,16 @@
 """A run directory whose files contradict each other does not replay, and the message names the file."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from refusals import refuses
 from replaying import read, write
 
 from fedraa.cli.main import main
-from fedraa.errors import Inconsistent
+from fedraa.errors import Inconsistent, InputError
 from fedraa.replay.replay import replay
 
 
@@ -19,7 +19,7 @@ def spoil_accuracy(directory: Path) -> str:
     line = next(line for line in log if line["kind"] == "eval" and line["step"] == 6)
     line["accuracy"] += 0.01
     write(directory, log)
-    return rf"evals.csv line 4: accuracy is .*; line {line['seq'] + 1} of the log gives"
+    return rf"evals.csv line 4 accuracy: .*line {line['seq'] + 1}\b"
 
 
 def spoil_sha(directory: Path) -> str:
@@ -28,20 +28,20 @@ def spoil_sha(directory: Path) -> str:
     write(directory, log)
     summary = json.loads((directory / "summary.json").read_text())
     (directory / "summary.json").write_text(json.dumps(summary | {"model_sha256": "0" * 64}))
-    return r"model.pt: model_sha256 of its parameters is [0-9a-f]{64}; the last line of the log says 0000"
+    return r"model.pt model_sha256: got '[0-9a-f]{64}'.* 0000"
 
 
 def spoil_model(directory: Path) -> str:
     state = torch.load(directory / "model.pt", weights_only=True)
     next(iter(state.values())).view(-1)[5] += 1e-3
     torch.save(state, directory / "model.pt")
-    return "model.pt: model_sha256"
+    return "model.pt model_sha256: "
 
 
 def spoil_summary(directory: Path) -> str:
     summary = json.loads((directory / "summary.json").read_text())
     (directory / "summary.json").write_text(json.dumps(summary | {"bytes_up": summary["bytes_up"] - 1}))
-    return r"summary.json: bytes_up is \d+; the log gives \d+"
+    return r"summary.json bytes_up: "
 
 
 def spoil_reason(directory: Path) -> str:
@@ -54,7 +54,7 @@ def spoil_reason(directory: Path) -> str:
 def spoil_evals(directory: Path) -> str:
     rows = (directory / "evals.csv").read_text().splitlines(keepends=True)
     (directory / "evals.csv").write_text("".join(rows[:-1]))
-    return r"evals.csv: has \d+ evaluations; the log has \d+"
+    return r"evals.csv: "
 
 
 def spoil_text(directory: Path) -> str:
@@ -72,7 +72,7 @@ def spoil_rules(directory: Path) -> str:
 
 def lose_model(directory: Path) -> str:
     (directory / "model.pt").unlink()
-    return "model.pt: cannot be read"
+    return "model.pt: "
 
 
 SPOILERS = (spoil_accuracy, spoil_sha, spoil_model, spoil_summary, spoil_reason, spoil_evals, spoil_text, spoil_rules)
@@ -87,22 +87,22 @@ def test_spoiled_directory_is_inconsistent(spoil: Callable[[Path], str], copy: C
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "said"),
+    ("column", "values", "field"),
     [
-        ("compute", [1.0, 0.0, 1.0, 1.0, 1.0], "config.json client 1 compute: got 0.0"),
-        ("latency", [0.0, 0.0, -1.0, 0.0, 0.0], "config.json client 2 latency: got -1.0"),
-        ("memory", [None], "config.json has memory of 1 clients, and samples of 5"),
-        ("samples", [9, 9, 0, 9, 9], "config.json has a client without samples"),
+        ("compute", [1.0, 0.0, 1.0, 1.0, 1.0], "capabilities: {} client 1 compute"),
+        ("latency", [0.0, 0.0, -1.0, 0.0, 0.0], "capabilities: {} client 2 latency"),
+        ("memory", [None], "run: {}: memory"),
+        ("samples", [9, 9, 0, 9, 9], "run: {}: samples"),
     ],
 )
 def test_devices_that_there_cannot_be(
-    column: str, values: list[float | None], said: str, copy: Callable[[str], Path]
+    column: str, values: list[float | None], field: str, copy: Callable[[str], Path]
 ) -> None:
     directory = copy("fed-raa")
     config = json.loads((directory / "config.json").read_text())
     config["resolved"][column] = values
     (directory / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=said):
+    with refuses(field.format(directory / "config.json")):
         replay(directory)
 
 
@@ -121,7 +121,7 @@ def test_exit_codes(
     assert main(["replay", str(tmp_path / "nothing")]) == 2
     (spoiled / "config.json").write_text('{"experiment": {}}')
     assert main(["replay", str(spoiled)]) == 2
-    assert "is not a run's configuration" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("fedraa: run: ")
 
 
 @pytest.mark.parametrize("mixing", [None, "a", [1]])
@@ -130,8 +130,9 @@ def test_a_value_that_no_method_can_have_is_one_sentence(mixing: object, copy: C
     config = json.loads((directory / "config.json").read_text())
     config["method"]["update"]["mixing"] = mixing
     (directory / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"config.json describes no run of this version: "):
+    with pytest.raises(InputError) as caught:
         replay(directory)
+    assert caught.value.field.startswith(f"run: {directory / 'config.json'}")
 
 
 @pytest.mark.parametrize(
@@ -152,45 +153,46 @@ def test_a_damaged_method_of_rounds_is_one_sentence(
     config = json.loads((directory / "config.json").read_text())
     config["method"][choice][name] = value
     (directory / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"^run: .*config.json describes no run of this version: [^\n]+$"):
+    with pytest.raises(InputError) as caught:
         replay(directory)
+    assert caught.value.field.startswith(f"run: {directory / 'config.json'}")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("part", "lost", "said"),
+    ("part", "lost", "field"),
     [
-        ("experiment", "method", "is not a run's configuration; it lacks experiment.method"),
-        ("method", "schedule", "is not the configuration of a run; it lacks method.schedule"),
-        ("method", "local", "is not the configuration of a run; it lacks method.local"),
+        ("experiment", "method", "run"),
+        ("method", "schedule", "run: {}: method.schedule"),
+        ("method", "local", "run: {}: method.local"),
     ],
 )
-def test_what_a_configuration_lacks_is_one_sentence(
-    part: str, lost: str, said: str, copy: Callable[[str], Path]
-) -> None:
+def test_what_a_configuration_lacks_is_named(part: str, lost: str, field: str, copy: Callable[[str], Path]) -> None:
     directory = copy("fedavg")
     config = json.loads((directory / "config.json").read_text())
     del config[part][lost]
     (directory / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=rf"^run: .*config.json {re.escape(said)}$"):
+    with refuses(field.format(directory / "config.json"), f"{part}.{lost}", "config.json"):
         replay(directory)
 
 
 @pytest.mark.parametrize(
-    ("part", "name", "value", "said"),
+    ("part", "name", "value", "field"),
     [
-        ("resolved", "eval_every", 0, "is not the configuration of a run; resolved.eval_every: "),
-        ("resolved", "samples", {}, "is not the configuration of a run; resolved.samples: "),
-        ("resolved", "samples", [10**400] * 5, "describes no run of this version: "),
-        ("experiment", "local_steps", "x", "has an experiment that there cannot be: local_steps: got 'x'"),
-        ("experiment", "clients", 0, "has an experiment that there cannot be: clients: got 0"),
+        ("resolved", "eval_every", 0, ": resolved.eval_every"),
+        ("resolved", "samples", {}, ": resolved.samples"),
+        ("resolved", "samples", [10**400] * 5, ""),
+        ("experiment", "local_steps", "x", ": experiment: local_steps"),
+        ("experiment", "clients", 0, ": experiment: clients"),
     ],
 )
 def test_a_damaged_value_is_one_sentence_that_names_the_file(
-    part: str, name: str, value: object, said: str, copy: Callable[[str], Path]
+    part: str, name: str, value: object, field: str, copy: Callable[[str], Path]
 ) -> None:
     directory = copy("fed-raa")
     config = json.loads((directory / "config.json").read_text())
     config[part][name] = value
     (directory / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=rf"^run: .*config.json {re.escape(said)}[^\n]*$"):
+    with refuses(f"run: {directory / 'config.json'}{field}") as caught:
         replay(directory)
+    assert "\n" not in str(caught.value)

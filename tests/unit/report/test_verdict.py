@@ -1,6 +1,7 @@
 """What a report says in words: who is ahead, noise, what goes with it; a run against its plan, ended or not."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from refusals import refuses
@@ -102,6 +103,17 @@ def test_a_run_is_held_against_its_plan(runs: Path) -> None:
     rounds = outlook(Run(runs / "all" / "ist-0"))
     assert "Its tasks took as long as their costs foretell." in rounds
     assert "in rounds the fast wait for the slow" in rounds
+
+
+@pytest.mark.parametrize("method", ["ringleader", "fedbuff", "asyncfeded"])
+def test_forecast_of_a_rule_that_holds_updates_back_is_the_run(method: str, tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"buffer_size": 3} if method == "fedbuff" else {}
+    out = tmp_path / "run"
+    summary = fedraa.run(Experiment(method=method, updates=12, out=out, **FLAGS, **flags)).summary
+    foretold = forecast(Run(out))
+    assert foretold is not None
+    assert foretold.time == pytest.approx(summary["time"])
+    assert (sum(foretold.tasks), foretold.staleness_max) == (summary["tasks"], summary["staleness_max"])
 
 
 def test_a_run_that_has_not_ended_is_shown_and_marked(runs: Path) -> None:

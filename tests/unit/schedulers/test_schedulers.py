@@ -15,6 +15,8 @@ from schedulers import (
     Random,
     Scheduler,
     SchedulerRunner,
+    SchedulingContext,
+    WrongChoice,
     delay_bound,
     offline_sets,
 )
@@ -41,6 +43,27 @@ def choose(
     standing = FragmentStats.start(len(counts))
     standing.counts[:] = counts
     return planner.choose(client, turn, 0.0, planner.feasible(client), standing, rng)
+
+
+class Fixed(Scheduler):
+    """A scheduler that always chooses the same."""
+
+    def __init__(self, choice: object) -> None:
+        self.choice = choice
+
+    def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
+        return self.choice  # type: ignore[return-value]  # the wrong choices of a user
+
+
+@pytest.mark.parametrize("choice", [True, None, 1.0, -1, 4, 3])
+def test_wrong_choice_is_refused(choice: object) -> None:
+    table = costs(4)
+    table[0, 3] = INF
+    planner = planned(Fixed(choice), table)
+    with pytest.raises(WrongChoice) as caught:
+        choose(planner, 0, 0, np.zeros(4, np.int64), np.random.default_rng(0))
+    assert "Fixed" in caught.value.problem
+    assert repr(choice) in caught.value.problem
 
 
 # ALGORITHMS section 4: K* for beta = .1 .3 .5 .7 .9, then max_n min_j c and max c at beta = .9.

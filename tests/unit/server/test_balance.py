@@ -11,8 +11,7 @@ from fedraa.methods.fed_quilt import DeltaMix
 from fedraa.methods.fedasync import ConvexMix
 from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
-from fedraa.server.participation_correction import balanced, balances
-from fedraa.server.planned_balance import pause
+from fedraa.server.participation_correction import balanced, balances, pause
 from fedraa.server.polyak import PolyakAveraging
 from fedraa.server.running_mean import MeanHere
 from fedraa.vectors.index_runs import common_places

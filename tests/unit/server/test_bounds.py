@@ -9,7 +9,7 @@ from test_validation import GOOD, SIZE, TASK
 
 from fedraa.messages import Task, Update
 from fedraa.rundir.checkpoint import read, write
-from fedraa.server.bounds import MULTIPLE, WARM_UP, Bounds
+from fedraa.server.update_checks import MULTIPLE, WARM_UP, Bounds
 
 
 def away(distance: float, task: Task = TASK) -> Update:
