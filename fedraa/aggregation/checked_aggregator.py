@@ -1,24 +1,26 @@
 """An aggregator in one run, with checks of its results: a custom one may be any object with the needed methods."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.components.calls import calling
-from fedraa.components.state import saved
+from fedraa.components.state import Stateful
 from fedraa.errors import InputError
-from fedraa.messages import State, Vector
+from fedraa.messages import Vector
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.vectors.finite import LARGEST, at_most, largest_of, unfit
 
 
-class BoundAggregator:
+class BoundAggregator(Stateful):
     """An Aggregator around any object with `add` and `finish`. The object may lack `see` and `moves`.
 
     An error that the object raises, and a result that cannot be used, is an InputError that names its class.
     """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_part",)
 
     def __init__(self, given: Any, run: RunContext) -> None:
         self._size = run.traced.size
@@ -53,9 +55,3 @@ class BoundAggregator:
             if wrong:
                 raise InputError("aggregator", f"{type(self._part).__name__}.finish returned a delta with {wrong}")
         return delta, moved
-
-    def state(self) -> State:
-        return saved(self._part)
-
-    def restore(self, state: State) -> None:
-        self._part.restore(state)

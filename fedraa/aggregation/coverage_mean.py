@@ -1,7 +1,7 @@
 """Means per coordinate over the clients that trained it, or over all participants."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ class CoverageMean(Aggregator):
     Weights of clients that train everything are added once, not per coordinate. If all clients of a round do so, the
     weights of coordinates take no memory.
     """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_delta", "_participants", "_weights")
 
     def start(self, size: int, clients: int) -> None:
         self._size, self._room = size, ReusableBuffer(size, np.float32)
@@ -66,22 +68,6 @@ class CoverageMean(Aggregator):
 
     def memory(self, size: int, clients: int) -> int:
         return 12 * size
-
-    def state(self) -> dict[str, Any]:
-        weights = self._weights.state()
-        return {
-            "gain": 0.0 if self._delta is None else self._delta,
-            "weight": weights["count"],
-            "participants": self._participants,
-            "whole_weight": weights["whole"],
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._begin_round()
-        self._participants = state["participants"]
-        if self._participants:
-            self._sum()[:] = state["gain"]
-        self._weights.restore({"count": state["weight"], "whole": state["whole_weight"]})
 
 
 @dataclass

@@ -1,9 +1,12 @@
 """The state of a component that a checkpoint holds."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from fedraa.components.calls import calling
 from fedraa.errors import InputError
@@ -12,14 +15,34 @@ from fedraa.errors import InputError
 class Stateful:
     """A component with attributes that checkpoints save and a resumed run restores.
 
-    Override both methods if an attribute is not a number, text, a list, a dict with text keys or a NumPy array.
+    `state_fields` names these attributes, in addition to those that the base classes name. They may be numbers, text,
+    lists, deques, NumPy arrays, None, objects with `state` and `restore`, and sets and dicts whose keys are numbers or
+    text. Items of these collections may be numbers, text, lists, dicts with text keys, NumPy arrays and objects with
+    `state` and `restore`. An attribute that is an array has the same shape in every state. It is restored in place, so
+    that views of it stay valid.
+
+    A class without any declaration saves all its attributes: numbers, text, lists, dicts with text keys and NumPy
+    arrays. Override both methods for other attributes. A subclass of a built-in component names its own in addition.
     """
 
+    state_fields: ClassVar[tuple[str, ...]]
+
     def state(self) -> dict[str, Any]:
-        return dict(vars(self))
+        fields = _declared(type(self))
+        if fields is None:
+            return dict(vars(self))
+        return {_key(field): _plain(getattr(self, field)) for field in fields}
 
     def restore(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        fields = _declared(type(self))
+        if fields is None:
+            vars(self).update(state)
+            return
+        for field in fields:
+            place = f"{type(self).__name__}.{field}"
+            if _key(field) not in state:
+                raise InputError("checkpoint", f"it has no value for {place}", hint="start the run again")
+            setattr(self, field, _restored(place, getattr(self, field), state[_key(field)]))
 
 
 def saved(part: Any) -> dict[str, Any]:
@@ -29,13 +52,114 @@ def saved(part: Any) -> dict[str, Any]:
     if not isinstance(state, Mapping):
         raise InputError("state", f"{type(part).__name__} returned it", got=state, expected="a dict")
     if wrong := _unfit(state):
+        remedy = "define the methods state and restore"
         raise InputError(
             "state",
             f"{type(part).__name__} keeps {wrong}",
             expected="numbers, text, lists, dicts with text keys and NumPy arrays",
-            hint="define the methods state and restore",
+            hint=f"name the saved attributes in state_fields, or {remedy}" if isinstance(part, Stateful) else remedy,
         )
     return state
+
+
+def _declared(kind: type) -> list[str] | None:
+    """Return the fields that a class and its bases declare, those of the bases first; None without a declaration."""
+    declarations = [vars(base)["state_fields"] for base in reversed(kind.__mro__) if "state_fields" in vars(base)]
+    if not declarations:
+        return None
+    return [field for fields in declarations for field in fields]
+
+
+def _key(field: str) -> str:
+    return field.removeprefix("_")
+
+
+def _is_key(value: object) -> bool:
+    """Return True for values that are the same after a checkpoint, and so can be keys again."""
+    return isinstance(value, int | float | str | np.integer)
+
+
+def _is_component(value: object) -> bool:
+    return hasattr(value, "state") and hasattr(value, "restore")
+
+
+def _plain(value: Any) -> Any:
+    """Return the value of an attribute in a form that a checkpoint can hold.
+
+    A set becomes a sorted list, and a dictionary with other than text keys a list of pairs.
+    """
+    if _is_component(value):
+        return saved(value)
+    if isinstance(value, set) and all(map(_is_key, value)):
+        return sorted(value)
+    if isinstance(value, list | tuple | deque):
+        return list(map(_plain_item, value))
+    if not isinstance(value, dict) or not all(map(_is_key, value)):
+        return value
+    pairs = [(key, _plain_item(item)) for key, item in value.items()]
+    return dict(pairs) if all(isinstance(key, str) for key in value) else list(map(list, pairs))
+
+
+def _plain_item(item: Any) -> Any:
+    return saved(item) if _is_component(item) else item
+
+
+def _restored(place: str, current: Any, value: Any) -> Any:
+    """Return a saved value in the type of an attribute's current value.
+
+    Args:
+        place: The class and the attribute, for errors.
+        current: The current value. Arrays and components are restored in place.
+        value: The value that `_plain` returned.
+    """
+    if _is_component(current):
+        current.restore(value)
+        return current
+    if isinstance(current, np.ndarray) and value is not None:
+        _copy_into(place, current, value)
+        return current
+    if isinstance(current, np.generic):
+        return type(current)(value)
+    if isinstance(current, dict):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return {key: _restored_item(current.get(key), item) for key, item in pairs}
+    if isinstance(current, list | tuple):
+        return type(current)(_restored_items(place, current, value))
+    if isinstance(current, deque):
+        return deque(deepcopy(value), current.maxlen)
+    if isinstance(current, set):
+        return set(value)
+    # Two components must not share the arrays of one state.
+    return deepcopy(value)
+
+
+def _restored_items(place: str, current: Iterable[Any], value: list[Any]) -> list[Any]:
+    components = [item for item in current if _is_component(item)]
+    if not components:
+        return deepcopy(value)
+    if len(components) != len(value):
+        raise _misfit(place, value, f"{len(components)} items")
+    return [_restored_item(component, item) for component, item in zip(components, value, strict=True)]
+
+
+def _restored_item(current: Any, item: Any) -> Any:
+    if _is_component(current):
+        current.restore(item)
+        return current
+    return deepcopy(item)
+
+
+def _copy_into(place: str, array: npt.NDArray[Any], value: Any) -> None:
+    """Copy a saved array into the attribute's array. Raise InputError if its shape or its type differs."""
+    if not isinstance(value, np.ndarray) or value.shape != array.shape or value.dtype != array.dtype:
+        raise _misfit(place, value, f"an array of {array.dtype} {list(array.shape)}")
+    array[...] = value
+
+
+def _misfit(place: str, value: object, expected: str) -> InputError:
+    return InputError(
+        "checkpoint", f"{place} does not fit the run", got=value, expected=expected, hint="start the run again"
+    )
 
 
 def _unfit(value: object) -> str | None:

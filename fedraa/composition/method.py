@@ -10,7 +10,7 @@ from fedraa.components.text import describe, text_of
 from fedraa.errors import InputError
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER
-from fedraa.server.round_update import Mean, RoundUpdate
+from fedraa.server.round_update import Mean
 from fedraa.server.schedule import Rounds, Schedule
 from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.policy import SubmodelPolicy
@@ -68,7 +68,7 @@ SEAMS: dict[str, ComponentRegistry[Any]] = {
 AXES: dict[str, tuple[type, ...]] = {
     "submodel": (SubmodelPolicy,),
     "local": (LocalTraining,),
-    "update": (AsyncRule, RoundUpdate),
+    "update": (AsyncRule, Mean),
     "schedule": (Schedule,),
 }
 _MISSING = object()
@@ -132,7 +132,7 @@ class Method:
     paper_settings: PaperSettings | None = None
     submodel: SubmodelPolicy = field(default_factory=Full)
     local: LocalTraining = field(default_factory=LocalTraining)
-    update: AsyncRule | RoundUpdate = field(default_factory=Mean)
+    update: AsyncRule | Mean = field(default_factory=Mean)
     schedule: Schedule = field(default_factory=Rounds)
     note: str = ""
     name: str = "own"

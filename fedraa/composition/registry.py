@@ -20,7 +20,7 @@ from fedraa.errors import InputError, closest, short_text
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.optimizers import ServerOptimizer
 from fedraa.server.round_state import RoundState
-from fedraa.server.round_update import Mean, RoundUpdate
+from fedraa.server.round_update import Mean
 from fedraa.server.schedule import Schedule
 from fedraa.submodels.policies.policy import Capacities, SubmodelPolicy
 from fedraa.submodels.policies.slices import Full
@@ -29,7 +29,7 @@ _registered: dict[str, Method] = {}
 # A method in a configuration consists of objects of these classes and of their subclasses.
 _BASES = (
     *(Method, PaperSettings, LocalTraining, LocalOptimizer, Capacities, SubmodelPolicy),
-    *(AsyncRule, RoundUpdate, Aggregator, ServerOptimizer, RoundState, Schedule),
+    *(AsyncRule, Mean, Aggregator, ServerOptimizer, RoundState, Schedule),
 )
 
 

@@ -1,6 +1,7 @@
 """The cost of tasks, from submodels, shards and devices, and the table c[n, j] that schedulers read."""
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +10,8 @@ from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.compression import COMPRESSOR, wire_bytes
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.split import ClientHalf
+from fedraa.components.state import Stateful
 from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load
-from fedraa.messages import State
 from fedraa.submodels.cost import Cost
 
 Widths = tuple[int, ...]
@@ -22,7 +23,7 @@ REMEMBERED = 5
 TABLES = 64
 
 
-class CostModel:
+class CostModel(Stateful):
     """A model of the duration, FLOPs and bytes of any task. FLOPs are only those on the client.
 
     Args:
@@ -38,6 +39,8 @@ class CostModel:
         server: The speed of the server for its part of a split model, relative to the fastest device.
         download: The compressor of models that the server sends.
     """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_ratios", "_fresh")
 
     def __init__(
         self,
@@ -208,14 +211,6 @@ class CostModel:
             del ratios[:-REMEMBERED]
         self._fresh.clear()
         return True
-
-    def state(self) -> State:
-        ratios = {str(client): ratios for client, ratios in self._ratios.items()}
-        return {"ratios": ratios, "fresh": [[client, ratio] for client, ratio in self._fresh]}
-
-    def restore(self, state: State) -> None:
-        self._ratios = {int(client): list(ratios) for client, ratios in state["ratios"].items()}
-        self._fresh = [(client, ratio) for client, ratio in state["fresh"]]
 
     def _passed(self, widths: Widths, client: int) -> float:
         """Return the number of sample passes, forward and backward, in one task on the client."""

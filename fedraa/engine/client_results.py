@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from fedraa.components.state import Stateful
 from fedraa.data import Federated
 from fedraa.engine.executor import PendingEvaluation
 from fedraa.messages import Evaluation, State
@@ -26,7 +27,7 @@ class Evaluating:
         return {"step": self.step, "t": self.t, "params": self.result.params, "clients": self.clients}
 
 
-class ClientResults:
+class ClientResults(Stateful):
     """A writer of the results of each client, at every n-th evaluation and always at the last.
 
     Args:
@@ -34,6 +35,8 @@ class ClientResults:
         every: Write at every n-th evaluation, including the first. None: only at the last.
         write: Receives the step, the time and the columns of one evaluation. None: nothing is written.
     """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_evaluations", "_unwritten")
 
     def __init__(
         self,
@@ -87,9 +90,3 @@ class ClientResults:
             "updates": standing["updates"][clients],
             "quarantined": [reasons.get(client, "") for client in numbers],
         }
-
-    def state(self) -> State:
-        return {"evaluations": self._evaluations, "unwritten": self._unwritten}
-
-    def restore(self, state: State) -> None:
-        self._evaluations, self._unwritten = state["evaluations"], state["unwritten"]

@@ -75,7 +75,7 @@ def resumed(
 
     Raises:
         InputError: The run has ended and is not extended, an object is missing or differs, or the log or the
-            configuration was changed.
+            configuration was changed or has another format.
     """
     history = History(directory)
     config = history.config

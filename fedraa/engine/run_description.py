@@ -14,7 +14,6 @@ from fedraa.devices.fleet import COLUMNS
 from fedraa.engine.evaluation_queue import MAX_PENDING_EVALS
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Vector
-from fedraa.objectives import Figures
 from fedraa.rundir.config_file import FORMAT
 from fedraa.rundir.frozen_base import base_sha256
 from fedraa.rundir.inputs import describe_inputs
@@ -56,7 +55,7 @@ def describe(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, objec
             "tensors": list(traced.names),
             "parameters": traced.size,
             "inputs": _describe_inputs(spec),
-            **({"base": described_base(spec)} if frozen(traced.module) else {}),
+            "base": described_base(spec),
             "shared": int((owners(traced, spec.index_sets) == len(spec.index_sets)).sum()),
             "groups": {group.name: group.size for group in traced.groups},
             "fragments": [list(part.widths) for part in spec.submodels],
@@ -65,8 +64,8 @@ def describe(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, objec
             "eval_every": spec.eval_every,
             "limits": spec.limits.described(),
             PENDING_EVALS_KEY: 0 if awaits_evaluations or spec.limits.goal is not None else MAX_PENDING_EVALS,
-            **({"figures": spec.figures.described()} if spec.figures != Figures(own=spec.figures.own) else {}),
-            **({"metrics": [metric.name for metric in spec.metrics]} if spec.metrics else {}),
+            "figures": spec.figures.described(),
+            "metrics": [metric.name for metric in spec.metrics],
             "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
         },
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
@@ -81,16 +80,19 @@ def _describe_inputs(spec: RunSpec) -> Any:
     return describe_inputs(data.dataset.classes, spec.example, data.scaling, transforms, data.fixed)
 
 
-def described_base(spec: RunSpec) -> dict[str, object]:
-    """Describe the frozen part of a model, which updates and checkpoints do not hold.
+def described_base(spec: RunSpec) -> dict[str, object] | None:
+    """Describe the frozen part of a model, which updates and checkpoints do not hold; None if nothing is frozen.
 
     Buffers that training changes are not part of it.
     """
     module, changed = spec.traced.module, spec.state.changes
+    parameters = frozen(module)
+    if not parameters:
+        return None
     return {
-        "parameters": sum(p.numel() for p in frozen(module)),
+        "parameters": sum(parameter.numel() for parameter in parameters),
         "sha256": base_sha256(module.state_dict(), spec.traced.names, changed),
-        **({"changed": list(changed)} if changed else {}),
+        "changed": list(changed),
     }
 
 

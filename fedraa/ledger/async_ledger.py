@@ -103,7 +103,7 @@ class AsyncLedger(TaskLedger):
         return Dropped(dispatch, action, clients)
 
     def state(self) -> State:
-        return {**super().state(), "held": rows(self.held.values())}
+        return super().state() | {"held": rows(self.held.values())}
 
     def restore(self, state: State) -> None:
         super().restore(state)

@@ -1,13 +1,15 @@
 """The policy for clients with failed tasks: retries, quarantine, or the end of the run."""
 
-from fedraa.messages import State
+from typing import ClassVar
+
+from fedraa.components.state import Stateful
 
 RETRY, QUARANTINED, STOP = "retry", "quarantined", "stop"
 # If this many clients fail and none has succeeded, the shared setup is to blame, not the clients.
 HOPELESS = 50
 
 
-class BadClients:
+class BadClients(Stateful):
     """The decision about a client after a failed task.
 
     The client is retried up to `retries` times in a row. A retry is its next task, from the current model and with
@@ -17,6 +19,8 @@ class BadClients:
     The run is `hopeless` if the first clients have all failed and none has succeeded. Then the shared setup is wrong,
     such as a custom loss, and the other clients need not be tried.
     """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("left_out", "_failures", "_any_well")
 
     def __init__(self, retries: int = 1, *, stop: bool = False) -> None:
         self.retries, self.stop = retries, stop
@@ -40,11 +44,3 @@ class BadClients:
         """Reset the client's failures after an applied update."""
         self._failures.pop(client, None)
         self._any_well = True
-
-    def state(self) -> State:
-        failures = [[client, count] for client, count in self._failures.items()]
-        return {"left_out": sorted(self.left_out), "failures": failures, "any_well": self._any_well}
-
-    def restore(self, state: State) -> None:
-        self.left_out, self._any_well = set(state["left_out"]), state["any_well"]
-        self._failures = dict(map(tuple, state["failures"]))

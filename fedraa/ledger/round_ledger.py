@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -39,6 +40,8 @@ class RoundLedger(TaskLedger):
         position: The position of each client in the cohort.
         weight_sum: Sum of the weights of the whole cohort, also of clients that fail later.
     """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_counts_before",)
 
     def __init__(
         self,
@@ -112,10 +115,8 @@ class RoundLedger(TaskLedger):
         return closed
 
     def state(self) -> State:
-        return {
-            **super().state(),
+        return super().state() | {
             "quarantined": list(self._quarantined),
-            "counts_before": self._counts_before,
             "missing": self._missing,
             "reported": np.array(self._reported, np.int64),
         }
@@ -123,7 +124,6 @@ class RoundLedger(TaskLedger):
     def restore(self, state: State) -> None:
         super().restore(state)
         self._draw(state["quarantined"])
-        self._counts_before[:] = state["counts_before"]
         self._missing = state["missing"]
         self._reported[:] = state["reported"].tolist()
 

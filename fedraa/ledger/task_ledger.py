@@ -1,11 +1,12 @@
 """The part of the ledger that all servers share: task numbers, tasks in flight, turns and failed clients."""
 
 from collections.abc import Collection, Iterable
+from typing import ClassVar
 
 import numpy as np
 
 from fedraa.components.calls import calling
-from fedraa.components.state import saved
+from fedraa.components.state import Stateful, saved
 from fedraa.errors import InputError
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Dispatch
@@ -15,7 +16,7 @@ from schedulers import FragmentStats, SchedulerRunner, WrongChoice
 from schedulers.protocol import Ints
 
 
-class TaskLedger:
+class TaskLedger(Stateful):
     """A record of tasks: their numbers, the tasks in flight, each client's turns, and failed clients.
 
     Its decisions depend only on the times and results that its caller passes. It holds no parameters, reads no clock
@@ -29,6 +30,8 @@ class TaskLedger:
         scheduler: Chooses the fragments. None: the caller passes the label of each task.
         bad_clients: Decides between retry, quarantine and stop.
     """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("step", "turns", "_next_task", "bad_clients")
 
     def __init__(
         self,
@@ -65,25 +68,18 @@ class TaskLedger:
 
     def state(self) -> State:
         """Return the values of a checkpoint."""
-        return {
-            "step": self.step,
-            "turns": self.turns,
-            "next_task": self._next_task,
+        return super().state() | {
             "in_flight": rows(self.in_flight.values()),
             "stats": dict(vars(self.stats)),
-            "bad_clients": self.bad_clients.state(),
             "scheduler": {} if self.scheduler is None else saved(self.scheduler.scheduler),
         }
 
     def restore(self, state: State) -> None:
         """Continue from the values of a checkpoint."""
-        self.step = state["step"]
-        self.turns[:] = state["turns"]
-        self._next_task = state["next_task"]
+        super().restore(state)
         self.in_flight = {dispatch.task: dispatch for dispatch in dispatches(state["in_flight"])}
         for name, values in vars(self.stats).items():
             values[:] = state["stats"][name]
-        self.bad_clients.restore(state["bad_clients"])
         if self.scheduler is not None:
             self.scheduler.scheduler.restore(state["scheduler"])
 

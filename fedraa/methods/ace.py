@@ -9,7 +9,7 @@ Read next: methods/ca2fl.py (the table of deltas), server/async_server.py (the s
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedraa.composition.method import ONE_STEP_THEORY, PLAIN_SGD, Method
 from fedraa.composition.registry import register
@@ -32,6 +32,7 @@ class ACE(AsyncRule):
 
     keeps: ClassVar[str] = "u_i [N, d]"
     needs_all_clients: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ("_cache", "_awaited")
 
     def start(self, model: AsyncModel) -> None:
         self._cache = DeltaCache(len(model.params), model.clients)
@@ -50,13 +51,6 @@ class ACE(AsyncRule):
 
     def memory(self, size: int, clients: int) -> int:
         return size * (4 * clients + 8)
-
-    def state(self) -> dict[str, Any]:
-        return self._cache.state() | {"awaited": sorted(self._awaited)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._cache.restore(state)
-        self._awaited = set(state["awaited"])
 
 
 register(

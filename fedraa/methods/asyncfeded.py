@@ -8,7 +8,7 @@ Read next: server/async_rule.py (the interface of a rule), server/async_server.p
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class AsyncFedED(AsyncRule):
 
     needs_values: ClassVar[bool] = True
     bounded_by_weight: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ()
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         new, sent = update.new, update.sent
@@ -55,9 +56,6 @@ class AsyncFedED(AsyncRule):
         weight = self.server_lr / (gone / length + self.epsilon)
         accumulate(model.params, update.coordinates, weight, new, sent)
         return ApplyResult(weight)
-
-    def state(self) -> dict[str, Any]:
-        return {}
 
 
 def _square(piece: Vector) -> float:

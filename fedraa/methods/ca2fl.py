@@ -11,10 +11,11 @@ Read next: methods/fedbuff.py (the buffer without the correction), server/async_
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from fedraa.components.state import Stateful
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Index, Vector
@@ -27,11 +28,13 @@ from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.delta_view import DeltaView
 
 
-class DeltaCache:
+class DeltaCache(Stateful):
     """The latest delta of every client, and their mean [d] over all clients; 0 for clients without a delta.
 
     A client's row [d] is allocated when it first reports.
     """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("rows", "mean")
 
     def __init__(self, size: int, clients: int) -> None:
         self.rows = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
@@ -52,13 +55,6 @@ class DeltaCache:
     def memory(self) -> int:
         return len(self.mean) * (4 * self._clients + 8)
 
-    def state(self) -> dict[str, Any]:
-        return {"rows": self.rows.state(), "mean": self.mean}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.rows.restore(state["rows"])
-        self.mean[:] = state["mean"]
-
 
 @ASYNC_RULE.register("ca2fl")
 @dataclass
@@ -74,6 +70,7 @@ class CA2FL(Buffered):
     server_lr: Positive = 1.0
 
     keeps: ClassVar[str] = "h_i [N, d], buffer [d]"
+    state_fields: ClassVar[tuple[str, ...]] = ("_cache", "_pending", "_sum", "_count")
 
     def start(self, model: AsyncModel) -> None:
         self._cache = DeltaCache(len(model.params), model.clients)
@@ -114,15 +111,6 @@ class CA2FL(Buffered):
 
     def memory(self, size: int, clients: int) -> int:
         return size * (4 * clients + 4 * min(self.size, clients) + 12)
-
-    def state(self) -> dict[str, Any]:
-        pending = {str(client): row for client, row in self._pending.items()}
-        return {"cache": self._cache.state(), "pending": pending, "sum": self._sum, "count": self._count}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._cache.restore(state["cache"])
-        self._pending = {int(client): np.array(row) for client, row in state["pending"].items()}
-        self._sum[:], self._count = state["sum"], state["count"]
 
 
 register(

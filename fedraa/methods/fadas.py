@@ -10,7 +10,7 @@ Read next: methods/fedbuff.py (the buffer), server/optimizers.py (AMSGrad), serv
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
@@ -37,6 +37,8 @@ class Fadas(FedBuffRule):
     optimizer: Any = field(default_factory=AmsGrad)
     delay_limit: Count = 1
 
+    state_fields: ClassVar[tuple[str, ...]] = ("_worst",)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.optimizer is None:
@@ -58,13 +60,6 @@ class Fadas(FedBuffRule):
         assert self._stepping is not None
         self._stepping.server_lr = self.optimizer.server_lr / cut
         super()._step(params, weight)
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"worst": self._worst}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        super().restore(state)
-        self._worst = state["worst"]
 
 
 register(

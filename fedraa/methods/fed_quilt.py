@@ -62,6 +62,7 @@ class DeltaMix(AsyncRule):
 
     is_convex_mix: ClassVar[bool] = True
     is_delta_mix: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         self._factor = STALENESS.resolve(self.staleness)
@@ -81,9 +82,6 @@ class DeltaMix(AsyncRule):
     def weight(self, staleness: int, balance: float = 1.0) -> float:
         return balanced(self._share, balance) * factor_at(staleness, self._factor)
 
-    def state(self) -> dict[str, Any]:
-        return {}
-
 
 @ASYNC_RULE.register("rms-normalized-delta")
 @dataclass
@@ -97,7 +95,10 @@ class RMSNormalizedDelta(DeltaMix):
 
     power: UpToOne = 0.5
 
+    is_convex_mix: ClassVar[bool] = False
+    is_delta_mix: ClassVar[bool] = False
     keeps: ClassVar[str] = "squares of deltas [d]"
+    state_fields: ClassVar[tuple[str, ...]] = ("_squares", "_arrivals")
 
     def start(self, model: AsyncModel) -> None:
         super().start(model)
@@ -133,12 +134,6 @@ class RMSNormalizedDelta(DeltaMix):
 
     def memory(self, size: int, clients: int) -> int:
         return 4 * size
-
-    def state(self) -> dict[str, Any]:
-        return {"squares": self._squares, "arrivals": self._arrivals}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._squares[:], self._arrivals = state["squares"], list(state["arrivals"])
 
 
 FED_QUILT = register(

@@ -22,7 +22,8 @@ from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.methods.fedasync import ConvexMix
-from fedraa.server.round_update import SyncMix
+from fedraa.server.optimizers import Sgd
+from fedraa.server.round_update import Mean
 from fedraa.server.schedule import AsyncSchedule, ScheduledRounds
 from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, FRAGMENT_RATIOS, Fragments
 
@@ -82,9 +83,9 @@ register(
         FED_RAA,
         name="fed-raa-sync",
         variant_of="fed-raa",
-        formula="`theta_j ← (1 − mixing) theta_j + mixing · mean of the round's updates of j`, in rounds.",
+        formula="`theta_j ← (1 − server_lr) theta_j + server_lr · mean of the round's updates of j`, in rounds.",
         when="To measure the effect of training without rounds.",
-        update=SyncMix(),
+        update=Mean(optimizer=Sgd(server_lr=0.6)),
         schedule=ScheduledRounds(),
     )
 )

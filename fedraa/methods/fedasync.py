@@ -35,6 +35,7 @@ class ConvexMix(AsyncRule):
     balance: NotNegative = 0.0
 
     is_convex_mix: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         self._factor = STALENESS.resolve(self.staleness)
@@ -49,9 +50,6 @@ class ConvexMix(AsyncRule):
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
         return balanced(self.mixing * factor_at(staleness, self._factor), balance)
-
-    def state(self) -> dict[str, Any]:
-        return {}
 
 
 FEDASYNC = register(

@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.components.calls import calling
-from fedraa.components.state import saved
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Vector
@@ -58,6 +57,7 @@ class FedBuffRule(Buffered):
     balance: NotNegative = 0.0
 
     keeps: ClassVar[str] = "buffer [d]"
+    state_fields: ClassVar[tuple[str, ...]] = ("_total", "_count", "_moved", "_stepping")
 
     def __post_init__(self) -> None:
         self._factor = STALENESS.resolve(self.staleness)
@@ -98,16 +98,6 @@ class FedBuffRule(Buffered):
         if self.optimizer is None:
             return 4 * size
         return 5 * size + (self.optimizer.memory(size) if isinstance(self.optimizer, ServerOptimizer) else 0)
-
-    def state(self) -> dict[str, Any]:
-        kept = {"total": self._total, "count": self._count}
-        return kept if self._stepping is None else kept | {"moved": self._moved, "optimizer": saved(self._stepping)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._total[:], self._count = state["total"], state["count"]
-        if self._stepping is not None:
-            self._moved[:] = state["moved"]
-            self._stepping.restore(state["optimizer"])
 
 
 FEDBUFF = register(

@@ -8,7 +8,7 @@ Read next: submodels/policies/growing.py (growing submodels), server/async_serve
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class FedGMR(Buffered):
     exponent: NotNegative = 0.6
 
     keeps: ClassVar[str] = "w_i [N, d]"
+    state_fields: ClassVar[tuple[str, ...]] = ("_last", "_weights", "_sum", "_weight", "_covered", "_count")
 
     def start(self, model: AsyncModel) -> None:
         size = len(model.params)
@@ -70,17 +71,6 @@ class FedGMR(Buffered):
 
     def memory(self, size: int, clients: int) -> int:
         return size * (4 * clients + 20)
-
-    def state(self) -> dict[str, Any]:
-        weights = {str(client): weight for client, weight in self._weights.items()}
-        sums = {"sum": self._sum, "weight": self._weight, "covered": self._covered}
-        return {"last": self._last.state(), "weights": weights, **sums, "count": self._count}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._last.restore(state["last"])
-        self._weights = {int(client): weight for client, weight in state["weights"].items()}
-        self._sum[:], self._weight[:], self._covered[:] = state["sum"], state["weight"], state["covered"]
-        self._count = state["count"]
 
 
 register(

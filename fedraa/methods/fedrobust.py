@@ -16,7 +16,7 @@ import numpy as np
 from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Extra, State, Update
+from fedraa.messages import Extra, Update
 from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment
@@ -29,6 +29,7 @@ class InputAdversaries(RoundState):
 
     keeps: ClassVar[str] = "Lambda_n, delta_n [N, 2 inputs]"
     asks: ClassVar[tuple[str, ...]] = ("adversary",)
+    state_fields: ClassVar[tuple[str, ...]] = ("_client",)
 
     def start(self, run: RoundStateContext) -> None:
         identity = np.concatenate([np.ones(run.inputs, np.float32), np.zeros(run.inputs, np.float32)])
@@ -42,12 +43,6 @@ class InputAdversaries(RoundState):
 
     def memory(self, size: int, clients: int, inputs: int) -> int:
         return 8 * inputs * clients
-
-    def state(self) -> State:
-        return {"client": self._client.state()}
-
-    def restore(self, state: State) -> None:
-        self._client.restore(state["client"])
 
 
 register(

@@ -7,7 +7,7 @@ Read next: aggregation/low_rank.py (the base of this class and of HetLoRA), mode
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,7 @@ class FLoRA(LowRank):
     """
 
     keeps: ClassVar[str] = "merged weights"
+    state_fields: ClassVar[tuple[str, ...]] = ("_products", "_samples", "_round", "_stack", "_stacked", "_received")
 
     def _begin(self, clients: int) -> None:
         super()._begin(clients)
@@ -107,24 +108,6 @@ class FLoRA(LowRank):
 
     def memory(self, size: int, clients: int) -> int:
         return super().memory(size, clients) + 8 * size + 8 * clients
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | {
-            "products": self._products,
-            "samples": self._samples,
-            "round": self._round,
-            "stack": self._stack,
-            "stacked": self._stacked,
-            "received": self._received,
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        super().restore(state)
-        for product, before in zip(self._products, state["products"], strict=True):
-            product[:] = before
-        self._samples, self._round = state["samples"], state["round"]
-        self._stack, self._stacked = state["stack"], state["stacked"]
-        self._received[:] = state["received"]
 
 
 register(

@@ -9,7 +9,7 @@ Read next: aggregation/low_rank.py (the base of this class and of FLoRA), models
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,6 +36,8 @@ class HetLoRA(LowRank):
     trained in a round stay. Other parameters have the same weights, over the clients that trained them.
     """
 
+    state_fields: ClassVar[tuple[str, ...]] = ("_heard",)
+
     def _begin(self, clients: int) -> None:
         super()._begin(clients)
         self._heard = 0
@@ -61,13 +63,6 @@ class HetLoRA(LowRank):
     def _divisor(self) -> Vector:
         self._weighed = np.asarray(super()._divisor())
         return self._weighed
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"next_undelivered": self._heard}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        super().restore(state)
-        self._heard = state["next_undelivered"]
 
 
 register(

@@ -18,7 +18,7 @@ from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import ExtraBuffers, State, Update, Vector
+from fedraa.messages import ExtraBuffers, Update, Vector
 from fedraa.methods.fedcm import GlobalMomentum
 from fedraa.server.round_state import RoundStateContext
 from fedraa.server.round_update import Mean
@@ -42,6 +42,7 @@ class FrozenMomentum(GlobalMomentum):
     )
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1, up=1)
     asks: ClassVar[tuple[str, ...]] = ("gradient",)
+    state_fields: ClassVar[tuple[str, ...]] = ("_gradient", "_coverage")
 
     def start(self, run: RoundStateContext) -> None:
         super().start(run)
@@ -63,14 +64,6 @@ class FrozenMomentum(GlobalMomentum):
             np.copyto(momentum, fresh, where=mask_or_true(covered[piece]))
 
         map_chunks(len(mean), blend)
-
-    def state(self) -> State:
-        return super().state() | {"gradient": self._gradient.state(), "coverage": self._coverage.state()}
-
-    def restore(self, state: State) -> None:
-        super().restore(state)
-        self._gradient.restore(state["gradient"])
-        self._coverage.restore(state["coverage"])
 
 
 register(

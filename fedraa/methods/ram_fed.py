@@ -13,7 +13,7 @@ server/round_server.py (the round).
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -47,6 +47,7 @@ class MemorisedMean(Aggregator):
 
     keeps: ClassVar[str] = "u_n [N, d]"
     corrects: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ("_memory", "_mean", "_change")
 
     def start(self, size: int, clients: int) -> None:
         self._clients = clients
@@ -82,13 +83,6 @@ class MemorisedMean(Aggregator):
 
     def memory(self, size: int, clients: int) -> int:
         return 4 * size * (clients + 3)
-
-    def state(self) -> dict[str, Any]:
-        return {"memory": self._memory.state(), "mean": self._mean, "change": self._change}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._memory.restore(state["memory"])
-        self._mean[:], self._change[:] = state["mean"], state["change"]
 
 
 RA_FED = register(

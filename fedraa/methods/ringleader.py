@@ -10,10 +10,11 @@ Read next: server/async_rule.py (the interface of a rule), server/async_server.p
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from fedraa.components.state import Stateful
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Index, Vector
@@ -25,11 +26,13 @@ from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.delta_view import DeltaView
 
 
-class SumTable:
+class SumTable(Stateful):
     """The sums G_i [d] and counts b_i of the clients' deltas, and sum_i G_i / b_i [d] over the clients with a delta.
 
     A client's row is allocated when it first reports.
     """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("rows", "counts", "total")
 
     def __init__(self, size: int, clients: int) -> None:
         self.rows = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
@@ -62,18 +65,6 @@ class SumTable:
         """Return an empty table for the same number of clients."""
         return SumTable(len(self.total), self.rows.clients)
 
-    def state(self) -> dict[str, Any]:
-        return {
-            "rows": self.rows.state(),
-            "counts": {str(client): count for client, count in self.counts.items()},
-            "total": self.total,
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.rows.restore(state["rows"])
-        self.counts = {int(client): count for client, count in state["counts"].items()}
-        self.total[:] = state["total"]
-
 
 @ASYNC_RULE.register("ringleader")
 @dataclass
@@ -93,6 +84,7 @@ class Ringleader(AsyncRule):
 
     keeps: ClassVar[str] = "two tables of sums [N, d]"
     needs_all_clients: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ("_now", "_next", "_todo", "_gone")
 
     def start(self, model: AsyncModel) -> None:
         self._now, self._next = (SumTable(len(model.params), model.clients) for _ in range(2))
@@ -132,14 +124,6 @@ class Ringleader(AsyncRule):
 
     def memory(self, size: int, clients: int) -> int:
         return 2 * size * (4 * clients + 8)
-
-    def state(self) -> dict[str, Any]:
-        return {"now": self._now.state(), "next": self._next.state(), "todo": self._todo, "gone": sorted(self._gone)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._now.restore(state["now"])
-        self._next.restore(state["next"])
-        self._todo, self._gone = list(state["todo"]), set(state["gone"])
 
 
 register(

@@ -8,7 +8,7 @@ Read next: server/async_rule.py (the interface of a rule), server/async_server.p
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 from fedraa.composition.method import ONE_STEP_THEORY, PLAIN_SGD, Method
 from fedraa.composition.registry import register
@@ -31,14 +31,13 @@ class Ringmaster(AsyncRule):
     delay_limit: Count | None = None
     server_lr: Positive = 1.0
 
+    state_fields: ClassVar[tuple[str, ...]] = ()
+
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         if update.staleness >= (self.delay_limit or model.clients):
             return ApplyResult(0.0, False)
         accumulate(model.params, update.coordinates, self.server_lr, update.new, update.sent)
         return ApplyResult(self.server_lr)
-
-    def state(self) -> dict[str, Any]:
-        return {}
 
 
 register(

@@ -21,7 +21,7 @@ import numpy as np
 from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Extra, ExtraBuffers, Index, MadeBuffer, State, Update, Vector
+from fedraa.messages import Extra, ExtraBuffers, Index, MadeBuffer, Update, Vector
 from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment, Mask
@@ -51,13 +51,13 @@ class ControlVariates(RoundState):
     )
     corrects: ClassVar[bool] = True
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1, up=1)
+    state_fields: ClassVar[tuple[str, ...]] = ("_server", "_client", "_change")
 
     def start(self, run: RoundStateContext) -> None:
         self._server = np.zeros(run.size, np.float32)
         self._clients = run.clients
         self._client = ClientRows(run.size, run.clients, lambda: np.zeros(run.size, np.float32))
         self._change = np.zeros(run.size, np.float32)
-        self._changed = False
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         return {"control": MadeBuffer(partial(self._control, client, where_of(assignment.submodel)))}
@@ -72,7 +72,6 @@ class ControlVariates(RoundState):
 
     def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:
         row, scale = self._client[contribution.client], np.float32(update.steps * contribution.lr)
-        self._changed = True
 
         def change(place: Index | slice, delta: Vector) -> None:
             by = np.negative(self._server[place], out=scratch("by", len(delta)))
@@ -91,19 +90,9 @@ class ControlVariates(RoundState):
             change.fill(0)
 
         map_chunks(len(self._server), add)
-        self._changed = False
 
     def memory(self, size: int, clients: int, inputs: int) -> int:
         return 4 * size * (clients + 2)
-
-    def state(self) -> State:
-        change = self._change if self._changed else 0.0
-        return {"server": self._server, "client": self._client.state(), "change": change}
-
-    def restore(self, state: State) -> None:
-        self._server[:] = state["server"]
-        self._client.restore(state["client"])
-        self._change[:], self._changed = state["change"], True
 
 
 register(

@@ -297,11 +297,10 @@ class Rules:
     @property
     def server_lr(self) -> float | None:
         """The step size of an update in rounds, or None if only a custom optimizer has it."""
-        update = self.method["update"]
-        optimizer = update.get("optimizer")
+        optimizer = self.method["update"]["optimizer"]
         if isinstance(optimizer, str):
             return None if is_foreign(optimizer) else SERVER_OPTIMIZER.resolve(optimizer).server_lr
-        step: float | None = update["mixing"] if optimizer is None else optimizer.get("server_lr")
+        step: float | None = optimizer.get("server_lr")
         return step
 
     def balances(self) -> list[float]:

@@ -14,7 +14,7 @@ import numpy as np
 from fedraa.components.calls import calling
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.state import Stateful
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.messages import Index, Vector
@@ -148,11 +148,20 @@ class AsyncRule(Stateful, ABC):
     asynchronous: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
-        """Reset the guarantees of a subclass that overrides `apply_update` without declaring them again."""
-        if "apply_update" in vars(cls) and "is_convex_mix" not in vars(cls):
-            cls.is_convex_mix = cls.is_delta_mix = False
-        if "apply_update" in vars(cls) and "bounded_by_weight" not in vars(cls):
-            cls.bounded_by_weight = False
+        """Check that a subclass that overrides `apply_update` of a rule with guarantees declares each guarantee again.
+
+        Raises:
+            TypeError: It inherits a guarantee, which need not hold for the new `apply_update`.
+        """
+        if "apply_update" not in vars(cls):
+            return
+        guarantees = ("is_convex_mix", "is_delta_mix", "bounded_by_weight")
+        inherited = [name for name in guarantees if getattr(cls, name) and name not in vars(cls)]
+        if inherited:
+            names = " and ".join(inherited)
+            raise TypeError(
+                f"{cls.__name__} overrides `apply_update` of a rule with {names}; declare {names} in the class"
+            )
 
     @property
     def per_step(self) -> int:
@@ -216,12 +225,14 @@ def update_without_values(
 
 
 def factor_at(staleness: int, factor: Any) -> float:
-    """Return a StalenessWeight's factor. Raise ValueError if it is not finite or is over `HEAVIEST`."""
+    """Return a StalenessWeight's factor. Raise InputError if it is not finite or is over `HEAVIEST`."""
     with calling("staleness", factor):
         weight = factor(staleness)
     if is_finite(weight) and abs(weight) <= HEAVIEST:
         return float(weight)
-    raise ValueError(
-        f"staleness: {getattr(factor, '__name__', factor)} gave {short_text(weight)}; takes a finite number"
-        + (f" of at most {HEAVIEST:g} in size" if is_finite(weight) else "")
+    raise InputError(
+        "staleness",
+        f"{getattr(factor, '__name__', factor)} returned it at staleness {staleness}",
+        got=weight,
+        expected=f"a finite number of at most {HEAVIEST:g} in size",
     )

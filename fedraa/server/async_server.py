@@ -1,9 +1,11 @@
 """The asynchronous server: each client update is applied when it arrives."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 import numpy as np
 
+from fedraa.components.state import Stateful
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import RETRY
 from fedraa.messages import State, Task, Update, Vector
@@ -16,7 +18,7 @@ SampleSubmodel = Callable[[int, int, float, Vector], Assignment]
 """Samples a client's submodel, given the client, the server's step, the time, and the model [d]."""
 
 
-class AsyncServer:
+class AsyncServer(Stateful):
     """Fed-RAA's server (Algorithm 1, Progress Server), and every other server that applies updates one at a time.
 
     The ledger decides the fragment of a client's next task, versions, staleness, and the next client. The store holds
@@ -37,6 +39,8 @@ class AsyncServer:
         balance: The power of data against speed in the weights of updates. These factors follow the costs.
         learn: True if costs follow real durations. A derived bound then changes with them.
     """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("ledger", "task_table")
 
     def __init__(
         self,
@@ -111,22 +115,19 @@ class AsyncServer:
 
     def state(self) -> State:
         in_flight = [flight.task for flight in self.task_table.in_flight.values()]
-        return {
+        return super().state() | {
             "params": self._store.params,
-            "ledger": self.ledger.state(),
             "rule": self._store.state(),
-            "task_table": self.task_table.state(self._store.sent(in_flight)),
-            "costs": self.task_table.costs.state(),
+            "in_flight": self.task_table.in_flight_state(self._store.sent(in_flight)),
             "held": [flight_state(flight) for flight in self._held.values()],
         }
 
     def restore(self, state: State) -> None:
-        self.ledger.restore(state["ledger"])
+        super().restore(state)
         self._store.restore(state["params"], state["rule"])
-        self.task_table.restore(state["task_table"], self.ledger.in_flight.values(), self._store.sent_again)
+        self.task_table.restore_in_flight(state["in_flight"], self.ledger.in_flight.values(), self._store.sent_again)
         held = restored_flights(state["held"], self.ledger.held.values(), self._store.sent_again)
         self._held = {flight.task.client: flight for flight in held}
-        self.task_table.costs.restore(state["costs"])
         self._plan()
 
     def _plan(self) -> None:

@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
-from fedraa.messages import EXTRA_PREFIX, Extra, MadeBuffer, State, Update, Vector
+from fedraa.components.state import Stateful
+from fedraa.messages import EXTRA_PREFIX, Extra, MadeBuffer, Update, Vector
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.vectors.chunked import cut
 from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.index_runs import CoordinateSet, where_of
 
 
-class OptimizerStates:
+class OptimizerStates(Stateful):
     """A row [d] of each client for each buffer of its optimizer, in the coordinates of the full model.
 
     A real device keeps its state itself. Here the state travels with tasks and updates, so that any worker can train
@@ -24,6 +26,8 @@ class OptimizerStates:
         clients: Number of clients.
         names: The buffers of the optimizer.
     """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_rows",)
 
     def __init__(self, size: int, clients: int, names: Sequence[str]) -> None:
         self._rows = {
@@ -59,10 +63,3 @@ class OptimizerStates:
         where = assignment.where
         for name, rows in self._rows.items():
             rows[update.client][where] = assignment.trained(update.extras[name])
-
-    def state(self) -> State:
-        return {name: rows.state() for name, rows in self._rows.items()}
-
-    def restore(self, state: State) -> None:
-        for name, rows in self._rows.items():
-            rows.restore(state[name])

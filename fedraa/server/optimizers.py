@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.state import Stateful
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 from fedraa.messages import Vector
 from fedraa.numbers import Decay, Positive
 from fedraa.vectors.chunked import map_chunks, mask_or_true, scale
@@ -63,11 +63,10 @@ class Sgd(ServerOptimizer):
 
     server_lr: Positive = 1.0
 
+    state_fields: ClassVar[tuple[str, ...]] = ()
+
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
         move(params, self.server_lr, delta, moved)
-
-    def state(self) -> dict[str, Any]:
-        return {}
 
 
 @dataclass
@@ -78,6 +77,7 @@ class Momentum(ServerOptimizer):
     beta: Decay = 0.9
 
     keeps: ClassVar[str] = "v [d]"
+    state_fields: ClassVar[tuple[str, ...]] = ("_m",)
 
     def start(self, size: int) -> None:
         self._m = np.zeros(size, np.float32)
@@ -92,12 +92,6 @@ class Momentum(ServerOptimizer):
 
         map_chunks(len(params), mix)
         move(params, self.server_lr, self._m, moved)
-
-    def state(self) -> dict[str, Any]:
-        return {"m": self._m}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._m[:] = state["m"]
 
 
 @dataclass
@@ -115,10 +109,11 @@ class Adaptive(ServerOptimizer):
     tau: Positive = 1e-3
 
     keeps: ClassVar[str] = "m, v [d]"
+    state_fields: ClassVar[tuple[str, ...]] = ("_m", "_v")
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
-            raise ValueError(f"rule: got {short_text(self.rule)}; takes {', '.join(RULES)}")
+            raise InputError("rule", got=self.rule, expected=", ".join(RULES))
 
     def start(self, size: int) -> None:
         self._m = np.zeros(size, np.float32)
@@ -149,12 +144,6 @@ class Adaptive(ServerOptimizer):
                 fresh = v + square
         return fresh
 
-    def state(self) -> dict[str, Any]:
-        return {"m": self._m, "v": self._v}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._m[:], self._v[:] = state["m"], state["v"]
-
 
 @dataclass
 class AmsGrad(ServerOptimizer):
@@ -171,6 +160,7 @@ class AmsGrad(ServerOptimizer):
     corrected: bool = False
 
     keeps: ClassVar[str] = "m, v, max v [d]"
+    state_fields: ClassVar[tuple[str, ...]] = ("_m", "_v", "_max", "_steps")
 
     def start(self, size: int) -> None:
         self._m, self._v, self._max = (np.zeros(size, np.float32) for _ in range(3))
@@ -194,13 +184,6 @@ class AmsGrad(ServerOptimizer):
             np.add(params[piece], np.float32(self.server_lr) * direction, out=params[piece], where=where)
 
         map_chunks(len(params), step)
-
-    def state(self) -> dict[str, Any]:
-        return {"m": self._m, "v": self._v, "max": self._max, "steps": self._steps}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._m[:], self._v[:], self._max[:] = state["m"], state["v"], state["max"]
-        self._steps = state["steps"]
 
 
 def move(params: Vector, server_lr: float, direction: Vector, moved: Mask) -> None:

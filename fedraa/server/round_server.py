@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,8 +11,8 @@ from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.client.compression import Compressor, NoCompression
 from fedraa.components.calls import calling
-from fedraa.components.state import saved
-from fedraa.errors import short_text
+from fedraa.components.state import Stateful
+from fedraa.errors import InputError
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
 from fedraa.server.optimizers import ServerOptimizer
@@ -28,7 +29,7 @@ from fedraa.vectors.last_trained import LastTrained
 from fedraa.vectors.run_length import spread
 
 
-class RoundServer:
+class RoundServer(Stateful):
     """A server in rounds: the clients of a cohort train their submodels, then theta steps along the mean delta.
 
     With full models, a mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017, Algorithm 1).
@@ -50,6 +51,20 @@ class RoundServer:
         held: Returns the coordinates that a client may report (HeteroFL's label-aware head).
         download: Compresses the model that is sent to the clients.
     """
+
+    state_fields: ClassVar[tuple[str, ...]] = (
+        "params",
+        "ledger",
+        "task_table",
+        "_scales",
+        "_square",
+        "_lr",
+        "_last_trained",
+        "_coverage",
+        "_aggregator",
+        "_optimizer",
+        "_followers",
+    )
 
     def __init__(
         self,
@@ -144,34 +159,12 @@ class RoundServer:
         return self._next_round(now) if dropped.round_complete else ()
 
     def state(self) -> State:
-        return {
-            "params": self.params,
-            "ledger": self.ledger.state(),
-            "scales": self._scales,
-            "square": self._square,
-            "lr": self._lr,
-            "last_trained": self._last_trained.state(),
-            "coverage": self._coverage.state(),
-            "aggregator": self._aggregator.state(),
-            "optimizer": saved(self._optimizer),
-            "followers": [saved(follower) for follower in self._followers],
-            "task_table": self.task_table.state(),
-        }
+        return super().state() | {"in_flight": self.task_table.in_flight_state()}
 
     def restore(self, state: State) -> None:
-        self.params[:] = state["params"]
-        self.ledger.restore(state["ledger"])
         self._reset()
-        self._scales = state["scales"]
-        self._square = state["square"]
-        self._lr = state["lr"]
-        self._last_trained.restore(state["last_trained"])
-        self._aggregator.restore(state["aggregator"])
-        self._optimizer.restore(state["optimizer"])
-        self._coverage.restore(state["coverage"])
-        for follower, follower_state in zip(self._followers, state["followers"], strict=True):
-            follower.restore(follower_state)
-        self.task_table.restore(state["task_table"], self.ledger.in_flight.values())
+        super().restore(state)
+        self.task_table.restore_in_flight(state["in_flight"], self.ledger.in_flight.values())
 
     def _next_round(self, now: float) -> Iterable[int]:
         """Close the round and begin the next one. Return its cohort."""
@@ -182,7 +175,9 @@ class RoundServer:
 
     def _reset(self) -> None:
         """Forget the sums and the snapshots of a round."""
-        self._scales = self._square = self._lr = 0.0
+        self._scales: float = 0.0
+        self._square: float = 0.0
+        self._lr = 0.0
         # By submodel; None is the whole model.
         self._snapshots: dict[Submodel | None, SharedBuffer] = {}
 
@@ -232,13 +227,13 @@ def arriving(download: Compressor, part: Vector) -> Vector:
     """Return the buffer [k] that a client receives after compression.
 
     Raises:
-        ValueError: A custom compressor returned no tensor, or one of another shape.
+        InputError: A custom compressor returned no tensor, or one of another shape.
     """
     with calling("compress_down", download):
         arrived = download.apply(torch.tensor(part))
         if not isinstance(arrived, torch.Tensor) or arrived.shape != part.shape:
-            what = list(arrived.shape) if isinstance(arrived, torch.Tensor) else short_text(arrived)
-            raise ValueError(f"compress_down: {type(download).__name__} gave {what}; takes a tensor {list(part.shape)}")
+            problem = f"{type(download).__name__}.apply returned it"
+            raise InputError("compress_down", problem, got=arrived, expected=f"a tensor {list(part.shape)}")
     return np.asarray(arrived.numpy(), np.float32)
 
 

@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import ClassVar, Self
 
 from fedraa.aggregation.aggregator import ClientDelta
-from fedraa.messages import Extra, ExtraBuffers, State, Update, Vector
+from fedraa.components.state import Stateful
+from fedraa.messages import Extra, ExtraBuffers, Update, Vector
 from fedraa.submodels.assignment import Assignment, Mask
 
 
@@ -26,7 +27,7 @@ class RoundStateContext:
 
 
 @dataclass
-class RoundState:
+class RoundState(Stateful):
     """No auxiliary state. Subclasses override the methods that they need.
 
     Attributes:
@@ -44,6 +45,7 @@ class RoundState:
     corrects: ClassVar[bool] = False
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers()
     asks: ClassVar[tuple[str, ...]] = ()
+    state_fields: ClassVar[tuple[str, ...]] = ()
 
     def bind(self, run: RoundStateContext) -> Self:
         own = deepcopy(self)
@@ -85,9 +87,3 @@ class RoundState:
             inputs: Numbers in one sample.
         """
         return 0
-
-    def state(self) -> State:
-        return {}
-
-    def restore(self, state: State) -> None:
-        """Restore the values that `state` returned."""

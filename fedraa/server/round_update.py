@@ -1,48 +1,21 @@
 """The choices of a synchronous server: the mean of a round's deltas, the step along it, and the auxiliary state."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fedraa.aggregation.aggregator import Aggregator
 from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.aggregation.registry import AGGREGATOR
-from fedraa.errors import short_text
-from fedraa.numbers import Share
+from fedraa.errors import InputError
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer, Sgd
 from fedraa.server.round_state import RoundState
 
 WEIGHTS = ("uniform", "samples")
 
 
-class RoundUpdate(ABC):
-    """The server's part of a synchronous method; `Mean` documents `owned_head` and `weights`."""
-
-    asynchronous: ClassVar[bool] = False
-    is_convex_mix: ClassVar[bool] = False
-    needs_all_clients: ClassVar[bool] = False
-    weights: str = "uniform"
-    owned_head: bool = False
-    auxiliary: RoundState = RoundState()
-
-    per_step: ClassVar[int] = 1
-
-    @abstractmethod
-    def averaging(self) -> Aggregator:
-        """Return the aggregator of the deltas."""
-
-    @abstractmethod
-    def stepping(self) -> ServerOptimizer:
-        """Return the optimizer that steps along their mean."""
-
-    def memory(self, size: int, clients: int) -> int:
-        """Return the bytes needed besides the model, at most. The small state of input adversaries is not included."""
-        return self.averaging().memory(size, clients) + self.auxiliary.memory(size, clients, 0)
-
-
 @dataclass(frozen=True)
-class Mean(RoundUpdate):
-    """A step along a round's mean delta.
+class Mean:
+    """The server's part of a synchronous method: a step along a round's mean delta.
 
     Attributes:
         weights: "uniform" if all clients count alike, "samples" if by their number of samples.
@@ -58,29 +31,25 @@ class Mean(RoundUpdate):
     auxiliary: RoundState = field(default_factory=RoundState)
     owned_head: bool = False
 
+    asynchronous: ClassVar[bool] = False
+    is_convex_mix: ClassVar[bool] = False
+    needs_all_clients: ClassVar[bool] = False
+    per_step: ClassVar[int] = 1
+
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
-            raise ValueError(f"weights: got {short_text(self.weights)}; takes {', '.join(WEIGHTS)}")
+            raise InputError("weights", got=self.weights, expected=" or ".join(WEIGHTS))
         if not isinstance(self.auxiliary, RoundState):
-            raise ValueError(
-                f"auxiliary: got {short_text(self.auxiliary)}; takes an object of RoundState or of a subclass"
-            )
+            raise InputError("auxiliary", got=self.auxiliary, expected="an object of RoundState or of a subclass")
 
     def averaging(self) -> Aggregator:
+        """Return the aggregator of the deltas."""
         return AGGREGATOR.resolve(self.aggregator)
 
     def stepping(self) -> ServerOptimizer:
+        """Return the optimizer that steps along their mean."""
         return SERVER_OPTIMIZER.resolve(self.optimizer)
 
-
-@dataclass(frozen=True)
-class SyncMix(RoundUpdate):
-    """theta <- (1 - mixing) theta + mixing * mean of a round's updates, per fragment (Sync Fed-RAA)."""
-
-    mixing: Share = 0.6
-
-    def averaging(self) -> Aggregator:
-        return CoverageMean()
-
-    def stepping(self) -> ServerOptimizer:
-        return Sgd(self.mixing)
+    def memory(self, size: int, clients: int) -> int:
+        """Return the bytes needed besides the model, at most. The small state of input adversaries is not included."""
+        return self.averaging().memory(size, clients) + self.auxiliary.memory(size, clients, 0)

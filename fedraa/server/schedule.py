@@ -9,6 +9,7 @@ from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.aggregation.label_owners import LabelOwners
 from fedraa.client.compression import COMPRESSOR
 from fedraa.components.registry import ComponentRegistry
+from fedraa.errors import InputError
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.participation import PARTICIPATION, All, Participation, draw_cohort
 from fedraa.ledger.round_ledger import RoundLedger
@@ -18,7 +19,7 @@ from fedraa.server.async_rule import AsyncRule
 from fedraa.server.async_server import AsyncServer
 from fedraa.server.round_server import RoundServer
 from fedraa.server.round_state import RoundStateContext
-from fedraa.server.round_update import RoundUpdate
+from fedraa.server.round_update import Mean
 from fedraa.server.server import Server, ServerSetup
 from fedraa.server.stores.local import LocalStore
 from fedraa.submodels.assignment import Assignment, Submodel
@@ -98,13 +99,15 @@ class AsyncSampled(Schedule):
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         if update.balance:
-            raise ValueError(f"balance: got {update.balance:g}, but what a policy draws has no planned costs; give 0")
+            problem = "tasks with sampled submodels have no planned costs"
+            raise InputError("balance", problem, got=update.balance, expected="0")
         run = setup.run
         sampler = setup.policy.bind(run)
         if type(sampler).close is not SubmodelSampler.close:
-            raise ValueError(
-                f"submodel: {type(setup.policy).__name__} chooses anew when a round is over, and here is none; take "
-                "one that draws every task by itself"
+            raise InputError(
+                "submodel",
+                f"{type(setup.policy).__name__} chooses again at the end of a round, and this schedule has no rounds",
+                hint="take a policy that draws every task independently",
             )
 
         def sample(client: int, step: int, now: float, params: Vector) -> Assignment:
@@ -129,7 +132,7 @@ class Barrier(Schedule):
     def participants(self) -> Participation:
         return All()
 
-    def server(self, update: RoundUpdate, setup: ServerSetup) -> Server:
+    def server(self, update: Mean, setup: ServerSetup) -> Server:
         run = setup.run
         size, clients = run.traced.size, run.clients
         participation = self.participants()

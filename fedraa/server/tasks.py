@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
+from fedraa.components.state import Stateful
 from fedraa.devices.costs import BYTES, CostModel
 from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
@@ -33,7 +34,7 @@ class InFlightTask:
     left: float
 
 
-class TaskTable:
+class TaskTable(Stateful):
     """A table of tasks. It makes tasks from decisions, holds those in flight, and writes their events.
 
     Args:
@@ -46,6 +47,16 @@ class TaskTable:
         mean_factor: Returns the mean over the local steps of a task of the factor on that rate.
         optimizer_states: The states of local optimizers that clients keep.
     """
+
+    # Tasks in flight have separate methods, because a server keeps their decisions, and a store may keep their buffers.
+    state_fields: ClassVar[tuple[str, ...]] = (
+        "applied",
+        "quarantined",
+        "costs",
+        "_optimizer_states",
+        "_trained",
+        "_taken",
+    )
 
     def __init__(
         self,
@@ -210,43 +221,30 @@ class TaskTable:
             up += more.up * trained + more.up_whole * sent
         return down + crossing, up + crossing
 
-    def state(self, sent: Mapping[int, Vector] | None = None) -> State:
-        """Return the values of a checkpoint.
+    def in_flight_state(self, sent: Mapping[int, Vector] | None = None) -> list[State]:
+        """Return the values of the tasks in flight for a checkpoint.
 
         Args:
             sent: The values of all tasks' buffers by number, if the tasks do not carry them.
         """
-        return {
-            "applied": self.applied,
-            "quarantined": [[client, what] for client, what in self.quarantined.items()],
-            "taken": self._taken,
-            "trained": self._trained,
-            "optimizer_states": self._optimizer_states.state(),
-            "in_flight": [
-                flight_state(flight, None if sent is None else sent[flight.task.id])
-                for flight in self.in_flight.values()
-            ],
-        }
+        if sent is None:
+            return [flight_state(flight) for flight in self.in_flight.values()]
+        return [flight_state(flight, sent[task]) for task, flight in self.in_flight.items()]
 
-    def restore(
+    def restore_in_flight(
         self,
-        state: State,
+        states: Sequence[State],
         decisions: Iterable[Dispatch],
         send: Callable[[list[Task]], list[Task]] | None = None,
     ) -> None:
-        """Continue from the values of a checkpoint.
+        """Put the tasks of a checkpoint back in flight, after the other values of the table are restored.
 
         Args:
-            state: The values.
-            decisions: The decisions of the tasks in flight, in the same order.
+            states: The values that `in_flight_state` returned.
+            decisions: The decisions of the tasks, in the same order.
             send: Puts the buffers of all tasks back where the server keeps them. None: the tasks carry them.
         """
-        self.applied[:] = state["applied"]
-        self.quarantined = dict(map(tuple, state["quarantined"]))
-        self._taken[:] = state["taken"]
-        self._trained = state["trained"]
-        self._optimizer_states.restore(state["optimizer_states"])
-        flights = map(self._with_optimizer_state, restored_flights(state["in_flight"], decisions, send))
+        flights = map(self._with_optimizer_state, restored_flights(states, decisions, send))
         self.in_flight = {flight.task.id: flight for flight in flights}
 
     def _with_optimizer_state(self, flight: InFlightTask) -> InFlightTask:
@@ -282,7 +280,7 @@ def restored_flights(
     decisions: Iterable[Dispatch],
     send: Callable[[list[Task]], list[Task]] | None = None,
 ) -> list[InFlightTask]:
-    """Return the tasks in flight of a checkpoint. The arguments are those of `TaskTable.restore`."""
+    """Return the tasks in flight of a checkpoint. The arguments are those of `TaskTable.restore_in_flight`."""
     assignments = [Assignment.restored(state["assignment"]) for state in states]
     tasks = [
         _restored_task(state, decision, assignment)

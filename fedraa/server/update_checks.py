@@ -1,16 +1,16 @@
 """Checks of client updates. They run before any value of an update reaches the model."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.errors import short_text
-from fedraa.messages import EXTRA_PREFIX, Receipt, RemoteBuffer, State, Task, Update, Vector
+from fedraa.components.state import Stateful
+from fedraa.errors import InputError, short_text
+from fedraa.messages import EXTRA_PREFIX, Receipt, RemoteBuffer, Task, Update, Vector
 from fedraa.vectors.chunked import map_chunks, ordered_sum
 from fedraa.vectors.finite import LARGEST, at_most, count_not_finite, is_finite, largest_of, unfit, wrong_kind
 
@@ -29,7 +29,7 @@ WARM_UP = 5
 MaxNorm = float | Literal["auto"] | None
 
 
-class Bounds:
+class Bounds(Stateful):
     """A judge of updates, in the order in which they are applied.
 
     With `auto`, the norm of an update, ||w - w_received||, may be at most `MULTIPLE` times the median norm of the last
@@ -37,9 +37,12 @@ class Bounds:
     times max(1, ||sent||). One or two outliers among these first updates do not move the median far.
     """
 
+    state_fields: ClassVar[tuple[str, ...]] = ("_seen",)
+
     def __init__(self, max_norm: MaxNorm = None) -> None:
         self._max_norm = max_norm
-        self._seen: dict[int, deque[float]] = {}
+        # The norms of the last accepted updates of each fragment.
+        self._seen: dict[int, list[float]] = {}
 
     def refuse(self, update: Update, task: Task | None) -> str | None:
         """Return the reason to refuse the update, or None. An accepted update counts in later medians."""
@@ -54,7 +57,7 @@ class Bounds:
         return outgrown(update, task) or (self._unusual(update, task) if self._max_norm == AUTO else None)
 
     def _unusual(self, update: Update, task: Task) -> str | None:
-        seen = self._seen.setdefault(task.fragment, deque(maxlen=WINDOW))
+        seen = self._seen.setdefault(task.fragment, [])
         norm, sent = norms(update, task)
         usual = median(seen) if len(seen) >= WARM_UP else 0.0
         bound = MULTIPLE * (usual or max(1.0, sent))
@@ -62,13 +65,8 @@ class Bounds:
             what = "the median of its fragment" if usual else "the norm of what was sent"
             return f"the update's norm {norm:.4g} is over {MULTIPLE} times {what}, {bound / MULTIPLE:.4g}"
         seen.append(norm)
+        del seen[:-WINDOW]
         return None
-
-    def state(self) -> State:
-        return {"seen": [[fragment, list(norms)] for fragment, norms in self._seen.items()]}
-
-    def restore(self, state: State) -> None:
-        self._seen = {fragment: deque(norms, WINDOW) for fragment, norms in state["seen"]}
 
 
 def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) -> str | None:
@@ -132,18 +130,18 @@ def unsound(task: Task, update: Update | None) -> str | None:
 
 
 def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> None:
-    """Raise ValueError, with the name of the server's part, if the part left unusable values in the model.
+    """Raise InputError with the component's name if the component left unusable values in the model.
 
     Args:
-        where: The setting of the part.
-        part: The part.
+        where: The setting of the component.
+        part: The component.
         params: The model [d].
         when: Text that ends the message.
     """
     if at_most(params, LARGEST):
         return
     if wrong := unfit(largest_of(params)):
-        raise ValueError(f"{where}: {type(part).__name__} left {wrong} in the model{when}")
+        raise InputError(where, f"{type(part).__name__} left {wrong} in the model{when}")
 
 
 def norms(update: Update, task: Task) -> tuple[float, float]:

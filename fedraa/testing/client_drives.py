@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from fedraa.client.gradient_transforms import StepContext
-from fedraa.components.state import saved
 from fedraa.data import divide
 from fedraa.evaluation.metrics import make_metrics
-from fedraa.messages import State, Update
+from fedraa.messages import Update
 from fedraa.models import build_model
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.policy import RoundContext, RunContext
@@ -27,6 +26,7 @@ class PolicyDrive(Drive):
     """A drive in which all clients draw a submodel and return an update in every round."""
 
     stateful: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ("_params", "_sampler")
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(deepcopy(part), size)
@@ -49,15 +49,6 @@ class PolicyDrive(Drive):
         if client == CLIENTS - 1:
             self._sampler.close(self._params, numbers(len(self._params), 2, k), self._params != 0, 0.05)
         return drawn.label, drawn.submodel.widths, trained.tobytes()
-
-    def state(self) -> State:
-        sampler = {} if self._sampler is None else saved(self._sampler)
-        return {"params": self._params, "sampler": sampler}
-
-    def restore(self, state: State) -> None:
-        self._params[:] = state["params"]
-        if self._sampler is not None:
-            self._sampler.restore(state["sampler"])
 
     def _trained(self, drawn: Assignment) -> Any:
         """Return the coordinates that a client trains, and record a mask or an index that is invalid."""

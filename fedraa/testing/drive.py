@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedraa.messages import Index, State, Vector
+from fedraa.components.state import Stateful
+from fedraa.messages import Index, Vector
 
 GIVEN = "never changes what it is given"
 COVERED = "never touches what nobody covered"
@@ -36,7 +37,7 @@ def some(size: int, *index: int) -> Index:
     return np.flatnonzero(rng(*index).random(size - size // 10) < 0.5)
 
 
-class Drive(ABC):
+class Drive(Stateful, ABC):
     """A fresh copy of a component that makes one decision after another. The inputs of decision k depend only on k.
 
     `broken` has a sentence for each promise that the component broke. `seconds` has the duration of each of its calls.
@@ -54,6 +55,7 @@ class Drive(ABC):
     """Bytes that the drive itself keeps for each number of the model."""
     further: Sequence[str] = ()
     """Further promises of this kind of component."""
+    state_fields: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         self.part, self.size = part, size
@@ -63,12 +65,6 @@ class Drive(ABC):
     @abstractmethod
     def step(self, k: int) -> object:
         """Return the component's k-th decision in a form that can be compared."""
-
-    def state(self) -> State:
-        return {}
-
-    def restore(self, state: State) -> None:
-        """Restore a state, so that the next decision continues from it."""
 
     def claimed(self) -> int | None:
         """Return the bytes that the component claims for a model of this size; None if its kind makes no claim."""

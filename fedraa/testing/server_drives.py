@@ -76,12 +76,14 @@ class AsyncRuleDrive(Drive):
     stateful: ClassVar[bool] = True
     sized: ClassVar[bool] = True
     own: ClassVar[int] = 9
+    state_fields: ClassVar[tuple[str, ...]] = ("_params", "part")
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         self._model = AsyncModel(numbers(size, 0), CLIENTS, FRAGMENTS)
         self._start = self._model.params.copy()
         self._seen = np.zeros(size, bool)
         super().__init__(part.bind(self._model), size)
+        self._params = self._model.params
 
     def step(self, k: int) -> object:
         where = some(self.size, 1, k % FRAGMENTS)
@@ -94,13 +96,6 @@ class AsyncRuleDrive(Drive):
             self.broken.setdefault(COVERED, "changes coordinates of the model that no arrival was about")
         return tuple(taken), self._model.params.tobytes()
 
-    def state(self) -> State:
-        return {"params": self._model.params, "rule": saved(self.part)}
-
-    def restore(self, state: State) -> None:
-        self._model.params[:] = state["params"]
-        self.part.restore(state["rule"])
-
     def claimed(self) -> int | None:
         return int(self.part.memory(self.size, CLIENTS)) if hasattr(self.part, "memory") else 0
 
@@ -110,6 +105,7 @@ class AggregatorDrive(Drive):
 
     stateful: ClassVar[bool] = True
     sized: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ("part",)
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(part.bind(size, CLIENTS), size)
@@ -134,12 +130,6 @@ class AggregatorDrive(Drive):
             )
         return mean[moved].tobytes(), moved.tobytes()
 
-    def state(self) -> State:
-        return {"aggregator": saved(self.part)}
-
-    def restore(self, state: State) -> None:
-        self.part.restore(state["aggregator"])
-
     def claimed(self) -> int | None:
         return int(self.part.memory(self.size, CLIENTS))
 
@@ -151,6 +141,7 @@ class OptimizerDrive(Drive):
     stateful: ClassVar[bool] = True
     sized: ClassVar[bool] = True
     own: ClassVar[int] = 4
+    state_fields: ClassVar[tuple[str, ...]] = ("_params", "part")
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(part.bind(size), size)
@@ -164,10 +155,3 @@ class OptimizerDrive(Drive):
         if (before != self._params)[~moved].any():
             self.broken.setdefault(COVERED, "moves coordinates outside of `moved`, which no client covered")
         return self._params.tobytes()
-
-    def state(self) -> State:
-        return {"params": self._params, "optimizer": saved(self.part)}
-
-    def restore(self, state: State) -> None:
-        self._params[:] = state["params"]
-        self.part.restore(state["optimizer"])

@@ -102,10 +102,10 @@ class ClientRows:
             saved[:] = [*(one for one in saved if one() is not None), ref(some)]
         return {"clients": np.array(list(self._place), np.int64), "rows": rows}
 
-    def restore(self, state: Any) -> None:
-        """Restore the result of `state`."""
+    def restore(self, state: State) -> None:
         self._place.clear()
         self._blocks.clear()
         self._saved.clear()
-        for client, row in zip(state["clients"].tolist(), chain.from_iterable(state["rows"]), strict=True):
+        rows = chain.from_iterable(state["rows"])
+        for client, row in zip(state["clients"].tolist(), rows, strict=True):
             self[client][:] = row

@@ -1,8 +1,8 @@
 """The round in which each coordinate was last trained."""
 
 import numpy as np
-import numpy.typing as npt
 
+from fedraa.messages import State
 from fedraa.vectors.chunked import map_chunks
 from fedraa.vectors.run_length import RunLengthArray, Sums
 
@@ -30,11 +30,13 @@ class LastTrained:
     def oldest(self) -> int:
         return int(self._each.min()) if self._all is None else self._all
 
-    def state(self) -> int | npt.NDArray[np.int64]:
-        return self._each if self._all is None else self._all
+    def state(self) -> State:
+        """Return the round of all coordinates as a number, or the rounds [d] if they differ."""
+        return {"rounds": self._each if self._all is None else self._all}
 
-    def restore(self, state: int | npt.NDArray[np.int64]) -> None:
-        if isinstance(state, int):
-            self._all, self._each = state, np.zeros(0, np.int64)
+    def restore(self, state: State) -> None:
+        rounds = state["rounds"]
+        if isinstance(rounds, int):
+            self._all, self._each = rounds, np.zeros(0, np.int64)
         else:
-            self._all, self._each = None, np.array(state, np.int64)
+            self._all, self._each = None, np.array(rounds, np.int64)

@@ -150,7 +150,7 @@ def test_rounds_of_fragments() -> None:
     """
     alpha, rho = 0.4, 0.3
     for clients in (5, 1):
-        run = spec("fed-raa-sync", clients, ratios=(0.25, 0.75), mixing=alpha, proximal=rho)
+        run = spec("fed-raa-sync", clients, ratios=(0.25, 0.75), server_lr=alpha, proximal=rho)
         server, trainer = make_server(run, Records()), make_worker_spec(run).trainer("cpu")
         theta = weights(run.params)
         assert list(server.begin()) == [*range(clients)]

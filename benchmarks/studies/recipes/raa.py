@@ -101,7 +101,7 @@ def raa_schedules(scale: Scale) -> Study:
             (_paper(80.73, 93.88), _paper(84.77, 47.39), _paper(78.28, 20.75)),
         ),
         "sync": (
-            {"method": "fed-raa-sync", "fragments": 3, "mixing": 0.6},
+            {"method": "fed-raa-sync", "fragments": 3, "server_lr": 0.6},
             (_paper(162.71, 93.94), _paper(162.82, 47.84), _paper(179.44, 21.46)),
         ),
     }

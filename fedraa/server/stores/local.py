@@ -1,4 +1,4 @@
-"""Where an asynchronous server keeps its parameters: here, or whoever else can cut a fragment and mix one in."""
+"""The parameters of an asynchronous server, and the application of updates to them in this process."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,18 +17,18 @@ from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_runs import IndexRuns, common_places, index_of, where_of
 
 Share = Callable[[Vector], SharedBuffer]
-"""Makes a buffer one that many tasks carry; an executor may keep it where workers read it, too."""
+"""Makes a buffer that many tasks carry. An executor may put it where workers can read it."""
 
 
 class Store(Protocol):
-    """The parameters behind an asynchronous server; what is asked later sees all that was taken in before."""
+    """The parameters of an asynchronous server. Every call sees all updates that earlier calls applied."""
 
     @property
     def params(self) -> Vector:
-        """The full model [d] as it stands."""
+        """The current full model [d]."""
 
     def cut(self, assignment: Assignment, version: int) -> Buffer:
-        """Return the submodel's parameters; the same object as long as the model has the same version."""
+        """Return the submodel's parameters. The result is the same object while the model has the same version."""
 
     def apply_update(
         self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0
@@ -36,7 +36,7 @@ class Store(Protocol):
         """Apply the update of a client.
 
         Args:
-            task: The task that it answers.
+            task: The task of the update.
             assignment: The submodel of the task.
             update: The update.
             stale: Its staleness.
@@ -44,32 +44,32 @@ class Store(Protocol):
         """
 
     def drop(self, task: Task) -> None:
-        """The task has no answer."""
+        """Forget a task that failed."""
 
     def leave(self, client: int) -> None:
-        """A client is left out from now on."""
+        """Remove a quarantined client."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
-        """The buffers of these tasks, by number; what tasks share is one array."""
+        """Return the buffers of tasks in flight by task number. Tasks with the same buffer share one array."""
 
     def sent_again(self, tasks: list[Task]) -> list[Task]:
-        """The tasks that are out, from a checkpoint, with their buffers back where this store keeps them."""
+        """Return the tasks in flight of a checkpoint, with their buffers in the place where this store keeps them."""
 
     def mean(self) -> Mean:
-        """A mean over the parameters' versions from now on; there is one of them."""
+        """Return the mean over all later versions of the parameters. It is called once."""
 
     def state(self) -> State:
-        """What it has become, less the parameters."""
+        """Return the state for a checkpoint, without the parameters."""
 
     def restore(self, params: Vector, state: State) -> None:
-        """Become that, with no task out."""
+        """Restore the parameters and the state of a checkpoint. No task is in flight afterwards."""
 
     def report(self) -> list[dict[str, object]]:
-        """For each server that it is spread over, if it is, its node and how often it was pulled from and pushed to."""
+        """Return the node and the numbers of pulls and pushes of each server shard; nothing without shards."""
 
 
 def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task]:
-    """Tasks from a checkpoint, whose buffers are arrays, with buffers as `make` makes them.
+    """Return tasks of a checkpoint, whose buffers are arrays, with the buffers that `make` returns.
 
     Tasks of the same step and fragment that carry one array get one buffer.
     """
@@ -108,14 +108,18 @@ def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncMode
 
 
 def rule_state(rule: AsyncRule, params: Vector) -> State:
-    """A rule's state for a checkpoint; ValueError if it has left nonsense in the model and called that no version."""
+    """Return a rule's state for a checkpoint.
+
+    Raises:
+        InputError: The rule made the model unsound without a new version.
+    """
     if not rule.is_convex_mix:
         refuse_unsound("async_rule", rule, params)
     return saved(rule)
 
 
 class LocalStore:
-    """All in this process: one array per version of a fragment, and so one transfer, however many pull it."""
+    """A store in this process. It cuts each version of a fragment once, for all tasks that carry it."""
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.components.calls import calling
+from fedraa.components.state import Stateful
 from fedraa.components.text import KIND
 from fedraa.data.tree import Tree
 from fedraa.errors import InputError, Uncuttable
@@ -116,7 +117,7 @@ class RoundContext:
     run: RunContext
 
 
-class SubmodelSampler:
+class SubmodelSampler(Stateful):
     """A policy in one run. It draws submodels, and may follow client updates, as PruneFL's mask does.
 
     `asks` names further buffers that client updates must have. In the first `alone` rounds only the first client
@@ -124,6 +125,7 @@ class SubmodelSampler:
     """
 
     asks: ClassVar[tuple[str, ...]] = ()
+    state_fields: ClassVar[tuple[str, ...]] = ()
     alone: int = 0
 
     @property
@@ -152,12 +154,6 @@ class SubmodelSampler:
             moved: Mask [d] of the coordinates that moved.
             scale: Learning rate times the mean number of local steps.
         """
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state`."""
 
 
 class Pure(SubmodelSampler):

@@ -10,7 +10,7 @@ from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from fedraa.data.tree import Tree, leaves
-from fedraa.messages import ExtraBuffers, State, Update, Vector
+from fedraa.messages import ExtraBuffers, Update, Vector
 from fedraa.models.forward import forward
 from fedraa.numbers import Count, Share
 from fedraa.submodels.assignment import Assignment, Mask
@@ -36,6 +36,7 @@ class SharedMask(SubmodelSampler):
     """
 
     asks: ClassVar[tuple[str, ...]] = ("squares",)
+    state_fields: ClassVar[tuple[str, ...]] = ("mask", "_pruned", "_squares", "_rounds")
 
     def __init__(self, run: RunContext, params: Vector, density: float, every: int, initial: int) -> None:
         names = maskable(run.traced)
@@ -97,13 +98,6 @@ class SharedMask(SubmodelSampler):
         importance = self._squares[rivals] / self._times[rivals]
         mask[rivals[np.argsort(-importance, kind="stable")[:places]]] = True
         return mask
-
-    def state(self) -> State:
-        return {"mask": self.mask, "pruned": self._pruned, "squares": self._squares, "rounds": self._rounds}
-
-    def restore(self, state: State) -> None:
-        self.mask, self._rounds = state["mask"], state["rounds"]
-        self._squares[:], self._pruned[:] = state["squares"], state["pruned"]
 
 
 def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32]:

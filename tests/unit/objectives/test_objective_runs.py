@@ -128,10 +128,12 @@ def test_an_own_objective_by_its_path(tmp_path: Path) -> None:
     assert "consistent" in fl.replay(history.directory)
 
 
-def test_a_classification_says_nothing_of_its_figures(tmp_path: Path) -> None:
+def test_config_of_a_classification_has_all_keys(tmp_path: Path) -> None:
     history = fl.run(fl.Experiment(**SMALL, hidden=(10,), updates=2, out=tmp_path / "run"))
-    assert "figures" not in history.config["resolved"]
-    assert set(history.config["resolved"]["limits"]) == {"steps", "time", "accuracy"}
+    resolved = history.config["resolved"]
+    assert resolved["figures"] == Figures().described() | {"names": list(Figures().names), "less": list(Figures().less)}
+    assert (resolved["metrics"], resolved["base"]) == ([], None)
+    assert set(resolved["limits"]) == {"steps", "time", "accuracy", "target"}
     assert history.figures == Figures()
 
 

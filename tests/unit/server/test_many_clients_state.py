@@ -70,6 +70,9 @@ def test_ram_fed_remembers_the_clients_that_took_part_alone() -> None:
         mean.add(ClientDelta(client, DeltaView(slice(None), np.ones(1000, np.float32)), 1.0, 0.1))
     mean.finish(RoundTotals(np.full(1000, 2, np.int32), 0.1))
     assert list(mean.state()["memory"]["clients"]) == [999_999, 3]
+    again = MemorisedMean().bind(1000, 10**6)
+    again.restore(mean.state())
+    assert list(again.state()["memory"]["clients"]) == [999_999, 3]
 
 
 def test_the_next_client_is_one_that_does_not_train() -> None:

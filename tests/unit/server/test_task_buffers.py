@@ -82,15 +82,15 @@ def test_a_checkpoint_holds_the_values_of_remote_buffers_and_they_go_back() -> N
     for client in range(3):
         first.dispatch(decisions[client], 0.0, Assignment(1, part), buffer)
     with pytest.raises(TypeError):
-        first.state()
-    state = saved(first.state(dict.fromkeys(first.in_flight, values)))
+        first.in_flight_state()
+    state = saved({"in_flight": first.in_flight_state(dict.fromkeys(first.in_flight, values))})
     second, seen = table(), []
 
     def send(tasks: list[Task]) -> list[Task]:
         seen.extend(task.params for task in tasks)
         return [replace(task, buffer=buffer) for task in tasks]
 
-    second.restore(state, decisions, send)
+    second.restore_in_flight(state["in_flight"], decisions, send)
     assert all(array is seen[0] for array in seen)
     np.testing.assert_array_equal(seen[0], values)
     assert [flight.task.buffer for flight in second.in_flight.values()] == [buffer] * 3

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import fedraa as fl
 from fedraa.client.trainer import Trainer
@@ -69,7 +70,9 @@ class Late(fl.AsyncRule):
 
 
 class Mix(ConvexMix):
-    """What only seems to be one that blends."""
+    """A mix that may do anything after it."""
+
+    blends = False
 
     def apply_update(self, update: Any, model: Any) -> fl.ApplyResult:
         super().apply_update(update, model)
@@ -77,38 +80,26 @@ class Mix(ConvexMix):
         return fl.ApplyResult(0.5)
 
 
-PARTS: list[tuple[dict[str, Any], str]] = [
-    ({"aggregator": Average(np.nan)}, r"aggregator: .*Average\.finish .*not finite"),
-    ({"aggregator": Average(1e30)}, r"aggregator: .*Average\.finish .*1e\+30"),
-    ({"server_optimizer": Step()}, "server_optimizer: .*Step .*not finite"),
-    ({"server_lr": 1e35}, r"server_optimizer: .*Sgd .*\d"),
-    (
-        {"method": "fed-raa", "async_rule": Rule()},
-        "async_rule: .*Rule .*not finite .*client 1",
-    ),
-    ({"method": "fed-raa", "async_rule": Late(np.nan, 6)}, "async_rule: .*Late .*not finite"),
-    (
-        {"method": "fed-raa", "async_rule": Late(1e13, 6)},
-        r"async_rule: .*Late .*1e\+13",
-    ),
-    ({"method": "fed-raa", "async_rule": Late(-np.inf, 5)}, "async_rule: .*Late .*not finite"),
-    ({"method": "fed-raa", "async_rule": Mix()}, "async_rule: .*Mix .*not finite"),
-    (
-        {"method": "fedasync", "staleness": lambda k: 1e30 if k else 1.0},
-        r"staleness: .*1e\+30",
-    ),
-    (
-        {"method": "fedbuff", "staleness": lambda k: np.nan if k else 1.0},
-        "staleness: .*nan",
-    ),
+PARTS: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
+    ({"aggregator": Average(np.nan)}, "aggregator", ("Average.finish", "not finite")),
+    ({"aggregator": Average(1e30)}, "aggregator", ("Average.finish", "1e+30")),
+    ({"server_optimizer": Step()}, "server_optimizer", ("Step", "not finite")),
+    ({"server_lr": 1e35}, "server_optimizer", ("Sgd", "e+")),
+    ({"method": "fed-raa", "async_rule": Rule()}, "async_rule", ("Rule", "not finite", "client 1")),
+    ({"method": "fed-raa", "async_rule": Late(np.nan, 6)}, "async_rule", ("Late", "not finite")),
+    ({"method": "fed-raa", "async_rule": Late(1e13, 6)}, "async_rule", ("Late", "1e+13")),
+    ({"method": "fed-raa", "async_rule": Late(-np.inf, 5)}, "async_rule", ("Late", "not finite")),
+    ({"method": "fed-raa", "async_rule": Mix()}, "async_rule", ("Mix", "not finite")),
+    ({"method": "fedasync", "staleness": lambda k: 1e30 if k else 1.0}, "staleness", ("1e+30",)),
+    ({"method": "fedbuff", "staleness": lambda k: np.nan if k else 1.0}, "staleness", ("nan",)),
 ]
 
 
-@pytest.mark.parametrize(("fields", "pattern"), PARTS)
+@pytest.mark.parametrize(("fields", "field", "names"), PARTS)
 def test_unsound_component_is_named_and_the_last_checkpoint_is_sound(
-    fields: dict[str, Any], pattern: str, tmp_path: Path
+    fields: dict[str, Any], field: str, names: tuple[str, ...], tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match=f"^{pattern}"):
+    with refuses(field, *names):
         fl.run(**SMALL | {"method": "fedavg", "checkpoint_every": 1} | fields, dataset=made_up(), out=tmp_path / "run")
     log = fl.History(tmp_path / "run").lines()
     assert not [line for line in log if line["kind"] in ("drop", "fault")]
@@ -129,7 +120,7 @@ def test_what_is_called_no_version_is_looked_at_before_it_is_kept(tmp_path: Path
     model = np.zeros(6, np.float32)
     store = LocalStore(model, [Submodel((6,), None)], Late(np.nan, 1), [1, 1])
     model[2] = np.nan
-    with pytest.raises(ValueError, match=r"^async_rule: .*Late .*not finite"):
+    with refuses("async_rule", "Late", "not finite"):
         store.state()
 
 
@@ -138,13 +129,13 @@ def test_one_number_among_many_is_found_wherever_it_is(value: float, sound: bool
     for place in (0, 4999, 9999):
         params = np.full(10_000, 1e11, np.float32)  # of which the norm is over the bound
         params[place] = value
-        with nullcontext() if sound else pytest.raises(ValueError, match=r"^async_rule: .*Rule"):
+        with nullcontext() if sound else refuses("async_rule", "Rule"):
             refuse_unsound("async_rule", Rule(), params)
 
 
 def test_a_weight_that_blows_the_model_up_slowly_is_not_the_clients_fault(tmp_path: Path) -> None:
     """Each update is mixed in with -480: finite, and in the end no client could train what it would be sent."""
-    with pytest.raises(ValueError, match=r"^async_rule: .*ConvexMix"):
+    with refuses("async_rule", "ConvexMix"):
         fl.run(
             **SMALL, method="fedasync", staleness=lambda k: -800.0, dataset=made_up(), updates=60, out=tmp_path / "run"
         )

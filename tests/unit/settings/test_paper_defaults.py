@@ -30,7 +30,7 @@ STATED = [
     ("fed-raa-random", "schedule.scheduler", "random"),
     ("fed-raa-mp", "schedule.scheduler", "minimum-priority"),
     ("fed-raa-offline", "schedule.scheduler", "offline"),
-    ("fed-raa-sync", "update.mixing", 0.6),
+    ("fed-raa-sync", "update.optimizer.server_lr", 0.6),
     ("fed-quilt", "update.gain", 1.2),  # the prototype's, as are the next
     ("fed-quilt", "update.balance", 0.0),
     ("fed-quilt", "local.clip", 2.0),  # of 0, 1, 2, 3 and 4, by hand, on equal and unequal data

@@ -1,0 +1,213 @@
+"""Components declare the attributes that checkpoints hold, and get them back in their types and in place."""
+
+import io
+from collections import deque
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from refusals import refuses
+
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.components.state import Stateful, saved
+from fedraa.composition.registry import methods
+from fedraa.rundir.checkpoint import read, write
+from fedraa.server.async_rule import ASYNC_RULE, AsyncModel
+from fedraa.server.optimizers import SERVER_OPTIMIZER
+
+
+class Memory(Stateful):
+    state_fields: ClassVar[tuple[str, ...]] = (
+        "_mean",
+        "rows",
+        "last",
+        "seen",
+        "recent",
+        "scale",
+        "order",
+        "spare",
+        "inner",
+        "pair",
+    )
+
+    def __init__(self, size: int = 3, inner: "Counter | None" = None) -> None:
+        self._mean = np.zeros(size)
+        self.rows: dict[int, np.ndarray] = {}
+        self.last: dict[str, list[int]] = {}
+        self.seen: set[int] = set()
+        self.recent: deque[float] = deque(maxlen=2)
+        self.scale = np.float32(0)
+        self.order: list[int] = []
+        self.spare: np.ndarray | None = None
+        self.inner = Counter() if inner is None else inner
+        self.pair = (Counter(), Counter())
+        self.not_saved = object()
+
+
+class Counter(Stateful):
+    state_fields: ClassVar[tuple[str, ...]] = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class NamedCounter(Counter):
+    state_fields: ClassVar[tuple[str, ...]] = ("name",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = "none"
+
+
+class Undeclared(Stateful):
+    def __init__(self) -> None:
+        self.count = 0
+        self.history = np.zeros(0)
+
+
+def from_file(state: dict[str, Any]) -> dict[str, Any]:
+    stream = io.BytesIO()
+    write(stream, state)
+    return read(stream.getvalue())
+
+
+def filled() -> Memory:
+    memory = Memory()
+    memory._mean[:] = (1, 2, 3)
+    memory.rows = {7: np.ones(2, np.float32), 3: np.zeros(2, np.float32)}
+    memory.last = {"a": [1]}
+    memory.seen = {5, 2}
+    memory.recent.extend((0.5, 1.5, 2.5))
+    memory.scale = np.float32(0.1)
+    memory.order = [4, 1]
+    memory.spare = np.arange(2)
+    memory.inner.count = 9
+    memory.pair[1].count = 8
+    return memory
+
+
+def test_fields_come_back_from_a_file_in_their_types() -> None:
+    memory = Memory()
+    memory.restore(from_file(saved(filled())))
+    assert memory._mean.tolist() == [1, 2, 3]
+    assert [(client, row.tolist()) for client, row in memory.rows.items()] == [(7, [1, 1]), (3, [0, 0])]
+    assert memory.rows[7].dtype == np.float32
+    assert memory.last == {"a": [1]}
+    assert memory.seen == {2, 5}
+    assert memory.recent == deque([1.5, 2.5])
+    assert memory.recent.maxlen == 2
+    assert memory.scale == np.float32(0.1)
+    assert isinstance(memory.scale, np.float32)
+    assert memory.order == [4, 1]
+    assert memory.spare is not None
+    assert memory.spare.tolist() == [0, 1]
+    assert memory.inner.count == 9
+    assert [counter.count for counter in memory.pair] == [0, 8]
+
+
+def test_keys_leave_out_the_underscore_and_a_dict_by_client_is_a_list_of_pairs() -> None:
+    state = saved(filled())
+    assert list(state) == ["mean", "rows", "last", "seen", "recent", "scale", "order", "spare", "inner", "pair"]
+    assert [client for client, _ in state["rows"]] == [7, 3]
+    assert state["last"] == {"a": [1]}
+    assert state["seen"] == [2, 5]
+    assert state["inner"] == {"count": 9}
+
+
+def test_arrays_and_components_stay_the_same_objects() -> None:
+    memory = Memory()
+    mean, view, inner, pair = memory._mean, memory._mean[1:], memory.inner, memory.pair[1]
+    memory.restore(saved(filled()))
+    assert memory._mean is mean
+    assert view.tolist() == [2, 3]
+    assert memory.inner is inner
+    assert memory.pair[1] is pair
+    assert pair.count == 8
+
+
+def test_components_that_are_restored_from_one_state_share_nothing() -> None:
+    state = saved(filled())
+    first, second = Memory(), Memory()
+    first.restore(state)
+    second.restore(state)
+    first.rows[7][:] = -1
+    first._mean[:] = -1
+    first.last["a"].append(2)
+    assert second.rows[7].tolist() == [1, 1]
+    assert second._mean.tolist() == [1, 2, 3]
+    assert second.last == {"a": [1]}
+
+
+def test_an_array_that_may_be_none_comes_back_as_none() -> None:
+    memory = filled()
+    memory.restore(saved(Memory()))
+    assert memory.spare is None
+    assert memory.rows == {}
+
+
+def test_a_subclass_adds_its_fields_to_those_of_its_base() -> None:
+    counter, again = NamedCounter(), NamedCounter()
+    counter.count, counter.name = 4, "four"
+    again.restore(saved(counter))
+    assert saved(again) == {"count": 4, "name": "four"}
+
+
+def test_without_a_declaration_all_attributes_are_saved_as_they_are() -> None:
+    part, again = Undeclared(), Undeclared()
+    part.count, part.history = 3, np.arange(4.0)
+    again.restore(from_file(saved(part)))
+    assert again.count == 3
+    assert again.history.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("value", [np.zeros(4), np.zeros(3, np.float32), 0.0, [0.0, 0.0, 0.0]])
+def test_an_array_of_another_shape_or_type_is_refused(value: object) -> None:
+    state = saved(filled()) | {"mean": value}
+    with refuses("checkpoint", "Memory._mean", "float64 [3]") as caught:
+        Memory().restore(state)
+    assert caught.value.got is value
+
+
+def test_a_state_that_lacks_a_field_or_a_component_is_refused() -> None:
+    state = saved(filled())
+    del state["order"]
+    with refuses("checkpoint", "Memory.order"):
+        Memory().restore(state)
+    with refuses("checkpoint", "Memory.pair", "2"):
+        Memory().restore(saved(filled()) | {"pair": [{"count": 1}]})
+
+
+@pytest.mark.parametrize("value", [{(1, 2): 3}, {(1, 2)}, [{1}], {"a": {1: 2}}])
+def test_a_field_that_a_checkpoint_cannot_hold_is_refused(value: Any) -> None:
+    memory = Memory()
+    memory.order = value
+    with refuses("state", "Memory", "state_fields"):
+        saved(memory)
+
+
+SIZE, CLIENTS = 5, 4
+PARTS = [
+    *(ASYNC_RULE.resolve(name).bind(AsyncModel(np.zeros(SIZE, np.float32), CLIENTS, 1)) for name in ASYNC_RULE.names()),
+    *(AGGREGATOR.resolve(name).bind(SIZE, CLIENTS) for name in AGGREGATOR.names()),
+    *(SERVER_OPTIMIZER.resolve(name).bind(SIZE) for name in SERVER_OPTIMIZER.names()),
+]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
+def test_arrays_of_built_in_components_stay_the_same_objects(part: Stateful) -> None:
+    before = arrays(part)
+    part.restore(from_file(saved(part)))
+    after = arrays(part)
+    assert before.keys() == after.keys()
+    assert all(after[name] is before[name] for name in before)
+
+
+def arrays(part: Stateful) -> dict[str, np.ndarray]:
+    return {name: value for name, value in vars(part).items() if isinstance(value, np.ndarray)}
+
+
+def test_every_built_in_component_of_a_method_declares_its_fields() -> None:
+    parts = [method.update for method in methods().values()]
+    for part in parts:
+        if isinstance(part, Stateful):
+            assert hasattr(type(part), "state_fields"), type(part).__name__

@@ -1,0 +1,83 @@
+"""Components and results that a server cannot use are refused with their field; a guarantee is never lost silently."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from refusals import refuses
+
+import fedraa as fl
+from fedraa.methods.fed_quilt import DeltaMix, RMSNormalizedDelta
+from fedraa.methods.fedasync import ConvexMix
+from fedraa.server.async_rule import AsyncModel, ClientUpdate, factor_at
+from fedraa.server.optimizers import Adaptive
+from fedraa.server.round_server import arriving
+from fedraa.server.round_update import Mean
+from fedraa.server.stores.local import checked_apply
+
+
+def take(self: Any, arrival: ClientUpdate, model: AsyncModel) -> fl.ApplyResult:
+    return fl.ApplyResult(0.5)
+
+
+@pytest.mark.parametrize(("base", "names"), [(ConvexMix, "blends"), (DeltaMix, "blends and adds")])
+def test_subclass_that_overrides_take_without_its_guarantees_is_a_type_error(base: type, names: str) -> None:
+    with pytest.raises(TypeError, match=f"Own .* {names};"):
+        type("Own", (base,), {"take": take})
+
+
+def test_subclass_that_declares_the_guarantees_again_keeps_what_it_declares() -> None:
+    own: Any = type("Own", (DeltaMix,), {"take": take, "blends": False, "adds": True})
+    assert (own.is_convex_mix, own.is_delta_mix, own.bounded_by_weight) == (False, True, False)
+    inherited: Any = type("Inherited", (DeltaMix,), {})
+    assert inherited.blends
+    assert inherited.adds
+    assert not RMSNormalizedDelta.blends
+    assert not RMSNormalizedDelta.adds
+
+
+@pytest.mark.parametrize("weight", [np.nan, np.inf, 1e4, None])
+def test_staleness_weight_that_is_not_finite_or_too_large_is_refused(weight: Any) -> None:
+    def constant(staleness: int) -> Any:
+        return weight
+
+    with refuses("staleness", "constant", "staleness 3", "1000") as caught:
+        factor_at(3, constant)
+    assert caught.value.got is weight
+
+
+@pytest.mark.parametrize("result", [None, 0.5, fl.ApplyResult(np.nan), fl.ApplyResult(0.5, advanced="yes")])  # type: ignore[arg-type]  # mistakes
+def test_result_of_a_rule_that_is_not_taken_is_refused(result: Any) -> None:
+    class Wrong(fl.AsyncRule):
+        def apply_update(self, update: Any, model: Any) -> Any:
+            return result
+
+    params = np.zeros(2, np.float32)
+    arrival = ClientUpdate(0, 0, slice(None), params, params, 0, 1, 0.0)
+    with refuses("async_rule", "Wrong", "ApplyResult") as caught:
+        checked_apply(Wrong(), arrival, AsyncModel(params, 1, 1))
+    assert caught.value.got is result
+
+
+@pytest.mark.parametrize("result", [torch.zeros(3), None])
+def test_compressed_model_of_another_shape_is_refused(result: Any) -> None:
+    class Short(fl.Compressor):
+        def apply(self, delta: Any) -> Any:
+            return result
+
+        def bytes(self, coordinates: int) -> int:
+            return 4 * coordinates
+
+    with refuses("compress_down", "Short", "[2]") as caught:
+        arriving(Short(), np.zeros(2, np.float32))
+    assert caught.value.got is result
+
+
+def test_choices_of_a_round_update_are_checked() -> None:
+    with refuses("weights", "uniform", "samples", got="loss"):
+        Mean(weights="loss")
+    with refuses("auxiliary", "RoundState", got="control"):
+        Mean(auxiliary="control")  # type: ignore[arg-type]  # a mistake
+    with refuses("rule", "adam", "yogi", "adagrad", got="lion"):
+        Adaptive("lion")
