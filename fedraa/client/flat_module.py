@@ -36,13 +36,16 @@ class FlatModule:
         self._waiting: dict[nn.Parameter, slice] = {}
         self._take: Take | None = None
         self._pieces: dict[nn.Parameter, slice] = {}
+        # Views of `gradient` in the shapes of the parameters.
+        self._targets: list[Tensor] = []
         # The proxy avoids a reference cycle, so that the buffers are freed together with the flat module.
         model, start = proxy(self), 0
         for parameter in trainable(module.to(weights.device).train()):
             piece = slice(start, start + parameter.numel())
             parameter.data = weights[piece].view(parameter.shape)
             if gradient is not None:
-                parameter.grad = gradient[piece].view(parameter.shape)
+                self._targets.append(gradient[piece].view(parameter.shape))
+                parameter.grad = self._targets[-1]
             else:
                 hook = parameter.register_post_accumulate_grad_hook
                 hook(lambda trained: model.hand_on(trained))  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -94,8 +97,7 @@ class FlatModule:
         for parameter in self._pieces:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]  # likewise
-        for parameter, piece in self._pieces.items():
-            target = self.gradient[piece].view(parameter.shape)
+        for parameter, target in zip(self._pieces, self._targets, strict=True):
             if parameter.grad is None:
                 target.zero_()
             else:

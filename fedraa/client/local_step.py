@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import EllipsisType
 from typing import Any, Self
 
@@ -87,10 +88,7 @@ class LocalStep:
             steps: Length of the task, on which the learning rate may depend.
             bf16: Compute the forward pass in bfloat16.
         """
-
-        def tensor(array: npt.NDArray[np.generic]) -> Tensor:
-            return torch.tensor(array, device=device)
-
+        tensor = partial(torch.tensor, device=device)
         self.model = model
         self.adversary: Adversary | None = None
         self._solver, self._lr, self._bf16 = solver, task.lr, bf16

@@ -11,6 +11,7 @@ from fedraa.client.trainer import Trainer
 from fedraa.client.training_state import TrainingState
 from fedraa.data import Federated, Transforms
 from fedraa.data.sources.clients import Source
+from fedraa.engine.freed_memory import keep_freed_memory
 from fedraa.errors import InputError
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.evaluation.metrics import NamedMetric
@@ -38,6 +39,7 @@ class WorkerSpec:
     state: TrainingState = field(default_factory=TrainingState)
 
     def trainer(self, device: str) -> Trainer:
+        keep_freed_memory()
         given: dict[str, Any] = {
             "seed": self.seed,
             "device": device,
