@@ -18,9 +18,9 @@ from fedraa.callbacks.callback_list import CallbackList, refuse_strange_hooks
 from fedraa.callbacks.failure_warnings import FailureWarnings
 from fedraa.composition.method import Method
 from fedraa.composition.registry import find
-from fedraa.config.experiment import Experiment
-from fedraa.config.file import check_names
+from fedraa.config.experiment import Experiment, with_fields
 from fedraa.config.processes import cluster_address
+from fedraa.config.sections import ClusterOptions
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
@@ -83,7 +83,7 @@ def run(
     """
     refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
-    experiment = _changed(experiment, fields)
+    experiment = with_fields(experiment, fields)
     return _run(experiment, module, data, _callbacks(callbacks, quiet=experiment.quiet), restarts)
 
 
@@ -100,7 +100,8 @@ def _run(
         refuse_used(experiment.out)
     with _before_the_start(told):
         spec = build(experiment, model, dataset, told.prepare)
-    with run_directory(experiment, spec.data.dataset.name) as directory:
+    name = run_name(experiment.method, spec.data.dataset.name, experiment.seed)
+    with run_directory(experiment.out, name) as directory:
         return _execute(spec, directory, told, resume=False, restarts=restarts)
 
 
@@ -189,18 +190,18 @@ def compare(
     from fedraa.report.compare import write
 
     module, given, fields = split_objects(model, dataset, fields)
-    experiment = _changed(experiment, fields)
+    experiment = with_fields(experiment, fields)
     found = None if tuned is None else read_tuned(Path(tuned))
     runs = cells(methods, seeds, experiment, terms, found)
-    together = experiment.model_copy(update={"method": "compare"})
-    if together.out is not None:
-        refuse_used(together.out)
+    if experiment.out is not None:
+        refuse_used(experiment.out)
     with _before_the_start(told := _callbacks(callbacks, quiet=experiment.quiet)):
         for number, each in enumerate(runs, 1):
             told.prepare(f"checking run {number} of {len(runs)}")
             data = build(each, module, given).data.dataset.name
-    histories = []
-    with exclusive(), run_directory(together, data) as directory, session(experiment):
+    histories, name = [], run_name("compare", data, experiment.seed)
+    together = session(experiment, experiment.clients)
+    with exclusive(), run_directory(experiment.out, name) as directory, together:
         for number, each in enumerate(runs, 1):
             place = f"run {number} of {len(runs)}: {each.method} seed {each.seed}"
             each = each.model_copy(update={"out": directory / run_name(each.method, each.seed)})
@@ -266,16 +267,6 @@ def run_name(*parts: object) -> str:
     return "-".join(NOT_IN_NAMES.sub("-", str(part)).strip("-.") for part in parts)
 
 
-def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Experiment:
-    """Return the experiment (default: all defaults) with these fields. Raise ValueError for values that they refuse."""
-    if experiment is not None and not isinstance(experiment, Experiment):
-        raise InputError("experiment", got=experiment, expected="an Experiment, or its fields by their names")
-    if experiment is not None and not fields:
-        return experiment
-    check_names(fields, Experiment.model_fields)
-    return Experiment(**({} if experiment is None else dict(experiment)) | dict(fields))
-
-
 def _callbacks(given: Callbacks, *, quiet: bool, place: str = "") -> CallbackList:
     """Return the callbacks, and unless they show a bar or the run is quiet, one that logs the progress of the run.
 
@@ -295,12 +286,12 @@ def _callbacks(given: Callbacks, *, quiet: bool, place: str = "") -> CallbackLis
     return CallbackList([*made, FailureWarnings()])
 
 
-def _check_restarts(restarts: int, experiment: Experiment) -> None:
+def _check_restarts(restarts: int, options: ClusterOptions) -> None:
     if restarts < 0:
         raise InputError("restarts", got=restarts, expected="0 or more")
-    if restarts and experiment.engine != "ray":
-        raise InputError("restarts", f"it needs the engine ray, not {experiment.engine}", got=restarts)
-    if restarts and (address := cluster_address(experiment)) is not None:
+    if restarts and options.engine != "ray":
+        raise InputError("restarts", f"it needs the engine ray, not {options.engine}", got=restarts)
+    if restarts and (address := cluster_address(options)) is not None:
         raise InputError("restarts", f"the cluster at {address} cannot be started again from here", hint="leave it out")
 
 
@@ -337,20 +328,22 @@ def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume:
     return History(directory)
 
 
-def session(experiment: Experiment) -> AbstractContextManager[None]:
+def session(options: ClusterOptions, clients: int) -> AbstractContextManager[None]:
     """Return a context with one Ray cluster for all runs in it. With the engine local it does nothing."""
-    if experiment.engine == "local":
+    if options.engine == "local":
         return nullcontext()
     from actors.cluster.engine import cluster
 
-    return cluster(experiment)
+    return cluster(options, clients)
 
 
-def calls(experiment: Experiment, parts: Iterable[object]) -> AbstractContextManager[Callable[..., Future[Any]]]:
-    """Return a context for calls of functions on the nodes of the experiment's cluster; see `actors.cluster.calls`."""
+def calls(
+    options: ClusterOptions, clients: int, parts: Iterable[object]
+) -> AbstractContextManager[Callable[..., Future[Any]]]:
+    """Return a context for calls of functions on the nodes of a cluster; see `actors.cluster.calls`."""
     from actors.cluster.calls import calls as on_cluster
 
-    return on_cluster(experiment, parts)
+    return on_cluster(options, clients, parts)
 
 
 def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:
@@ -373,14 +366,12 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
 
 
 @contextmanager
-def run_directory(experiment: Experiment, data: str) -> Iterator[Path]:
-    """Claim a run directory for the block: `out`, new or empty, or a new one under runs/.
+def run_directory(out: Path | None, name: str) -> Iterator[Path]:
+    """Claim a run directory for the block: `out`, which is new or empty, or a new one of this name under runs/.
 
-    The default is named after the method, the data and the seed. The directory is removed if no run began in it. Raises
-    ValueError if another run uses it.
+    The directory is removed if no run began in it. Raises ValueError if another run uses it.
     """
-    name = run_name(experiment.method, data, experiment.seed)
-    with claimed(experiment.out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
+    with claimed(out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
         yield directory
 
 

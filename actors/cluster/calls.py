@@ -10,20 +10,20 @@ from ray.exceptions import RayTaskError
 
 from actors.cluster.engine import cluster
 from actors.cluster.own_parts import carry_by_value
-from fedraa.config.experiment import Experiment
+from fedraa.config.sections import ClusterOptions
 from fedraa.errors import RunFailed
 
 Submit = Callable[..., Future[Any]]
 
 
 @contextmanager
-def calls(experiment: Experiment, parts: Iterable[object]) -> Iterator[Submit]:
-    """Join the experiment's cluster and yield a function with the interface of an executor's `submit`.
+def calls(options: ClusterOptions, clients: int, parts: Iterable[object]) -> Iterator[Submit]:
+    """Join the cluster and yield a function with the interface of an executor's `submit`.
 
     The user's modules that `parts` need travel by value. A call whose node dies runs again on another node. The future
     of a call raises the function's exception, or RunFailed if the nodes are lost.
     """
-    with cluster(experiment):
+    with cluster(options, clients):
         carry_by_value(parts)
         task: Any = ray.remote(num_cpus=1)(_called)
         yield lambda function, *args: _told(task.remote(function, *args).future())

@@ -28,8 +28,8 @@ from actors.server.parameter_server import ParameterServer, Setting
 from actors.server.relay import Audience
 from fedraa.callbacks import RunStart
 from fedraa.callbacks.callback_list import CallbackList
-from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, cores
+from fedraa.config.sections import ClusterOptions
 from fedraa.engine.memory_check import Need
 from fedraa.engine.resume import how_to_go_on
 from fedraa.engine.run_description import describe
@@ -79,7 +79,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
             )
             callbacks.prepare("starting Ray" if ours else "joining Ray")
             try:
-                with cluster(spec.experiment), stop.well(), terminable(stop.set):
+                with cluster(spec.experiment, spec.experiment.clients), stop.well(), terminable(stop.set):
                     return _on_cluster(spec, directory, callbacks, resume, stop)
             except ClusterLost as lost:
                 if stop.is_set():
@@ -174,12 +174,12 @@ def _leave(server: Any, directory: Path) -> None:
 
 def _setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting:
     experiment = spec.experiment
-    data, asked = spec.data, groups(experiment)
+    data, asked = spec.data, groups(experiment, experiment.clients, experiment.device)
     starts = START_SECONDS if is_ours() and fits(asked) else None
     return Setting(
         blocks=Blocks(data.offsets, data.offsets[:0], []) if experiment.data_on_nodes else put_blocks(data),
         groups=asked,
-        group_of=group_of(experiment),
+        group_of=group_of(asked, experiment, experiment.clients),
         driver=this_process(),
         description=describe(spec, "eval" in callbacks.blocking),
         # Ray takes only UTF-8 in names of actors, and a path may hold any bytes.
@@ -211,12 +211,12 @@ def _missing(text: str) -> str | None:
 
 
 @contextmanager
-def cluster(experiment: Experiment) -> Iterator[None]:
+def cluster(options: ClusterOptions, clients: int) -> Iterator[None]:
     """Provide Ray for one or more runs: the joined cluster, the one at `address`, or a private one."""
     if is_joined():
         yield
-    elif (address := cluster_address(experiment)) is None:
-        with own_cluster(cores(experiment)):
+    elif (address := cluster_address(options)) is None:
+        with own_cluster(cores(options, clients)):
             yield
     else:
         attach(address)

@@ -1,7 +1,7 @@
 """Placement of actors: worker groups and their resources, the server's node and its memory."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import cycle, islice
 from typing import Any
 
@@ -9,8 +9,8 @@ import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, workers
+from fedraa.config.sections import ClusterOptions, DeviceOptions
 from fedraa.devices.worker_groups import WorkerGroup, group_of_clients, parse_group
 from fedraa.engine.memory_check import GIGA
 from fedraa.errors import InputError
@@ -22,27 +22,27 @@ ROUNDING = 1e-6
 NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
-def groups(experiment: Experiment) -> tuple[WorkerGroup, ...]:
-    """Return the worker groups of an experiment: one group unless it sets `resources`."""
-    if experiment.resources is not None:
-        return tuple(parse_group(text) for text in experiment.resources)
-    count, threads = workers(experiment), experiment.threads_per_worker
-    if cluster_address(experiment) is not None and experiment.workers is None:
-        count = min(experiment.clients, max(1, int(_total("CPU")) // threads))
-    return (WorkerGroup(count, {"CPU": threads, "GPU": gpu_share(experiment, count)}),)
+def groups(options: ClusterOptions, clients: int, device: str) -> tuple[WorkerGroup, ...]:
+    """Return the worker groups of a run with this number of clients: one group unless it sets `resources`."""
+    if options.resources is not None:
+        return tuple(parse_group(text) for text in options.resources)
+    count, threads = workers(options, clients), options.threads_per_worker
+    if cluster_address(options) is not None and options.workers is None:
+        count = min(clients, max(1, int(_total("CPU")) // threads))
+    return (WorkerGroup(count, {"CPU": threads, "GPU": gpu_share(device, count)}),)
 
 
-def group_of(experiment: Experiment) -> Index:
+def group_of(groups: Sequence[WorkerGroup], devices: DeviceOptions, clients: int) -> Index:
     """Return the worker group that trains each client, int64 [clients]."""
-    if experiment.resources is None:
-        return np.zeros(experiment.clients, np.int64)
-    return group_of_clients(groups(experiment), experiment.capabilities, experiment.clients)
+    if len(groups) == 1:
+        return np.zeros(clients, np.int64)
+    return group_of_clients(groups, devices.capabilities, clients)
 
 
-def gpu_share(experiment: Experiment, count: int) -> float:
+def gpu_share(device: str, count: int) -> float:
     """Return the share of a GPU per worker, 1 / ceil(workers / GPUs). It is 0 without GPUs."""
     gpus = int(_total("GPU"))
-    if experiment.device == "cpu" or not gpus:
+    if device == "cpu" or not gpus:
         return 0.0
     return 1 / -(-count // gpus)
 

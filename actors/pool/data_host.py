@@ -12,10 +12,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.pool.serializer import Blocks, put_blocks
-from fedraa.config.experiment import Experiment
-from fedraa.data import Federated
+from fedraa.config.sections import ProblemOptions
+from fedraa.data import Dealing, Federated, deal
 from fedraa.data.tree import leaves
-from fedraa.engine.build import deal, read
+from fedraa.engine.build import read
 from fedraa.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -27,21 +27,21 @@ class DataHost:
     def __init__(self) -> None:
         self._blocks: Blocks | None = None
 
-    def blocks(self, experiment: Experiment, wanted: int) -> Blocks:
+    def blocks(self, problem: ProblemOptions, dealing: Dealing, wanted: int) -> Blocks:
         """Return the shards, which this node reads on the first call.
 
         Raises InputError if their fingerprint is not `wanted`.
         """
         if self._blocks is None:
-            self._blocks = self._read(experiment, wanted)
+            self._blocks = self._read(problem, dealing, wanted)
         return self._blocks
 
-    def _read(self, experiment: Experiment, wanted: int) -> Blocks:
-        data = deal(experiment, read(experiment))
+    def _read(self, problem: ProblemOptions, dealing: Dealing, wanted: int) -> Blocks:
+        data = deal(read(problem), dealing)
         if fingerprint(data) != wanted:
             raise InputError(
                 "data_dir",
-                f"{experiment.dataset} in {experiment.data_dir} on {socket.gethostname()} differs from the driver's",
+                f"{problem.dataset} in {problem.data_dir} on {socket.gethostname()} differs from the driver's",
                 hint="give every node the same files",
             )
         return put_blocks(data)
@@ -51,7 +51,8 @@ class DataHost:
 class DataHosts:
     """The data hosts of a run, one per node. Each starts after the first worker of its node."""
 
-    experiment: Experiment
+    problem: ProblemOptions
+    dealing: Dealing
     fingerprint: int
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     _actors: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +64,8 @@ class DataHosts:
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             self._actors[node] = actor_class(DataHost).options(num_cpus=0, scheduling_strategy=there).remote()
             self._pulses[node] = LivenessProbe(self._actors[node], self.heartbeat)
-        return self._actors[node], self._actors[node].blocks.remote(self.experiment, self.fingerprint)
+        blocks = self._actors[node].blocks.remote(self.problem, self.dealing, self.fingerprint)
+        return self._actors[node], blocks
 
     def drop(self, node: str, host: Any) -> None:
         """Remove a node's host, whose shards are lost or unusable, unless another host has replaced it.

@@ -20,6 +20,7 @@ from actors.server.sharded_store import ShardedStore
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.callbacks.events import Event, Progress
 from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import make_dealing
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.errors import CallbackRaised
@@ -101,12 +102,16 @@ class ParameterServer:
         spec, experiment, setting = self._spec, self._spec.experiment, self._setting
         heartbeat = setting.heartbeat
         store = ShardedStore.of(spec, heartbeat) if experiment.server_shards > 1 else None
+        hosts = None
+        if setting.fingerprint is not None:
+            dealing = make_dealing(experiment, experiment, experiment.seed)
+            hosts = DataHosts(experiment, dealing, setting.fingerprint, heartbeat)
         executor = self._executor = RayExecutor.of(
             spec,
             blocks=setting.blocks,
             groups=setting.groups,
             group_of=setting.group_of,
-            hosts=None if setting.fingerprint is None else DataHosts(experiment, setting.fingerprint, heartbeat),
+            hosts=hosts,
             check=None if store is None else store.check,
             watch=None if store is None else store.watch,
             heartbeat=heartbeat,

@@ -25,7 +25,8 @@ def command_line() -> str:
             is_own = group in (POSITIONAL, "flags")
             if not is_own and experiment_at:
                 continue
-            lines += [] if is_own else [f"### {group[0].upper()}{group[1:]}"]
+            if not is_own:
+                lines.append(f"### {group}")
             lines.append(_table([(flag.typed, flag.default, flag.text) for flag in members]))
         if has_experiment:
             if experiment_at:

@@ -16,6 +16,7 @@ from fedraa.callbacks import ProgressBar
 from fedraa.cli.display import say, show
 from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
+from fedraa.config.sections import StopOptions
 from fedraa.numbers import quantity
 from fedraa.objectives import Figures
 from fedraa.report.cells import DEFAULT_TIME
@@ -60,7 +61,7 @@ def compare(
     if terms == "paper":
         for method in methods:
             say(_of_paper(method))
-    show(summary_table(frame, experiment, figures))
+    show(summary_table(frame, experiment.dataset, experiment, figures))
     say(f"runs, {CELLS}, {DIFFERENCES} and {PLOT} are in {teller.folder}")
     folder = quote(str(teller.folder))
     say(f"next: fedraa report {folder}; fedraa board {folder}")
@@ -119,23 +120,22 @@ def _marked(method: str, group: pd.DataFrame) -> str:
     return f"{method} ({NO_STEP}{'' if count == len(group) else f' in {count} of {len(group)}'})"
 
 
-def summary_table(frame: pd.DataFrame, experiment: Experiment, figures: Figures | None = None) -> Table:
+def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, figures: Figures | None = None) -> Table:
     """Return a table with a row per method: means and 95 % intervals over its seeds.
 
     Args:
         frame: The table of runs, as in compare.csv.
-        experiment: The settings that all methods share.
+        dataset: The name of the dataset.
+        stop: The limits that all methods share.
         figures: The metrics of the runs; None for those of a classification.
     """
     seeds = frame["seed"].nunique()
     metrics = figures or Figures()
     main = metrics.main
-    target = experiment.target or experiment.target_accuracy
-    budget = " · ".join(
-        f"{name} {value:g}" for name in ("updates", "rounds", "time") if (value := getattr(experiment, name))
-    )
+    target = stop.target or stop.target_accuracy
+    budget = " · ".join(f"{name} {value:g}" for name in ("updates", "rounds", "time") if (value := getattr(stop, name)))
     spread = f"mean [95 % interval] over n = {seeds} seeds" if seeds > 1 else "one seed"
-    title = f"{experiment.dataset}: {spread}, budget {budget or f'time {DEFAULT_TIME:g}'}"
+    title = f"{dataset}: {spread}, budget {budget or f'time {DEFAULT_TIME:g}'}"
     to_target = (
         [] if target is None else [f"time to {target}" if isinstance(target, str) else f"time to {target:g}", "ratio"]
     )

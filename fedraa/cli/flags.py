@@ -12,20 +12,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
-from fedraa.config.experiment import Experiment
+from fedraa.config.experiment import SECTIONS
+from fedraa.config.section import Section
 
-# The field of an experiment that each group begins with; those that follow belong to it.
-GROUPS = {
-    "method": "what is trained",
-    "clients": "clients and their data",
-    "capabilities": "devices",
-    "fragments": "fragments, and what becomes of an arrival",
-    "concurrency": "the method's other parts",
-    "lr": "local training",
-    "updates": "when it ends",
-    "eval_every": "evaluation, checkpoints, bad clients",
-    "engine": "where it runs",
-}
 OWN = "flags"
 POSITIONAL = "what it takes"
 _PLAIN = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
@@ -61,18 +50,25 @@ def flags_of(command: Callable[..., Any]) -> list[Flag]:
         is_positional = tyro.conf.Positional in conf
         name = next((mark.name for mark in conf if getattr(mark, "name", None)), item.name)
         own.append(_flag(name, hint, default, texts.get(item.name, ""), POSITIONAL if is_positional else OWN))
-    experiment = _of_an_experiment() if "experiment" in hints else ()
+    experiment = _experiment_flags() if "experiment" in hints else ()
     positional = [flag for flag in own if flag.group == POSITIONAL]
     return [*positional, *experiment, *(flag for flag in own if flag not in positional)]
 
 
 @cache
-def _of_an_experiment() -> tuple[Flag, ...]:
-    hints, group, found = get_type_hints(Experiment), "", []
-    for name, field in Experiment.model_fields.items():
-        group = GROUPS.get(name, group)
-        found.append(_flag(name, hints[name], field.default, field.description or "", group))
-    return tuple(found)
+def _experiment_flags() -> tuple[Flag, ...]:
+    """Return the flags of an experiment. The docstring of a section is their group."""
+    flags = []
+    for section in SECTIONS:
+        hints, group = get_type_hints(section), section_heading(section)
+        for name, field in section.model_fields.items():
+            flags.append(_flag(name, hints[name], field.default, field.description or "", group))
+    return tuple(flags)
+
+
+def section_heading(section: type[Section]) -> str:
+    """Return the heading of a section in `--help`."""
+    return (section.__doc__ or "").rstrip(".")
 
 
 def _flag(name: str, hint: Any, default: object, text: str, group: str) -> Flag:

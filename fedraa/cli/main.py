@@ -17,10 +17,9 @@ from fedraa.cli.parse import Command, parse
 from fedraa.cli.waited import LOADING, waited, with_bar
 from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, cores
+from fedraa.config.sections import ClusterOptions, StopOptions
 from fedraa.errors import InputError
 from fedraa.waiting import Waiting
-
-LIMITS = ("updates", "rounds", "time", "target_accuracy", "target")
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,10 @@ class Run:
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
-        with waited(quiet=self.experiment.quiet) as waiting, _ray_begins(self.experiment, waiting):
+        with (
+            waited(quiet=self.experiment.quiet) as waiting,
+            _ray_begins(self.experiment, self.experiment.clients, waiting),
+        ):
             from fedraa.api import run
             from fedraa.cli.display import closing_table, say_next
 
@@ -75,7 +77,7 @@ class Resume:
     """If Ray itself dies, go on with a new cluster of our own, up to so many times."""
 
     def __call__(self) -> None:
-        limits = {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
+        limits = {name: value for name in StopOptions.model_fields if (value := getattr(self, name)) is not None}
         with waited(quiet=self.quiet) as waiting:
             from fedraa.api import resume
             from fedraa.cli.display import closing_table, say_next
@@ -339,16 +341,16 @@ def _do(arguments: Sequence[str]) -> None:
 
 
 @contextmanager
-def _ray_begins(experiment: Experiment, waiting: Waiting | None) -> Iterator[None]:
+def _ray_begins(options: ClusterOptions, clients: int, waiting: Waiting | None) -> Iterator[None]:
     """Start a private cluster while this process imports PyTorch. Each takes about as long as the other."""
-    if experiment.engine == "local" or cluster_address(experiment) is not None:
+    if options.engine == "local" or cluster_address(options) is not None:
         yield
         return
     if waiting is not None:
         waiting.say("starting Ray")
     from actors.cluster.own_cluster import begun
 
-    with begun(cores(experiment)):
+    with begun(cores(options, clients)):
         if waiting is not None:
             waiting.say(LOADING)
         yield

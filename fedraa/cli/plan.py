@@ -1,7 +1,7 @@
 """The cost of a run before it starts: costs, delay bound, feasible sets, memory and expected time."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | No
     if each := client_bytes(spec):
         say(f"per client     {quantity(each, 'B')} of that for each that appears, of whom there are {spec.appearing}")
     say(f"expected       {outlook}")
-    for name, part in own_parts(experiment):
+    for name, part in own_parts(experiment.model_dump(mode="json")):
         say(f"own part       {name} {part}")
 
 
@@ -129,9 +129,8 @@ def base_lines(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
     return lines
 
 
-def own_parts(experiment: Experiment) -> list[tuple[str, str]]:
-    """Return the field and the text of each user-defined component."""
-    written = experiment.model_dump(mode="json")
+def own_parts(written: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the field and the text of each user-defined component in a written experiment."""
     several = [(name, value if isinstance(value, list) else [value]) for name, value in written.items()]
     return [(name, str(part)) for name, parts in several for part in parts if is_foreign(part)]
 
@@ -373,7 +372,7 @@ def _unless(spec: RunSpec) -> str:
 
 def _blind(spec: RunSpec) -> str:
     """Return a note that a user-defined scheduler may choose other fragments when losses are known."""
-    own = any(name == "scheduler" for name, _ in own_parts(spec.experiment))
+    own = is_foreign(spec.experiment.model_dump(mode="json")["scheduler"])
     return "; a scheduler that looks at losses, of which none is known yet, will choose otherwise" if own else ""
 
 

@@ -31,6 +31,7 @@ class ComponentRegistry(Generic[T]):
         registered: The components that have a name so far. `names` gives all of them.
         short: Reads text that is neither a name nor a path, such as `sample:10`. It raises InputError.
         example: An example for the help texts.
+        hints: The next step for the user by a name that means another field.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ComponentRegistry(Generic[T]):
     registered: dict[str, Any] = field(default_factory=dict)
     short: Callable[[str], T] | None = None
     example: str = field(default="", compare=False)
+    hints: Mapping[str, str] = field(default_factory=dict)
 
     def register(self, name: str) -> Callable[[Made], Made]:
         """Return a decorator that gives a class or a function this name. AssertionError if the name is taken."""
@@ -103,7 +105,7 @@ class ComponentRegistry(Generic[T]):
         # Server shards find their components without the plug-ins, which need torch.
         component = _named(self.registered, what) or _named(self.names(), what)
         if component is None:
-            raise unknown_component(self.name, what, self.registered)
+            raise unknown_component(self.name, what, self.registered, hint=self.hints.get(what.lower(), ""))
         return component
 
     def _called(self, make: Any, arguments: tuple[Any, ...], values: dict[str, Any], given: object) -> Any:

@@ -8,9 +8,10 @@ from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
+from fedraa.config.section import Section
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import called
-from fedraa.errors import InputError, without_effect
+from fedraa.errors import InputError
 from fedraa.objectives import Objective
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.policies.growing import Growing
@@ -49,20 +50,20 @@ def check_terms(name: str, method: Method) -> None:
             raise InputError(flag, f"it breaks {name}: {reason}", got=value, hint=f"set it to {off}")
 
 
-def check_objective(experiment: Experiment, method: Method, objective: Objective) -> None:
+def check_objective(name: str, method: Method, objective: Objective, *, stack: int) -> None:
     """Raise InputError for choices that need one label per sample, if the objective has no such labels."""
     if objective.classifies:
-        if experiment.stack > 1 and objective.auxiliary:
+        if stack > 1 and objective.auxiliary:
             problem = "a model with auxiliary outputs cannot be stacked"
-            raise InputError("stack", problem, got=experiment.stack, hint="set it to 1")
+            raise InputError("stack", problem, got=stack, hint="set it to 1")
         return
     for on, what in (
         (method.local.label_masked, "masks the logits of labels that a client lacks"),
         (getattr(method.update, "owned_head", False), "takes in the output rows of labels that a client has"),
-        (experiment.stack > 1, f"stack {experiment.stack} pads minibatches with labels of no class"),
+        (stack > 1, f"stack {stack} pads minibatches with labels of no class"),
     ):
         if on:
-            who = "" if experiment.stack > 1 and "stack" in what else f"{experiment.method} "
+            who = "" if stack > 1 and "stack" in what else f"{name} "
             problem = f"{who}{what}, and {objective.name} has no such labels"
             raise InputError("objective", problem, hint="give classification")
 
@@ -80,9 +81,8 @@ def can_be_spread(method: Method) -> bool:
     return method.asynchronous and method.update.is_convex_mix and method.submodel.scheduled
 
 
-def check_shards(experiment: Experiment, method: Method) -> None:
+def check_shards(name: str, method: Method, shards: int) -> None:
     """Raise InputError for more shards than the method can use."""
-    name, shards = experiment.method, experiment.server_shards
     if not can_be_spread(method):
         problem = f"the model of {name} cannot be split; only fragments that are mixed in one by one can, as of fed-raa"
         raise InputError("server_shards", problem, got=shards, hint="leave it out")
@@ -126,10 +126,10 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     return {field: why for field, why in reasons.items() if _is_set(experiment, field)}
 
 
-def _is_set(experiment: Experiment, field: str) -> bool:
+def _is_set(options: Section, field: str) -> bool:
     """Return True if the field is not at its default. A flag that is off does not count."""
-    value = getattr(experiment, field)
-    return value is not False and value != Experiment.model_fields[field].default
+    value = getattr(options, field)
+    return value is not False and value != type(options).model_fields[field].default
 
 
 def _masks(policy: SubmodelPolicy) -> bool:
@@ -137,9 +137,3 @@ def _masks(policy: SubmodelPolicy) -> bool:
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels
     return isinstance(policy, FourWay | Pruned | Growing | AdaptivePruning | Arbitrary)
-
-
-def check_effects(experiment: Experiment, method: Method) -> None:
-    """Raise InputError for a field that is set and has no effect on this method."""
-    for field, why in fields_without_effect(experiment, method).items():
-        raise without_effect(field, text_of(getattr(experiment, field)), why)

@@ -11,7 +11,7 @@ from fedraa.errors import InputError
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.round_update import Mean
-from fedraa.server.schedule import Rounds, Schedule
+from fedraa.server.schedule import SCHEDULER, Rounds, Schedule
 from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.policy import SubmodelPolicy
 from fedraa.submodels.policies.slices import Full
@@ -204,6 +204,8 @@ class Method:
 
     def _instead(self, flag: str, value: object) -> str:
         """Return a hint about a flag that the method does not have."""
+        if flag == "scheduler" and str(value).lower() in SCHEDULER.hints:
+            return SCHEDULER.hints[str(value).lower()]
         steps, other = ("updates", "rounds") if self.asynchronous else ("rounds", "updates")
         return f"{self.name} counts {steps}: --{steps} {value}" if flag == other else "leave it out"
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedraa.components.text import KIND
+from fedraa.config.sections import ClusterOptions
 from fedraa.errors import without_effect
 
-# Datasets in `data_dir`. Other datasets come from a package, a file or a callable.
-_IN_DATA_DIR = ("mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", "agnews")
-_FILES = (".npz", ".csv")
-_FILE_KINDS = ("folder", "csv", "npy", "hf")
+# With the engine local, this process is the only worker, and its threads are those of a worker.
+_ONLY_ON_RAY = tuple(name for name in ClusterOptions.model_fields if name not in ("engine", "threads_per_worker"))
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,6 @@ _RULES = (
         lambda experiment: "the virtual clock",
         "give --clock wall, or leave it out",
     ),
-    _Rule(
-        "data_dir",
-        lambda experiment: not _reads_data_dir(experiment.dataset),
-        lambda experiment: f"dataset {experiment.dataset}",
-        f"give --dataset {'|'.join(_IN_DATA_DIR)}, or leave it out",
-    ),
     *(
         _Rule(
             field,
@@ -78,10 +71,7 @@ _RULES = (
             lambda experiment: "engine local",
             "give --engine ray, or leave it out",
         )
-        for field in (
-            *("workers", "address", "resources", "server_node"),
-            *("server_shards", "data_on_nodes", "placement"),
-        )
+        for field in _ONLY_ON_RAY
     ),
 )
 
@@ -95,9 +85,3 @@ def refuse_without_effect(experiment: Any) -> None:
         value = getattr(experiment, rule.field)
         if value != type(experiment).model_fields[rule.field].default and rule.has_no_effect(experiment):
             raise without_effect(rule.field, value, rule.why(experiment), rule.remedy)
-
-
-def _reads_data_dir(dataset: str) -> bool:
-    """Return True if the dataset may read `data_dir`, which a callable may take."""
-    kind = dataset.partition("(")[0].partition(":")[0].strip()
-    return not (dataset == "digits" or dataset.endswith(_FILES) or kind in _FILE_KINDS)

@@ -1,23 +1,23 @@
-"""The processes of an experiment: its workers, and their cluster."""
+"""The processes of a run: its workers, and their cluster."""
 
 import os
 
-from fedraa.config.experiment import Experiment
+from fedraa.config.sections import ClusterOptions
 from fedraa.devices.worker_groups import parse_group
 
 
-def workers(experiment: Experiment) -> int:
-    """Return the number of worker actors on this machine."""
-    if experiment.resources is not None:
-        return sum(parse_group(text).workers for text in experiment.resources)
-    return experiment.workers or min(experiment.clients, os.cpu_count() or 1)
+def workers(options: ClusterOptions, clients: int) -> int:
+    """Return the number of worker actors on this machine, for a run with this number of clients."""
+    if options.resources is not None:
+        return sum(parse_group(text).workers for text in options.resources)
+    return options.workers or min(clients, os.cpu_count() or 1)
 
 
-def cores(experiment: Experiment) -> int:
+def cores(options: ClusterOptions, clients: int) -> int:
     """Return the number of cores of a new local cluster: those of this machine, or more if the workers need more."""
-    return max(os.cpu_count() or 1, workers(experiment) * experiment.threads_per_worker)
+    return max(os.cpu_count() or 1, workers(options, clients) * options.threads_per_worker)
 
 
-def cluster_address(experiment: Experiment) -> str | None:
+def cluster_address(options: ClusterOptions) -> str | None:
     """Return the address of an existing cluster, None for a new local one. A submitted job finds it in RAY_ADDRESS."""
-    return experiment.address or (os.environ.get("RAY_ADDRESS") if experiment.engine == "ray" else None)
+    return options.address or (os.environ.get("RAY_ADDRESS") if options.engine == "ray" else None)

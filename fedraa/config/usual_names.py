@@ -152,14 +152,6 @@ CALLS = ("check", "compare", "replay", "report", "resume", "tune")
 """Functions and commands that users look for among the fields."""
 
 
-def value_hint(field: str, word: str) -> str:
-    """Return a question about the other field that the user may mean by this value, or an empty text."""
-    schedule = LR_SCHEDULES.get(word.lower())
-    if field == "scheduler" and schedule is not None:
-        return f"did you mean lr_schedule {schedule}?"
-    return ""
-
-
 def suggest_name(word: str, known: Collection[str]) -> str:
     """Return a question about the name that the user may mean, or an empty text.
 

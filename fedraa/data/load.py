@@ -27,7 +27,8 @@ SOURCES: ComponentRegistry[Any] = ComponentRegistry("dataset", (), FILES)
 TABLES = (".csv", ".tsv", ".txt")
 DIGITS_TEST = 360
 """Number of test rows of digits, a fifth of all rows."""
-DATASETS: tuple[str, ...] = ("digits", *VISION, "agnews")
+DIGITS = "digits"
+DATASETS: tuple[str, ...] = (DIGITS, *VISION, "agnews")
 
 
 def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | None = None) -> Dataset | FederatedDataset:
@@ -49,8 +50,10 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
         targets: Checks and converts targets that are not labels.
 
     Raises:
-        InputError: The name is unknown, or the data are missing or malformed.
+        InputError: The name is unknown, `data_dir` is not used, or the data are missing or malformed.
     """
+    if data_dir is not None:
+        _refuse_unused_folder(name, data_dir)
     if name.endswith(".npz"):
         return load_npz(Path(name), targets)
     if (source := _in_files(name, classes=targets is None)) is not None:
@@ -72,8 +75,16 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
     return named if targets is None else as_dataset(named, targets)
 
 
+def _refuse_unused_folder(name: str, data_dir: Path) -> None:
+    """Raise InputError if the data set of this name is part of a package, or in a file that the name states."""
+    kind = name.partition("(")[0].partition(":")[0].strip()
+    if name == DIGITS or name.endswith(".npz") or _is_table(name) or kind in FILES:
+        others = "|".join(each for each in DATASETS if each != DIGITS)
+        raise without_effect("data_dir", data_dir, f"dataset {name}", f"give --dataset {others}, or leave it out")
+
+
 def _named(name: str, data_dir: Path | None) -> Dataset:
-    if name == "digits":
+    if name == DIGITS:
         return _digits()
     if data_dir is None or not data_dir.is_dir():
         raise InputError("data_dir", got=data_dir, expected=f"a folder that exists, for dataset {name!r}")

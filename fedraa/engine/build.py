@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,24 +13,25 @@ from fedraa.aggregation.label_owners import labels_held
 from fedraa.client.state_probe import ROWS, probe
 from fedraa.composition.compatibility import check_transforms
 from fedraa.config.experiment import Experiment
+from fedraa.config.section import Section
+from fedraa.config.sections import ClientOptions, DeviceOptions, EvaluationOptions, ProblemOptions
 from fedraa.data import (
     Dataset,
     Dealing,
-    Federated,
     FederatedDataset,
     as_dataset,
+    deal,
     load_dataset,
     make_partitioner,
     make_transforms,
 )
-from fedraa.data import deal as dealt
 from fedraa.data.check import Targets
 from fedraa.data.tree import mapped, take
 from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.capabilities import make_fleet
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
-from fedraa.engine.objects import objects_of, with_object_names
+from fedraa.engine.objects import object_names, objects_of
 from fedraa.engine.preflight import preflight, warn_of_no_adapters, warn_of_small_shards
 from fedraa.engine.process_guard import exclusive
 from fedraa.engine.run_spec import RunSpec
@@ -54,12 +55,14 @@ from fedraa.submodels.indices import owners
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
 # Test samples on which metrics are tried before the start.
 TRIAL = 32
+Options = TypeVar("Options", bound=ClientOptions)
 
 
 def silently(doing: str) -> None:
     """Report nothing about the progress of the build."""
 
 
+@exclusive()
 def build(
     experiment: Experiment,
     model: nn.Module | None = None,
@@ -74,17 +77,7 @@ def build(
         dataset: A dataset that replaces the named one.
         doing: Receives a text about each long step.
     """
-    with exclusive():
-        return _build(experiment, model, dataset, doing)
-
-
-def _build(
-    experiment: Experiment,
-    model: nn.Module | None,
-    dataset: Dataset | FederatedDataset | None,
-    doing: Callable[[str], None],
-) -> RunSpec:
-    given = objects_of(experiment, model, dataset)
+    given = objects_of(dict(experiment), model, dataset)
     if dataset is not None and experiment.data_on_nodes:
         raise without_effect("data_on_nodes", True, "a dataset that is given as an object")
     for field in _ONLY_BY_NAME["model"] if model is not None else ():
@@ -97,15 +90,18 @@ def _build(
     if not isinstance(dataset, FederatedDataset):
         dataset = read(experiment) if dataset is None else as_dataset(dataset, targets(objective))
     experiment = with_clients(experiment, dataset)
-    experiment = with_object_names(experiment, model, dataset if "dataset" in given else None)
+    names = object_names(model, dataset if "dataset" in given else None)
+    experiment = experiment.model_copy(update=names)
     if experiment.concurrency is not None and experiment.concurrency > experiment.clients:
         expected = f"at most {experiment.clients}, the number of clients"
         raise InputError("concurrency", got=experiment.concurrency, expected=expected)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
-    method, timing = with_capacities(method, fleet.compute), _timing(experiment)
+    method = with_capacities(method, fleet.compute)
+    timing = _timing(experiment, clients=experiment.clients, seed=experiment.seed)
     doing(f"dealing the data to {experiment.clients} clients")
-    data = deal(experiment, dataset)
-    _check_clients_with_tests(experiment, int((np.diff(data.test_offsets) > 0).sum()))
+    data = deal(dataset, make_dealing(experiment, experiment, experiment.seed))
+    able = int((np.diff(data.test_offsets) > 0).sum())
+    _check_clients_with_tests(experiment, clients=experiment.clients, able=able)
     dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
     # A real minibatch, because memory is measured on it, with at least the two samples that the tracer needs.
@@ -176,29 +172,29 @@ def _build(
     return spec
 
 
-def _refuse_set(experiment: Experiment, field: str, beside: str) -> None:
+def _refuse_set(options: Section, field: str, beside: str) -> None:
     """Raise InputError if the field is not at its default.
 
     Args:
-        experiment: The experiment.
+        options: The options that have the field.
         field: The field, which has no effect here.
         beside: The reason, such as the object that replaces it.
     """
-    value = getattr(experiment, field)
-    if value != Experiment.model_fields[field].default:
+    value = getattr(options, field)
+    if value != type(options).model_fields[field].default:
         raise without_effect(field, value, beside)
 
 
-def _check_clients_with_tests(experiment: Experiment, able: int) -> None:
+def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able: int) -> None:
     """Raise InputError if more clients are to be evaluated than the `able` ones, which have test samples."""
-    for field, count in (("personalised", experiment.personalised), ("client_evals_of", experiment.client_evals_of)):
-        if (experiment.client_evals if field == "client_evals_of" else count) is None:
+    for field, count in (("personalised", options.personalised), ("client_evals_of", options.client_evals_of)):
+        if (options.client_evals if field == "client_evals_of" else count) is None:
             continue
         if not able:
             name = "client_evals" if field == "client_evals_of" else field
             raise InputError(name, "no client that trains has its own test samples", hint="leave it out")
         if count is not None and count > able:
-            expected = f"at most {able}, the number of the {experiment.clients} clients with their own test samples"
+            expected = f"at most {able}, the number of the {clients} clients with their own test samples"
             raise InputError(field, got=count, expected=expected)
 
 
@@ -206,28 +202,29 @@ def _tell(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def with_clients(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Experiment:
-    """Return the experiment with the partition and the number of clients that it leaves open.
+def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Options:
+    """Return the options with the partition and the number of clients that it leaves open.
 
     A `dirichlet` or `labels_per_client` implies its partition. Otherwise the data decide.
     """
     natural = isinstance(dataset, FederatedDataset) and dataset.has_clients
-    partition, clients = experiment.partition, experiment.clients
+    partition, clients = options.partition, options.clients
     if partition is None:
-        if experiment.dirichlet is not None:
+        if options.dirichlet is not None:
             partition = "dirichlet"
-        elif experiment.labels_per_client is not None:
+        elif options.labels_per_client is not None:
             partition = "labels"
         else:
             partition = "natural" if natural else "iid"
-    if isinstance(partition, str) and partition == "natural" and clients == Experiment.model_fields["clients"].default:
+    default = ClientOptions.model_fields["clients"].default
+    if isinstance(partition, str) and partition == "natural" and clients == default:
         clients = (dataset.own_clients if isinstance(dataset, FederatedDataset) else None) or clients
-    return experiment.model_copy(update={"partition": partition, "clients": clients})
+    return options.model_copy(update={"partition": partition, "clients": clients})
 
 
-def read(experiment: Experiment) -> Dataset | FederatedDataset:
-    """Return the experiment's dataset, with targets in the form of its objective."""
-    return load_dataset(experiment.dataset, experiment.data_dir, targets(make_objective(experiment.objective)))
+def read(problem: ProblemOptions) -> Dataset | FederatedDataset:
+    """Return the named dataset, with targets in the form of the objective."""
+    return load_dataset(problem.dataset, problem.data_dir, targets(make_objective(problem.objective)))
 
 
 def targets(objective: Objective) -> Targets | None:
@@ -235,32 +232,32 @@ def targets(objective: Objective) -> Targets | None:
     return None if objective.classifies else objective.targets
 
 
-def deal(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Federated:
-    """Return the dataset divided among the experiment's clients."""
+def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> Dealing:
+    """Return the settings for dealing the dataset to the clients."""
     partitioner = make_partitioner(
-        "iid" if experiment.partition is None else experiment.partition,
-        dirichlet=experiment.dirichlet,
-        labels_per_client=experiment.labels_per_client,
+        "iid" if clients.partition is None else clients.partition,
+        dirichlet=clients.dirichlet,
+        labels_per_client=clients.labels_per_client,
     )
-    objective = make_objective(experiment.objective)
-    transforms = make_transforms(experiment.transforms, seed=experiment.seed)
+    objective = make_objective(problem.objective)
+    transforms = make_transforms(problem.transforms, seed=seed)
     check_transforms(transforms, objective)
-    how = Dealing(
+    return Dealing(
         partitioner,
-        experiment.clients,
-        experiment.seed,
+        clients.clients,
+        seed,
         transforms,
-        experiment.allow_nan,
+        problem.allow_nan,
         targets(objective),
-        experiment.validation,
-        experiment.standardise,
+        clients.validation,
+        problem.standardise,
     )
-    return dealt(dataset, how)
 
 
-def _timing(experiment: Experiment) -> Timing:
-    path, period = experiment.availability, experiment.availability_period
-    if path is None and period is not None:
+def _timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
+    period, spans = options.availability_period, None
+    if options.availability is not None:
+        spans = read_availability(options.availability, clients, period, seed)
+    elif period is not None:
         raise without_effect("availability_period", period, "no availability", "give --availability also")
-    there = None if path is None else read_availability(path, experiment.clients, period, experiment.seed)
-    return Timing(experiment.seed, experiment.jitter, there)
+    return Timing(seed, options.jitter, spans)

@@ -93,7 +93,7 @@ def check(spec: RunSpec, free: Free | None = None) -> None:
     if cluster_address(experiment) is not None:
         return
     free, need = free or Free.here(experiment.device), Need.of(spec)
-    count = workers(experiment) if experiment.engine == "ray" else 1
+    count = workers(experiment, experiment.clients) if experiment.engine == "ray" else 1
     beside = free.memory - need.data - need.worker
     if need.server > beside:
         few = int((beside - need.server) / need.per_client) + experiment.clients if need.per_client else 0

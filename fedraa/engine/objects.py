@@ -10,7 +10,6 @@ from torch import nn
 
 from fedraa.components.calls import one_line
 from fedraa.components.text import values_of
-from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.errors import InputError, short_text
 
@@ -61,26 +60,24 @@ def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
 
 
 def objects_of(
-    experiment: Experiment, model: nn.Module | None, dataset: Dataset | FederatedDataset | None
+    fields: Mapping[str, object], model: nn.Module | None, dataset: Dataset | FederatedDataset | None
 ) -> tuple[str, ...]:
     """Return the fields that hold objects which the configuration cannot recreate.
 
     These are the model, the dataset, and components that do not keep a value from which they were made.
 
     Args:
-        experiment: The experiment.
+        fields: The fields of the experiment.
         model: The model, if it is an object.
         dataset: The dataset, if it is an object.
     """
     names = [name for name, part in (("model", model), ("dataset", dataset)) if part is not None]
-    names += [name for name, value in experiment if name not in names and not _is_written_whole(value)]
+    names += [name for name, value in fields.items() if name not in names and not _is_written_whole(value)]
     return tuple(names)
 
 
-def with_object_names(
-    experiment: Experiment, model: nn.Module | None, dataset: Dataset | FederatedDataset | None
-) -> Experiment:
-    """Return the experiment with the names of these objects in place of the defaults of their fields."""
+def object_names(model: nn.Module | None, dataset: Dataset | FederatedDataset | None) -> dict[str, str]:
+    """Return the names of these objects, which replace the defaults of their fields in the written experiment."""
     names: dict[str, str] = {}
     if model is not None:
         names["model"] = f"{type(model).__name__} ({_MARK})"
@@ -88,7 +85,7 @@ def with_object_names(
         # With a colon the name would read as an import path.
         name = str(dataset.name).replace(":", " ")
         names["dataset"] = f"{name} ({_MARK})"
-    return experiment.model_copy(update=names)
+    return names
 
 
 def _is_written_whole(part: object) -> bool:

@@ -20,9 +20,10 @@ from fedraa.components.text import is_foreign, paths_in, says
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
+from fedraa.config.sections import StopOptions
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build, silently
-from fedraa.engine.resume_guard import ELSEWHERE, LIMITS, asked, changed
+from fedraa.engine.resume_guard import asked, changed
 from fedraa.engine.run_description import PENDING_EVALS_KEY, describe
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, short_text
@@ -80,7 +81,7 @@ def resumed(
     history = History(directory)
     config = history.config
     check_names(fields, Experiment.model_fields)
-    longer = {name: value for name, value in fields.items() if name in LIMITS}
+    longer = {name: value for name, value in fields.items() if name in StopOptions.model_fields}
     if not longer and (directory / SUMMARY).exists():
         hint = "extend it by a larger --updates, --rounds, --time, --target-accuracy or --target"
         raise InputError("run", "it has ended", got=directory, hint=hint)
@@ -88,7 +89,7 @@ def resumed(
     _check_given(directory, config, given)
     with nullcontext() if trust else _only_what_is_given(directory, config["experiment"], given):
         experiment = Experiment(**config["experiment"] | dict(fields))
-        _check_same(config["experiment"], experiment, set(fields) - set(longer))
+        _check_same(config["experiment"], experiment.model_dump(mode="json"), set(fields) - set(longer))
         spec = build(experiment, model, dataset, doing)
     _check_resolved(directory, config["resolved"], spec, longer=bool(longer))
     _check_method(directory, config["method"], spec, set(longer))
@@ -188,7 +189,8 @@ def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
 
 def foreign_in(written: Mapping[str, Any]) -> list[str]:
     """Return the import paths in the written fields."""
-    return sorted({path for name, value in written.items() if name not in ELSEWHERE for path in paths_in(value)})
+    may_change = Experiment.may_change()
+    return sorted({path for name, value in written.items() if name not in may_change for path in paths_in(value)})
 
 
 def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
@@ -204,8 +206,8 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
         logger.warning("%s goes on from %s: %s", directory, choice.path.name, listed)
 
 
-def _check_same(was: Mapping[str, Any], experiment: Experiment, names: set[str]) -> None:
-    now = experiment.model_dump(mode="json")
+def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str]) -> None:
+    """Raise InputError for the first of these fields that differs between two written experiments."""
     for name in sorted(names):
         if now[name] == was.get(name):
             continue
@@ -296,17 +298,18 @@ def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) ->
     """Raise InputError unless every limit is larger than before, and the one that ended the run is among them."""
     was, now = history.config["resolved"]["limits"], vars(spec.limits)
     for name, value in longer.items():
-        before = was.get(LIMITS[name])
+        before = was.get(StopOptions.LIMITS[name])
         if before is None:
             raise InputError(name, "the run has no such limit", got=value, hint="leave it out")
         if name == "target":
             _check_further(value, Target(**before), spec.limits.target)
-        elif now[LIMITS[name]] <= before:
+        elif now[StopOptions.LIMITS[name]] <= before:
             expected = f"more than {before:g}, the limit of the run"
             raise InputError(name, got=value, expected=expected, hint="give more, or leave it out")
     if (history.directory / SUMMARY).exists():
         reason = history.summary["reason"]
-        if reason not in {LIMITS[name] for name in longer}:
-            flags = " or ".join(f"--{name.replace('_', '-')}" for name, limit in LIMITS.items() if limit == reason)
+        if reason not in {StopOptions.LIMITS[name] for name in longer}:
+            names = [name for name, limit in StopOptions.LIMITS.items() if limit == reason]
+            flags = " or ".join(f"--{name.replace('_', '-')}" for name in names)
             hint = f"extend it by {flags}" if flags else ""
             raise InputError("run", f"it ended by {reason}", got=history.directory, hint=hint)

@@ -3,15 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fedraa.config.experiment import Experiment
 from fedraa.engine.run_description import PENDING_EVALS_KEY
 from fedraa.errors import short_text
-
-# The limits that an extended run may change, with their names among the resolved limits and as the reason of an end.
-LIMITS = {"updates": "steps", "rounds": "steps", "time": "time", "target_accuracy": "accuracy", "target": "target"}
-# These fields affect where a run executes or what it prints, not its result. They may be edited before resuming.
-ELSEWHERE = frozenset(
-    ("address", "data_dir", "device", "engine", "out", "placement", "quiet", "resources", "server_node", "workers")
-)
 
 
 def asked(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,7 +15,8 @@ def asked(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def changed(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Return a clause about the first setting that changed, or None if no setting that affects the result did."""
+    may_change = Experiment.may_change()
     for name, value in was.items():
-        if name not in LIMITS and name not in ELSEWHERE and now.get(name) != value:
+        if name not in may_change and now.get(name) != value:
             return f"has {name} {short_text(now.get(name))}, and had {short_text(value)}"
     return None

@@ -6,14 +6,13 @@ from typing import Any
 
 from fedraa.components.text import paths_in
 from fedraa.config.experiment import Experiment
-
-# The run directory and the output on the terminal do not change a run.
-LEFT_OUT = {"out", "quiet"}
+from fedraa.config.sections import OutputOptions
 
 
 def command(experiment: Experiment, given: Sequence[str] = ()) -> str:
     """Return the command that reproduces a run: `fedraa run` with every flag that is not at its default.
 
+    Flags about the output are omitted, because they do not change a run.
     A run with objects that no flag can name is a call of `fedraa.run` from Python, with `...` in the place of each
     object and a comment that says what it was.
 
@@ -24,7 +23,7 @@ def command(experiment: Experiment, given: Sequence[str] = ()) -> str:
     values = {
         name: value
         for name, value in experiment.model_dump(mode="json").items()
-        if name not in LEFT_OUT and getattr(experiment, name) != Experiment.model_fields[name].default
+        if name not in OutputOptions.model_fields and getattr(experiment, name) != Experiment.model_fields[name].default
     }
     objects = [name for name in values if name in given or not _is_flag(values[name])]
     objects += [name for name in given if name not in values]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 
 from fedraa.components.text import KIND
+from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.report.runs import words
 from fedraa.settings.resolve import resolve
@@ -13,10 +14,10 @@ AXES = ("local", "update", "submodel", "schedule")
 COLUMNS = ("setting", "value", "methods")
 
 
-def settings(experiment: Experiment) -> dict[str, str]:
+def settings(method: Method) -> dict[str, str]:
     """Return the resolved method as `choice.value`: its kinds and all values that are set."""
     found: dict[str, str] = {}
-    for axis, choice in resolve(experiment).described().items():
+    for axis, choice in method.described().items():
         found |= nested(axis, choice)
     return {name: value for name, value in found.items() if value != "–"}
 
@@ -40,7 +41,7 @@ def differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.DataFrame:
     """
     by_label: dict[str, list[dict[str, str]]] = {}
     for label, experiment in experiments:
-        by_label.setdefault(label, []).append(settings(experiment))
+        by_label.setdefault(label, []).append(settings(resolve(experiment)))
     names = dict.fromkeys(name for several in by_label.values() for each in several for name in each)
     rows = []
     for name in sorted(names, key=_place):

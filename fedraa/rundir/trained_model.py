@@ -11,6 +11,7 @@ from torch import nn
 from fedraa.components.calls import one_line
 from fedraa.components.text import paths_in
 from fedraa.config.experiment import Experiment
+from fedraa.config.sections import ProblemOptions
 from fedraa.data.transforms import make_transforms
 from fedraa.errors import InputError
 from fedraa.models import build_model
@@ -53,15 +54,15 @@ def load_trained(
         )
     inputs = read_inputs(config)
     made = make_transforms(experiment.transforms if transforms is None else transforms, seed=experiment.seed)
-    module = _make(experiment, inputs, model)
+    module = _make(experiment, inputs, model, seed=experiment.seed)
     _load_parameters(module, directory / MODEL)
     return RawInputModel(module, inputs.scaling, inputs.fit(made)).eval()
 
 
 def _refuse_foreign(
-    directory: Path, experiment: Experiment, *, model: object, transforms: Sequence[object] | None, trust: bool
+    directory: Path, problem: ProblemOptions, *, model: object, transforms: Sequence[object] | None, trust: bool
 ) -> None:
-    written = experiment.model_dump(mode="json")
+    written = problem.model_dump(mode="json", include={"model", "transforms"})
     given = {"model": model, "transforms": transforms}
     named = {name: paths_in(written[name]) for name, value in given.items() if value is None}
     for name, paths in named.items():
@@ -79,18 +80,18 @@ def _refuse_foreign(
         )
 
 
-def _make(experiment: Experiment, inputs: Inputs, model: object) -> nn.Module:
-    """Return a copy of the user's model without wrappers, or the model that the experiment describes."""
+def _make(problem: ProblemOptions, inputs: Inputs, model: object, *, seed: int) -> nn.Module:
+    """Return a copy of the user's model without wrappers, or the named model of the experiment."""
     if isinstance(model, nn.Module):
         return deepcopy(unwrap_module(model))
-    is_named = model is None or model == experiment.model
+    is_named = model is None or model == problem.model
     return build_model(
-        experiment.model if model is None else model,
+        problem.model if model is None else model,
         inputs.batch,
         inputs.classes,
-        hidden=experiment.hidden if is_named else Experiment.model_fields["hidden"].default,
-        dropout=experiment.dropout if is_named else 0.0,
-        seed=experiment.seed,
+        hidden=problem.hidden if is_named else ProblemOptions.model_fields["hidden"].default,
+        dropout=problem.dropout if is_named else 0.0,
+        seed=seed,
         misfit=lambda result: None,
     )
 

@@ -9,6 +9,7 @@ from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.aggregation.label_owners import LabelOwners
 from fedraa.client.compression import COMPRESSOR
 from fedraa.components.registry import ComponentRegistry
+from fedraa.config.usual_names import LR_SCHEDULES
 from fedraa.errors import InputError
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.participation import PARTICIPATION, All, Participation, draw_cohort
@@ -27,7 +28,11 @@ from fedraa.submodels.policies.policy import RoundContext, SubmodelSampler
 from schedulers import SCHEDULERS, Scheduler, SchedulerRunner
 
 SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
-    "scheduler", ("choose", "plan", "state", "restore"), dict(SCHEDULERS)
+    "scheduler",
+    ("choose", "plan", "state", "restore"),
+    dict(SCHEDULERS),
+    # Other libraries call the schedule of the learning rate a scheduler.
+    hints={name: f"did you mean lr_schedule {value}?" for name, value in LR_SCHEDULES.items()},
 )
 
 

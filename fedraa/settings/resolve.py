@@ -1,5 +1,6 @@
 """Resolution of an experiment to its method: flags about one of the four choices replace the method's values."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,6 @@ from fedraa.components.field_checks import check_part
 from fedraa.components.text import text_of
 from fedraa.composition.compatibility import (
     can_be_spread,
-    check_effects,
     check_objective,
     check_shards,
     check_terms,
@@ -21,6 +21,7 @@ from fedraa.composition.compatibility import (
 from fedraa.composition.method import FLAGS, Method
 from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
+from fedraa.config.sections import LocalOptions, MethodOptions
 from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Classification, make_objective
 from fedraa.submodels.policies.policy import AUTO, Capacities
@@ -42,7 +43,7 @@ def resolve(experiment: Experiment) -> Method:
         **_task_length(experiment),
         compress=experiment.compress,
     )
-    given = _given(experiment, method)
+    given = _given(dict(experiment), _ratios(experiment, method))
     if experiment.fragments is not None and method.path("ratios") is None:
         raise without_effect("fragments", experiment.fragments, str(experiment.method))
     if given.get("capacities") == "auto":
@@ -61,15 +62,16 @@ def resolve(experiment: Experiment) -> Method:
         if experiment.calibrate:
             raise without_effect("calibrate", experiment.calibrate, f"{objective.name}, which has no logits of labels")
         method = replace(method, local=replace(method.local, calibrate=0.0))
-    check_objective(experiment, method, objective)
+    check_objective(str(experiment.method), method, objective, stack=experiment.stack)
     check_terms(str(experiment.method), method)
-    check_effects(experiment, method)
+    for field, why in fields_without_effect(experiment, method).items():
+        raise without_effect(field, text_of(getattr(experiment, field)), why)
     if experiment.server_shards > 1:
-        check_shards(experiment, method)
+        check_shards(str(experiment.method), method, experiment.server_shards)
     return method
 
 
-def with_optimizer(local: LocalTraining, experiment: Experiment) -> LocalTraining:
+def with_optimizer(local: LocalTraining, options: LocalOptions) -> LocalTraining:
     """Return the solver with the momentum and the weight decay that its local optimizer will use.
 
     The optimizer's values replace the method's. A method's momentum is for SGD and has no effect on Adam. Raises
@@ -82,16 +84,16 @@ def with_optimizer(local: LocalTraining, experiment: Experiment) -> LocalTrainin
     if optimizer.lr is not None:
         raise InputError("local_optimizer.lr", got=optimizer.lr, hint=f"leave it out, and give lr {optimizer.lr:g}")
     for field in ("momentum", "weight_decay"):
-        inner, outer = getattr(optimizer, field), getattr(experiment, field)
+        inner, outer = getattr(optimizer, field), getattr(options, field)
         if None not in (inner, outer) and inner != outer:
             problem = f"local_optimizer {text} has {inner:g}"
             raise InputError(field, problem, got=outer, hint="give one of the two")
     momentum, decay = optimizer.momentum, optimizer.weight_decay
     if not optimizer.has_momentum:
-        if experiment.momentum:
-            raise without_effect("momentum", experiment.momentum, f"local_optimizer {text}")
+        if options.momentum:
+            raise without_effect("momentum", options.momentum, f"local_optimizer {text}")
         momentum = 0.0
-    if decay is None and experiment.weight_decay is None and optimizer.decoupled:
+    if decay is None and options.weight_decay is None and optimizer.decoupled:
         decay = ADAMW_WEIGHT_DECAY
     if momentum is not None:
         local = replace(local, momentum=momentum)
@@ -105,11 +107,11 @@ def with_optimizer(local: LocalTraining, experiment: Experiment) -> LocalTrainin
     return local
 
 
-def _task_length(experiment: Experiment) -> dict[str, Any]:
-    """Return the solver's fields of the length of a task, if the experiment sets one."""
-    if experiment.local_steps is not None:
-        return {"epochs": LocalTraining.epochs, "steps": experiment.local_steps}
-    return {} if experiment.local_epochs is None else {"epochs": experiment.local_epochs, "steps": None}
+def _task_length(options: LocalOptions) -> dict[str, Any]:
+    """Return the solver's fields of the length of a task, if the options set one."""
+    if options.local_steps is not None:
+        return {"epochs": LocalTraining.epochs, "steps": options.local_steps}
+    return {} if options.local_epochs is None else {"epochs": options.local_epochs, "steps": None}
 
 
 def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
@@ -125,7 +127,7 @@ def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
 def without_foreign_flags(experiment: Experiment) -> Experiment:
     """Return the experiment without the flags that have no effect on its method, to compare methods by one command."""
     method = find(experiment.method)
-    given = _given(experiment, method)
+    given = _given(dict(experiment), _ratios(experiment, method))
     foreign = {flag for flag in given if method.path(flag) is None}
     known = {flag: value for flag, value in given.items() if flag not in foreign and value != "auto"}
     if "ratios" in foreign:
@@ -136,20 +138,20 @@ def without_foreign_flags(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={flag: Experiment.model_fields[flag].default for flag in foreign})
 
 
-def _given(experiment: Experiment, method: Method) -> dict[str, Any]:
-    """Return the flags that the experiment sets, by name."""
-    values = {flag: getattr(experiment, flag) for flag in FLAGS} | {"ratios": _ratios(experiment, method)}
+def _given(fields: Mapping[str, Any], ratios: tuple[float, ...] | None) -> dict[str, Any]:
+    """Return the flags about the method that are set, from the fields of an experiment and the resolved ratios."""
+    values = {flag: fields[flag] for flag in FLAGS} | {"ratios": ratios}
     return {flag: value for flag, value in values.items() if value is not None}
 
 
-def _ratios(experiment: Experiment, method: Method) -> tuple[float, ...] | None:
-    """Return the ratios for the experiment's number of fragments: equal like the method's, or those of the table."""
-    if experiment.ratios is not None or experiment.fragments is None:
-        return experiment.ratios
+def _ratios(options: MethodOptions, method: Method) -> tuple[float, ...] | None:
+    """Return the ratios for the number of fragments: equal like the method's, or those of the table."""
+    if options.ratios is not None or options.fragments is None:
+        return options.ratios
     own = getattr(method.submodel, "ratios", ())
     if len(own) > 1 and len(set(own)) == 1:
-        return (1 / experiment.fragments,) * experiment.fragments
-    if experiment.fragments not in FRAGMENT_RATIOS:
+        return (1 / options.fragments,) * options.fragments
+    if options.fragments not in FRAGMENT_RATIOS:
         expected = f"a number from 1 to {max(FRAGMENT_RATIOS)}, for which the table has ratios"
-        raise InputError("fragments", got=experiment.fragments, expected=expected, hint="give --ratios for others")
-    return FRAGMENT_RATIOS[experiment.fragments]
+        raise InputError("fragments", got=options.fragments, expected=expected, hint="give --ratios for others")
+    return FRAGMENT_RATIOS[options.fragments]

@@ -19,8 +19,7 @@ from torch import nn
 from fedraa.api import RUNS, run_name, session
 from fedraa.composition.method import Method
 from fedraa.composition.registry import find
-from fedraa.config.experiment import Experiment
-from fedraa.config.file import check_names
+from fedraa.config.experiment import Experiment, with_fields
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.data.tree import leaves
 from fedraa.engine.build import build
@@ -109,8 +108,7 @@ def tune(
     trial. Raises Interrupted after Ctrl-C.
     """
     module, data, fields = split_objects(model, dataset, fields)
-    check_names(fields, Experiment.model_fields)
-    experiment = Experiment(**({} if experiment is None else dict(experiment)) | dict(fields))
+    experiment = with_fields(experiment, fields)
     for name, count in (("trials", trials), ("jobs", jobs)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise InputError(name, got=count, expected="a number from 1")
@@ -121,7 +119,8 @@ def tune(
     check_optuna()
     out = experiment.out or RUNS / f"tune-{Path(plan.dataset).stem}-{experiment.seed}"
     cluster = experiment.model_copy(update={"engine": "ray"}) if experiment.address else None
-    with session(cluster) if cluster else nullcontext(), tuning_folder(out, plan.described()) as folder:
+    ray_cluster = session(cluster, cluster.clients) if cluster else nullcontext()
+    with ray_cluster, tuning_folder(out, plan.described()) as folder:
         journal = Journal(folder)
         _work_off(plan, folder, journal, jobs, cluster, ended)
         return _outcome(plan, folder, journal)
@@ -200,7 +199,7 @@ class _Plan:
                 raise InputError("space", f"{name} has none of {', '.join(space)}", hint="add a field of this method")
             for tried, parameter in spaces[name].items():
                 for value in parameter.ends:
-                    resolve(_with(each, {tried: value}))
+                    resolve(each.replaced(_fields({tried: value})))
             spec = build(each, objects.model, objects.dataset)
         own = experiment.dataset if objects.dataset is None else spec.data.dataset.name
         return cls(experiments, spaces, trials, spec.figures, own, follow, objects, objects.described(spec))
@@ -252,7 +251,7 @@ class _Plan:
     def _can(self, method: str, values: Mapping[str, object]) -> bool:
         """Return True if the method can run with these values."""
         try:
-            resolve(_with(self.experiments[method], values))
+            resolve(self.experiments[method].replaced(_fields(values)))
         except ValueError:
             return False
         return True
@@ -275,7 +274,7 @@ class _Plan:
             method,
             number,
             values,
-            _with(experiment, values | more),
+            experiment.replaced(_fields(values | more)),
             tuple(ended),
             self.better,
             self.objects.model,
@@ -294,9 +293,9 @@ def _knows(path: Callable[[str], str | None], name: str) -> bool:
     )
 
 
-def _with(experiment: Experiment, values: Mapping[str, object]) -> Experiment:
-    other = {"local_epochs": None} if "local_steps" in values else {}
-    return Experiment(**dict(experiment) | other | dict(values))
+def _fields(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the values as fields. Local steps replace the epochs of the experiment."""
+    return ({"local_epochs": None} if "local_steps" in values else {}) | dict(values)
 
 
 def _work_off(

@@ -47,7 +47,7 @@ def work(
         return
     try:
         if cluster is not None:
-            with calls(cluster, [cluster, *objects]) as submit:
+            with calls(cluster, cluster.clients, [cluster, *objects]) as submit:
                 yield from _beside(left, plan, journal, jobs, lambda asked: submit(attempt_elsewhere, asked))
         elif jobs == 1:
             yield from _here(left, plan, journal)

@@ -11,13 +11,13 @@ pytestmark = pytest.mark.cluster
 LOOK = """
 import ray
 from actors.cluster.engine import cluster
-from fedraa import Experiment
+from fedraa.config.sections import ClusterOptions
 
 def imported():
     import sys
     return "actors.worker.worker" in sys.modules
 
-with cluster(Experiment(workers=1)):
+with cluster(ClusterOptions(workers=1), clients=10):
     print(ray.get(ray.remote(imported).remote()))
 """
 

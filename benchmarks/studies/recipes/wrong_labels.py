@@ -12,8 +12,12 @@ WRONG = 0.3
 
 
 def digits(data_dir: Path | None) -> Dataset:
-    """The digits; of the training labels a share `WRONG` is another class, the same ones in every run."""
-    data = load_dataset("digits", data_dir)
+    """Return the digits with a share `WRONG` of the training labels changed, the same ones in every run.
+
+    Args:
+        data_dir: The folder of the other datasets of a study, which the digits do not need.
+    """
+    data = load_dataset("digits")
     assert isinstance(data, Dataset)
     rng = np.random.default_rng(0)
     labels = data.y_train.copy()

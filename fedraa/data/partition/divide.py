@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.components.component_errors import unknown_component
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import KIND
 from fedraa.data.partition.dirichlet import Dirichlet
@@ -46,10 +46,7 @@ def _from_short(text: str) -> Partitioner:
     """Return the partitioner that `name:number` describes."""
     name, _, written = (part.strip() for part in text.partition(":"))
     if name not in _BUILTIN:
-        close = get_close_matches(name, _BUILTIN, n=1)
-        hint = f"did you mean {close[0]}?" if close else ""
-        expected = f"one of {', '.join(_BUILTIN)}, or a custom one as package.module:Name"
-        raise InputError("partition", got=text, expected=expected, hint=hint)
+        raise unknown_component("partition", name, _BUILTIN)
     if name not in _NUMBER:
         raise InputError("partition", f"{name} takes no number", got=text, hint=f"give --partition {name}")
     made: Partitioner = PARTITIONERS.resolve({KIND: name, _NUMBER[name]: _number(text, written)})

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 import fedraa as fl
 from fedraa.cli.main import COMMANDS, main
@@ -40,6 +41,44 @@ def test_a_mistyped_word_is_met_with_a_better_one(
     assert err.startswith(f"fedraa: {field}: ")
     assert advice in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "choices", "meant"),
+    [
+        ("--scheduler gre-ra", "least-sent", "gre-raa"),
+        ("--scheduler cosine", "least-sent", "lr_schedule cosine:100"),
+        ("--staleness polynomal", "hinge", "polynomial"),
+        ("--partition dirichle", "shards", "dirichlet"),
+        ("--partition dirichle:0.1", "shards", "dirichlet"),
+        ("--objective clasification", "multilabel", "classification"),
+        ("--local-optimizer adm", "adamw", "adam"),
+        ("--method fedavg --server-optimizer yogy", "adagrad", "yogi"),
+        ("--async-rule bufer", "fedgmr", "buffer"),
+    ],
+)
+def test_misspelled_component_is_refused_before_anything_is_written(
+    words: str,
+    choices: str,
+    meant: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    *_, flag, value = words.split()
+    assert main(["run", "--engine", "local", "--clients", "4", *words.split()]) == 2
+    error = capsys.readouterr().err
+    field = flag.removeprefix("--").replace("-", "_")
+    assert error.startswith(f"fedraa: {field}: got {value.partition(':')[0]!r}; expected ")
+    assert choices in error
+    assert error.endswith(f"did you mean {meant}?\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scheduler_of_the_learning_rate_is_met_with_lr_schedule_by_a_method_without_scheduler() -> None:
+    with refuses("scheduler", "lr_schedule", got="step"):
+        fl.run(method="fedavg", scheduler="step", engine="local")
 
 
 def test_an_unknown_flag_is_one_sentence_with_the_flag_that_is_meant(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import torch
 from actors.cluster import placement
 from fedraa.client.trainer import Trainer
 from fedraa.config.experiment import Experiment
+from fedraa.config.sections import ClusterOptions
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
 from fedraa.engine.factories import make_worker_spec
@@ -75,7 +76,7 @@ def test_workers_share_gpus(
     workers: int, gpus: int, device: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placement.ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": float(gpus)})
-    (group,) = placement.groups(Experiment(clients=8, workers=workers, device=device))
+    (group,) = placement.groups(ClusterOptions(workers=workers), clients=8, device=device)
     assert group == WorkerGroup(workers, {"CPU": 1, "GPU": share})
 
 

@@ -61,7 +61,6 @@ def test_every_kind_of_value_is_read(here: Path) -> None:
         ("clients = 0", "bad.toml: clients", 0, []),
         ("clients = 'many'", "bad.toml: clients", "many", []),
         ("quiet = 'very'", "bad.toml: quiet", "very", []),
-        ("scheduler = 'gre-ra'", "bad.toml: scheduler", "gre-ra", ["gre-raa?"]),
         ("[staleness]\nexponent = 1", "bad.toml: staleness", {"exponent": 1}, []),
         ("clients = ", "config", Path("bad.toml"), []),
         ("ratios = [0.5, 0.6]", "bad.toml: ratios", (0.5, 0.6), []),
@@ -81,6 +80,20 @@ def test_a_mistake_in_a_file_names_the_file_and_the_field(
         out, err = capsys.readouterr()
         assert (out, err.count("\n"), err[:8]) == ("", 1, "fedraa: ")
     assert not (here / "runs").exists()
+
+
+def test_misspelled_component_in_a_file_is_refused_before_anything_is_written(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "bad.toml").write_text("scheduler = 'gre-ra'\nengine = 'local'")
+    before = sorted(here.iterdir())
+    for command in (["run"], ["plan"], ["compare", "fed-raa"]):
+        assert main([*command, "--config", "bad.toml"]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert err.startswith("fedraa: scheduler: got 'gre-ra'; ")
+        assert err.endswith("gre-raa?\n")
+    assert sorted(here.iterdir()) == before
 
 
 def written(directory: Path) -> dict[str, object]:

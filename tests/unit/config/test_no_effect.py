@@ -279,7 +279,7 @@ def test_number_that_a_partition_does_not_take_is_refused(partition: str) -> Non
 
 def test_partition_misspelt_with_a_number_has_a_suggestion() -> None:
     with refuses("partition", got="dirchlet") as refused:
-        Experiment(partition="dirchlet:0.1")
+        build(Experiment(clients=4, partition="dirchlet:0.1"))
     assert refused.value.hint.endswith(" dirichlet?")
 
 

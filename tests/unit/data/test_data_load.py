@@ -32,7 +32,8 @@ def arrays(**change):
 
 def scaled(data):
     """The samples as a run has them."""
-    return build.deal(Experiment(clients=2), data).dataset
+    experiment = Experiment(clients=2)
+    return deal(data, build.make_dealing(experiment, experiment, seed=0)).dataset
 
 
 @pytest.fixture

@@ -4,14 +4,19 @@ import numpy as np
 from refusals import refuses
 
 from fedraa import Experiment, FederatedDataset
-from fedraa.data import Dataset
-from fedraa.engine.build import build, deal
+from fedraa.data import Dataset, Federated
+from fedraa.data import deal as deal_data
+from fedraa.engine.build import build, make_dealing
 
 
 def dataset() -> Dataset:
     """Every sample is its own number."""
     x = np.arange(100, dtype=np.float32)[:, None]
     return Dataset("n", x[:90], np.arange(90) % 3, x[90:], np.arange(10) % 3, 3)
+
+
+def deal(experiment: Experiment, given: Dataset | FederatedDataset) -> Federated:
+    return deal_data(given, make_dealing(experiment, experiment, experiment.seed))
 
 
 def numbers(data: object, client: int) -> set[float]:

@@ -10,9 +10,7 @@ import pytest
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.config.experiment import NAMES
 from fedraa.data import Dirichlet, Iid, Labels, divide, make_partitioner
-from fedraa.data.partition import PARTITIONERS
 
 Y = np.arange(60) % 3
 Y_TEST = np.repeat([0, 1, 2], 20)
@@ -42,10 +40,6 @@ def shards(given: object, clients: int = 3) -> tuple[list[Any], list[Any]]:
     partition = divide(make_partitioner(given), Y, Y_TEST, clients, seed=0)
     train, test = (np.split(part.order, part.offsets[1:-1]) for part in (partition.train, partition.test))
     return train, test
-
-
-def test_the_names_that_an_experiment_knows_are_those_of_the_seam() -> None:
-    assert NAMES["partition"] == tuple(PARTITIONERS.names())
 
 
 def test_training_rows_are_as_assigned_and_test_rows_of_the_same_classes() -> None:

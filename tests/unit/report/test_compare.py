@@ -81,7 +81,7 @@ def test_a_target_that_some_seed_missed_has_no_mean() -> None:
 def text(frame: pd.DataFrame, experiment: Experiment) -> str:
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(summary_table(frame, experiment))
+        console.print(summary_table(frame, experiment.dataset, experiment))
     return captured.get()
 
 

@@ -1,0 +1,68 @@
+"""The base class of the sections of an experiment: how their fields are validated."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, PlainSerializer, SkipValidation, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_core.core_schema import ValidationInfo
+
+from fedraa.components.text import KIND, text_of
+from fedraa.config.validation_errors import input_error
+
+AUTO_CAPACITIES = "auto"
+if TYPE_CHECKING:
+    Component = Any
+else:
+    # The command line reads text. Python code may pass objects, which are saved as that text.
+    Component = Annotated[str, SkipValidation, PlainSerializer(text_of, when_used="json")]
+
+
+class Section(BaseModel):
+    """Fields of an experiment that belong together. The docstring of a section is its heading in `--help`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+
+    MAY_CHANGE: ClassVar[frozenset[str]] = frozenset()
+    """Fields that may be different when a run is resumed, because the steps before stay the same."""
+
+    @classmethod
+    def may_change(cls) -> frozenset[str]:
+        """Return the fields of all sections of this class that may be different when a run is resumed."""
+        return frozenset(name for base in cls.__mro__ for name in vars(base).get("MAY_CHANGE", ()))
+
+    def __init__(self, **values: object) -> None:
+        """Raise InputError for the first field that cannot be used."""
+        fields = type(self).model_fields
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            single = {
+                name: value for name, value in values.items() if name in fields and not _takes_several(fields[name])
+            }
+            raise input_error(error, single, fields) from None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object, info: ValidationInfo) -> object:
+        """Accept one value for a field that takes several, and components as mappings."""
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        field = cls.model_fields[str(info.field_name)]
+        is_one = not isinstance(value, list | tuple | range | set | type(None))
+        if is_one and _takes_several(field) and value != AUTO_CAPACITIES:
+            value = (value,)
+        return cls._written(value)
+
+    @classmethod
+    def _written(cls, value: object) -> object:
+        """Return components that are given as mappings as they will be written: a resumed run has the same."""
+        if isinstance(value, list | tuple):
+            return tuple(cls._written(item) for item in value)
+        return text_of(value) if isinstance(value, Mapping) and isinstance(value.get(KIND), str) else value
+
+
+def _takes_several(field: FieldInfo) -> bool:
+    """Return True if the values of the field are a tuple."""
+    return any(get_origin(hint) is tuple for hint in (field.annotation, *get_args(field.annotation)))
