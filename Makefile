@@ -7,7 +7,7 @@ PYTHON := $(shell command -v python3.11 || command -v python3)
 
 demo: .venv/ready
 	$(BIN)/fedraa run --method fed-raa --dataset digits --clients 10 --fragments 4 \
-		--capabilities 1:0.5,3:0.5 --updates 200 --seed 0 --engine ray
+		--compute 1:0.5,3:0.5 --updates 200 --seed 0 --engine ray
 
 test: .venv/ready
 	$(BIN)/ruff check .

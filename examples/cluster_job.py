@@ -20,7 +20,7 @@ def main() -> None:
     experiment = fl.Experiment(
         method="fed-raa",
         clients=40,
-        capabilities="lognormal:0.5",
+        compute="lognormal:0.5",
         updates=given.updates,
         engine=given.engine,
         workers=2 if given.engine == "ray" else None,  # they wait for cores, wherever the cluster has some

@@ -40,7 +40,8 @@ def main() -> None:
         test[role], train[role] = ((some[:, :-1], some[:, 1:]) for some in (rows[:part], rows[part:]))
     data = fl.FederatedDataset.of_clients("play", train, None, test_of_clients=test, classes=len(letters))
     own = {"objective": "next-token", "local_epochs": 1, "lr": 0.5, "momentum": 0.9, "clip": 1.0, "engine": "local"}
-    halves = {"fragments": 2, "fragment_scale": True}  # each half learns all of it: together they are the mean
+    # Each half learns all of it. Together they are the mean.
+    halves = {"fragments": 2, "override": {"local.scale_activations": True}}
     for kind in (GPT, LSTM):
         for method, more in (("fed-raa", halves), ("fedavg", {})):
             torch.manual_seed(0)

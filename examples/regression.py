@@ -25,7 +25,7 @@ def main() -> None:
     flags.add_argument("--clients", type=int, default=10)
     given = flags.parse_args()
     # each half learns all of it, at twice the scale: together they are the mean, not the sum
-    halves = {"fragments": 2, "fragment_scale": True}
+    halves = {"fragments": 2, "override": {"local.scale_activations": True}}
     for method, own in (("fed-raa", halves), ("fedavg", {})):
         experiment = fl.Experiment(
             method=method,

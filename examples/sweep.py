@@ -12,7 +12,7 @@ import fedraa as fl
 
 FOLDER = Path("runs/sweep")
 GRID = {"lr": (0.02, 0.1), "staleness": ("constant", "polynomial"), "seed": (0, 1)}
-FLEET = {"method": "fedasync", "clients": 8, "capabilities": "1:0.25,5:0.75", "time": 0.4, "engine": "local"}
+FLEET = {"method": "fedasync", "clients": 8, "compute": "1:0.25,5:0.75", "time": 0.4, "engine": "local"}
 
 
 def run(values: dict[str, object]) -> fl.History:

@@ -353,7 +353,7 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
     device = choose_device(experiment.device)
     worker = make_worker_spec(spec)
     evaluator = worker.evaluator(spec.evaluation_data, device)
-    executor = LocalExecutor(worker.trainer(device), evaluator, spec.data, experiment.stack)
+    executor = LocalExecutor(worker.trainer(device), evaluator, spec.data, experiment.vmap_batch)
     stop = Event()
 
     def interrupt() -> None:

@@ -36,7 +36,7 @@ def group_of(groups: Sequence[WorkerGroup], devices: DeviceOptions, clients: int
     """Return the worker group that trains each client, int64 [clients]."""
     if len(groups) == 1:
         return np.zeros(clients, np.int64)
-    return group_of_clients(groups, devices.capabilities, clients)
+    return group_of_clients(groups, devices.compute, clients)
 
 
 def gpu_share(device: str, count: int) -> float:

@@ -102,7 +102,7 @@ class RayExecutor:
             threads=experiment.threads_per_worker,
             device=experiment.device,
             placement=experiment.placement,
-            stack=experiment.stack,
+            stack=experiment.vmap_batch,
             **given,
         )
 

@@ -31,7 +31,7 @@ def settings(data_dir: Path, out: Path) -> Experiment:
         hidden=(200,),
         clients=10,
         partition="iid",
-        capabilities="1:0.5,3:0.5",
+        compute="1:0.5,3:0.5",
         fragments=3,
         mixing=0.6,
         local_epochs=5,

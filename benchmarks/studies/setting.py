@@ -5,6 +5,7 @@ from pathlib import Path
 
 from benchmarks.studies.study import Study
 from fedraa.config.experiment import Experiment
+from fedraa.data.partition import make_partitioner
 
 CLASSES = {"digits": 10, "mnist": 10, "cifar10": 10, "cifar10-subset": 10, "agnews": 4, "emnist": 47, "cifar100": 100}
 MOST = 3  # values of one setting that are listed; more are what the study varies
@@ -43,10 +44,13 @@ def chance(study: Study) -> float:
 
 
 def _split(experiment: Experiment) -> str:
-    given = experiment.partition
-    if given == "dirichlet":
+    partition = experiment.partition
+    if partition == "dirichlet":
         return f"Dirichlet {experiment.dirichlet:g}"
-    return f"{experiment.labels_per_client} labels a client" if given == "labels" else str(given or "IID").upper()
+    if isinstance(partition, str) and partition.startswith("labels"):
+        per_client = getattr(make_partitioner(partition), "per_client", None)
+        return f"{per_client} labels a client"
+    return str(partition or "IID").upper()
 
 
 def _work(experiment: Experiment) -> str:

@@ -169,7 +169,7 @@ def experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
     return Experiment(
         method=method,
         clients=CLIENTS,
-        capabilities="1:0.5,3:0.5",
+        compute="1:0.5,3:0.5",
         hidden=hidden,
         local_steps=1,
         batch_size=2,

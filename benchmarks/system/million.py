@@ -72,7 +72,7 @@ def measure(method: str, clients: int) -> dict[str, Any]:
             method=method,
             dataset=FederatedDataset("made", samples, test, CLASSES, sizes=SAMPLES),
             clients=clients,
-            capabilities="lognormal:1",
+            compute="lognormal:1",
             availability="daily:0.33",
             availability_period=24.0,
             engine="local",

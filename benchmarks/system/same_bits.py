@@ -29,6 +29,8 @@ RENAMED: dict[str, str] = {
 }
 # Keys of summary.json that depend on real time: the length of the run, and the messages between server and workers.
 REAL_TIME = {"wall", "shards"}
+# Fields of an experiment that this checkout has renamed: the name here, and the name at the base.
+RENAMED_FIELDS = {"polyak_fraction": "average", "vmap_batch": "stack"}
 SHARED: dict[str, Any] = {"clients": 6, "hidden": (16,), "local_steps": 3, "seed": 7, "engine": "local", "quiet": True}
 UPDATES, ROUNDS = 24, 3
 INTERRUPTED_AT = (1, 2, 3)
@@ -145,10 +147,10 @@ def _experiments() -> dict[str, Callable[[Path], object]]:
         "cohort": {"method": "fedavg", "participation": "sample:3"},
         "topk": {"method": "fedavg", "compress": "topk:0.1"},
         "8bit": {"method": "fedasync", "compress": "8bit"},
-        "average": {"method": "fedasync", "average": 0.2},
+        "average": {"method": "fedasync", "polyak_fraction": 0.2},
         "auto-capacities": {"method": "heterofl", "capacities": "auto"},
         "auto-steps": {"method": "fedasync", "local_steps": "auto"},
-        "stack": {"method": "fedavg", "stack": 3},
+        "stack": {"method": "fedavg", "vmap_batch": 3},
         "availability": {"method": "fedasync", "availability": Path("daily:0.5"), "availability_period": 2.0},
         "target": {"method": "fed-raa", "target_accuracy": 0.3},
     }
@@ -204,10 +206,12 @@ def _limit(method: str) -> dict[str, int]:
 
 
 def _plain(fields: Mapping[str, Any]) -> Callable[[Path], object]:
-    """Return a function that runs an experiment with these fields."""
+    """Return a function that runs an experiment with these fields, under the names that the checkout has."""
     import fedraa as fl
 
-    return lambda out: fl.run(**{**SHARED, **_limit(fields["method"]), **fields, "out": out})
+    known = fl.Experiment.model_fields
+    values = {name if name in known else RENAMED_FIELDS.get(name, name): value for name, value in fields.items()}
+    return lambda out: fl.run(**{**SHARED, **_limit(fields["method"]), **values, "out": out})
 
 
 def _interrupted(method: str) -> Callable[[Path], object]:

@@ -48,7 +48,7 @@ def main(
     repeats: int = 3,
     samples: int = 60_000,
     device: Literal["cpu", "cuda"] = "cpu",
-    stack: int = 1,
+    vmap_batch: int = 1,
     out: Path | None = None,
 ) -> None:
     """Run all measurements, each in turn with its floor, and print a table of medians and ratios.
@@ -59,7 +59,7 @@ def main(
         repeats: The repetitions of each measurement.
         samples: The training samples.
         device: The device of the training, also of the bare loops.
-        stack: The tasks that a worker trains at a time, in rounds only.
+        vmap_batch: The tasks that a worker trains at a time, in rounds only.
         out: The JSON file, which is rewritten after every measurement.
     """
     check(clients, models, repeats, samples, out)
@@ -79,7 +79,7 @@ def main(
     with cluster():
         for model in models:
             for count in clients:
-                add(synchronous(dataset, count, model, repeats, device=device, stack=stack))
+                add(synchronous(dataset, count, model, repeats, device=device, vmap_batch=vmap_batch))
                 add(*memory(dataset, count, model, device=device))
             add(*asynchronous(dataset, 10, model, repeats, device=device))
             add(empty(dataset, model, repeats), mixing(dataset, model), bytes_moved(dataset, model))
@@ -113,7 +113,14 @@ def cluster() -> Iterator[None]:
 
 
 def synchronous(
-    dataset: Dataset, clients: int, model: str, repeats: int, *, rounds: int = 2, device: str = "cpu", stack: int = 1
+    dataset: Dataset,
+    clients: int,
+    model: str,
+    repeats: int,
+    *,
+    rounds: int = 2,
+    device: str = "cpu",
+    vmap_batch: int = 1,
 ) -> Figure:
     """Return the time of a warm round of FedAvg, in fedraa and in bare processes."""
     bare = bare_processes(dataset, clients, model, device)
@@ -122,7 +129,7 @@ def synchronous(
     floor: list[Spent] = []
     for _ in range(repeats):
         spent, _ = measured(
-            trial("fedavg", clients, model, rounds=rounds + 1, device=device, stack=stack), dataset, warm=1
+            trial("fedavg", clients, model, rounds=rounds + 1, device=device, vmap_batch=vmap_batch), dataset, warm=1
         )
         ours.append(Spent(spent.wall / rounds, spent.cpu / rounds))
         floor += [bare.round() for _ in range(rounds)]

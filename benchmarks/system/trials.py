@@ -68,7 +68,7 @@ def trial(method: str, clients: int, model: str, *, updates: int | None = None, 
     return Experiment(
         method=method,
         clients=clients,
-        capabilities="1:0.5,3:0.5",
+        compute="1:0.5,3:0.5",
         hidden=(MODELS[model],),
         local_epochs=SGD.epochs,
         batch_size=SGD.batch,

@@ -24,7 +24,7 @@ from fedraa.board.server import BoardServer
 
 TO = ROOT / "docs" / "how-to"
 SIZE = (1280, 1130)
-FLEET = {"clients": 10, "partition": "dirichlet", "capabilities": "1:0.3,4:0.7", "engine": "local"}
+FLEET = {"clients": 10, "partition": "dirichlet", "compute": "1:0.3,4:0.7", "engine": "local"}
 GOING_ON = "run --method fed-quilt --updates 1000 --quiet"
 EVALS = 8  # of it before the picture is taken
 DRAWN = """(() => {

@@ -5,17 +5,25 @@ from itertools import groupby
 
 from fedraa.cli.flags import POSITIONAL, flags_of
 from fedraa.cli.main import COMMANDS
+from fedraa.composition.overrides import SHORTCUTS
 
 HEAD = """# Command line
 
 Made from the command line itself. `fedraa COMMAND --help` says the same. Where no default is named, the method's own
 value holds, or none. `--config FILE.toml` takes flags from a file: `local_epochs = 5` for `--local-epochs 5`.
+
+## Values of a method
+
+`--override PATH=VALUE` sets any value of a method's four choices: `--override local.sam_rho=0.05 submodel.stride=2`. In
+Python it is `override={"local.sam_rho": 0.05}`, in a file a table `[override]`. `fedraa methods NAME` lists every path
+with its value. These flags are shortcuts to paths, and run the same code:
+
 """
 
 
 def command_line() -> str:
     """A section per command; the flags of an experiment stand with the first command that takes them."""
-    sections, experiment_at = [HEAD], ""
+    sections, experiment_at = [HEAD + _shortcuts()], ""
     for name, command in COMMANDS.items():
         flags = flags_of(command)
         positional = "".join(f" {flag.name}" for flag in flags if flag.group == POSITIONAL)
@@ -34,6 +42,15 @@ def command_line() -> str:
             experiment_at = experiment_at or name
         sections.append("\n\n".join(lines))
     return "\n\n".join(sections) + "\n"
+
+
+def _shortcuts() -> str:
+    """Return a table of the flags that set the value of a path."""
+    lines = ["| flag | path |", "|---|---|"]
+    for name, paths in SHORTCUTS.items():
+        flag = "--" + name.replace("_", "-")
+        lines.append(f"| `{flag}` | {', else '.join(f'`{path}`' for path in paths)} |")
+    return "\n".join(lines)
 
 
 def _table(rows: list[tuple[str, str, str]]) -> str:

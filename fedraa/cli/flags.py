@@ -78,7 +78,7 @@ def _flag(name: str, hint: Any, default: object, text: str, group: str) -> Flag:
         return Flag(typed, takes, "yes" if default else "no", " ".join(text.split()), group)
     takes = "" if group == POSITIONAL else _takes(hint)
     text = " ".join(text.split())
-    shown = "" if default is None or default == () else _value(default)
+    shown = "" if default is None or default in ((), {}) else _value(default)
     return Flag(typed, takes, shown, text, group)
 
 

@@ -147,17 +147,18 @@ class Tune:
 
 @dataclass(frozen=True)
 class Methods:
-    """Every method and its four choices; with modules of your own, what they bring, too."""
+    """List every method with its four choices, or show every value of one method."""
 
-    modules: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Modules of your own, such as my_ext: their methods, and their parts with the flags that take them."""
+    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Methods, to show each value with its path; or your modules, such as my_ext, to list their methods and components
+    also."""
     json: bool = False
     """As JSON."""
 
     def __call__(self) -> None:
         from fedraa.cli.methods import methods
 
-        methods(self.modules, as_json=self.json)
+        methods(self.names, as_json=self.json)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`fedraa methods`: every method and its four choices, and the methods and components of the user's modules."""
+"""`fedraa methods`: every method and its four choices, the values of one method, and the components of user modules."""
 
 import json
 from collections.abc import Sequence
@@ -13,10 +13,12 @@ from rich.table import Table
 from fedraa.callbacks.callback import Callback
 from fedraa.cli.display import say, show
 from fedraa.client.local_training import LocalTraining
-from fedraa.components.imports import imported_module
-from fedraa.components.text import text_of
+from fedraa.components.imports import imported_module, is_path
+from fedraa.components.text import is_ours, text_of
 from fedraa.composition import registry
 from fedraa.composition.method import Method
+from fedraa.composition.overrides import SHORTCUTS, values_by_path
+from fedraa.errors import InputError, closest
 from fedraa.testing.kinds import KINDS
 
 AXES = ("submodel", "local", "update", "schedule")
@@ -28,9 +30,56 @@ BASES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def methods(modules: Sequence[str], *, as_json: bool) -> None:
+def methods(names: Sequence[str], *, as_json: bool) -> None:
+    """Show the values of the named methods, or every method and the components of the named modules.
+
+    Args:
+        names: Names of methods, of crossings a+b, of custom methods as package.module:NAME, and of modules.
+        as_json: True to print JSON.
+    """
+    chosen = [name for name in names if name in registry.methods() or "+" in name or is_path(name)]
+    if chosen:
+        _show_values([registry.find(name) for name in chosen], as_json=as_json)
+    modules = [name for name in names if name not in chosen]
+    if modules or not chosen:
+        _list(modules, as_json=as_json)
+
+
+def _show_values(chosen: Sequence[Method], *, as_json: bool) -> None:
+    """Show every value of each method with its path, and the flag that is a shortcut to it."""
+    if as_json:
+        rows = [{"name": method.name, "values": values_by_path(method)} for method in chosen]
+        say(json.dumps(rows, indent=2, default=text_of))
+        return
+    for method in chosen:
+        flags = {method.path(name): "--" + name.replace("_", "-") for name in SHORTCUTS}
+        table = Table("path", "value", "flag", title=escape(f"{method.name}: {_source(method)}"), box=box.SIMPLE_HEAD)
+        for path, value in values_by_path(method).items():
+            table.add_row(path, escape(_value_text(value)), flags.get(path, ""))
+        show(table)
+    say("set a value with its flag, or with --override PATH=VALUE")
+
+
+def _value_text(value: object) -> str:
+    """Return a value as it can be typed; a component by its class, because its values have paths."""
+    if is_dataclass(value) and is_ours(value):
+        return type(value).__name__
+    return "none" if value == () else _listed(value)
+
+
+def _module(name: str) -> ModuleType:
+    """Import a module. Raise InputError if there is none; the error suggests a method with a similar name."""
+    try:
+        return imported_module("names", name)
+    except InputError:
+        if closest(name, registry.methods()):
+            registry.find(name)
+        raise
+
+
+def _list(modules: Sequence[str], *, as_json: bool) -> None:
     """Show every method, built-in or from the modules, and the modules' components with the flags that take them."""
-    own = [imported_module("modules", name) for name in modules]
+    own = [_module(name) for name in modules]
     listed = dict(registry.methods()) | {name: method for module in own for name, method in own_methods(module).items()}
     parts = [row for module in own for row in own_parts(module)]
     if as_json:

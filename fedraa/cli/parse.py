@@ -4,6 +4,7 @@ Every mistake in the arguments becomes one sentence.
 """
 
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
@@ -59,7 +60,9 @@ def parse(commands: Commands, arguments: Sequence[str], description: str | None)
         for each, command in commands.items()
     )
     one_of: Any = Union[several]  # noqa: UP007  # made as the program runs
-    with in_sentences("fedraa", commands, arguments):
+    with in_sentences("fedraa", commands, arguments), warnings.catch_warnings():
+        # The flag takes texts, and its default is a mapping.
+        warnings.filterwarnings("ignore", "The field .*override. is annotated", UserWarning)
         parsed: Command = tyro.cli(one_of, args=list(arguments), prog="fedraa", description=description)
     return parsed
 

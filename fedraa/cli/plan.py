@@ -110,7 +110,7 @@ def task_lines(spec: RunSpec) -> list[str]:
         lines.append(f"local steps    {_range(steps)} a task ({spec.method.local.steps})")
     if isinstance(update, AsyncRule) and update.is_convex_mix:
         rule = update.bind(AsyncModel(spec.params, len(spec.fleet), len(shapes), spec.at_a_time))
-        factors = planned_balances(costs, shapes, spec.data.sizes, update.balance, spec.at_a_time)
+        factors = planned_balances(costs, shapes, spec.data.sizes, update.participation_correction, spec.at_a_time)
         weights = np.array([rule.weight(0, float(factor)) for factor in _some(np.unique(factors))])
         lines.append(f"weights        {_range(weights)} of an arrival that is not stale")
     return lines
@@ -248,7 +248,7 @@ def server_bytes(spec: RunSpec) -> int:
     """
     largest = max(spec.measure(part.widths).bytes for part in spec.submodels)
     clients = min(spec.appearing, spec.at_a_time)
-    copies = 2 if spec.method.schedule.average else 1
+    copies = 2 if spec.method.schedule.polyak_fraction else 1
     kept = spec.method.update.memory(spec.params.size, spec.appearing)
     return copies * spec.params.nbytes + kept + 2 * clients * largest
 

@@ -122,4 +122,6 @@ def norm(gradient: Tensor) -> Tensor:
     return result
 
 
-GRADIENT_TRANSFORM: ComponentRegistry[GradientTransform] = ComponentRegistry("local_terms", ("apply", "begin"), {})
+GRADIENT_TRANSFORM: ComponentRegistry[GradientTransform] = ComponentRegistry(
+    "gradient_transforms", ("apply", "begin"), {}
+)

@@ -51,9 +51,9 @@ class StepComponents:
     @classmethod
     def of(cls, solver: LocalTraining) -> Self:
         return cls(
-            COMPRESSOR.resolve(solver.compress),
+            COMPRESSOR.resolve(solver.compressor),
             LOCAL_OPTIMIZER.resolve(solver.local_optimizer),
-            tuple(GRADIENT_TRANSFORM.resolve(term) for term in solver.terms),
+            tuple(GRADIENT_TRANSFORM.resolve(term) for term in solver.transforms),
         )
 
 
@@ -93,7 +93,7 @@ class LocalStep:
         self.adversary: Adversary | None = None
         self._solver, self._lr, self._bf16 = solver, task.lr, bf16
         self._factor, self._steps_taken = local_factor(solver.lr_schedule, steps), 0
-        self._unperturbed = torch.empty_like(model.weights) if solver.sam else model.weights
+        self._unperturbed = torch.empty_like(model.weights) if solver.sam_rho else model.weights
         self._compressor = components.compressor
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
         extras = {name: tensor(task.extra(name)) for name in task.extras if name in BLENDED}
@@ -101,7 +101,7 @@ class LocalStep:
         model.load(task.params)
         self._masked(model.weights)
         self._anchor = model.weights
-        if solver.proximal or solver.terms or not self._compressor.lossless:
+        if solver.prox_mu or solver.transforms or not self._compressor.lossless:
             self._anchor = model.weights.clone() if self._mask is not None else view(task.params).to(device)
         kept = {name: tensor(task.extra(name)) for name in task.extras if name.startswith(EXTRA_PREFIX)}
         self._optimizer = OptimizerSteps(
@@ -113,7 +113,7 @@ class LocalStep:
         )
         self.squares = torch.zeros_like(model.weights) if solver.squares else None
         self._labels = [torch.from_numpy(np.unique(y)).to(device) for y in labels] if solver.label_masked else None
-        self._shards = labels if solver.calibrate else None
+        self._shards = labels if solver.logit_calibration else None
         self._prior: Tensor | None = None
 
     def compress(self, row: int | EllipsisType = ...) -> None:
@@ -162,7 +162,7 @@ class LocalStep:
         if self._terms:
             at = StepContext(w, self._anchor[piece], piece)
             for term in self._terms:
-                with calling("local_terms", term):
+                with calling("gradient_transforms", term):
                     term.apply(g, at)
                 if term.masked:
                     self._masked(g, piece)
@@ -171,8 +171,8 @@ class LocalStep:
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
         """Return the objective's mean loss.
 
-        With `label_masked`, logits of labels that the client lacks are set to 0. With `calibrate`, the logits are
-        shifted by the frequency of their labels at the client.
+        With `label_masked`, logits of labels that the client lacks are set to 0. With `logit_calibration`, the logits
+        are shifted by the frequency of their labels at the client.
         """
         if self._bf16:
             with torch.autocast(labels.device.type, torch.bfloat16):
@@ -188,7 +188,8 @@ class LocalStep:
             outputs = outputs * held.view(*outputs.shape[:-2], 1, -1)
         if self._shards is not None:
             if self._prior is None:
-                self._prior = log_prior(self._shards, outputs.shape[-1], self._solver.calibrate).to(outputs.device)
+                share = self._solver.logit_calibration
+                self._prior = log_prior(self._shards, outputs.shape[-1], share).to(outputs.device)
             outputs = outputs + self._prior.view(*outputs.shape[:-2], 1, -1)
         return self.model.loss(result, outputs, labels)
 
@@ -199,16 +200,16 @@ class LocalStep:
         sign() factor of its eq. 3 is in no later equation. Both passes use the same minibatch and dropout.
         """
         w, g = self.model.weights, self.model.gradient
-        drawn = random_state(w.device) if self._solver.sam else None
+        drawn = random_state(w.device) if self._solver.sam_rho else None
         # The code of a module may change its inputs in place, and a second pass needs them again.
-        loss = self.loss(mapped(Tensor.clone, inputs) if self._solver.sam else inputs, labels)
+        loss = self.loss(mapped(Tensor.clone, inputs) if self._solver.sam_rho else inputs, labels)
         self.model.backward(loss)
         if self.squares is not None:
             self.squares.addcmul_(g, g)
         self._masked(g)
-        if self._solver.sam:
+        if self._solver.sam_rho:
             self._unperturbed.copy_(w)
-            w.add_(g.mul_(self._solver.sam / (norm(g) + EPSILON)))
+            w.add_(g.mul_(self._solver.sam_rho / (norm(g) + EPSILON)))
             assert drawn is not None
             set_random_state(w.device, drawn)
             self.model.backward(self.loss(inputs, labels))
@@ -259,10 +260,10 @@ def terms(solver: LocalTraining, components: StepComponents, *, momentum: bool) 
     """
     decay = 0.0 if components.optimizer.decoupled else solver.weight_decay
     return [
-        *([Proximal(solver.proximal)] if solver.proximal else []),
+        *([Proximal(solver.prox_mu)] if solver.prox_mu else []),
         *components.terms,
         *([ControlVariate()] if solver.control else []),
-        *([ServerMomentum(solver.fresh)] if momentum else []),
+        *([ServerMomentum(solver.grad_mix)] if momentum else []),
         *([Clipping(solver.clip)] if solver.clip else []),
-        *([WeightDecay(solver.fresh * decay)] if decay else []),
+        *([WeightDecay(solver.grad_mix * decay)] if decay else []),
     ]

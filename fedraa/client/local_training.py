@@ -19,32 +19,33 @@ Sizes = TypeVar("Sizes", int, npt.NDArray[np.int64])
 class LocalTraining:
     """A local optimizer on minibatches of the client's data, and the terms that change its gradient.
 
-    If the submodel is masked, so is every term. Order within a step: gradient (with `sam`, at the perturbed weights),
-    mask, proximal term, control variate, `fresh` blend, clipping, weight decay, local optimizer. Decay is part of the
-    fresh gradient but is not clipped, as in HeteroFL's code. AdamW applies it to the weights.
+    If the submodel is masked, so is every term. Order within a step: gradient (with `sam_rho`, at the perturbed
+    weights), mask, proximal term, control variate, `grad_mix`, clipping, weight decay, local optimizer. Decay is part
+    of the gradient that is mixed, but is not clipped, as in HeteroFL's code. AdamW applies it to the weights.
 
     - `epochs`: passes over the client's data, if `steps` is None.
     - `steps`: number of minibatches, or a text such as `auto`, from which AutoSteps derives a number for each client
       and fragment by their costs.
-    - `proximal`: weight rho of (rho/2)||w - w_received||^2, in the gradient so that it enters the momentum (FedProx,
+    - `prox_mu`: weight rho of (rho/2)||w - w_received||^2, in the gradient so that it enters the momentum (FedProx,
       FedAsync, Fed-RAA eq. 2 with the square of the definition of g).
-    - `sam`: radius of sharpness-aware minimisation (rho of FedSAM, delta of SubDisMO).
-    - `fresh`: weight of the fresh gradient in fresh * g + (1 - fresh) * server momentum (alpha of FedCM, beta of
-      MoFedSAM, 1 - beta of MimeLite).
+    - `sam_rho`: radius of sharpness-aware minimisation (rho of FedSAM, delta of SubDisMO).
+    - `grad_mix`: weight m of the gradient in m * g + (1 - m) * server momentum (alpha of FedCM, beta of MoFedSAM,
+      1 - beta of MimeLite).
     - `control`: add the control variate c - c_i (SCAFFOLD).
     - `full_gradient`: also return the full-batch gradient at the received weights (MimeLite).
     - `squares`: also return the sum of squared gradients of all coordinates, including absent ones (PruneFL).
     - `adversary`: ascend on an affine input perturbation of each client (FedRobust).
     - `clip`: bound on the norm of the whole gradient (0: off).
     - `label_masked`: logits of labels that the client does not hold are 0 (HeteroFL).
-    - `calibrate`: log(calibrate * p + (1 - calibrate) / C) is added to the logits of C labels, p the share of each in
-      the client's data (logit adjustment, Menon et al. 2021, and FedLC, Zhang et al. 2022). Training then does not
+    - `logit_calibration`: k in log(k * p + (1 - k) / C), which is added to the logits of C labels, p the share of each
+      in the client's data (logit adjustment, Menon et al. 2021, and FedLC, Zhang et al. 2022). Training then does not
       unlearn labels that are rare there. With 1, absent labels have no influence. It needs the classification
       objective.
-    - `compress`: form of the delta: none, topk:SHARE, 8bit or a custom Compressor.
-    - `terms`: custom GradientTransforms, after the proximal one.
+    - `compressor`: form of the delta: none, topk:SHARE, 8bit or a custom Compressor.
+    - `transforms`: custom GradientTransforms, after the proximal one.
     - `full_rate`: a submodel's activations are scaled by the inverse of its share while it trains, and its learning
       rate by the share. Its coordinates then move as fast as in the full model with rate `lr`.
+    - `scale_activations`: only the activations are scaled in this way.
     - `min_batch`: the smallest minibatch that the model can be trained on, measured before the start. With 2, a single
       sample at the end of a pass joins the minibatch before it.
     - `split`: layers of the client's part in split learning (SplitFed); 0 is off.
@@ -61,19 +62,20 @@ class LocalTraining:
     steps: Count | str | None = None
     weight_decay: NotNegative = 0.0
     clip: NotNegative = 0.0
-    proximal: NotNegative = 0.0
-    sam: NotNegative = 0.0
-    fresh: Share = 1.0
+    prox_mu: NotNegative = 0.0
+    sam_rho: NotNegative = 0.0
+    grad_mix: Share = 1.0
     control: bool = False
     full_gradient: bool = False
     squares: bool = False
     adversary: bool = False
     label_masked: bool = False
-    calibrate: UpToOne = 0.0
-    compress: Any = "none"
-    terms: tuple[Any, ...] = ()
+    logit_calibration: UpToOne = 0.0
+    compressor: Any = "none"
+    transforms: tuple[Any, ...] = ()
     split: NonNegativeInt = 0
     full_rate: bool = False
+    scale_activations: bool = False
     min_batch: Count = 1
     local_optimizer: Any = "sgd"
     optimizer_state: Literal["reset", "keep"] = "reset"
@@ -86,13 +88,13 @@ class LocalTraining:
     @property
     def passes(self) -> int:
         """Return the forward-backward passes per step. SAM and the input adversary take one more each."""
-        return 1 + bool(self.sam) + self.adversary
+        return 1 + bool(self.sam_rho) + self.adversary
 
     @property
     def needs_whole_gradient(self) -> bool:
         """Return True if a step needs the gradient of all parameters at once, for its norm or to keep it."""
-        own = any(GRADIENT_TRANSFORM.resolve(term).whole for term in self.terms)
-        return bool(self.sam or self.clip or self.full_gradient or self.squares or own)
+        own = any(GRADIENT_TRANSFORM.resolve(term).whole for term in self.transforms)
+        return bool(self.sam_rho or self.clip or self.full_gradient or self.squares or own)
 
     def minibatches(self, shard: Sizes) -> Sizes:
         """Return the number of minibatches in a pass over `shard` samples, of one client or of all at once."""

@@ -7,11 +7,11 @@ from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method
+from fedraa.composition.overrides import SHORTCUTS, chosen_value
 from fedraa.config.experiment import Experiment
-from fedraa.config.section import Section
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import called
-from fedraa.errors import InputError
+from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Objective
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.policies.growing import Growing
@@ -21,27 +21,31 @@ from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
+# The values by which a submodel's activations or learning rate follow its share of the model.
+RATE_BY_SHARE = ("local.scale_activations", "local.full_rate")
+
 
 def check_terms(name: str, method: Method) -> None:
-    """Raise InputError for local terms that the server's state does not allow (ALGORITHMS section 6, trap 9)."""
+    """Raise InputError for values of local training that the server's state does not allow."""
     local = method.local
     auxiliary = getattr(method.update, "auxiliary", None)
-    if local.fresh < 1 and not (auxiliary is not None and auxiliary.momentum):
-        raise InputError("fresh", f"the server of {name} keeps no momentum", got=local.fresh, hint="leave it out")
+    if local.grad_mix < 1 and not (auxiliary is not None and auxiliary.momentum):
+        problem = f"the server of {name} keeps no momentum"
+        raise InputError("local.grad_mix", problem, got=local.grad_mix, hint="leave it out")
     if local.auto is not None and local.split:
         problem = f"{name} sends activations at every step, so that costs do not decide their number"
         raise InputError("local_steps", problem, got=local.steps, hint="give a number")
-    if not isinstance(local.terms, list | tuple):
-        raise InputError("local_terms", got=local.terms, expected="a tuple of GradientTransforms")
-    for term in local.terms:
+    if not isinstance(local.transforms, list | tuple):
+        raise InputError("gradient_transforms", got=local.transforms, expected="a tuple of GradientTransforms")
+    for term in local.transforms:
         GRADIENT_TRANSFORM.resolve(term)
-    compressor, optimizer = COMPRESSOR.resolve(local.compress), LOCAL_OPTIMIZER.resolve(local.local_optimizer)
+    compressor, optimizer = COMPRESSOR.resolve(local.compressor), LOCAL_OPTIMIZER.resolve(local.local_optimizer)
     if auxiliary is None:
         return
     given = {
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
-        "compress": (compressor.drops, local.compress, "none"),
+        "compress": (compressor.drops, local.compressor, "none"),
         "local_optimizer": (not isinstance(optimizer, SGD), text_of(local.local_optimizer), "sgd"),
     }
     for flag, reason in auxiliary.refuses.items():
@@ -50,20 +54,20 @@ def check_terms(name: str, method: Method) -> None:
             raise InputError(flag, f"it breaks {name}: {reason}", got=value, hint=f"set it to {off}")
 
 
-def check_objective(name: str, method: Method, objective: Objective, *, stack: int) -> None:
+def check_objective(name: str, method: Method, objective: Objective, *, vmap_batch: int) -> None:
     """Raise InputError for choices that need one label per sample, if the objective has no such labels."""
     if objective.classifies:
-        if stack > 1 and objective.auxiliary:
+        if vmap_batch > 1 and objective.auxiliary:
             problem = "a model with auxiliary outputs cannot be stacked"
-            raise InputError("stack", problem, got=stack, hint="set it to 1")
+            raise InputError("vmap_batch", problem, got=vmap_batch, hint="set it to 1")
         return
     for on, what in (
         (method.local.label_masked, "masks the logits of labels that a client lacks"),
         (getattr(method.update, "owned_head", False), "takes in the output rows of labels that a client has"),
-        (stack > 1, f"stack {stack} pads minibatches with labels of no class"),
+        (vmap_batch > 1, f"vmap_batch {vmap_batch} pads minibatches with labels of no class"),
     ):
         if on:
-            who = "" if stack > 1 and "stack" in what else f"{name} "
+            who = "" if vmap_batch > 1 and "vmap_batch" in what else f"{name} "
             problem = f"{who}{what}, and {objective.name} has no such labels"
             raise InputError("objective", problem, hint="give classification")
 
@@ -91,45 +95,46 @@ def check_shards(name: str, method: Method, shards: int) -> None:
 
 
 def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, str]:
-    """Return the fields that are set and have no effect on this method, and why.
+    """Return the fields and paths that are set and have no effect on this method, and why.
 
     Args:
         experiment: The experiment. Its fields are compared with their defaults.
-        method: Its method, with the experiment's flags in place.
+        method: Its method, with the experiment's values in place.
     """
     trains_whole = not method.submodel.scheduled and method.submodel.whole
     whole = f"{experiment.method}, whose clients train the whole model"
     scheduler = getattr(method.schedule, "scheduler", None)
     reasons: dict[str, str] = {}
     if trains_whole:
-        reasons |= dict.fromkeys(("fragment_scale", "full_rate"), whole)
+        reasons |= dict.fromkeys(RATE_BY_SHARE, whole)
     elif _masks(method.submodel):
         why = f"{experiment.method}, whose clients train the full width of the model under a mask"
-        reasons |= dict.fromkeys(("fragment_scale", "full_rate"), why)
+        reasons |= dict.fromkeys(RATE_BY_SHARE, why)
     if trains_whole:
         if method.schedule.scheduled:
             reasons |= dict.fromkeys(("scheduler", "delay_bound"), whole)
-        if not getattr(method.update, "owned_head", False) and experiment.aggregator in ("covered", "filled"):
+        aggregator = chosen_value(experiment, "aggregator")
+        if not getattr(method.update, "owned_head", False) and aggregator in ("covered", "filled"):
             reasons["aggregator"] = whole
     elif scheduler is not None and not SCHEDULER.resolve(scheduler).bounded:
         reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which keeps to no bound"
     if len(getattr(method.submodel, "ratios", "several")) == 1:
-        reasons |= dict.fromkeys(("scheduler", "delay_bound", "fragment_scale", "full_rate"), "one fragment")
+        reasons |= dict.fromkeys(("scheduler", "delay_bound", *RATE_BY_SHARE), "one fragment")
     levels: Any = getattr(getattr(method.submodel, "capacities", None), "levels", ())
     if levels != AUTO and len(set(levels)) == 1:
-        reasons["redraw"] = f"capacities {levels[0]:g}, the same for all clients"
+        reasons["submodel.capacities.redraw"] = f"capacities {levels[0]:g}, the same for all clients"
         if levels[0] == 1:
             full = "capacities 1, with which clients train the whole model"
-            reasons |= dict.fromkeys(("stride", "shuffled", "fragment_scale", "full_rate"), full)
-    if not method.local.split:
-        reasons["server_compute"] = f"{experiment.method}, whose clients train without the server"
-    return {field: why for field, why in reasons.items() if _is_set(experiment, field)}
+            reasons |= dict.fromkeys(("submodel.stride", "submodel.shuffled", *RATE_BY_SHARE), full)
+    names = {key: why for name, why in reasons.items() for key in (name, *SHORTCUTS.get(name, ()))}
+    return {key: why for key, why in names.items() if _is_set(experiment, key)}
 
 
-def _is_set(options: Section, field: str) -> bool:
-    """Return True if the field is not at its default. A flag that is off does not count."""
-    value = getattr(options, field)
-    return value is not False and value != type(options).model_fields[field].default
+def _is_set(experiment: Experiment, name: str) -> bool:
+    """Return True if the path is set, or the field is not at its default. A flag that is off does not count."""
+    if name in experiment.override:
+        return experiment.override[name] is not False
+    return name in Experiment.model_fields and getattr(experiment, name) != Experiment.model_fields[name].default
 
 
 def _masks(policy: SubmodelPolicy) -> bool:
@@ -137,3 +142,10 @@ def _masks(policy: SubmodelPolicy) -> bool:
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels
     return isinstance(policy, FourWay | Pruned | Growing | AdaptivePruning | Arbitrary)
+
+
+def check_effects(experiment: Experiment, method: Method) -> None:
+    """Raise InputError for a field or a path that is set and has no effect on this method."""
+    for name, why in fields_without_effect(experiment, method).items():
+        value = experiment.override[name] if name in experiment.override else getattr(experiment, name)
+        raise without_effect(name, text_of(value), why)

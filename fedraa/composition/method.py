@@ -1,77 +1,25 @@
-"""A method: four choices, each an object with its implementation, and the flags that replace their values."""
+"""A method: four choices, each an object with its implementation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from fedraa.client.local_training import LocalTraining
-from fedraa.components.registry import ComponentRegistry
-from fedraa.components.text import describe, text_of
+from fedraa.components.text import describe
+from fedraa.composition.overrides import path_of, set_values
 from fedraa.errors import InputError
-from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
-from fedraa.server.optimizers import SERVER_OPTIMIZER
+from fedraa.server.async_rule import AsyncRule
 from fedraa.server.round_update import Mean
-from fedraa.server.schedule import SCHEDULER, Rounds, Schedule
-from fedraa.submodels.policies import SUBMODEL
+from fedraa.server.schedule import Rounds, Schedule
 from fedraa.submodels.policies.policy import SubmodelPolicy
 from fedraa.submodels.policies.slices import Full
 
-# The values that each flag replaces: the first of the paths that the method has. Whole choices precede their values.
-FLAGS: dict[str, tuple[str, ...]] = {
-    "submodel": ("submodel",),
-    "async_rule": ("update",),
-    "aggregator": ("update.aggregator",),
-    "server_optimizer": ("update.optimizer",),
-    "weights": ("update.weights",),
-    "local_terms": ("local.terms",),
-    "ratios": ("submodel.ratios",),
-    "capacities": ("submodel.capacities.levels",),
-    "redraw": ("submodel.capacities.redraw",),
-    "mask_level": ("submodel.level",),
-    "uncovered_every": ("submodel.uncovered_every",),
-    "stride": ("submodel.stride",),
-    "shuffled": ("submodel.shuffled",),
-    "density": ("submodel.density",),
-    "reprune_every": ("submodel.every",),
-    "split": ("submodel.at",),
-    "local_optimizer": ("local.local_optimizer",),
-    "local_optimizer_state": ("local.optimizer_state",),
-    "momentum": ("local.momentum",),
-    "full_rate": ("local.full_rate",),
-    "calibrate": ("local.calibrate",),
-    "weight_decay": ("local.weight_decay",),
-    "clip": ("local.clip",),
-    "proximal": ("local.proximal",),
-    "sam": ("local.sam",),
-    "fresh": ("local.fresh",),
-    "mixing": ("update.mixing",),
-    "staleness": ("update.staleness",),
-    "gain": ("update.gain",),
-    "balance": ("update.balance",),
-    "buffer_size": ("update.size",),
-    "delay_limit": ("update.delay_limit",),
-    "server_lr": ("update.optimizer.server_lr", "update.server_lr"),
-    "scheduler": ("schedule.scheduler",),
-    "delay_bound": ("schedule.delay_bound",),
-    "participation": ("schedule.participation",),
-    "concurrency": ("schedule.concurrency",),
-    "compress_down": ("schedule.download",),
-    "average": ("schedule.average",),
-    "updates": ("schedule.updates",),
-    "rounds": ("schedule.rounds",),
-}
-SEAMS: dict[str, ComponentRegistry[Any]] = {
-    "submodel": SUBMODEL,
-    "async_rule": ASYNC_RULE,
-    "server_optimizer": SERVER_OPTIMIZER,
-}
 AXES: dict[str, tuple[type, ...]] = {
     "submodel": (SubmodelPolicy,),
     "local": (LocalTraining,),
     "update": (AsyncRule, Mean),
     "schedule": (Schedule,),
 }
-_MISSING = object()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +28,7 @@ class PaperSettings:
 
     Attributes:
         source: The section, table or code that states them.
-        values: Fields of an experiment.
+        values: Fields of an experiment, and paths of the method, such as `local.sam_rho`.
         client_fraction: The share of all clients that takes part in a round, None if the paper states none.
         unstated: The settings that the paper leaves open.
     """
@@ -160,7 +108,7 @@ class Method:
         """The state that the method keeps at the server besides the model: d parameters, N clients, M fragments."""
         parts = (getattr(self.update, f.name) for f in fields(self.update)) if is_dataclass(self.update) else ()
         kept = [getattr(choice, "keeps", "") for choice in (self.submodel, self.update, *parts)]
-        return ", ".join(filter(None, [*kept, "mean [d]" if self.schedule.average else ""]))
+        return ", ".join(filter(None, [*kept, "mean [d]" if self.schedule.polyak_fraction else ""]))
 
     def choices(self) -> dict[str, object]:
         """Return the four choices by name."""
@@ -176,53 +124,25 @@ class Method:
         return self.submodel.cuts or bool(getattr(self.update, "owned_head", False))
 
     @property
+    def scales_activations(self) -> bool:
+        """True if the activations of a submodel are scaled by the inverse of its share during training."""
+        return self.local.scale_activations or self.local.full_rate or self.submodel.scales
+
+    @property
     def asynchronous(self) -> bool:
         return self.schedule.asynchronous
 
-    def replace(self, **flags: Any) -> "Method":
-        """Return the method with these flags of an experiment in place, such as `scheduler=...` or `mixing=0.3`.
+    def replace(self, **values: Any) -> "Method":
+        """Return the method with these values in place.
 
-        Raises ValueError for a flag that none of its choices has.
+        Args:
+            values: The values by field of an experiment, such as `scheduler=...` or `mixing=0.3`, or by path, such as
+                `**{"local.sam_rho": 0.05}`.
+
+        Raises ValueError for a value that none of its choices has.
         """
-        return self.replaced(flags, self.name)
+        return set_values(self, values, self.name)
 
-    def replaced(self, flags: Mapping[str, Any], name: str) -> "Method":
-        """Return the method with these flags in place; `name` is the method's name in errors."""
-        method = self
-        for flag in FLAGS:
-            if flag in flags:
-                value = SEAMS[flag].resolve(flags[flag]) if flag in SEAMS else flags[flag]
-                path = method.path(flag)
-                if path is None:
-                    given = text_of(flags[flag]) if flag in SEAMS else flags[flag]
-                    hint = method._instead(flag, flags[flag])
-                    raise InputError(flag, f"{name} has no such setting", got=given, hint=hint)
-                method = _replaced(method, path.split("."), value)
-        if unknown := flags.keys() - FLAGS.keys():
-            raise InputError(min(unknown), "it is no setting of a method", expected=", ".join(FLAGS))
-        return method
-
-    def _instead(self, flag: str, value: object) -> str:
-        """Return a hint about a flag that the method does not have."""
-        if flag == "scheduler" and str(value).lower() in SCHEDULER.hints:
-            return SCHEDULER.hints[str(value).lower()]
-        steps, other = ("updates", "rounds") if self.asynchronous else ("rounds", "updates")
-        return f"{self.name} counts {steps}: --{steps} {value}" if flag == other else "leave it out"
-
-    def path(self, flag: str) -> str | None:
-        """Return the path of the value that the flag replaces, or None if the method has no such value."""
-        if (flag == "async_rule" and not self.asynchronous) or (flag == "submodel" and self.schedule.scheduled):
-            return None
-        for path in FLAGS[flag]:
-            value: Any = self
-            for name in path.split("."):
-                own = {each.name for each in fields(value)} if is_dataclass(value) else ()
-                value = getattr(value, name) if name in own else _MISSING
-            if value is not _MISSING:
-                return path
-        return None
-
-
-def _replaced(value: Any, path: list[str], new: object) -> Any:
-    name, *rest = path
-    return replace(value, **{name: _replaced(getattr(value, name), rest, new) if rest else new})
+    def path(self, name: str) -> str | None:
+        """Return the path of the value that a field of an experiment sets, or None if the method has no such value."""
+        return path_of(self, name)

@@ -42,7 +42,7 @@ def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[st
     values = read_toml(Path(path), "config")
     check_names(values, known, str(path))
     for name, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and name != "override":
             values[name] = _component_text(f"{path}: {name}", value)
     return values
 

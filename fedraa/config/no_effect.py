@@ -22,29 +22,12 @@ class _Rule:
     remedy: str
 
 
-def _takes_other(name: str) -> Callable[[Any], bool]:
-    """Return the condition that the experiment sets a partition other than the bare `name`."""
-    return lambda experiment: experiment.partition not in (None, name, {KIND: name})
-
-
 _RULES = (
     _Rule(
         "dirichlet",
-        _takes_other("dirichlet"),
+        lambda experiment: experiment.partition not in (None, "dirichlet", {KIND: "dirichlet"}),
         lambda experiment: f"partition {experiment.partition}",
         "give --partition dirichlet, or leave it out",
-    ),
-    _Rule(
-        "labels_per_client",
-        _takes_other("labels"),
-        lambda experiment: f"partition {experiment.partition}",
-        "give --partition labels, or leave it out",
-    ),
-    _Rule(
-        "labels_per_client",
-        lambda experiment: experiment.dirichlet is not None,
-        lambda experiment: f"dirichlet {experiment.dirichlet:g}",
-        "give one of the two",
     ),
     _Rule(
         "local_steps",

@@ -12,11 +12,21 @@ from fedraa.components.text import KIND, text_of
 from fedraa.config.validation_errors import input_error
 
 AUTO_CAPACITIES = "auto"
+
+
+def _written_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by path in the form of config.json."""
+    return {path: text_of(value) for path, value in values.items()}
+
+
 if TYPE_CHECKING:
     Component = Any
+    Override = Any
 else:
     # The command line reads text. Python code may pass objects, which are saved as that text.
     Component = Annotated[str, SkipValidation, PlainSerializer(text_of, when_used="json")]
+    # The command line reads PATH=VALUE texts. Python code and files pass mappings. The value is always a mapping.
+    Override = Annotated[tuple[str, ...], SkipValidation, PlainSerializer(_written_values, when_used="json")]
 
 
 class Section(BaseModel):
@@ -50,7 +60,8 @@ class Section(BaseModel):
         if isinstance(value, np.ndarray):
             value = value.tolist()
         field = cls.model_fields[str(info.field_name)]
-        is_one = not isinstance(value, list | tuple | range | set | type(None))
+        is_table = isinstance(value, Mapping) and KIND not in value
+        is_one = not is_table and not isinstance(value, list | tuple | range | set | type(None))
         if is_one and _takes_several(field) and value != AUTO_CAPACITIES:
             value = (value,)
         return cls._written(value)

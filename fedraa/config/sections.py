@@ -10,7 +10,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
-from fedraa.config.section import Component, Section
+from fedraa.config.overrides import read_overrides
+from fedraa.config.section import Component, Override, Section
 from fedraa.errors import InputError
 from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
@@ -64,8 +65,6 @@ class ClientOptions(Section):
     data already have clients, else iid)."""
     dirichlet: Positive | None = None
     """Concentration of the Dirichlet partition (default 0.5); with no --partition it implies that one."""
-    labels_per_client: Count | None = None
-    """Labels per client of the labels partition (default 2); with no --partition it implies that one."""
     validation: Decay = 0.0
     """Evaluate on this share of each client's training samples, which is held back, instead of the test data."""
 
@@ -73,7 +72,7 @@ class ClientOptions(Section):
 class DeviceOptions(Section):
     """Devices."""
 
-    capabilities: Component = "1:0.5,3:0.5"
+    compute: Component = "1:0.5,3:0.5"
     """Speeds of the devices: tiers (speed:share,...), lognormal:S, uniform:LOW:HIGH, zipf:A, a .csv file, or the path
     of a custom function."""
     units: Literal["relative", "physical"] = "relative"
@@ -83,7 +82,7 @@ class DeviceOptions(Section):
     that share of every period, from a different time of day for each client."""
     availability_period: Positive | None = None
     """Period with which the spans repeat, on the run's clock."""
-    jitter: Decay = 0.1
+    duration_jitter: Decay = 0.1
     """A task's duration varies uniformly by this share of its cost."""
 
 
@@ -108,11 +107,6 @@ class MethodOptions(Section):
     staleness: Component | None = None
     """Decrease of that weight with staleness: constant, polynomial, hinge, delay-adaptive, or a custom
     StalenessWeight."""
-    gain: Positive | None = None
-    """Length of the mean step of the clients on a fragment, if deltas are added."""
-    balance: NotNegative | None = None
-    """Power of data against speed in the weight of an update. With 1, all samples count equally in the long run.
-    0 is off."""
     server_lr: Positive | None = None
     """Learning rate of the server along the mean delta of a round, or along the delta of a buffer or of one update."""
     participation: Component | None = None
@@ -123,8 +117,6 @@ class MethodOptions(Section):
     """Client updates per server update of a buffered method."""
     async_rule: Component | None = None
     """Update rule of an asynchronous method: convex-mix, delta, rms-normalized-delta, buffer, ..., or an AsyncRule."""
-    delay_limit: Count | None = None
-    """Staleness at which a rule ignores an update or shortens its step, for rules that have such a limit."""
     aggregator: Component | None = None
     """Aggregation of the deltas of a round: covered, filled, memorised, hetlora, flora, or a custom Aggregator."""
     server_optimizer: Component | None = None
@@ -133,32 +125,19 @@ class MethodOptions(Section):
     """Weights of the clients in the mean of a round: equal, or by their number of training samples."""
     capacities: tuple[Share, ...] | Literal["auto"] | None = None
     """Shares of the model that clients can train, assigned in turn. auto: by the speed of each device."""
-    redraw: bool | None = None
-    """Draw the capacity of every client again in each round."""
-    mask_level: Literal["L", "S", "MIX"] | None = None
-    """Regions that a client trains: 2 of 4, 1 of 4, or half the clients each."""
-    uncovered_every: NonNegativeInt | None = None
-    """Rounds between two rounds in which all clients train the same regions. 0 means never."""
-    stride: NonNegativeInt | None = None
-    """Units by which a rolling window moves per round."""
-    shuffled: bool | None = None
-    """Permute the blocks of every cycle, or keep their order."""
-    density: Share | None = None
-    """Share of the weights that pruning keeps."""
-    reprune_every: Count | None = None
-    """Rounds between two choices of the pruned weights."""
-    split: Count | None = None
-    """Layers on the client in split learning."""
-    server_compute: Positive = 10.0
-    """In split learning, speed of the server, relative to the fastest device."""
-    average: UpToOne | None = None
+    polyak_fraction: UpToOne | None = None
     """Evaluate and return the mean model of about this share of the last server updates or rounds. 0 is off."""
-    compress: Component = "none"
+    compress: Component | None = None
     """Compression of the delta that a client sends: none, topk:SHARE, 8bit, or a custom Compressor."""
-    compress_down: Component | None = None
-    """Compression of the model that the server sends in a round: none, 8bit, topk:SHARE, or a custom Compressor."""
-    local_terms: tuple[Component, ...] | None = None
+    gradient_transforms: tuple[Component, ...] | None = None
     """Custom GradientTransforms that change the gradient of every local step."""
+    override: Override = {}  # noqa: RUF012  # pydantic copies the default
+    """Any other value of the method, PATH=VALUE, such as local.sam_rho=0.05. `fedraa methods NAME` lists the paths."""
+
+    @field_validator("override", mode="before")
+    @classmethod
+    def _read_override(cls, value: object) -> object:
+        return read_overrides(value, cls.model_fields)
 
     @model_validator(mode="after")
     def _check_ratios(self) -> Self:
@@ -200,19 +179,8 @@ class LocalOptions(Section):
     """Local weight decay."""
     clip: NotNegative | None = None
     """Bound on the norm of a local gradient; 0 is off."""
-    proximal: NotNegative | None = None
+    prox_mu: NotNegative | None = None
     """Weight of the proximal term."""
-    sam: NotNegative | None = None
-    """Radius of sharpness-aware minimisation; 0 is off."""
-    fresh: Share | None = None
-    """Weight of the fresh gradient beside the server's momentum (alpha of FedCM, beta of MoFedSAM)."""
-    fragment_scale: bool = False
-    """Scale the activations of a fragment by the inverse of its share during training."""
-    full_rate: bool | None = None
-    """Scale a submodel's activations by the inverse of its share, and its learning rate by the share."""
-    calibrate: UpToOne | None = None
-    """Shift the logits by the log of the label frequencies of the client, mixed with uniform ones by this share.
-    0 is off."""
 
     @field_validator("local_steps")
     @classmethod
@@ -301,7 +269,7 @@ class ExecutionOptions(Section):
     """Device on which the workers train."""
     bf16: bool = False
     """Forward passes of training in bfloat16."""
-    stack: Annotated[int, Field(ge=1, le=1024)] = 1
+    vmap_batch: Annotated[int, Field(ge=1, le=1024)] = 1
     """Tasks of the same shape that a worker trains as one batched computation: for small models on a GPU."""
     clock: Literal["virtual", "wall"] = "virtual"
     """Modelled durations, or real ones."""
@@ -325,7 +293,7 @@ class ClusterOptions(Section):
     placement: Literal["pack", "spread"] = "pack"
     """Workers fill the nodes of the cluster one after another, or are spread over all nodes."""
     resources: tuple[str, ...] | None = None
-    """Workers and Ray resources for each tier of capabilities: COUNT:NAME=AMOUNT,... once per tier."""
+    """Workers and Ray resources for each tier of compute: COUNT:NAME=AMOUNT,... once per tier."""
     server_node: str | None = None
     """Node of the server: its id, address or name, or a resource that it has (default: the driver's node)."""
     server_shards: Count = 1

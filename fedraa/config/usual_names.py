@@ -7,7 +7,6 @@ from difflib import get_close_matches
 CLOSE = 0.66
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
-    "activation_scale": ("fragment_scale",),
     "algorithm": ("method",),
     "algo": ("method",),
     "alpha": ("dirichlet", "mixing"),
@@ -27,12 +26,12 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "comm_round": ("rounds",),
     "comm_rounds": ("rounds",),
     "communication_rounds": ("rounds",),
-    "compression": ("compress", "compress_down"),
+    "compression": ("compress",),
     "cuda": ("device",),
     "data": ("dataset", "data_dir"),
     "data_path": ("data_dir",),
     "data_root": ("data_dir",),
-    "delay": ("delay_bound", "delay_limit"),
+    "delay": ("delay_bound",),
     "distribution": ("partition",),
     "dp": ("clip",),
     "epoch": ("local_epochs", "rounds"),
@@ -71,11 +70,10 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "lr_scheduler": ("lr_schedule",),
     "m": ("method",),
     "max_rounds": ("rounds",),
-    "max_staleness": ("delay_limit",),
     "max_steps": ("updates", "rounds"),
     "mixed_precision": ("bf16",),
-    "mu": ("proximal",),
-    "n_classes_per_client": ("labels_per_client",),
+    "mu": ("prox_mu",),
+    "n_classes_per_client": ("partition",),
     "n_clients": ("clients",),
     "n_epochs": ("local_epochs", "rounds"),
     "n_rounds": ("rounds",),
@@ -101,14 +99,13 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "output_dir": ("out",),
     "path": ("out", "data_dir"),
     "precision": ("bf16",),
-    "prox": ("proximal",),
-    "prox_mu": ("proximal",),
+    "prox": ("prox_mu",),
+    "proximal": ("prox_mu",),
     "q": ("quiet",),
     "random_seed": ("seed",),
-    "rho": ("sam", "proximal"),
+    "rho": ("prox_mu",),
     "run_name": ("out",),
     "sample_fraction": ("participation",),
-    "sam_rho": ("sam",),
     "save_dir": ("out",),
     "schedule": ("lr_schedule", "scheduler"),
     "silent": ("quiet",),
@@ -122,6 +119,35 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "wd": ("weight_decay",),
 }
 """Fields by their names in other libraries, in the order in which they are suggested."""
+
+USUAL_PATHS: dict[str, str] = {
+    "activation_scale": "local.scale_activations",
+    "calibrate": "local.logit_calibration",
+    "delay_limit": "update.delay_limit",
+    "density": "submodel.density",
+    "download_compressor": "schedule.download_compressor",
+    "full_rate": "local.full_rate",
+    "grad_mix": "local.grad_mix",
+    "logit_adjustment": "local.logit_calibration",
+    "logit_calibration": "local.logit_calibration",
+    "mask_level": "submodel.level",
+    "max_delay": "update.delay_limit",
+    "max_staleness": "update.delay_limit",
+    "participation_correction": "update.participation_correction",
+    "redraw": "submodel.capacities.redraw",
+    "reprune_every": "submodel.reprune_every",
+    "sam": "local.sam_rho",
+    "sam_rho": "local.sam_rho",
+    "scale_activations": "local.scale_activations",
+    "server_compute": "submodel.server_compute",
+    "server_gain": "update.server_gain",
+    "shuffled": "submodel.shuffled",
+    "sparsity": "submodel.density",
+    "split": "submodel.layers",
+    "stride": "submodel.stride",
+    "uncovered_every": "submodel.uncovered_every",
+}
+"""Paths of values that a method may have, for `override`, by the names under which users look for them."""
 
 USUAL_COMMANDS: dict[str, tuple[str, ...]] = {
     "benchmark": ("compare",),
@@ -163,6 +189,10 @@ def suggest_name(word: str, known: Collection[str]) -> str:
     asked = word.lstrip("-").replace("-", "_").lower()
     usual = (*USUAL_NAMES.get(asked, ()), *USUAL_COMMANDS.get(asked, ()))
     found = [names[name] for name in usual if name in names]
+    if asked in USUAL_PATHS and "override" in names:
+        path = USUAL_PATHS[asked]
+        flag = names["override"]
+        found.append(f"{flag} {path}=VALUE" if flag.startswith("--") else f'{flag}={{"{path}": ...}}')
     if not found:
         found = [names[name] for name in get_close_matches(asked, names, n=1, cutoff=CLOSE)]
     return f"did you mean {' or '.join(found)}?" if found else ""

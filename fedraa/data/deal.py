@@ -32,7 +32,7 @@ FITTED = 8192
 """Maximum number of training samples that transforms are fitted to; they are drawn uniformly."""
 HELD_BYTES = 16 * 2**20
 """Size in bytes above which a data set is read once into arrays that processes share, unless its items are random."""
-OPTIONS = ("dataset ", "partition", "clients", "transforms", "labels_per_client")
+OPTIONS = ("dataset ", "partition", "clients", "transforms")
 """Prefixes of the fields of errors that already name the data set, or that concern another option."""
 
 

@@ -1,4 +1,4 @@
-"""Creation of the fleet from `capabilities`: tiers, a distribution, a file of devices, or a custom function."""
+"""Creation of the fleet from `compute`: tiers, a distribution, a file of devices, or a custom function."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,14 +18,14 @@ from fedraa.rng import generator
 DISTRIBUTIONS = {"lognormal": 1, "uniform": 2, "zipf": 1}
 """The number of parameters of each distribution."""
 FORMS = "tiers (1:0.5,3:0.5), lognormal:S, uniform:LOW:HIGH, zipf:A or a .csv file"
-FLEETS: ComponentRegistry[Callable[..., Any]] = ComponentRegistry("capabilities", ("__call__",), {})
+FLEETS: ComponentRegistry[Callable[..., Any]] = ComponentRegistry("compute", ("__call__",), {})
 
 
-def make_fleet(capabilities: object, clients: int, *, units: str, seed: int) -> Fleet:
-    """Return the fleet that `--capabilities` describes.
+def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet:
+    """Return the fleet that `--compute` describes.
 
     Args:
-        capabilities: One of these forms. Tiers `1:0.5,3:0.5` give compute speed:share in client order. Distributions
+        compute: One of these forms. Tiers `1:0.5,3:0.5` give compute speed:share in client order. Distributions
             are `lognormal:SIGMA` (median 1), `uniform:LOW:HIGH` and `zipf:A`. A CSV file has one row per device, the
             column compute, and optionally downlink, uplink, latency, memory. A custom function `(clients, rng)`, or
             its import path, returns compute as an array [clients], or a mapping of these columns.
@@ -34,23 +34,23 @@ def make_fleet(capabilities: object, clients: int, *, units: str, seed: int) -> 
         seed: The seed of the random numbers.
 
     Raises:
-        InputError: `capabilities` has none of these forms, or a value is out of range.
+        InputError: `compute` has none of these forms, or a value is out of range.
     """
-    if not isinstance(capabilities, str) or _is_own(capabilities):
-        table = _called(capabilities, clients, seed)
-    elif capabilities.endswith(".csv"):
-        table = read_csv(Path(capabilities), clients)
+    if not isinstance(compute, str) or _is_own(compute):
+        table = _called(compute, clients, seed)
+    elif compute.endswith(".csv"):
+        table = read_csv(Path(compute), clients)
     else:
-        table = {"compute": _compute(capabilities, clients, seed)}
+        table = {"compute": _compute(compute, clients, seed)}
     rows = {
         name: np.asarray(table.get(name, np.full(clients, default)), np.float64) for name, default in COLUMNS.items()
     }
     return Fleet(**rows, relative=units == "relative")
 
 
-def _is_own(capabilities: str) -> bool:
-    path = is_path(capabilities.partition("(")[0].strip())
-    return path and not capabilities.endswith(".csv") and capabilities.partition(":")[0] not in DISTRIBUTIONS
+def _is_own(compute: str) -> bool:
+    path = is_path(compute.partition("(")[0].strip())
+    return path and not compute.endswith(".csv") and compute.partition(":")[0] not in DISTRIBUTIONS
 
 
 def _called(given: object, clients: int, seed: int) -> dict[str, Floats]:
@@ -69,12 +69,12 @@ def _called(given: object, clients: int, seed: int) -> dict[str, Floats]:
         arrays = {str(column): np.asarray(values, np.float64) for column, values in columns.items()}
     except Exception as error:
         problem = f"it failed with {type(error).__name__}: {' '.join(str(error).split())}"
-        raise InputError(f"capabilities: {name}", problem) from error
+        raise InputError(f"compute: {name}", problem) from error
     check_columns(name, list(arrays))
     for column, values in arrays.items():
         if values.shape != (clients,):
             expected = f"one value for each of {clients} clients"
-            raise InputError(f"capabilities: {name} {column}", got=values, expected=expected)
+            raise InputError(f"compute: {name} {column}", got=values, expected=expected)
         check_values(name, column, values, lambda n: f"client {n}", values.tolist())
     return arrays
 
@@ -86,41 +86,41 @@ def _compute(spec: str, clients: int, seed: int) -> Floats:
         if len(values) != DISTRIBUTIONS[name] or min(values) <= 0:
             count = "one positive number" if DISTRIBUTIONS[name] == 1 else "two positive numbers"
             expected = f"{count} after {name!r}, as in lognormal:0.5, uniform:1:10 or zipf:2"
-            raise InputError("capabilities", got=spec, expected=expected)
+            raise InputError("compute", got=spec, expected=expected)
         rng = generator(seed, "fleet")
         if name == "lognormal":
             return rng.lognormal(0.0, values[0], clients)
         if name == "uniform":
             if values[0] > values[1]:
-                raise InputError("capabilities", got=spec, expected="a lower end up to the upper end")
+                raise InputError("compute", got=spec, expected="a lower end up to the upper end")
             return rng.uniform(values[0], values[1], clients)
         if values[0] <= 1:
-            raise InputError("capabilities", got=spec, expected="an exponent over 1")
+            raise InputError("compute", got=spec, expected="an exponent over 1")
         return 1.0 / rng.zipf(values[0], clients)
     return np.repeat(*_tiers(spec, clients))
 
 
-def tier_sizes(capabilities: object, clients: int) -> npt.NDArray[np.int64]:
-    """Return the number of clients in each tier, int64 [tiers]; raise InputError if `capabilities` has no tiers."""
-    if not isinstance(capabilities, str) or _is_own(capabilities) or capabilities.endswith(".csv"):
-        problem = f"capabilities {text_of(capabilities)!r} have no tiers"
-        raise InputError("resources", problem, hint="give tiers, as in --capabilities 1:0.5,3:0.5")
-    return _tiers(capabilities, clients)[1]
+def tier_sizes(compute: object, clients: int) -> npt.NDArray[np.int64]:
+    """Return the number of clients in each tier, int64 [tiers]; raise InputError if `compute` has no tiers."""
+    if not isinstance(compute, str) or _is_own(compute) or compute.endswith(".csv"):
+        problem = f"compute {text_of(compute)!r} has no tiers"
+        raise InputError("resources", problem, hint="give tiers, as in --compute 1:0.5,3:0.5")
+    return _tiers(compute, clients)[1]
 
 
 def _tiers(spec: str, clients: int) -> tuple[Floats, npt.NDArray[np.int64]]:
     """Return the compute speed of each tier and its number of clients."""
     pairs = [part.split(":") for part in spec.split(",")]
     if any(len(pair) != 2 for pair in pairs):
-        raise InputError("capabilities", got=spec, expected=FORMS)
+        raise InputError("compute", got=spec, expected=FORMS)
     levels = np.array([_number(spec, level) for level, _ in pairs])
     shares = np.array([_number(spec, share) for _, share in pairs])
     if (levels <= 0).any():
         problem = f"it has the compute speed {levels.min():g}"
-        raise InputError("capabilities", problem, got=spec, expected="speeds over 0")
+        raise InputError("compute", problem, got=spec, expected="speeds over 0")
     if (shares < 0).any() or abs(shares.sum() - 1) > 1e-6:
         problem = f"its shares sum to {shares.sum():g}"
-        raise InputError("capabilities", problem, got=spec, expected="shares that sum to 1")
+        raise InputError("compute", problem, got=spec, expected="shares that sum to 1")
     ends = np.floor(np.cumsum(shares) * clients + 0.5).astype(int)
     ends[-1] = clients
     return levels, np.diff(np.concatenate(([0], ends)))
@@ -132,5 +132,5 @@ def _number(spec: str, text: str) -> float:
     except ValueError:
         value = np.nan
     if not np.isfinite(value):
-        raise InputError("capabilities", f"{text!r} is not a finite number", got=spec, expected=FORMS)
+        raise InputError("compute", f"{text!r} is not a finite number", got=spec, expected=FORMS)
     return value

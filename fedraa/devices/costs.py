@@ -64,7 +64,7 @@ class CostModel(Stateful):
         self._full = measure(full)
         self._unit, self._frozen = unit, frozen
         self._stem, self._server = stem, server * float(fleet.compute.max())
-        self.compressor, self.download = COMPRESSOR.resolve(solver.compress), COMPRESSOR.resolve(download)
+        self.compressor, self.download = COMPRESSOR.resolve(solver.compressor), COMPRESSOR.resolve(download)
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
 

@@ -19,11 +19,11 @@ def read_csv(path: Path, clients: int) -> dict[str, Floats]:
         refuse_no_file(path)
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:
-        raise InputError(f"capabilities: {path}", f"it cannot be read as CSV: {_first_line(error)}") from error
+        raise InputError(f"compute: {path}", f"it cannot be read as CSV: {_first_line(error)}") from error
     check_columns(str(path), list(frame.columns))
     if len(frame) != clients:
         expected = f"{clients}, one for each client"
-        raise InputError(f"capabilities: {path}", f"it has {len(frame)} rows", expected=expected)
+        raise InputError(f"compute: {path}", f"it has {len(frame)} rows", expected=expected)
     table = {name: pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64) for name in frame.columns}
     for name, values in table.items():
         check_values(str(path), name, values, lambda n: f"row {n + 1}", frame[name].tolist())
@@ -34,7 +34,7 @@ def check_columns(source: str, columns: list[str]) -> None:
     """Raise InputError if a column is unknown, or if compute is missing."""
     if set(columns) - set(COLUMNS) or "compute" not in columns:
         expected = "compute and optionally downlink, uplink, latency, memory"
-        raise InputError(f"capabilities: {source} columns", got=columns, expected=expected)
+        raise InputError(f"compute: {source} columns", got=columns, expected=expected)
 
 
 def check_values(source: str, column: str, values: Floats, where: Callable[[int], str], raw: list[object]) -> None:
@@ -51,7 +51,7 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
     bad = np.flatnonzero(np.isnan(values) | low_enough | ((column in ("compute", "latency")) & np.isinf(values)))
     if bad.size:
         least = "from 0" if column == "latency" else "over 0"
-        field = f"capabilities: {source} {where(int(bad[0]))} {column}"
+        field = f"compute: {source} {where(int(bad[0]))} {column}"
         raise InputError(field, got=raw[bad[0]], expected=f"a number {least}")
 
 

@@ -28,24 +28,24 @@ def parse_group(text: str) -> WorkerGroup:
     count, _, needs = text.partition(":")
     pairs = [part.partition("=")[::2] for part in needs.split(",")]
     if not count.isdecimal() or int(count) < 1 or not all(name for name, _ in pairs):
-        raise InputError("resources", got=text, expected=f"{FORM}, once for every tier of capabilities")
+        raise InputError("resources", got=text, expected=f"{FORM}, once for every tier of compute")
     return WorkerGroup(int(count), {name: _amount(text, amount) for name, amount in pairs})
 
 
-def group_of_clients(groups: Sequence[WorkerGroup], capabilities: object, clients: int) -> Index:
+def group_of_clients(groups: Sequence[WorkerGroup], compute: object, clients: int) -> Index:
     """Return the index of the group that trains each client, int64 [clients].
 
     Args:
         groups: The worker groups, in the order of the tiers.
-        capabilities: The setting `capabilities`, with tiers.
+        compute: The setting `compute`, with tiers.
         clients: The number of clients.
 
     Raises:
         InputError: The number of groups differs from the number of tiers.
     """
-    sizes = tier_sizes(capabilities, clients)
+    sizes = tier_sizes(compute, clients)
     if len(sizes) != len(groups):
-        problem = f"it has {len(groups)} kinds of workers, and capabilities has {len(sizes)} tiers"
+        problem = f"it has {len(groups)} kinds of workers, and compute has {len(sizes)} tiers"
         raise InputError("resources", problem, hint="give one for every tier, in their order")
     return np.repeat(np.arange(len(groups)), sizes)
 

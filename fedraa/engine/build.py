@@ -92,10 +92,11 @@ def build(
     experiment = with_clients(experiment, dataset)
     names = object_names(model, dataset if "dataset" in given else None)
     experiment = experiment.model_copy(update=names)
-    if experiment.concurrency is not None and experiment.concurrency > experiment.clients:
+    concurrency = getattr(method.schedule, "concurrency", None)
+    if concurrency is not None and concurrency > experiment.clients:
         expected = f"at most {experiment.clients}, the number of clients"
-        raise InputError("concurrency", got=experiment.concurrency, expected=expected)
-    fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
+        raise InputError("concurrency", got=concurrency, expected=expected)
+    fleet = make_fleet(experiment.compute, experiment.clients, units=experiment.units, seed=experiment.seed)
     method = with_capacities(method, fleet.compute)
     timing = _timing(experiment, clients=experiment.clients, seed=experiment.seed)
     doing(f"dealing the data to {experiment.clients} clients")
@@ -205,17 +206,14 @@ def _tell(text: str) -> None:
 def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Options:
     """Return the options with the partition and the number of clients that it leaves open.
 
-    A `dirichlet` or `labels_per_client` implies its partition. Otherwise the data decide.
+    A `dirichlet` implies its partition. Otherwise the data decide.
     """
     natural = isinstance(dataset, FederatedDataset) and dataset.has_clients
     partition, clients = options.partition, options.clients
     if partition is None:
+        partition = "natural" if natural else "iid"
         if options.dirichlet is not None:
             partition = "dirichlet"
-        elif options.labels_per_client is not None:
-            partition = "labels"
-        else:
-            partition = "natural" if natural else "iid"
     default = ClientOptions.model_fields["clients"].default
     if isinstance(partition, str) and partition == "natural" and clients == default:
         clients = (dataset.own_clients if isinstance(dataset, FederatedDataset) else None) or clients
@@ -237,7 +235,6 @@ def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> 
     partitioner = make_partitioner(
         "iid" if clients.partition is None else clients.partition,
         dirichlet=clients.dirichlet,
-        labels_per_client=clients.labels_per_client,
     )
     objective = make_objective(problem.objective)
     transforms = make_transforms(problem.transforms, seed=seed)
@@ -260,4 +257,4 @@ def _timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
         spans = read_availability(options.availability, clients, period, seed)
     elif period is not None:
         raise without_effect("availability_period", period, "no availability", "give --availability also")
-    return Timing(seed, options.jitter, spans)
+    return Timing(seed, options.duration_jitter, spans)

@@ -18,6 +18,7 @@ from fedraa.server.stores.local import Share, Store
 from fedraa.server.tasks import Record, TaskTable
 from fedraa.submodels.flat import frozen
 from fedraa.submodels.policies.policy import RunContext
+from fedraa.submodels.policies.slices import LayerCut
 
 
 def make_server(spec: RunSpec, record: Record, store: Store | None = None, share: Share = SharedBuffer) -> Server:
@@ -41,13 +42,13 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop"),
         spec.labels_held,
         inputs=sum(leaf[0].numel() for leaf in leaves(spec.example)),
-        fresh=method.local.fresh,
+        fresh=method.local.grad_mix,
         learn=spec.wall,
         store=store,
         share=share,
     )
     server = method.schedule.server(method.update, setup)
-    average = method.schedule.average
+    average = method.schedule.polyak_fraction
     if not average:
         return server
     return PolyakAveraging(server, average, MeanHere(server) if store is None else store.mean())
@@ -83,8 +84,8 @@ def make_cost_model(spec: RunSpec) -> CostModel:
         unit=spec.experiment.time_scale if spec.wall else 1.0,
         stem=spec.stem,
         frozen=bool(frozen(spec.traced.module)),
-        server=spec.experiment.server_compute,
-        download=spec.method.schedule.download,
+        server=getattr(spec.method.submodel, "server_compute", LayerCut.server_compute),
+        download=spec.method.schedule.download_compressor,
     )
 
 
@@ -95,9 +96,9 @@ def make_worker_spec(spec: RunSpec) -> WorkerSpec:
         spec.traced,
         method.local,
         experiment.seed,
-        experiment.fragment_scale or method.local.full_rate or method.submodel.scales,
+        method.scales_activations,
         experiment.bf16,
-        experiment.stack,
+        experiment.vmap_batch,
         spec.metrics,
         objective=spec.objective,
         transforms=spec.transforms,

@@ -67,7 +67,7 @@ class Need:
             per_client += sent
             remembered += spec.at_a_time * sent
             remembered += sum(part.index.nbytes for part in spec.submodels if part.index is not None)
-        task = experiment.stack * max(spec.measure(part.widths).memory for part in spec.submodels)
+        task = experiment.vmap_batch * max(spec.measure(part.widths).memory for part in spec.submodels)
         dataset = spec.data.dataset
         stored = sum(nbytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         on_ray = experiment.engine == "ray"
@@ -76,7 +76,7 @@ class Need:
         stored += source.array_bytes + source.file_bytes + source.copied_bytes
         return cls(
             # The model, its evaluation and a step, and the average of the model if there is one.
-            server=(4 if spec.method.schedule.average else 3) * size + remembered,
+            server=(4 if spec.method.schedule.polyak_fraction else 3) * size + remembered,
             per_client=per_client,
             data=float(stored) if on_ray else 0.0,
             worker=task + PROCESS + source.copied_bytes if on_ray else task,

@@ -12,6 +12,7 @@ from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.flat_module import BatchedModule
 from fedraa.client.lr_schedule import LOCAL, lr_unit, mean_local_factor
 from fedraa.components.text import text_of
+from fedraa.composition.overrides import chosen_value
 from fedraa.data.tree import leaves
 from fedraa.engine import memory_check
 from fedraa.engine.factories import make_cost_model, make_server
@@ -39,7 +40,7 @@ def preflight(spec: RunSpec) -> None:
     _check_small_batches(spec)
     _check_local_schedule(spec)
     _check_adapters(spec)
-    if spec.experiment.stack > 1:
+    if spec.experiment.vmap_batch > 1:
         _check_stack(spec)
     if spec.method.update.needs_all_clients:
         _check_all_return(spec)
@@ -71,7 +72,7 @@ def _check_feasible(spec: RunSpec) -> None:
     where = f"client {worst} with its cheapest fragment {cheapest[worst]}"
     if not np.isfinite(costs[worst]):
         problem = f"{where} lacks the memory to train it"
-        raise InputError("capabilities", problem, hint="give it more memory, or cut smaller fragments")
+        raise InputError("compute", problem, hint="give it more memory, or cut smaller fragments")
     bound = schedule.delay_bound
     if bound is not None and costs[worst] > bound * (1 + TOLERANCE) and SCHEDULER.resolve(schedule.scheduler).bounded:
         raise InputError(
@@ -100,7 +101,7 @@ def _check_inputs(spec: RunSpec) -> None:
     if len(inputs) > 1:
         for field, on, what in (
             ("split", spec.method.local.split, f"{method} sends one input through the two halves of a model"),
-            ("stack", spec.experiment.stack > 1, "only minibatches of one input can be stacked"),
+            ("vmap_batch", spec.experiment.vmap_batch > 1, "only minibatches of one input can be stacked"),
         ):
             if on:
                 raise InputError(field, f"{what}, and the samples of {name} have {len(inputs)} inputs")
@@ -155,10 +156,11 @@ def _check_local_schedule(spec: RunSpec) -> None:
 
 def _check_adapters(spec: RunSpec) -> None:
     """Raise InputError for an aggregator of low-rank adapters that the user sets for a model without any."""
-    if spec.experiment.aggregator is not None and _lacks_adapters(spec):
+    aggregator = chosen_value(spec.experiment, "aggregator")
+    if aggregator is not None and _lacks_adapters(spec):
         raise without_effect(
             "aggregator",
-            text_of(spec.experiment.aggregator),
+            text_of(aggregator),
             f"{type(spec.traced.module).__name__}, which has no low-rank adapters",
             "leave it out, or give adapters to the model with fedraa.lora",
         )
@@ -213,9 +215,9 @@ def _check_stack(spec: RunSpec) -> None:
         (solver.split, "it splits the model in two"),
     ):
         if on:
-            raise _unstackable(experiment.stack, f"{experiment.method} cannot be stacked, because {what}")
+            raise _unstackable(experiment.vmap_batch, f"{experiment.method} cannot be stacked, because {what}")
     if spec.state.changes:
-        raise _unstackable(experiment.stack, f"training changes {spec.state.changes[0]!r} in this model")
+        raise _unstackable(experiment.vmap_batch, f"training changes {spec.state.changes[0]!r} in this model")
     widths = spec.traced.widths(spec.traced.full())
     model = BatchedModule(spec.traced.skeleton(widths), 1, torch.device("cpu"))
     model.load(spec.params[None])
@@ -224,11 +226,11 @@ def _check_stack(spec: RunSpec) -> None:
         alone, other = (model.forward(rows[None])[0, 0] for rows in (batch, torch.stack([batch[0], batch[0]])))
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise _unstackable(experiment.stack, f"torch.func.vmap cannot run this model ({reason})") from None
+        raise _unstackable(experiment.vmap_batch, f"torch.func.vmap cannot run this model ({reason})") from None
     if not torch.allclose(alone, other, atol=1e-5):
         problem = "the output for a sample depends on the others of its minibatch, as with batch normalisation"
-        raise _unstackable(experiment.stack, problem)
+        raise _unstackable(experiment.vmap_batch, problem)
 
 
-def _unstackable(stack: int, problem: str) -> InputError:
-    return InputError("stack", problem, got=stack, hint="set stack to 1")
+def _unstackable(vmap_batch: int, problem: str) -> InputError:
+    return InputError("vmap_batch", problem, got=vmap_batch, hint="set it to 1")

@@ -47,9 +47,9 @@ _SEAMS: dict[str, ComponentRegistry[Any]] = {
     "staleness": STALENESS,
     "aggregator": AGGREGATOR,
     "optimizer": SERVER_OPTIMIZER,
-    "compress": COMPRESSOR,
+    "compressor": COMPRESSOR,
     "local_optimizer": LOCAL_OPTIMIZER,
-    "download": COMPRESSOR,
+    "download_compressor": COMPRESSOR,
 }
 
 logger = logging.getLogger(__name__)

@@ -123,7 +123,8 @@ def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) ->
         return None
     return (
         f"fragments: each of the {fragments} learns to predict the whole target, and the full model adds their "
-        "outputs, so that its predictions are too large; give --fragment-scale, or a method that trains the whole model"
+        "outputs, so that its predictions are too large; give --override local.scale_activations=True, or a method "
+        "that trains the whole model"
     )
 
 

@@ -195,7 +195,7 @@ class RunSession:
 
     def _summary(self) -> dict[str, object]:
         """Return the summary, with `average` if all metrics are of a mean of the model."""
-        average, store = self._spec.method.schedule.average, self._store
+        average, store = self._spec.method.schedule.polyak_fraction, self._store
         return {
             **summarise(History(self._directory)),
             "time_to_target": self._loop.evaluations.time_to_target,

@@ -63,8 +63,10 @@ class Personal:
     """
 
     def __init__(self, traced: Traced, solver: LocalTraining, **given: Any) -> None:
-        plain = replace(solver, control=False, full_gradient=False, squares=False, adversary=False, fresh=1.0, split=0)
-        self._solver = replace(plain, compress="none", calibrate=0.0, optimizer_state="reset")
+        plain = replace(
+            solver, control=False, full_gradient=False, squares=False, adversary=False, grad_mix=1.0, split=0
+        )
+        self._solver = replace(plain, compressor="none", logit_calibration=0.0, optimizer_state="reset")
         self._widths = traced.widths(traced.full())
         self._trainer = Trainer(traced, self._solver, resident_bytes=0, **given)
 

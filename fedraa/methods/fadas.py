@@ -85,7 +85,7 @@ register(
                 "batch_size": 50,
                 "buffer_size": 5,
                 "server_lr": 1e-3,
-                "delay_limit": 1,
+                "update.delay_limit": 1,
             },
         ),
     )

@@ -5,7 +5,7 @@ The model is cut into M equal fragments. When client n is idle:
     send theta_j
 Client n: enough steps of SGD to pay for the communication, with clipping and calibrated logits
 When (j, delta) arrives:
-    a = min(1, gain * M / N) * s(staleness)         # N clients train at a time, about N / M of them fragment j
+    a = min(1, server_gain * M / N) * s(staleness)         # N clients train at a time, about N / M of them fragment j
     theta_j <- theta_j + a * delta
 The delivered model is the Polyak mean of the last models.
 
@@ -42,21 +42,22 @@ MIN_SQUARE = np.float32(1e-30)
 @ASYNC_RULE.register("delta")
 @dataclass
 class DeltaMix(AsyncRule):
-    """theta <- theta + a * (theta_new - theta_sent) with a = min(1, c_n * min(1, gain * M / N)) * s(staleness).
+    """theta <- theta + a * (theta_new - theta_sent) with a = min(1, c_n * min(1, server_gain * M / N)) * s(staleness).
 
     Of N clients that train at a time, about N / M work on a fragment, all from nearly the same weights. Their deltas,
     each with the weight M / N, add up to one mean step. This needs a scheduler that spreads clients evenly over the
     fragments, as least-sent does; otherwise many deltas of one fragment add up to too long a step.
 
     Attributes:
-        gain: Lengthens the step.
-        balance: The power of data against speed in c_n.
+        server_gain: Lengthens the step.
+        participation_correction: The power of data against speed in c_n.
         staleness: The weight s.
-        spread: True if coordinates that all fragments hold get the weight gain / N, because all N clients train them.
+        spread: True if coordinates that all fragments hold get the weight server_gain / N, because all N clients train
+            them.
     """
 
-    gain: Positive = 1.2
-    balance: NotNegative = 0.0
+    server_gain: Positive = 1.2
+    participation_correction: NotNegative = 0.0
     staleness: Any = "constant"
     spread: bool = True
 
@@ -70,8 +71,8 @@ class DeltaMix(AsyncRule):
 
     def start(self, model: AsyncModel) -> None:
         self._factor = among(self._factor, model.at_work)
-        self._share = min(1.0, self.gain * (model.fragments / model.at_work))
-        self.shared_weight = min(1.0, self.gain / model.at_work) / self._share if self.spread else 1.0
+        self._share = min(1.0, self.server_gain * (model.fragments / model.at_work))
+        self.shared_weight = min(1.0, self.server_gain / model.at_work) / self._share if self.spread else 1.0
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         weight = self.weight(update.staleness, update.balance)
@@ -90,7 +91,7 @@ class RMSNormalizedDelta(DeltaMix):
 
     v [d] is a running mean of the squared deltas of each coordinate, and c keeps the norm of delta. With `power` 1 all
     coordinates move equally far, as with Adam; with less they move between that and their own lengths. It is for
-    embeddings of rare words, which a mean over clients hardly moves. They allow a much larger `gain`.
+    embeddings of rare words, which a mean over clients hardly moves. They allow a much larger `server_gain`.
     """
 
     power: UpToOne = 0.5
@@ -146,9 +147,9 @@ FED_QUILT = register(
         ),
         when="Little time and many devices at once: short tasks on equal fragments, whose deltas add up. No paper yet.",
         submodel=Fragments((1 / DEFAULT_FRAGMENTS,) * DEFAULT_FRAGMENTS),
-        local=LocalTraining(steps="auto", full_rate=True, clip=2.0, calibrate=0.8),
+        local=LocalTraining(steps="auto", full_rate=True, clip=2.0, logit_calibration=0.8),
         update=DeltaMix(),
-        schedule=AsyncSchedule(scheduler="least-sent", average=0.1),
+        schedule=AsyncSchedule(scheduler="least-sent", polyak_fraction=0.1),
         paper_settings=PaperSettings(source="our own method: no paper"),
     )
 )

@@ -37,7 +37,7 @@ FED_RAA = register(
         ),
         when="Devices are unequal, and some cannot hold the whole model or train it in time.",
         submodel=Fragments(FRAGMENT_RATIOS[DEFAULT_FRAGMENTS]),
-        local=LocalTraining(proximal=0.005),
+        local=LocalTraining(prox_mu=0.005),
         update=ConvexMix(),
         schedule=AsyncSchedule(scheduler="gre-raa"),
         paper_settings=PaperSettings(

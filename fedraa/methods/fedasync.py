@@ -27,12 +27,12 @@ from fedraa.server.staleness import STALENESS, among
 class ConvexMix(AsyncRule):
     """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA).
 
-    A further factor of a weighs a client's data against its speed, with the power `balance`.
+    A further factor of a weighs a client's data against its speed, with the power `participation_correction`.
     """
 
     mixing: Share = 0.6
     staleness: Any = "constant"
-    balance: NotNegative = 0.0
+    participation_correction: NotNegative = 0.0
 
     is_convex_mix: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ()
@@ -58,12 +58,12 @@ FEDASYNC = register(
         paper="Xie, Koyejo, Gupta 2019",
         formula="`theta ← (1 − a) theta + a w`, a = mixing · s(staleness).",
         when="Devices differ in speed, and each can train the whole model. It is the simplest asynchronous method.",
-        local=LocalTraining(proximal=0.005),
+        local=LocalTraining(prox_mu=0.005),
         update=ConvexMix(),
         schedule=AsyncSchedule(),
         paper_settings=PaperSettings(
             source="Xie et al. 2019, CIFAR-10",
-            values={"lr": 0.1, "batch_size": 50, "proximal": 0.005, "mixing": 0.6, "momentum": 0.0},
+            values={"lr": 0.1, "batch_size": 50, "prox_mu": 0.005, "mixing": 0.6, "momentum": 0.0},
             unstated="one of its mixings, .6 and .9",
         ),
     )

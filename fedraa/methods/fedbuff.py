@@ -47,14 +47,14 @@ class FedBuffRule(Buffered):
 
     With an `optimizer` the sum is the delta along which it steps (FedBuff's server momentum). The log then shows only
     s, because the optimizer decides the length of the step. Deltas in the buffer at the end of the run are dropped. A
-    further factor of each delta weighs a client's data against its speed, with the power `balance`. It may be over 1,
-    because the buffer is a weighted mean.
+    further factor of each delta weighs a client's data against its speed, with the power `participation_correction`.
+    It may be over 1, because the buffer is a weighted mean.
     """
 
     staleness: Any = "polynomial"
     server_lr: Positive = 1.0
     optimizer: Any = None
-    balance: NotNegative = 0.0
+    participation_correction: NotNegative = 0.0
 
     keeps: ClassVar[str] = "buffer [d]"
     state_fields: ClassVar[tuple[str, ...]] = ("_total", "_count", "_moved", "_stepping")

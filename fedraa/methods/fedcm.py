@@ -71,13 +71,19 @@ register(
     Method(
         name="fedcm",
         paper="Xu et al. 2021",
-        formula="Clients step along fresh · g + (1 − fresh) · D, D = −mean delta / (lr · steps) of the last round.",
+        formula="Clients step along m · g + (1 − m) · D, m = grad_mix, D = −mean delta / (lr · steps) of last round.",
         when="Unequal data and few clients per round: clients keep no state.",
-        local=replace(PLAIN_SGD, fresh=0.1),
+        local=replace(PLAIN_SGD, grad_mix=0.1),
         update=Mean(auxiliary=GlobalMomentum()),
         paper_settings=PaperSettings(
             source="FL-Simulator",
-            values={"lr": 0.1, "lr_schedule": "exponential:0.998", "momentum": 0.0, "fresh": 0.1, "server_lr": 1.0},
+            values={
+                "lr": 0.1,
+                "lr_schedule": "exponential:0.998",
+                "momentum": 0.0,
+                "local.grad_mix": 0.1,
+                "server_lr": 1.0,
+            },
         ),
     )
 )

@@ -15,9 +15,9 @@ register(
     Method(
         name="fedprox",
         paper="Li et al. 2020",
-        formula="As fedavg; clients add (proximal / 2) |w − theta|² to their loss.",
+        formula="As fedavg; clients add (prox_mu / 2) |w − theta|² to their loss.",
         when="Unequal data and long local training: the term holds clients near the model that they received.",
-        local=LocalTraining(proximal=0.1),
+        local=LocalTraining(prox_mu=0.1),
         update=Mean(weights="samples"),
         paper_settings=PaperSettings(
             source="authors' script",

@@ -38,7 +38,7 @@ FEDROLEX = register(
                 "local_epochs": 1,
                 "batch_size": 10,
                 "weights": "uniform",
-                "redraw": True,
+                "submodel.capacities.redraw": True,
             },
             client_fraction=0.1,
         ),

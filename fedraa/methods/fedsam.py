@@ -26,7 +26,7 @@ _PAPER = PaperSettings(
         "local_epochs": 10,
         "batch_size": 128,
         "participation": "bernoulli:0.2",
-        "sam": 0.5,
+        "local.sam_rho": 0.5,
         "weights": "uniform",
         "server_lr": 1.0,
     },
@@ -36,9 +36,9 @@ register(
     Method(
         name="fedsam",
         paper="FedSAM, Algorithm 1",
-        formula="Clients take the gradient at w + sam · g / |g|; then the mean.",
+        formula="Clients take the gradient at w + sam_rho · g / |g|; then the mean.",
         when="Unequal data lead to sharp minima, and a flatter one is wanted. It computes twice as much.",
-        local=replace(PLAIN_SGD, sam=0.5),
+        local=replace(PLAIN_SGD, sam_rho=0.5),
         paper_settings=_PAPER,
     )
 )
@@ -48,8 +48,8 @@ register(
         paper="FedSAM, Algorithm 2",
         formula="The gradient of fedsam, blended with the last round's mean as in fedcm.",
         when="As fedsam, if clients should also follow the common direction.",
-        local=replace(PLAIN_SGD, sam=0.5, fresh=0.1),
+        local=replace(PLAIN_SGD, sam_rho=0.5, grad_mix=0.1),
         update=Mean(auxiliary=GlobalMomentum()),
-        paper_settings=replace(_PAPER, values={**_PAPER.values, "fresh": 0.1}),
+        paper_settings=replace(_PAPER, values={**_PAPER.values, "local.grad_mix": 0.1}),
     )
 )

@@ -70,13 +70,13 @@ register(
     Method(
         name="mimelite",
         paper="Karimireddy et al. 2021",
-        formula="Clients step along fresh · g + (1 − fresh) · m with m frozen; then m follows the mean full gradient.",
+        formula="Clients step along k · g + (1 − k) · m, k = grad_mix, m frozen; then m follows the mean gradient.",
         when="As fedcm, for the price of one more pass over a client's data.",
-        local=replace(PLAIN_SGD, fresh=0.1, full_gradient=True),
+        local=replace(PLAIN_SGD, grad_mix=0.1, full_gradient=True),
         update=Mean(weights="samples", auxiliary=FrozenMomentum()),
         paper_settings=PaperSettings(
             source="FedSAM, Section 6; fedjax",
-            values={"momentum": 0.0, "fresh": 0.1, "server_lr": 1.0, "weights": "samples"},
+            values={"momentum": 0.0, "local.grad_mix": 0.1, "server_lr": 1.0, "weights": "samples"},
         ),
     )
 )

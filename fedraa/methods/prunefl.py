@@ -32,7 +32,7 @@ register(
                 "momentum": 0.0,
                 "local_steps": 5,
                 "batch_size": 20,
-                "reprune_every": 50,
+                "submodel.reprune_every": 50,
                 "weights": "samples",
             },
         ),

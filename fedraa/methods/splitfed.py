@@ -21,7 +21,7 @@ register(
         ),
         when="Devices that can hold only the first layers, and have a fast connection.",
         submodel=LayerCut(),
-        local=LocalTraining(split=LayerCut().at),
+        local=LocalTraining(split=LayerCut().layers),
         paper_settings=PaperSettings(
             source="authors' code",
             values={"local_epochs": 1, "batch_size": 256},

@@ -24,10 +24,10 @@ register(
             "saves traffic but no computing."
         ),
         submodel=FourWay(),
-        local=replace(PLAIN_SGD, sam=0.1),
+        local=replace(PLAIN_SGD, sam_rho=0.1),
         paper_settings=PaperSettings(
             source="SubDisMO, Section 5, CIFAR-10",
-            values={"sam": 0.1, "momentum": 0.0},
+            values={"local.sam_rho": 0.1, "momentum": 0.0},
             unstated="both rates, local work, batch",
         ),
     )

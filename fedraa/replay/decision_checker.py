@@ -99,7 +99,8 @@ class AsyncChecker(Checker[AsyncLedger]):
         self._model = model_without_values(ledger)
         self._rule = None if rule is None else rule.bind(self._model)
         # The balances follow from the costs, which a custom compressor hides.
-        balances_known = not (rules.method["update"].get("balance") and rules.foreign("local", "compress"))
+        corrected = rules.method["update"].get("participation_correction")
+        balances_known = not (corrected and rules.foreign("local", "compressor"))
         measures = rule is None or rule.needs_values
         self._weights_known = balances_known and not measures and not rules.foreign("update", "staleness")
         self._balances = rules.balances()

@@ -39,6 +39,7 @@ from fedraa.server.participation_correction import planned_balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.policies.pruning import AdaptivePruning
+from fedraa.submodels.policies.slices import LayerCut
 from schedulers import GreRAA, SchedulerRunner
 
 Widths = tuple[int, ...]
@@ -168,19 +169,19 @@ class Rules:
     @property
     def known(self) -> bool:
         """True if the rules determine the submodel and the cost of every task."""
-        foreign = is_foreign(self.method["local"].get("compress")) or is_foreign(self._download)
+        foreign = is_foreign(self.method["local"].get("compressor")) or is_foreign(self._download)
         return (self.scheduled or self.whole) and not foreign
 
     @property
     def _download(self) -> Any:
         """The compressor of the model that is sent to clients."""
-        return self.method["schedule"].get("download", "none")
+        return self.method["schedule"].get("download_compressor", "none")
 
     @cached_property
     def timing(self) -> Timing:
         there = self.resolved.availability
         availability = None if there is None else availability_from(there)
-        return Timing(self.experiment.seed, self.experiment.jitter, availability)
+        return Timing(self.experiment.seed, self.experiment.duration_jitter, availability)
 
     @cached_property
     def shapes(self) -> dict[Widths, Cost]:
@@ -190,8 +191,8 @@ class Rules:
     def costs(self) -> CostModel:
         columns = {name: _column(self.resolved, name) for name in COLUMNS}
         local = {name: value for name, value in self.method["local"].items() if name != "kind"}
-        if is_foreign(local["compress"]):
-            local["compress"] = "none"
+        if is_foreign(local["compressor"]):
+            local["compressor"] = "none"
         solver = LocalTraining(**local)
         check_part(solver, "local")
         # The property refuses steps that it cannot read.
@@ -205,7 +206,7 @@ class Rules:
             tuple(self.resolved.groups.values()),
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=None if stem is None else ClientHalf(stem.cost, stem.activations, stem.trunk),
-            server=self.experiment.server_compute,
+            server=self.method["submodel"].get("server_compute", LayerCut.server_compute),
             download="none" if is_foreign(self._download) else self._download,
             frozen=self.resolved.base is not None,
         )
@@ -306,7 +307,7 @@ class Rules:
     def balances(self) -> list[float]:
         """Return each client's factor of data against speed in an update's weight, by the current costs."""
         shapes, samples = self.resolved.fragments, np.array(self.resolved.samples, np.int64)
-        power = self.method["update"].get("balance", 0.0)
+        power = self.method["update"].get("participation_correction", 0.0)
         factors: list[float] = planned_balances(self.costs, shapes, samples, power, self.concurrency).tolist()
         return factors
 

@@ -72,13 +72,17 @@ def cells(
         own_ones = any(getattr(each, field) != value for each in own)
         if (
             value is not None
-            and field != "method"
+            and field not in ("method", "override")
             and not own_ones
             and all(getattr(each, field) != value for each in templates)
         ):
             raise InputError(
                 field, f"it has no effect on {', '.join(map(str, methods))}", got=value, hint=_instead(field, value)
             )
+    for path, value in experiment.override.items():
+        if all(path not in each.override for each in templates):
+            problem = f"it has no effect on {', '.join(map(str, methods))}"
+            raise InputError(path, problem, got=value, hint="leave it out")
     for each in templates:
         if each.updates is each.rounds is each.time is None:
             raise InputError(

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedraa.components.text import paths_in
 from fedraa.config.experiment import Experiment
+from fedraa.config.overrides import override_texts
 from fedraa.config.sections import OutputOptions
 
 
@@ -25,9 +26,14 @@ def command(experiment: Experiment, given: Sequence[str] = ()) -> str:
         for name, value in experiment.model_dump(mode="json").items()
         if name not in OutputOptions.model_fields and getattr(experiment, name) != Experiment.model_fields[name].default
     }
-    objects = [name for name in values if name in given or not _is_flag(values[name])]
+    objects = [name for name in values if name in given or not _can_be_typed(name, values[name])]
     objects += [name for name in given if name not in values]
     return _call(values, objects) if objects else _words(values)
+
+
+def _can_be_typed(name: str, value: Any) -> bool:
+    """Return True if the flag of this field can hold the value."""
+    return all(map(_is_flag, value.values())) if name == "override" else _is_flag(value)
 
 
 def _is_flag(value: Any) -> bool:
@@ -45,6 +51,8 @@ def _words(values: Mapping[str, Any]) -> str:
         flag = "--" + name.replace("_", "-")
         if Experiment.model_fields[name].annotation is bool:
             words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif name == "override":
+            words += [flag, *override_texts(value)]
         else:
             words += [flag, *map(str, value if isinstance(value, list) else [value])]
     return shlex.join(words)

@@ -41,7 +41,7 @@ class ClientUpdate:
         staleness: Updates of the fragment that were applied since the client received it.
         samples: Number of the client's training samples.
         loss: Mean training loss of the task.
-        balance: The client's factor of data against speed; 1 unless `balance` of the rule is set.
+        balance: The client's factor of data against speed; 1 unless `participation_correction` of the rule is set.
         runs: The same coordinates as contiguous runs, if they are long.
     """
 
@@ -134,7 +134,7 @@ class AsyncRule(Stateful, ABC):
         needs_values: True if weights depend on the trained values, which a log does not hold.
         bounded_by_weight: True if an update moves the model by at most its weight times the trained values.
         needs_all_clients: True if training stops while one client is away.
-        balance: Power of a client's data against its speed in the weights; 0 turns it off.
+        participation_correction: Power of a client's data against its speed in the weights; 0 turns it off.
     """
 
     keeps: ClassVar[str] = ""
@@ -143,7 +143,7 @@ class AsyncRule(Stateful, ABC):
     bounded_by_weight: ClassVar[bool] = False
     needs_all_clients: ClassVar[bool] = False
     is_delta_mix: ClassVar[bool] = False
-    balance: NotNegative = 0.0
+    participation_correction: NotNegative = 0.0
     shared_weight: float = 1.0
     asynchronous: ClassVar[bool] = True
 

@@ -229,11 +229,12 @@ def arriving(download: Compressor, part: Vector) -> Vector:
     Raises:
         InputError: A custom compressor returned no tensor, or one of another shape.
     """
-    with calling("compress_down", download):
+    with calling("schedule.download_compressor", download):
         arrived = download.apply(torch.tensor(part))
         if not isinstance(arrived, torch.Tensor) or arrived.shape != part.shape:
             problem = f"{type(download).__name__}.apply returned it"
-            raise InputError("compress_down", problem, got=arrived, expected=f"a tensor {list(part.shape)}")
+            expected = f"a tensor {list(part.shape)}"
+            raise InputError("schedule.download_compressor", problem, got=arrived, expected=expected)
     return np.asarray(arrived.numpy(), np.float32)
 
 

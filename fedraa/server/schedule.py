@@ -39,15 +39,15 @@ SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
 class Schedule(ABC):
     """The order of tasks: with rounds or `asynchronous`, by a policy or, if `scheduled`, by a scheduler.
 
-    With an `average` over 0, the evaluated and delivered model is the mean of an PolyakAveraging.
+    With a `polyak_fraction` over 0, the evaluated and delivered model is the mean of an PolyakAveraging.
     """
 
     asynchronous: ClassVar[bool] = False
     scheduled: ClassVar[bool] = False
     scheduler: Any = None
     delay_bound: Positive | None = None
-    average: UpToOne = 0.0
-    download: Any = "none"
+    polyak_fraction: UpToOne = 0.0
+    download_compressor: Any = "none"
 
     @abstractmethod
     def server(self, update: Any, setup: ServerSetup) -> Server:
@@ -62,7 +62,7 @@ class AsyncSchedule(Schedule):
     delay_bound: Positive | None = None
     updates: Count | None = None
     concurrency: Count | None = None
-    average: UpToOne = 0.0
+    polyak_fraction: UpToOne = 0.0
 
     asynchronous: ClassVar[bool] = True
     scheduled: ClassVar[bool] = True
@@ -84,7 +84,7 @@ class AsyncSchedule(Schedule):
             setup.task_table,
             fragments=setup.submodels,
             bound=self.delay_bound,
-            balance=update.balance,
+            balance=update.participation_correction,
             learn=setup.learn,
         )
 
@@ -98,14 +98,15 @@ class AsyncSampled(Schedule):
     """
 
     updates: Count | None = None
-    average: UpToOne = 0.0
+    polyak_fraction: UpToOne = 0.0
 
     asynchronous: ClassVar[bool] = True
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
-        if update.balance:
+        if update.participation_correction:
             problem = "tasks with sampled submodels have no planned costs"
-            raise InputError("balance", problem, got=update.balance, expected="0")
+            got = update.participation_correction
+            raise InputError("update.participation_correction", problem, got=got, hint="give 0")
         run = setup.run
         sampler = setup.policy.bind(run)
         if type(sampler).close is not SubmodelSampler.close:
@@ -167,7 +168,7 @@ class Barrier(Schedule):
             setup.task_table,
             setup.record,
             held=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
-            download=COMPRESSOR.resolve(self.download),
+            download=COMPRESSOR.resolve(self.download_compressor),
         )
 
 
@@ -177,8 +178,8 @@ class Rounds(Barrier):
 
     participation: Any = "all"
     rounds: Count | None = None
-    average: UpToOne = 0.0
-    download: Any = "none"
+    polyak_fraction: UpToOne = 0.0
+    download_compressor: Any = "none"
 
     def submodels(self, setup: ServerSetup) -> SubmodelSampler:
         return setup.policy.bind(setup.run)
@@ -198,7 +199,7 @@ class ScheduledRounds(Barrier):
     scheduler: Any = "gre-raa"
     delay_bound: Positive | None = None
     rounds: Count | None = None
-    average: UpToOne = 0.0
+    polyak_fraction: UpToOne = 0.0
 
     scheduled: ClassVar[bool] = True
 

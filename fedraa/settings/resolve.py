@@ -1,6 +1,5 @@
-"""Resolution of an experiment to its method: flags about one of the four choices replace the method's values."""
+"""Resolution of an experiment to its method: the experiment's values replace the method's own."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,26 +12,31 @@ from fedraa.components.field_checks import check_part
 from fedraa.components.text import text_of
 from fedraa.composition.compatibility import (
     can_be_spread,
+    check_effects,
     check_objective,
     check_shards,
     check_terms,
     fields_without_effect,
 )
-from fedraa.composition.method import FLAGS, Method
+from fedraa.composition.method import Method
+from fedraa.composition.overrides import SHORTCUTS, chosen_value, foreign_names, set_values
 from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
-from fedraa.config.sections import LocalOptions, MethodOptions
+from fedraa.config.overrides import Overrides
 from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Classification, make_objective
 from fedraa.submodels.policies.policy import AUTO, Capacities
-from fedraa.submodels.policies.slices import FRAGMENT_RATIOS
+from fedraa.submodels.policies.slices import FRAGMENT_RATIOS, LayerCut
+
+CALIBRATION = "local.logit_calibration"
+CAPACITIES, REDRAW = "submodel.capacities.levels", "submodel.capacities.redraw"
 
 
 def resolve(experiment: Experiment) -> Method:
-    """Return the experiment's method with the experiment's flags in place. Only classification is calibrated.
+    """Return the experiment's method with the experiment's values in place. Only classification is calibrated.
 
-    Raises InputError for a flag that none of the method's choices has, for terms that exclude each other, and for a
-    method that cannot train the objective.
+    Raises InputError for a value that the method does not have, for values that exclude each other, and for a method
+    that cannot train the objective.
     """
     method = find(experiment.method)
     solver = replace(
@@ -41,38 +45,35 @@ def resolve(experiment: Experiment) -> Method:
         lr_schedule=experiment.lr_schedule,
         batch_size=experiment.batch_size,
         **_task_length(experiment),
-        compress=experiment.compress,
     )
-    given = _given(dict(experiment), _ratios(experiment, method))
+    values = values_set(experiment, method)
     if experiment.fragments is not None and method.path("ratios") is None:
         raise without_effect("fragments", experiment.fragments, str(experiment.method))
-    if given.get("capacities") == "auto":
-        # Rolling submodels draw capacities again by default.
-        given |= {"capacities": AUTO, "redraw": bool(given.get("redraw"))}
-    method = replace(method, local=solver).replaced(given, str(experiment.method))
+    method = set_values(replace(method, local=solver), _with_auto_capacities(values), str(experiment.method))
     method = replace(method, local=with_optimizer(method.local, experiment))
     squares = method.local.squares or method.submodel.needs_squares
-    method = replace(method, local=replace(method.local, split=getattr(method.submodel, "at", 0), squares=squares))
+    layers = method.submodel.layers if isinstance(method.submodel, LayerCut) else 0
+    method = replace(method, local=replace(method.local, split=layers, squares=squares))
     for choice, part in method.choices().items():
         check_part(part, f"method.{choice}")
     # The property raises an InputError if it cannot read the steps.
     _ = method.local.auto
     objective = make_objective(experiment.objective)
     if not isinstance(objective, Classification):
-        if experiment.calibrate:
-            raise without_effect("calibrate", experiment.calibrate, f"{objective.name}, which has no logits of labels")
-        method = replace(method, local=replace(method.local, calibrate=0.0))
-    check_objective(str(experiment.method), method, objective, stack=experiment.stack)
+        if experiment.override.get(CALIBRATION):
+            beside = f"{objective.name}, which has no logits of labels"
+            raise without_effect(CALIBRATION, experiment.override[CALIBRATION], beside)
+        method = replace(method, local=replace(method.local, logit_calibration=0.0))
+    check_objective(str(experiment.method), method, objective, vmap_batch=experiment.vmap_batch)
     check_terms(str(experiment.method), method)
-    for field, why in fields_without_effect(experiment, method).items():
-        raise without_effect(field, text_of(getattr(experiment, field)), why)
+    check_effects(experiment, method)
     if experiment.server_shards > 1:
         check_shards(str(experiment.method), method, experiment.server_shards)
     return method
 
 
-def with_optimizer(local: LocalTraining, options: LocalOptions) -> LocalTraining:
-    """Return the solver with the momentum and the weight decay that its local optimizer will use.
+def with_optimizer(local: LocalTraining, experiment: Experiment) -> LocalTraining:
+    """Return the settings with the momentum and the weight decay that the local optimizer will use.
 
     The optimizer's values replace the method's. A method's momentum is for SGD and has no effect on Adam. Raises
     InputError for values that exclude each other, and for a value that is set twice.
@@ -83,17 +84,18 @@ def with_optimizer(local: LocalTraining, options: LocalOptions) -> LocalTraining
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
     if optimizer.lr is not None:
         raise InputError("local_optimizer.lr", got=optimizer.lr, hint=f"leave it out, and give lr {optimizer.lr:g}")
-    for field in ("momentum", "weight_decay"):
-        inner, outer = getattr(optimizer, field), getattr(options, field)
+    momentum_set, decay_set = chosen_value(experiment, "momentum"), chosen_value(experiment, "weight_decay")
+    for field, outer in (("momentum", momentum_set), ("weight_decay", decay_set)):
+        inner = getattr(optimizer, field)
         if None not in (inner, outer) and inner != outer:
             problem = f"local_optimizer {text} has {inner:g}"
             raise InputError(field, problem, got=outer, hint="give one of the two")
     momentum, decay = optimizer.momentum, optimizer.weight_decay
     if not optimizer.has_momentum:
-        if options.momentum:
-            raise without_effect("momentum", options.momentum, f"local_optimizer {text}")
+        if momentum_set:
+            raise without_effect("momentum", momentum_set, f"local_optimizer {text}")
         momentum = 0.0
-    if decay is None and options.weight_decay is None and optimizer.decoupled:
+    if decay is None and decay_set is None and optimizer.decoupled:
         decay = ADAMW_WEIGHT_DECAY
     if momentum is not None:
         local = replace(local, momentum=momentum)
@@ -107,11 +109,11 @@ def with_optimizer(local: LocalTraining, options: LocalOptions) -> LocalTraining
     return local
 
 
-def _task_length(options: LocalOptions) -> dict[str, Any]:
-    """Return the solver's fields of the length of a task, if the options set one."""
-    if options.local_steps is not None:
-        return {"epochs": LocalTraining.epochs, "steps": options.local_steps}
-    return {} if options.local_epochs is None else {"epochs": options.local_epochs, "steps": None}
+def _task_length(experiment: Experiment) -> dict[str, Any]:
+    """Return the solver's fields of the length of a task, if the experiment sets one."""
+    if experiment.local_steps is not None:
+        return {"epochs": LocalTraining.epochs, "steps": experiment.local_steps}
+    return {} if experiment.local_epochs is None else {"epochs": experiment.local_epochs, "steps": None}
 
 
 def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
@@ -120,38 +122,47 @@ def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
     if getattr(getattr(policy, "capacities", None), "levels", None) != AUTO:
         return method
     if policy.capacities.redraw:
-        raise without_effect("redraw", True, "capacities auto, which follow each client's device")
+        raise without_effect(REDRAW, True, "capacities auto, which follow each client's device")
     return replace(method, submodel=replace(policy, capacities=Capacities.following(compute, policy.shares)))
 
 
 def without_foreign_flags(experiment: Experiment) -> Experiment:
-    """Return the experiment without the flags that have no effect on its method, to compare methods by one command."""
+    """Return the experiment without the values that have no effect on its method, to compare methods by one command."""
     method = find(experiment.method)
-    given = _given(dict(experiment), _ratios(experiment, method))
-    foreign = {flag for flag in given if method.path(flag) is None}
-    known = {flag: value for flag, value in given.items() if flag not in foreign and value != "auto"}
+    values = values_set(experiment, method)
+    foreign = foreign_names(method, values)
+    known = {name: value for name, value in values.items() if name not in foreign and value != "auto"}
     if "ratios" in foreign:
         foreign.add("fragments")
-    foreign |= fields_without_effect(experiment, method.replaced(known, str(experiment.method))).keys()
+    foreign |= fields_without_effect(experiment, set_values(method, known, str(experiment.method))).keys()
     if not can_be_spread(method):
         foreign.add("server_shards")
-    return experiment.model_copy(update={flag: Experiment.model_fields[flag].default for flag in foreign})
+    fields = {name: Experiment.model_fields[name].default for name in foreign if name in Experiment.model_fields}
+    override = Overrides({path: value for path, value in experiment.override.items() if path not in foreign})
+    return experiment.model_copy(update={**fields, "override": override})
 
 
-def _given(fields: Mapping[str, Any], ratios: tuple[float, ...] | None) -> dict[str, Any]:
-    """Return the flags about the method that are set, from the fields of an experiment and the resolved ratios."""
-    values = {flag: fields[flag] for flag in FLAGS} | {"ratios": ratios}
-    return {flag: value for flag, value in values.items() if value is not None}
+def values_set(experiment: Experiment, method: Method) -> dict[str, Any]:
+    """Return the method's values that the experiment sets, by shortcut or by path."""
+    values = {name: getattr(experiment, name) for name in SHORTCUTS} | {"ratios": _ratios(experiment, method)}
+    override: dict[str, Any] = experiment.override
+    return {name: value for name, value in values.items() if value is not None} | override
 
 
-def _ratios(options: MethodOptions, method: Method) -> tuple[float, ...] | None:
-    """Return the ratios for the number of fragments: equal like the method's, or those of the table."""
-    if options.ratios is not None or options.fragments is None:
-        return options.ratios
+def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with the placeholder of automatic capacities. They are then not drawn again by default."""
+    auto = {name: AUTO for name in ("capacities", CAPACITIES) if values.get(name) == "auto"}
+    return {REDRAW: False, **values, **auto} if auto else values
+
+
+def _ratios(experiment: Experiment, method: Method) -> tuple[float, ...] | None:
+    """Return the ratios for the experiment's number of fragments: equal like the method's, or those of the table."""
+    if experiment.ratios is not None or experiment.fragments is None:
+        return experiment.ratios
     own = getattr(method.submodel, "ratios", ())
     if len(own) > 1 and len(set(own)) == 1:
-        return (1 / options.fragments,) * options.fragments
-    if options.fragments not in FRAGMENT_RATIOS:
+        return (1 / experiment.fragments,) * experiment.fragments
+    if experiment.fragments not in FRAGMENT_RATIOS:
         expected = f"a number from 1 to {max(FRAGMENT_RATIOS)}, for which the table has ratios"
-        raise InputError("fragments", got=options.fragments, expected=expected, hint="give --ratios for others")
-    return FRAGMENT_RATIOS[options.fragments]
+        raise InputError("fragments", got=experiment.fragments, expected=expected, hint="give --ratios for others")
+    return FRAGMENT_RATIOS[experiment.fragments]

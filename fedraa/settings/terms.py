@@ -7,15 +7,17 @@ from fedraa.client.local_training import LocalTraining
 from fedraa.client.lr_schedule import lr_unit
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.overrides import SHORTCUTS, chosen_value
 from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
+from fedraa.config.overrides import Overrides, split_paths
 from fedraa.errors import InputError
 from fedraa.ledger.participation import PARTICIPATION, Bernoulli, Sample
 
 Terms = Literal["equal", "paper", "tuned"]
 TERMS: tuple[str, ...] = get_args(Terms)
 Tuned = Mapping[str, Mapping[str, Any]]
-"""Fields of an experiment by method."""
+"""Fields of an experiment and paths of its method, by method."""
 
 # The values of every method on equal terms, unless the experiment sets others: every method allows them.
 EQUAL: dict[str, Any] = {
@@ -52,21 +54,14 @@ def on_terms(
     method = find(experiment.method)
     name = experiment.method if isinstance(experiment.method, str) else method.name
     if terms == "equal":
-        return experiment.model_copy(update=_equal(dict(experiment), method))
+        return experiment.model_copy(update=_equal(experiment, method))
     if terms == "paper":
-        source = f"the paper of {name}"
-        values: Mapping[str, Any] = paper_settings(method).fields(experiment.clients)
-    else:
-        assert tuned is not None
-        if name not in tuned:
-            raise InputError("tuned", f"it has no values for {name}", hint="tune this method also, or leave it out")
-        source = f"the tuned file for {name}"
-        values = tuned[name]
-    for field, value in values.items():
-        own = getattr(experiment, field)
-        if own not in (Experiment.model_fields[field].default, value) and not over:
-            raise InputError(field, f"{source} has {text_of(value)}", got=own, hint="leave it out")
-    return experiment.model_copy(update={**_other_length(values), **values})
+        fields = paper_settings(method).fields(experiment.clients)
+        return _with(experiment, fields, f"the paper of {name}", over=over)
+    assert tuned is not None
+    if name not in tuned:
+        raise InputError("tuned", f"it has no values for {name}", hint="tune this method also, or leave it out")
+    return _with(experiment, tuned[name], f"the tuned file for {name}", over=over)
 
 
 def paper_settings(method: Method) -> PaperSettings:
@@ -90,28 +85,34 @@ def check_schedules(experiments: Mapping[str, Experiment]) -> None:
         )
 
 
-def _equal(fields: Mapping[str, Any], method: Method) -> dict[str, Any]:
-    """Return the values of equal terms for the fields of an experiment that are not set."""
-    values = {field: value for field, value in EQUAL.items() if fields[field] is None}
-    if fields["local_steps"] is not None:
+def _equal(experiment: Experiment, method: Method) -> dict[str, Any]:
+    values = {field: value for field, value in EQUAL.items() if chosen_value(experiment, field) is None}
+    if experiment.local_steps is not None:
         values.pop("local_epochs", None)
     known = {field: value for field, value in values.items() if field == "local_epochs" or method.path(field)}
-    if method.path("concurrency") and fields["concurrency"] is None and fields["participation"] is not None:
-        at_a_time = _at_a_time(fields["participation"], fields["clients"])
-        if at_a_time is not None:
-            known["concurrency"] = at_a_time
-    return known
+    at_a_time = _at_a_time(experiment) if method.path("concurrency") else None
+    return known if at_a_time is None else known | {"concurrency": at_a_time}
 
 
-def _at_a_time(participation: object, clients: int) -> int | None:
+def _at_a_time(experiment: Experiment) -> int | None:
     """Return the number of clients that take part in a round, as the concurrency of a method without rounds."""
+    participation = chosen_value(experiment, "participation")
+    if chosen_value(experiment, "concurrency") is not None or participation is None:
+        return None
     drawn = PARTICIPATION.resolve(participation)
     if isinstance(drawn, Sample):
         return drawn.count
-    return max(1, round(drawn.share * clients)) if isinstance(drawn, Bernoulli) else None
+    return max(1, round(drawn.share * experiment.clients)) if isinstance(drawn, Bernoulli) else None
 
 
-def _other_length(values: Mapping[str, Any]) -> dict[str, None]:
-    """Return None for the length of a task that the values replace: epochs if they have steps, and the reverse."""
-    lengths = {"local_steps", "local_epochs"}
-    return dict.fromkeys(lengths - values.keys()) if lengths & values.keys() else {}
+def _with(experiment: Experiment, values: Mapping[str, Any], whose: str, *, over: bool) -> Experiment:
+    for name, value in values.items():
+        given = chosen_value(experiment, name)
+        usual = Experiment.model_fields[name].default if name in Experiment.model_fields else None
+        if given not in (None, usual, value) and not over:
+            raise InputError(name, f"{whose} has {text_of(value)}", got=given, hint="leave it out")
+    steps = {"local_steps", "local_epochs"} & values.keys()
+    other = dict.fromkeys({"local_steps", "local_epochs"} - steps) if steps else {}
+    replaced = {path for name in values for path in SHORTCUTS.get(name, ())}
+    override = Overrides({path: value for path, value in experiment.override.items() if path not in replaced})
+    return experiment.model_copy(update={**other, "override": override, **split_paths(values, override)})

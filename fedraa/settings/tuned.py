@@ -7,6 +7,7 @@ from typing import Any
 
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names, read_toml
+from fedraa.config.overrides import flat_table
 from fedraa.errors import InputError
 from fedraa.rundir.atomic_files import write_text
 
@@ -19,7 +20,7 @@ def read_tuned(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_tuned_about(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the facts that `write_tuned` wrote about the file, and the tuned fields by method."""
+    """Return the facts that `write_tuned` wrote about the file, and the tuned fields and paths by method."""
     document = read_toml(path, "tuned")
     methods = document.get("methods")
     if not isinstance(methods, dict) or not methods:
@@ -30,8 +31,8 @@ def read_tuned_about(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, An
         if not isinstance(terms, dict) or not terms:
             problem = f"it has no {TERMS_KEY} for {name}"
             raise InputError("tuned", problem, got=path, hint="give a file of `fedraa tune`")
-        check_names(terms, Experiment.model_fields, str(path))
-        tuned[name] = dict(terms)
+        tuned[name] = dict(flat_table(terms))
+        check_names((term for term in tuned[name] if "." not in term), Experiment.model_fields, str(path))
     return {name: value for name, value in document.items() if name != "methods"}, tuned
 
 

@@ -180,7 +180,7 @@ _LIST = (
         GRADIENT_TRANSFORM,
         client_drives.TermDrive,
         WeightDecay(1e-4),
-        _among("local_terms"),
+        _among("gradient_transforms"),
     ),
     Kind("compressor", Compressor, COMPRESSOR, client_drives.CompressorDrive, "8bit", _rounds("compress")),
     Kind(

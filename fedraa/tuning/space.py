@@ -1,6 +1,5 @@
 """The search space: a range or a list of values for each tuned field of an experiment."""
 
-import ast
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,13 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args, get_origin
 
 from fedraa.components.text import text_of
-from fedraa.composition.method import FLAGS
+from fedraa.composition.overrides import SHORTCUTS
 from fedraa.config.experiment import Experiment
-from fedraa.config.usual_names import suggest_name
+from fedraa.config.overrides import literal
+from fedraa.config.usual_names import USUAL_PATHS, suggest_name
 from fedraa.errors import InputError
 
 Value = Any
-TUNABLE = {*FLAGS, "lr", "lr_schedule", "batch_size", "local_epochs", "local_steps", "compress"} - {"updates", "rounds"}
+# The fields that every method has.
+OF_EVERY_METHOD = {"lr", "lr_schedule", "batch_size", "local_epochs", "local_steps"}
+# The fields that can be tuned. So can every path.
+TUNABLE = {*SHORTCUTS, *OF_EVERY_METHOD} - {"updates", "rounds"}
 TAKES = "takes LOW:HIGH, LOW:HIGH:log, or values with commas between them"
 # Share of a range, at either end, that counts as its edge.
 EDGE = 0.05
@@ -122,7 +125,7 @@ def _family(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value
     if len(differ) != 1 or differ[0] % 2 == 0:
         return None
     at, first = differ[0], parts[0]
-    numbers = [_literal(each[at]) for each in parts]
+    numbers = [literal(each[at]) for each in parts]
     # A text such as 007 is not a number.
     if any(isinstance(number, str) for number in numbers):
         return None
@@ -134,7 +137,9 @@ Space = Mapping[str, Parameter]
 
 
 def make_space(given: Mapping[str, object] | Sequence[str]) -> dict[str, Parameter]:
-    """Return a space from `["lr=0.01:1:log", ...]`, or by name from `"0.01:1:log"`, (0.01, 1, "log") or [0.1, 0.2].
+    """Return a space from `["lr=0.01:1:log", "local.sam_rho=0.05,0.1"]`, or from a mapping of names to values.
+
+    A name is a field or a path. Values are `"0.01:1:log"`, (0.01, 1, "log") or [0.1, 0.2].
 
     Raises InputError with the field `space`, or `space.NAME` for the values of a field.
     """
@@ -145,8 +150,8 @@ def make_space(given: Mapping[str, object] | Sequence[str]) -> dict[str, Paramet
         raise InputError("space", "it is empty", hint="give NAME=VALUES of one or more fields, such as lr=0.01:1:log")
     space: dict[str, Parameter] = {}
     for name, values in pairs:
-        if name not in TUNABLE:
-            known = suggest_name(name, TUNABLE)
+        if name not in TUNABLE and "." not in name:
+            known = f"did you mean {USUAL_PATHS[name]}?" if name in USUAL_PATHS else suggest_name(name, TUNABLE)
             expected = "" if known else f"one of {', '.join(sorted(TUNABLE))}"
             raise InputError("space", f"{name!r} cannot be tuned", expected=expected, hint=known)
         if name in space:
@@ -178,10 +183,10 @@ def _parameter(name: str, given: object) -> Parameter:
         return _choices(name, given, given)
     if isinstance(given, str):
         parts = given.split(":")
-        numbers = [_literal(part) for part in parts[:2]]
+        numbers = [literal(part) for part in parts[:2]]
         log = parts[2:] == ["log"]
         if not (len(parts) == 2 or log) or not all(isinstance(number, int | float) for number in numbers):
-            return _choices(name, [_literal(part) for part in _parts(given)], given)
+            return _choices(name, [literal(part) for part in _parts(given)], given)
     elif isinstance(given, tuple) and given[2:] in ((), ("log",)) and len(given) > 1:
         numbers, log = list(given[:2]), len(given) > 2
     else:
@@ -195,7 +200,8 @@ def _range(name: str, numbers: list[Any], *, log: bool, given: object) -> Range:
         raise _wrong_values(name, given, problem="LOW must be below HIGH")
     if log and low <= 0:
         raise _wrong_values(name, given, problem="a logarithmic range begins above 0")
-    kinds = _kinds(Experiment.model_fields[name].annotation)
+    # The method decides later whether the value of a path has fractions.
+    kinds = {int} if "." in name else _kinds(Experiment.model_fields[name].annotation)
     whole = isinstance(low, int) and isinstance(high, int) and float not in kinds
     if not kinds & {int, float}:
         raise _wrong_values(name, given, problem="it takes no numbers", hint="give values with commas between them")
@@ -231,10 +237,3 @@ def _parts(text: str) -> list[str]:
         else:
             parts[-1] += letter
     return parts
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError):
-        return text.strip()

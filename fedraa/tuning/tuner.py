@@ -18,8 +18,11 @@ from torch import nn
 
 from fedraa.api import RUNS, run_name, session
 from fedraa.composition.method import Method
+from fedraa.composition.overrides import chosen_value, values_by_path
 from fedraa.composition.registry import find
-from fedraa.config.experiment import Experiment, with_fields
+from fedraa.config.experiment import Experiment
+from fedraa.config.file import check_names
+from fedraa.config.overrides import split_paths
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.data.tree import leaves
 from fedraa.engine.build import build
@@ -33,7 +36,7 @@ from fedraa.settings.tuned import write_tuned
 from fedraa.tuning.attempt import Attempt
 from fedraa.tuning.folder import tuning_folder
 from fedraa.tuning.journal import Journal, Trial
-from fedraa.tuning.space import Parameter, Space, Value, described, make_space
+from fedraa.tuning.space import OF_EVERY_METHOD, Parameter, Range, Space, Value, described, make_space
 from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest
 from fedraa.tuning.work import refuse_unsendable, work
 
@@ -89,8 +92,8 @@ def tune(
 
     Args:
         methods: The methods, as in `compare`.
-        space: For each field LOW:HIGH, LOW:HIGH:log, or values with commas. Python also accepts (LOW, HIGH, "log") and
-            a list.
+        space: The values of each field, or path of a method: LOW:HIGH, LOW:HIGH:log, or values with commas. Python also
+            accepts (LOW, HIGH, "log") and a list.
         trials: The trials of each method.
         experiment: The data, devices, budget and seed, the same for all trials. Its directory `out` (default: one under
             runs/) keeps finished trials, from which the same call continues.
@@ -108,7 +111,8 @@ def tune(
     trial. Raises Interrupted after Ctrl-C.
     """
     module, data, fields = split_objects(model, dataset, fields)
-    experiment = with_fields(experiment, fields)
+    check_names(fields, Experiment.model_fields)
+    experiment = Experiment(**({} if experiment is None else dict(experiment)) | dict(fields))
     for name, count in (("trials", trials), ("jobs", jobs)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise InputError(name, got=count, expected="a number from 1")
@@ -180,7 +184,9 @@ class _Plan:
         objects: _Objects = _Objects(),
     ) -> "_Plan":
         for name in space:
-            if (given := getattr(experiment, name)) != Experiment.model_fields[name].default:
+            given = chosen_value(experiment, name)
+            usual = Experiment.model_fields[name].default if name in Experiment.model_fields else None
+            if given not in (None, usual):
                 raise InputError(name, "it is in the space as well", got=given, hint="give one of the two")
         share = experiment.validation or VALIDATION
         common = experiment.model_copy(
@@ -199,7 +205,7 @@ class _Plan:
                 raise InputError("space", f"{name} has none of {', '.join(space)}", hint="add a field of this method")
             for tried, parameter in spaces[name].items():
                 for value in parameter.ends:
-                    resolve(each.replaced(_fields({tried: value})))
+                    resolve(_with(each, {tried: value}))
             spec = build(each, objects.model, objects.dataset)
         own = experiment.dataset if objects.dataset is None else spec.data.dataset.name
         return cls(experiments, spaces, trials, spec.figures, own, follow, objects, objects.described(spec))
@@ -251,7 +257,7 @@ class _Plan:
     def _can(self, method: str, values: Mapping[str, object]) -> bool:
         """Return True if the method can run with these values."""
         try:
-            resolve(self.experiments[method].replaced(_fields(values)))
+            resolve(_with(self.experiments[method], values))
         except ValueError:
             return False
         return True
@@ -274,7 +280,7 @@ class _Plan:
             method,
             number,
             values,
-            experiment.replaced(_fields(values | more)),
+            _with(experiment, values | more),
             tuple(ended),
             self.better,
             self.objects.model,
@@ -283,19 +289,21 @@ class _Plan:
 
 
 def _known(method: object, space: Space) -> dict[str, Parameter]:
+    """Return the parameters of the space that the method has."""
     made = find(method)
-    return {name: parameter for name, parameter in space.items() if _knows(made.path, name)}
+    values = values_by_path(made)
+    known = dict[str, Parameter]()
+    for name, parameter in space.items():
+        if isinstance(parameter, Range) and isinstance(values.get(name), float):
+            parameter = Range(float(parameter.low), float(parameter.high), parameter.log)
+        if name in OF_EVERY_METHOD or made.path(name) is not None:
+            known[name] = parameter
+    return known
 
 
-def _knows(path: Callable[[str], str | None], name: str) -> bool:
-    return (
-        name in ("lr", "lr_schedule", "batch_size", "local_epochs", "local_steps", "compress") or path(name) is not None
-    )
-
-
-def _fields(values: Mapping[str, object]) -> dict[str, object]:
-    """Return the values as fields. Local steps replace the epochs of the experiment."""
-    return ({"local_epochs": None} if "local_steps" in values else {}) | dict(values)
+def _with(experiment: Experiment, values: Mapping[str, object]) -> Experiment:
+    other = {"local_epochs": None} if "local_steps" in values else {}
+    return Experiment(**dict(experiment) | other | split_paths(values, experiment.override))
 
 
 def _work_off(

@@ -57,7 +57,7 @@ def run(out: Path, **flags: Any) -> fl.History:
     "flags",
     [
         {"max_update_norm": "auto", "engine": "ray", "server_shards": 2},
-        {"method": "fedavg", "rounds": 4, "updates": None, "local_terms": (Wary(),)},
+        {"method": "fedavg", "rounds": 4, "updates": None, "gradient_transforms": (Wary(),)},
     ],
     ids=["on shards", "own term"],
 )
@@ -65,6 +65,6 @@ def test_the_same_run_as_in_one_process(flags: dict[str, Any], tmp_path: Path) -
     here = {name: value for name, value in flags.items() if name != "server_shards"} | {"engine": "local"}
     local = run(tmp_path / "local", **here)
     same(run(tmp_path / "ray", **flags, workers=2).directory, local)
-    if "local_terms" in flags:
+    if "gradient_transforms" in flags:
         what = {line["error"] for line in local.lines() if line["kind"] == "drop"}
         assert what == {"InputError: local_terms: Wary failed with ArithmeticError: a gradient is not finite and more"}

@@ -66,7 +66,7 @@ def test_every_engine_trains_on_the_same_samples(case: str, cluster: None, tmp_p
             "dataset": fl.Dataset("arrays", X, Y, *TEST, classes=3),
             "transforms": ("crop(padding=1)", "flip"),
             "clients": 4,
-            "stack": 2,
+            "vmap_batch": 2,
         },
     }
     digests, logs = set(), []

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.cluster
 
 def go(out: Path, **flags: Any) -> History:
     common: dict[str, Any] = {"method": "fed-quilt", "clients": 5, "hidden": (16,), "partition": "dirichlet"}
-    common |= {"capabilities": "lognormal:0.5", "local_steps": "auto:3", "updates": 25, "quiet": True}
-    common |= {"balance": 0.5, "out": out}
+    common |= {"compute": "lognormal:0.5", "local_steps": "auto:3", "updates": 25, "quiet": True}
+    common |= {"override": {"update.participation_correction": 0.5}, "out": out}
     return run(Experiment(**common | flags))
 
 

@@ -18,7 +18,7 @@ FIELDS: dict[str, Any] = {"clients": 6, "hidden": (10,), "local_epochs": 1, "lr"
     ("method", "on_ray"),
     [
         ({"method": "fed-raa", "updates": 24, "lr_schedule": "cosine:auto@local"}, {"server_shards": 2}),
-        ({"method": "ra-fed", "rounds": 3, "stack": 3}, {}),
+        ({"method": "ra-fed", "rounds": 3, "vmap_batch": 3}, {}),
     ],
     ids=["shards", "stacks"],
 )

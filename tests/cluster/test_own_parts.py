@@ -41,15 +41,16 @@ FLAGS = {
     "by-client": ("--method fed-raa --async-rule my_ext:ByClient(mixing=0.5) --updates 400 --checkpoint-every 40"),
     "trimmed": "--method oap --aggregator my_ext:TrimmedMean --rounds 100 --checkpoint-every 10",
     "rounds": (
-        "--method fedavg --compress my_ext:Signs --local-terms my_ext:Lasso(weight=0.0001) --submodel my_ext:Window "
-        "--participation my_ext:AllButOne --server-optimizer my_ext:Slowing --rounds 100 --checkpoint-every 10"
+        "--method fedavg --compress my_ext:Signs --gradient-transforms my_ext:Lasso(weight=0.0001) "
+        "--submodel my_ext:Window --participation my_ext:AllButOne --server-optimizer my_ext:Slowing "
+        "--rounds 100 --checkpoint-every 10"
     ),
 }
 FIELDS = {
     "scheduled": ["partition", "scheduler", "staleness", "metrics"],
     "by-client": ["async_rule"],
     "trimmed": ["aggregator"],
-    "rounds": ["compress", "local_terms", "submodel", "participation", "server_optimizer"],
+    "rounds": ["compress", "gradient_transforms", "submodel", "participation", "server_optimizer"],
 }
 BELIEVED = {"LowestLoss", "gentle", "ByClient", "TrimmedMean", "Signs", "Window", "AllButOne", "Slowing"}
 STOPS = {"scheduled": ["--callbacks", "my_ext:Enough(bound=0.98)"]}

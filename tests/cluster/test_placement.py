@@ -44,11 +44,11 @@ def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Pa
             (tmp_path / f"{self.number} trained {header.client}").touch()
             return super().train(header, *rest)
 
-    trial = experiment(capabilities="1:0.25,3:0.75")
+    trial = experiment(compute="1:0.25,3:0.75")
     groups = (parse_group("1:CPU=1"), parse_group("1:CPU=0.5,memory=1000000"))
     spec, there = build(trial), tmp_path / "run"
     there.mkdir()
-    who = group_of_clients(groups, trial.capabilities, trial.clients)
+    who = group_of_clients(groups, trial.compute, trial.clients)
     executor = RayExecutor.of(spec, groups=groups, group_of=who, worker=Telling)
     try:
         RunSession(spec, there, executor, Event()).execute()

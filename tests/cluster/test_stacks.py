@@ -30,7 +30,7 @@ METHODS: list[Any] = [
 
 
 def experiment(**changes: Any) -> Experiment:
-    return Experiment(**({"clients": 10, "hidden": (20,), "local_epochs": 1, "stack": 4, "quiet": True} | changes))
+    return Experiment(**({"clients": 10, "hidden": (20,), "local_epochs": 1, "vmap_batch": 4, "quiet": True} | changes))
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["method"])
@@ -40,7 +40,7 @@ def test_bits_are_those_of_the_local_engine(method: dict[str, Any], tmp_path: Pa
         directory = tmp_path / str(workers)
         run(experiment(**method, workers=workers, out=directory))
         same(directory, local)
-    alone = run(experiment(**method, engine="local", stack=1, out=tmp_path / "alone"))
+    alone = run(experiment(**method, engine="local", vmap_batch=1, out=tmp_path / "alone"))
     assert alone.summary["accuracy"] == pytest.approx(local.summary["accuracy"], abs=0.03)
 
 

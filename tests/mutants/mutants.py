@@ -42,16 +42,20 @@ MUTANTS: list[Mutant] = [
     # defaults that papers state
     *_in(
         "fedraa/methods/fed_raa.py",
-        ("local=LocalTraining(proximal=0.005)", "local=LocalTraining(proximal=0.5)", DEFAULTS),
+        ("local=LocalTraining(prox_mu=0.005)", "local=LocalTraining(prox_mu=0.5)", DEFAULTS),
     ),
     *_in(
         "fedraa/methods/fedsam.py",
-        ("local=replace(PLAIN_SGD, sam=0.5),", "local=replace(PLAIN_SGD, sam=5.0),", DEFAULTS),
-        ("local=replace(PLAIN_SGD, sam=0.5, fresh=0.1)", "local=replace(PLAIN_SGD, sam=0.05, fresh=0.1)", DEFAULTS),
+        ("local=replace(PLAIN_SGD, sam_rho=0.5),", "local=replace(PLAIN_SGD, sam_rho=5.0),", DEFAULTS),
+        (
+            "local=replace(PLAIN_SGD, sam_rho=0.5, grad_mix=0.1)",
+            "local=replace(PLAIN_SGD, sam_rho=0.05, grad_mix=0.1)",
+            DEFAULTS,
+        ),
     ),
     *_in(
         "fedraa/methods/subdismo.py",
-        ("local=replace(PLAIN_SGD, sam=0.1)", "local=replace(PLAIN_SGD, sam=0.2)", DEFAULTS),
+        ("local=replace(PLAIN_SGD, sam_rho=0.1)", "local=replace(PLAIN_SGD, sam_rho=0.2)", DEFAULTS),
     ),
     *_in(
         "fedraa/methods/fedcm.py",
@@ -138,7 +142,7 @@ MUTANTS: list[Mutant] = [
     # the local step
     *_in(
         "fedraa/client/local_step.py",
-        ("w.add_(g.mul_(self._solver.sam / (norm(g) + EPSILON)))", "w.add_(g.mul_(self._solver.sam))", SOLVER),
+        ("w.add_(g.mul_(self._solver.sam_rho / (norm(g) + EPSILON)))", "w.add_(g.mul_(self._solver.sam_rho))", SOLVER),
         ("            w.copy_(self._unperturbed)\n", "", SOLVER),
         ("self._masked(model.weights)\n", "pass\n", SUBMODELS),
         ("self.squares.addcmul_(g, g)", "self.squares.add_(g)", SUBMODELS),
@@ -211,8 +215,8 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/methods/fed_quilt.py",
-        ("min(1.0, self.gain * (model.fragments / model.at_work))", "min(1.0, self.gain)", QUILT),
-        ("min(1.0, self.gain / model.at_work) / self._share", "1.0", BALANCE),
+        ("min(1.0, self.server_gain * (model.fragments / model.at_work))", "min(1.0, self.server_gain)", QUILT),
+        ("min(1.0, self.server_gain / model.at_work) / self._share", "1.0", BALANCE),
         ("gain: Positive = 1.2", "gain: Positive = 1.0", DEFAULTS),
     ),
     *_in(

@@ -135,23 +135,23 @@ def sgd(
     *,
     lr: float,
     momentum: float = 0.0,
-    proximal: float = 0.0,
-    sam: float = 0.0,
+    prox_mu: float = 0.0,
+    sam_rho: float = 0.0,
     mask: npt.NDArray[np.bool_] | None = None,
     bend: Callable[[Array], Array] = lambda g: g,
 ) -> Array:
-    """v <- momentum v + bend(g) + proximal (w - received); w <- w - lr v, from w = received = theta [d].
+    """v <- momentum v + bend(g) + prox_mu (w - received); w <- w - lr v, from w = received = theta [d].
 
-    g is the minibatch gradient, with `sam` that at w + sam g / |g|. With a mask [d] the client receives m theta
+    g is the minibatch gradient, with `sam_rho` that at w + sam_rho g / |g|. With a mask [d] the client receives m theta
     and trains that: SAM's norm is over the covered coordinates, and what `bend` gives is masked.
     """
     received = theta.astype(np.float64) if mask is None else theta * mask.astype(np.float64)
     w, v = received, np.zeros(len(theta))
     for x, y in batches:
         _, g = loss_gradient(w, x, y, widths, mask)
-        if sam:
-            _, g = loss_gradient(w + sam * g / np.linalg.norm(g), x, y, widths, mask)
-        g = bend(g) + proximal * (w - received)
+        if sam_rho:
+            _, g = loss_gradient(w + sam_rho * g / np.linalg.norm(g), x, y, widths, mask)
+        g = bend(g) + prox_mu * (w - received)
         v = momentum * v + (g if mask is None else g * mask)
         w = w - lr * v
     return w

@@ -57,7 +57,7 @@ def test_scaffold_remembers_what_the_client_last_reported() -> None:
 
 def test_fed_raa_mixes_nothing_of_it_in_and_its_version_stays() -> None:
     """theta_j <- (1 - a) theta_j + a w of the others alone; staleness counts the updates that were taken in."""
-    run = spec("fedasync", mixing=0.7, staleness="polynomial", proximal=0.4, momentum=0.0)
+    run = spec("fedasync", mixing=0.7, staleness="polynomial", prox_mu=0.4, momentum=0.0)
     stepped, theta = Stepped(run), start(run)
     sent = {client: (stepped.server.assign(client, 0.0), theta, 0) for client in range(CLIENTS)}
     turns, version = [0] * CLIENTS, 0
@@ -68,7 +68,7 @@ def test_fed_raa_mixes_nothing_of_it_in_and_its_version_stays() -> None:
             assert waiting == ([BAD] if turns[BAD] == 0 else [])
         else:
             waiting = list(stepped.server.commit(stepped.train(task), 1.0))
-            w = sgd(received, minibatches(run, client, turns[client]), WIDTHS, lr=LR, proximal=0.4)
+            w = sgd(received, minibatches(run, client, turns[client]), WIDTHS, lr=LR, prox_mu=0.4)
             a = 0.7 / np.sqrt(version - base + 1)
             theta, version = (1 - a) * theta + a * w, version + 1
         close(stepped.server.params, theta)

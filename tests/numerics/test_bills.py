@@ -42,7 +42,7 @@ BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
     ),
     "splitfed sam": (
         "splitfed",
-        {"sam": 0.1},
+        {"override": {"local.sam_rho": 0.1}},
         lambda n, trained: (2 * SPLIT, STEM + 8 * HIDDEN * EPOCHS * n, STEM + 8 * HIDDEN * EPOCHS * n),
     ),
     # two of five hidden neurons: (3 + 1 + 4) * 2 + 4 = 20 parameters
@@ -61,7 +61,7 @@ BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
     # the second round is one of adjustment: the squared gradients of all coordinates go up
     "prunefl adjusts": (
         "prunefl",
-        {"reprune_every": 2, "submodel": "adaptive-pruning(initial=0)"},
+        {"override": {"submodel.reprune_every": 2}, "submodel": "adaptive-pruning(initial=0)"},
         lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP + D),
     ),
     "prunefl begins": (
@@ -100,7 +100,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_bill(name: str, fleet: Path) -> None:
     """Of the second round, or of the first tasks where there are no rounds; the average shard is 60 / 3."""
     method, flags, bill = BILLS[name]
-    run = spec(method, capabilities=str(fleet), **flags)
+    run = spec(method, compute=str(fleet), **flags)
     stepped = Stepped(run)
     if not run.method.asynchronous:
         stepped.round()
@@ -141,7 +141,7 @@ def test_flops(method: str, flags: dict[str, Any], multiple: float) -> None:
 
 def test_steps_are_billed_sample_by_sample() -> None:
     """Seven steps of six over 20 samples: 6, 6, 6, 2, then 6, 6, 6. What crosses the wire is what is billed."""
-    run = spec("splitfed", partition="iid", local_steps=7, local_epochs=None, sam=0.1)
+    run = spec("splitfed", partition="iid", local_steps=7, local_epochs=None, override={"local.sam_rho": 0.1})
     assert run.data.sizes.tolist() == [20, 20, 20]
     stepped = Stepped(run)
     tasks = stepped.round()

@@ -33,10 +33,10 @@ def buffer(size: int) -> np.ndarray:
     "terms",
     [
         {"momentum": 0.0},
-        {"momentum": 0.9, "proximal": 0.5, "weight_decay": 0.1},
+        {"momentum": 0.9, "prox_mu": 0.5, "weight_decay": 0.1},
         {"control": True, "momentum": 0.5},
-        {"fresh": 0.3, "weight_decay": 0.1},
-        {"compress": "topk:0.5"},
+        {"grad_mix": 0.3, "weight_decay": 0.1},
+        {"compressor": "topk:0.5"},
         {"adversary": True},
     ],
 )
@@ -46,7 +46,7 @@ def test_the_bits_are_those_of_the_whole_buffer(
     model = traced()
     size = model.size
     extras = {"control": buffer(size), "adversary": np.concatenate([np.ones(3), np.zeros(3)]).astype(np.float32)}
-    if "fresh" in terms:
+    if "grad_mix" in terms:
         extras["momentum"] = buffer(size)
     mask = RNG.random(size) < 0.6 if masked else None
     params = flatten(model.module)
@@ -63,7 +63,7 @@ def test_the_bits_are_those_of_the_whole_buffer(
     assert (updates[0].params != params).any()
 
 
-@pytest.mark.parametrize("terms", [{"sam": 0.1}, {"clip": 1.0}, {"full_gradient": True}, {"squares": True}])
+@pytest.mark.parametrize("terms", [{"sam_rho": 0.1}, {"clip": 1.0}, {"full_gradient": True}, {"squares": True}])
 def test_steps_that_need_the_whole_gradient_have_it(terms: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "BY_PIECE", 0)
     assert Trainer(traced(), LocalTraining(**terms), seed=1)._model((5,)).whole

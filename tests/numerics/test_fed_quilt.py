@@ -22,7 +22,7 @@ def spec(clients: int, **flags: Any) -> RunSpec:
     y = (x @ rng.normal(size=(FEATURES, CLASSES))).argmax(axis=1)
     common: dict[str, Any] = {"hidden": (HIDDEN,), "lr": LR, "batch_size": BATCH, "seed": SEED, "engine": "local"}
     common |= {"method": "fed-quilt", "clients": clients, "local_steps": f"auto:{STEPS}"}
-    common |= {"clip": 0.0, "calibrate": 0.0}
+    common |= {"clip": 0.0, "override": {"local.logit_calibration": 0.0}}
     return build(Experiment(**common | flags), dataset=Dataset("tiny", x[:70], y[:70], x[70:], y[70:], CLASSES))
 
 
@@ -57,7 +57,7 @@ def train_half(theta: Weights, minibatches: list[tuple[Any, Any]], momentum: flo
 
 
 def test_one_client_and_the_whole_model_is_sequential_sgd() -> None:
-    run = spec(1, fragments=1, average=0, momentum=0.0)
+    run = spec(1, fragments=1, polyak_fraction=0, momentum=0.0)
     server, trainer = make_server(run, nowhere), make_worker_spec(run).trainer("cpu")
     for number in range(6):
         task = server.assign(0, float(number))
@@ -71,8 +71,9 @@ def test_one_client_and_the_whole_model_is_sequential_sgd() -> None:
 def test_deltas_of_fragments_data_against_speed_and_the_mean(bal: float) -> None:
     """Three clients, the first three times as slow as the others, who all hold different numbers of samples."""
     gain, share = 0.9, 0.3
-    flags: dict[str, Any] = {"capabilities": "1:0.34,3:0.66", "partition": "dirichlet", "dirichlet": 1.0}
-    run = spec(3, fragments=2, gain=gain, balance=bal, average=share, **flags)
+    flags: dict[str, Any] = {"compute": "1:0.34,3:0.66", "partition": "dirichlet", "dirichlet": 1.0}
+    override = {"local.logit_calibration": 0.0, "update.server_gain": gain, "update.participation_correction": bal}
+    run = spec(3, fragments=2, override=override, polyak_fraction=share, **flags)
     sizes, speeds = run.data.sizes, run.fleet.compute
     # a step on half of the model takes its mean minibatch / (5 passes of the mean shard) at this speed
     part = np.array([widths.widths[0] for widths in run.submodels]) * 7 + 3

@@ -70,7 +70,7 @@ def test_asynchronous_updates(method: str, s: Any) -> None:
     """
     alpha, rho = 0.7, 0.3
     flags: dict[str, Any] = {"scheduler": "minimum-priority", "ratios": (0.25, 0.75)} if method == "fed-raa" else {}
-    run = spec(method, 7, mixing=alpha, proximal=rho, momentum=0.5, staleness=s.__name__, **flags)
+    run = spec(method, 7, mixing=alpha, prox_mu=rho, momentum=0.5, staleness=s.__name__, **flags)
     neurons = NEURONS if method == "fed-raa" else ([*range(HIDDEN)],)
     server, trainer = make_server(run, Records()), make_worker_spec(run).trainer("cpu")
     theta = weights(run.params)
@@ -85,7 +85,7 @@ def test_asynchronous_updates(method: str, s: Any) -> None:
         task, turn, received, version = sent[client]
         j = task.fragment
         server.commit(trainer.train(task, *run.data.client(client)), 1.0)
-        new = train(received, minibatches(run, client, turn), lr=LR, momentum=0.5, proximal=rho)
+        new = train(received, minibatches(run, client, turn), lr=LR, momentum=0.5, prox_mu=rho)
         a = alpha * s(q[j] - version)
         q[j] += 1
         old = theta.neurons(neurons[j])
@@ -116,15 +116,15 @@ def test_untouched_fragment_keeps_its_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "flags", "proximal", "momentum"),
+    ("method", "flags", "prox_mu", "momentum"),
     [
         ("fedavg", {}, 0.0, 0.5),
         ("fedavg", {"momentum": 0.0}, 0.0, 0.0),
         ("fedprox", {}, 0.1, 0.5),
-        ("fedprox", {"proximal": 2.0, "momentum": 0.9}, 2.0, 0.9),
+        ("fedprox", {"prox_mu": 2.0, "momentum": 0.9}, 2.0, 0.9),
     ],
 )
-def test_rounds_of_full_models(method: str, flags: dict[str, Any], proximal: float, momentum: float) -> None:
+def test_rounds_of_full_models(method: str, flags: dict[str, Any], prox_mu: float, momentum: float) -> None:
     """McMahan et al., Algorithm 1: theta <- sum_k n_k / n w_k; FedProx adds mu (w - theta) to the gradient."""
     run = spec(method, 4, partition="dirichlet", dirichlet=1.0, **flags)
     sizes = run.data.sizes
@@ -136,7 +136,7 @@ def test_rounds_of_full_models(method: str, flags: dict[str, Any], proximal: flo
         tasks = [server.assign(client, float(turn)) for client in range(4)]
         for task in reversed(tasks):
             server.commit(trainer.train(task, *run.data.client(task.client)), turn + 1.0)
-        new = [train(theta, minibatches(run, n, turn), lr=LR, momentum=momentum, proximal=proximal) for n in range(4)]
+        new = [train(theta, minibatches(run, n, turn), lr=LR, momentum=momentum, prox_mu=prox_mu) for n in range(4)]
         theta = mean(new, sizes / sizes.sum())
         np.testing.assert_allclose(server.params, theta.flat(), atol=1e-6)
     assert server.step == 3
@@ -150,7 +150,7 @@ def test_rounds_of_fragments() -> None:
     """
     alpha, rho = 0.4, 0.3
     for clients in (5, 1):
-        run = spec("fed-raa-sync", clients, ratios=(0.25, 0.75), server_lr=alpha, proximal=rho)
+        run = spec("fed-raa-sync", clients, ratios=(0.25, 0.75), server_lr=alpha, prox_mu=rho)
         server, trainer = make_server(run, Records()), make_worker_spec(run).trainer("cpu")
         theta = weights(run.params)
         assert list(server.begin()) == [*range(clients)]
@@ -165,7 +165,7 @@ def test_rounds_of_fragments() -> None:
                     minibatches(run, task.client, turn),
                     lr=LR,
                     momentum=0.5,
-                    proximal=rho,
+                    prox_mu=rho,
                 )
                 for task in tasks
             ]

@@ -54,8 +54,8 @@ def test_a_split_model_is_billed_by_its_flops_there_and_here() -> None:
 
     The server computes four times as fast as the fastest device, which has twice the speed of the slowest.
     """
-    flags = {"capabilities": "1:0.5,2:0.5", "partition": "iid", "local_epochs": 5}
-    stepped = Stepped(spec("splitfed", server_compute=4.0, **flags))
+    flags = {"compute": "1:0.5,2:0.5", "partition": "iid", "local_epochs": 5}
+    stepped = Stepped(spec("splitfed", override={"submodel.server_compute": 4.0}, **flags))
     stepped.round()
     speeds = stepped.run.fleet.compute
     for line in stepped.records.of("dispatch"):
@@ -74,7 +74,7 @@ def test_what_a_schedule_of_passes_counts() -> None:
 
 def test_capacities_follow_the_devices() -> None:
     """Speeds 1, 1, 4: a quarter for the slow ones, all for the fast one; OAP has quarters alone."""
-    flags = {"capabilities": "1:0.7,4:0.3", "capacities": "auto"}
+    flags = {"compute": "1:0.7,4:0.3", "capacities": "auto"}
     for method, shares in {
         "heterofl": (0.25, 0.25, 1.0),
         "fedrolex": (0.25, 0.25, 1.0),
@@ -85,10 +85,10 @@ def test_capacities_follow_the_devices() -> None:
         wanted = dict(zip(sorted(run.fleet.compute), shares, strict=True))
         assert levels.levels == tuple(wanted[speed] for speed in run.fleet.compute)
         assert not levels.redraw
-    slow = spec("oap", capabilities="1:0.7,100:0.3", capacities="auto").method.submodel.capacities
+    slow = spec("oap", compute="1:0.7,100:0.3", capacities="auto").method.submodel.capacities
     assert min(slow.levels) == 0.25  # the smallest there is
-    with pytest.raises(ValueError, match=r"^redraw: .*auto"):
-        spec("fedrolex", capacities="auto", redraw=True)
+    with pytest.raises(ValueError, match=r"^submodel.capacities.redraw: .*auto"):
+        spec("fedrolex", capacities="auto", override={"submodel.capacities.redraw": True})
     with refuses("capacities", "fedavg", "auto"):
         spec("fedavg", capacities="auto")
 
@@ -105,7 +105,9 @@ def test_a_fragment_is_updated_once_a_round() -> None:
 
 def test_what_is_sent_down_may_be_compressed() -> None:
     """RA-Fed's C(theta): clients train from it, and what they changed of it is averaged; a byte a number, and 8."""
-    plain, stepped = (Stepped(spec("ra-fed", compress_down=how)) for how in ("none", "8bit"))
+    plain, stepped = (
+        Stepped(spec("ra-fed", override={"schedule.download_compressor": how})) for how in ("none", "8bit")
+    )
     theta = stepped.server.params.copy()
     step = (theta.max() - theta.min()) / 255
     rounded = theta.min() + np.round((theta - theta.min()) / step) * step
@@ -117,5 +119,5 @@ def test_what_is_sent_down_may_be_compressed() -> None:
     close(stepped.server.params, theta + np.mean(deltas, axis=0))  # round 0 is everybody's
     plain.round()
     assert not np.array_equal(plain.server.params, stepped.server.params)
-    with refuses("compress_down", "fed-raa", got="8bit"):
-        spec("fed-raa", compress_down="8bit")
+    with refuses("schedule.download_compressor", "fed-raa", got="8bit"):
+        spec("fed-raa", override={"schedule.download_compressor": "8bit"})

@@ -125,8 +125,8 @@ def trained(run: RunSpec, task: Task, adam: NumPyAdam) -> np.ndarray:
 @pytest.mark.parametrize(
     ("method", "fields"),
     [
-        ("fed-raa", {"ratios": (0.4, 0.6), "proximal": 0.0, "scheduler": "random"}),
-        ("fed-raa-sync", {"ratios": (0.4, 0.6), "proximal": 0.0, "scheduler": "random"}),
+        ("fed-raa", {"ratios": (0.4, 0.6), "prox_mu": 0.0, "scheduler": "random"}),
+        ("fed-raa-sync", {"ratios": (0.4, 0.6), "prox_mu": 0.0, "scheduler": "random"}),
         ("ra-fed", {"momentum": 0.0}),
     ],
 )
@@ -182,9 +182,9 @@ def one_task(run: RunSpec, solver: LocalTraining, **changes: Any) -> Task:
 
 
 TERMS: list[dict[str, Any]] = [
-    {"proximal": 0.5},
+    {"prox_mu": 0.5},
     {"weight_decay": 0.1},
-    {"sam": 0.2},
+    {"sam_rho": 0.2},
     {"clip": 0.1},
     {"lr_schedule": "cosine:auto@local"},
 ]

@@ -46,7 +46,7 @@ def shares(run: RunSpec) -> Array:
     [
         ("fedavg", {}, {"momentum": 0.5}),
         ("fedavg", {"momentum": 0.0}, {}),
-        ("fedprox", {"proximal": 0.7, "momentum": 0.9}, {"proximal": 0.7, "momentum": 0.9}),
+        ("fedprox", {"prox_mu": 0.7, "momentum": 0.9}, {"prox_mu": 0.7, "momentum": 0.9}),
     ],
 )
 def test_fedavg_and_fedprox(method: str, flags: dict[str, Any], terms: dict[str, float]) -> None:
@@ -65,12 +65,12 @@ def test_fedavg_and_fedprox(method: str, flags: dict[str, Any], terms: dict[str,
 @pytest.mark.parametrize("server_lr", [1.0, 0.5])
 def test_fedsam(server_lr: float) -> None:
     """FedSAM Algorithm 1: w~ = w + rho g / |g|, w <- w - eta_l grad f(w~); theta += eta_g mean Delta_i."""
-    run = spec("fedsam", sam=0.3, server_lr=server_lr)
+    run = spec("fedsam", override={"local.sam_rho": 0.3}, server_lr=server_lr)
     theta = start(run)
 
     def expected(turn: int) -> Array:
         nonlocal theta
-        theta = theta + server_lr * np.mean([w - theta for w in trained(run, theta, turn, sam=0.3)], axis=0)
+        theta = theta + server_lr * np.mean([w - theta for w in trained(run, theta, turn, sam_rho=0.3)], axis=0)
         return theta
 
     Stepped(run).rounds(2, expected)
@@ -150,9 +150,13 @@ def test_fedavgm() -> None:
 
 @pytest.mark.parametrize(
     ("method", "flags", "terms"),
-    [("fedcm", {}, {}), ("fedcm", {"fresh": 0.4}, {}), ("mofedsam", {"sam": 0.3}, {"sam": 0.3})],
+    [
+        ("fedcm", {}, {}),
+        ("fedcm", {"override": {"local.grad_mix": 0.4}}, {}),
+        ("mofedsam", {"override": {"local.sam_rho": 0.3}}, {"sam_rho": 0.3}),
+    ],
 )
-def test_client_momentum(method: str, flags: dict[str, float], terms: dict[str, float]) -> None:
+def test_client_momentum(method: str, flags: dict[str, Any], terms: dict[str, float]) -> None:
     """v = beta g + (1 - beta) Delta, beta = .1 unless told otherwise, w <- w - eta_l v, theta += mean Delta_i (the
     paper's eta_g = eta_l T) and Delta <- -mean Delta_i / (eta_l T), T the cohort's mean; MoFedSAM has SAM's g, of the
     raw gradient alone."""
@@ -160,7 +164,7 @@ def test_client_momentum(method: str, flags: dict[str, float], terms: dict[str, 
     shares(run)
     theta = start(run)
     delta = np.zeros(len(theta))
-    beta = flags.get("fresh", 0.1)
+    beta = flags.get("override", {}).get("local.grad_mix", 0.1)
     mean_steps = np.mean([steps(run, n) for n in range(CLIENTS)])
 
     def expected(turn: int) -> Array:
@@ -233,14 +237,14 @@ def test_fedrobust() -> None:
 def test_fedasync() -> None:
     """theta <- (1 - a) theta + a w, a = alpha (k + 1)^-.5, k the updates since the client was sent theta; the
     client descends f + (rho / 2) |w - theta_sent|^2."""
-    run = spec("fedasync", mixing=0.7, staleness="polynomial", proximal=0.4, momentum=0.0)
+    run = spec("fedasync", mixing=0.7, staleness="polynomial", prox_mu=0.4, momentum=0.0)
     stepped, theta = Stepped(run), start(run)
     sent = {client: (stepped.server.assign(client, 0.0), theta, 0) for client in range(CLIENTS)}
     turns, stale = [0] * CLIENTS, []
     for t, client in enumerate((2, 0, 2, 1, 1)):
         task, received, version = sent[client]
         stepped.server.commit(stepped.train(task), 1.0)
-        w = sgd(received, minibatches(run, client, turns[client]), WIDTHS, lr=LR, proximal=0.4)
+        w = sgd(received, minibatches(run, client, turns[client]), WIDTHS, lr=LR, prox_mu=0.4)
         stale.append(t - version)
         a = 0.7 / np.sqrt(stale[-1] + 1)
         theta = (1 - a) * theta + a * w

@@ -124,8 +124,10 @@ def test_heterofl_and_fedrolex(method: str) -> None:
     """
     shares = (1.0, 0.5, 0.25)
     # stronger than the methods' own values, so that both show in a few rounds
-    flags = {"capacities": shares, "weight_decay": 0.05, "clip": 0.2, "partition": "labels", "labels_per_client": 2}
-    system = System(method, clients=4, **flags, **({"stride": 2} if method == "fedrolex" else {}))
+    flags = {"capacities": shares, "weight_decay": 0.05, "clip": 0.2, "partition": "labels"}
+    system = System(
+        method, clients=4, **flags, **({"override": {"submodel.stride": 2}} if method == "fedrolex" else {})
+    )
     assert {len(labels(system.run, client)) for client in range(4)} == {2}
     theta = start(system.run)
     clipped = False
@@ -182,7 +184,7 @@ def regions(level: str, turn: int, every: int, clients: int) -> list[Mask]:
 @pytest.mark.parametrize("level", ["L", "S", "MIX"])
 def test_ra_fed(level: str) -> None:
     """Algorithm 1: Delta = (theta_0 - theta_T) / gamma; theta -= gamma / Gamma * sum Delta where Gamma > 0."""
-    system = System("ra-fed", mask_level=level, uncovered_every=2)
+    system = System("ra-fed", override={"submodel.level": level, "submodel.uncovered_every": 2})
     theta = start(system.run)
     for turn in range(4):
         masks = regions(level, turn, 2, 5)
@@ -200,7 +202,7 @@ def test_ram_fed(method: str, level: str) -> None:
 
     Regions that nobody covers move by the mean memory. MIFA's form is v = mean_n u_n with the new u_n.
     """
-    system = System(method, mask_level=level, uncovered_every=2)
+    system = System(method, override={"submodel.level": level, "submodel.uncovered_every": 2})
     theta, u = start(system.run), np.zeros((5, SIZE))
     for turn in range(4):
         masks = regions(level, turn, 2, 5)
@@ -222,7 +224,7 @@ def test_ram_fed(method: str, level: str) -> None:
 
 def test_subdismo() -> None:
     """Algorithm 1: one random 4-way split a round; w~ = w + delta g / |g|, w -= eta grad f(w~) * m, g masked too."""
-    system = System("subdismo", sam=0.3, server_lr=0.7)
+    system = System("subdismo", override={"local.sam_rho": 0.3}, server_lr=0.7)
     theta = start(system.run)
     ends = MASKABLE[-1].stop
     for turn in range(3):
@@ -233,7 +235,7 @@ def test_subdismo() -> None:
             mask = np.arange(SIZE) >= ends
             mask[np.concatenate([split[part] for part in chosen])] = True
             masks.append(mask)
-        deltas = [masked_delta(system, theta, masks[n], n, turn, sam=0.3) for n in range(5)]
+        deltas = [masked_delta(system, theta, masks[n], n, turn, sam_rho=0.3) for n in range(5)]
         system.round()
         theta = mean_over_covering(theta, masks, [0.7 * delta for delta in deltas])
         close(system.server.params, theta)
@@ -289,7 +291,7 @@ def test_shuffled() -> None:
 @pytest.mark.parametrize("shuffled", [True, False])
 def test_shuffled_kernels(shuffled: bool) -> None:
     """Algorithm 2 on units: 6 and 4 of them in two blocks each, every layer's in an order of its own."""
-    system = System("shuffled-kernels", capacities=(0.5,), shuffled=shuffled)
+    system = System("shuffled-kernels", capacities=(0.5,), override={"submodel.shuffled": shuffled})
     theta = start(system.run)
     for turn in range(4):
         cycle, position = divmod(turn, 2)
@@ -312,7 +314,7 @@ def test_prunefl() -> None:
     coordinates' too, since the mask was chosen. Absent weights are 0 in the model; one that regrows has the value that
     it had.
     """
-    system = System("prunefl", density=0.5, reprune_every=2, submodel="adaptive-pruning(initial=2)")
+    system = System("prunefl", submodel="adaptive-pruning(density=0.5, reprune_every=2, initial=2)")
     sizes = system.run.data.sizes
     assert len(set(sizes.tolist())) > 2
     began = start(system.run)

@@ -63,7 +63,7 @@ def test_clipping_bounds_the_gradient_before_decay_and_momentum() -> None:
 
     expected = descended(direction, 0.5)
     assert min(norms) < 0.55 < max(norms)
-    close(result({"clip": 0.55, "weight_decay": 0.3, "proximal": 0.5, "momentum": 0.5}), expected)
+    close(result({"clip": 0.55, "weight_decay": 0.3, "prox_mu": 0.5, "momentum": 0.5}), expected)
 
 
 def test_decay_and_clipping_come_after_sam() -> None:
@@ -74,7 +74,7 @@ def test_decay_and_clipping_come_after_sam() -> None:
         g = gradient(w + 0.3 * g / np.linalg.norm(g), x, y)
         return g * min(1.0, 0.4 / np.linalg.norm(g)) + 0.3 * w
 
-    close(result({"sam": 0.3, "clip": 0.4, "weight_decay": 0.3}), descended(direction))
+    close(result({"sam_rho": 0.3, "clip": 0.4, "weight_decay": 0.3}), descended(direction))
 
 
 def test_label_masked_loss_puts_absent_logits_to_zero() -> None:
@@ -103,7 +103,9 @@ def test_calibrated_logits_are_moved_by_the_log_of_the_labels_shares(share: floa
     """Cross-entropy of logits + log(share * p + (1 - share) / C); its gradient is softmax less the label, as ever."""
     absent = 2
     x, y = X[absent != Y], Y[absent != Y]
-    trainer = Trainer(RUN.traced, replace(RUN.method.local, calibrate=share, batch_size=99, epochs=1), seed=SEED)
+    trainer = Trainer(
+        RUN.traced, replace(RUN.method.local, logit_calibration=share, batch_size=99, epochs=1), seed=SEED
+    )
     got = trainer.train(Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0), x, y)
 
     theta = start(RUN)
@@ -124,13 +126,15 @@ def test_labels_as_frequent_as_each_other_need_no_calibration() -> None:
     task = Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0)
     local = replace(RUN.method.local, batch_size=99, epochs=1)
     plain, calibrated = (
-        Trainer(RUN.traced, replace(local, calibrate=share), seed=SEED).train(task, X[:CLASSES], np.arange(CLASSES))
+        Trainer(RUN.traced, replace(local, logit_calibration=share), seed=SEED).train(
+            task, X[:CLASSES], np.arange(CLASSES)
+        )
         for share in (0.0, 1.0)
     )
     close(calibrated.params, plain.params)
 
 
-@pytest.mark.parametrize("terms", [{}, {"momentum": 0.9, "proximal": 0.5}, {"sam": 0.3}])
+@pytest.mark.parametrize("terms", [{}, {"momentum": 0.9, "prox_mu": 0.5}, {"sam_rho": 0.3}])
 def test_masked_terms(terms: dict[str, float]) -> None:
     """Absent coordinates are 0 from the first forward pass to what is sent back."""
     got = result(terms, mask=MASK)
@@ -146,7 +150,7 @@ def test_masked_decay_leaves_absent_coordinates_at_zero() -> None:
     ("terms", "extras", "bend"),
     [
         ({"control": True}, "control", lambda g: g + CONTROL),
-        ({"fresh": 0.1}, "momentum", lambda g: 0.1 * g + 0.9 * CONTROL),
+        ({"grad_mix": 0.1}, "momentum", lambda g: 0.1 * g + 0.9 * CONTROL),
     ],
 )
 def test_masked_corrections(terms: dict[str, Any], extras: str, bend: Callable[[Array], Array]) -> None:
@@ -157,7 +161,7 @@ def test_masked_corrections(terms: dict[str, Any], extras: str, bend: Callable[[
 
 
 def test_masked_sam_goes_a_distance_rho_over_covered_coordinates_and_nowhere_else() -> None:
-    trainer = Trainer(RUN.traced, replace(RUN.method.local, sam=0.3, steps=1), seed=SEED)
+    trainer = Trainer(RUN.traced, replace(RUN.method.local, sam_rho=0.3, steps=1), seed=SEED)
     seen: list[np.ndarray] = []
     trainer._model(WHOLE).module.register_forward_pre_hook(lambda module, inputs: seen.append(flatten(module)))
     trainer.train(Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0, mask=MASK), X, Y)
@@ -237,7 +241,7 @@ def test_bad_compressors_are_refused(spec: str) -> None:
 def test_the_delta_alone_is_compressed(mask: np.ndarray | None) -> None:
     """What arrives is the received weights plus the kept entries of the delta, of the covered coordinates."""
     plain = result({}, mask=mask)
-    arrived = result({"compress": "topk:0.25"}, mask=mask)
+    arrived = result({"compressor": "topk:0.25"}, mask=mask)
     covered = np.ones(SIZE, bool) if mask is None else mask
     received = RUN.params * covered
     delta = np.abs(plain - received)

@@ -29,7 +29,7 @@ def test_crossings_of_subdismos_table_1_compose_and_run(submodel: str, server: s
     assert (crossed.submodel, crossed.schedule) == (base.submodel, base.schedule)
     assert (crossed.update.aggregator, crossed.update.owned_head) == (base.update.aggregator, base.update.owned_head)
     assert (crossed.update.optimizer, crossed.update.auxiliary) == (other.update.optimizer, other.update.auxiliary)
-    assert (crossed.local.proximal, crossed.local.control) == (other.local.proximal, other.local.control)
+    assert (crossed.local.prox_mu, crossed.local.control) == (other.local.prox_mu, other.local.control)
     assert (crossed.local.squares, crossed.local.label_masked) == (base.local.squares, base.local.label_masked)
     stepped = Stepped(spec(f"{submodel}+{server}"))
     before = stepped.server.params.copy()
@@ -217,5 +217,5 @@ def test_the_mean_is_over_the_cohort_alone() -> None:
 
 
 def test_a_weight_of_fresh_gradients_needs_a_momentum_to_be_fresh_beside() -> None:
-    with refuses("fresh", "fedavg", got=0.5):
-        resolve(Experiment(method="fedavg", fresh=0.5))
+    with refuses("local.grad_mix", "fedavg", got=0.5):
+        resolve(Experiment(method="fedavg", override={"local.grad_mix": 0.5}))

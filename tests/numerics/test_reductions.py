@@ -69,14 +69,16 @@ def test_with_full_capacity_it_is_fedavg(fedavg: np.ndarray, method: str, flags:
 @pytest.mark.parametrize("method", ["ra-fed", "ram-fed", "ram-fed-mifa", "subdismo"])
 def test_with_masks_of_all_it_is_fedavg(fedavg: np.ndarray, method: str) -> None:
     """Of one region, each client trains all; then Gamma = N, and RAM-Fed's memory cancels."""
-    run = run_of(method, momentum=0.0, **({"sam": 0.0} if method == "subdismo" else {}))
+    run = run_of(method, momentum=0.0, **({"override": {"local.sam_rho": 0.0}} if method == "subdismo" else {}))
     whole = replace(run.method, submodel=Arbitrary("S", parts=1))
     np.testing.assert_allclose(trained(replace(run, method=whole)), fedavg, rtol=0, atol=1e-6)
 
 
 def test_unpruned_it_is_fedavg_by_samples() -> None:
     weighted = trained(run_of("fedavg", momentum=0.0))
-    np.testing.assert_allclose(trained(run_of("prunefl", density=1.0)), weighted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        trained(run_of("prunefl", override={"submodel.density": 1.0})), weighted, rtol=0, atol=1e-6
+    )
 
 
 def test_ist_of_one_client_is_fedavg() -> None:
@@ -88,7 +90,7 @@ def test_ist_of_one_client_is_fedavg() -> None:
 @pytest.mark.parametrize(
     ("method", "flags"),
     [
-        ("ra-fed", {"mask_level": "S", "uncovered_every": 2}),
+        ("ra-fed", {"override": {"submodel.level": "S", "submodel.uncovered_every": 2}}),
         ("subdismo", {"clients": 2}),
         ("oap", {"capacities": (0.75, 0.5)}),
         ("oap+fedadam", {"capacities": (0.75, 0.5)}),
@@ -135,9 +137,7 @@ def test_momentum_rests_where_nobody_covers() -> None:
 
 def test_output_rows_that_nobody_owns_keep_their_bits() -> None:
     """One client of two labels takes part: two of four rows have no owner."""
-    run = run_of(
-        "heterofl", clients=2, partition="labels", labels_per_client=2, capacities=(1.0,), participation="sample:1"
-    )
+    run = run_of("heterofl", clients=2, partition="labels", capacities=(1.0,), participation="sample:1")
     system = Stepped(run)
     [task] = system.round()
     owned = {int(label) for label in run.data.client(task.client)[1]}
@@ -151,7 +151,7 @@ def test_output_rows_that_nobody_owns_keep_their_bits() -> None:
 
 def test_prunefl_sees_the_gradients_of_absent_weights() -> None:
     """They are the sums of squares of the unmasked gradient at the masked weights; only present weights move."""
-    system = Stepped(run_of("prunefl", density=0.6))
+    system = Stepped(run_of("prunefl", override={"submodel.density": 0.6}))
     [task, *_] = [system.server.assign(client, 0.0) for client in system.server.begin()]
     update, mask = system.train(task), task.mask
     assert mask is not None
@@ -170,8 +170,8 @@ def test_prunefl_sees_the_gradients_of_absent_weights() -> None:
     [
         {},
         {"momentum": 0.9, "weight_decay": 0.1},
-        {"proximal": 0.5, "momentum": 0.5},
-        {"sam": 0.3},
+        {"prox_mu": 0.5, "momentum": 0.5},
+        {"sam_rho": 0.3},
         {"clip": 0.1, "weight_decay": 0.1},
     ],
 )
@@ -196,7 +196,7 @@ def test_a_dense_slice_and_a_mask_of_its_coordinates_train_alike(terms: dict[str
 def test_masked_sam_perturbs_by_rho_on_covered_coordinates_alone() -> None:
     run = run_of("fed-raa")
     mask = np.random.default_rng(0).random(SIZE) < 0.5
-    trainer = Trainer(run.traced, LocalTraining(momentum=0.0, sam=0.3, batch_size=6, steps=1), seed=SEED)
+    trainer = Trainer(run.traced, LocalTraining(momentum=0.0, sam_rho=0.3, batch_size=6, steps=1), seed=SEED)
     seen: list[np.ndarray] = []
     trainer._model(WIDTHS[1:-1]).module.register_forward_pre_hook(lambda m, inputs: seen.append(flatten(m)))
     trainer.train(task_of(run.params, WIDTHS[1:-1], mask), *run.data.client(0))

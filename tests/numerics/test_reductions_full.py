@@ -26,10 +26,10 @@ def uniform_fedavg(**flags: Any) -> RunSpec:
     return replace(run, method=replace(run.method, update=replace(run.method.update, weights="uniform")))
 
 
-def all_fresh(method: str, **flags: Any) -> RunSpec:
-    """The method with weight 1 on the fresh gradient, and so 0 on the server momentum."""
+def without_server_momentum(method: str, **flags: Any) -> RunSpec:
+    """The method with weight 1 on the gradient, and so 0 on the server momentum."""
     run = spec(method, **flags)
-    return replace(run, method=replace(run.method, local=replace(run.method.local, fresh=1.0)))
+    return replace(run, method=replace(run.method, local=replace(run.method.local, grad_mix=1.0)))
 
 
 def alone(run: RunSpec) -> np.ndarray:
@@ -52,25 +52,28 @@ def test_the_shards_tell_weights_and_steps_apart() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_fedprox_of_weight_0_is_fedavg(momentum: float) -> None:
     plain = after(spec("fedavg", momentum=momentum))
-    np.testing.assert_array_equal(after(spec("fedprox", momentum=momentum, proximal=0.0)), plain)
+    np.testing.assert_array_equal(after(spec("fedprox", momentum=momentum, prox_mu=0.0)), plain)
     assert (after(spec("fedprox", momentum=momentum)) != plain).any()
 
 
 def test_fedsam_of_radius_0_is_uniform_fedavg() -> None:
-    np.testing.assert_array_equal(after(spec("fedsam", sam=0.0)), after(uniform_fedavg()))
-    assert (after(spec("fedsam", sam=0.1)) != after(uniform_fedavg())).any()
+    np.testing.assert_array_equal(after(spec("fedsam", override={"local.sam_rho": 0.0})), after(uniform_fedavg()))
+    assert (after(spec("fedsam", override={"local.sam_rho": 0.1})) != after(uniform_fedavg())).any()
 
 
-def test_fedcm_of_fresh_weight_1_is_uniform_fedavg() -> None:
-    np.testing.assert_array_equal(after(all_fresh("fedcm")), after(uniform_fedavg()))
+def test_fedcm_of_gradient_weight_1_is_uniform_fedavg() -> None:
+    np.testing.assert_array_equal(after(without_server_momentum("fedcm")), after(uniform_fedavg()))
 
 
-def test_mofedsam_of_fresh_weight_1_is_fedsam() -> None:
-    np.testing.assert_array_equal(after(all_fresh("mofedsam", sam=0.3)), after(spec("fedsam", sam=0.3)))
+def test_mofedsam_of_gradient_weight_1_is_fedsam() -> None:
+    np.testing.assert_array_equal(
+        after(without_server_momentum("mofedsam", override={"local.sam_rho": 0.3})),
+        after(spec("fedsam", override={"local.sam_rho": 0.3})),
+    )
 
 
 def test_mofedsam_of_radius_0_is_fedcm() -> None:
-    np.testing.assert_array_equal(after(spec("mofedsam", sam=0.0)), after(spec("fedcm")))
+    np.testing.assert_array_equal(after(spec("mofedsam", override={"local.sam_rho": 0.0})), after(spec("fedcm")))
 
 
 @pytest.mark.parametrize("method", ["fedcm", "mimelite"])
@@ -99,12 +102,12 @@ def test_splitfed_is_uniform_fedavg() -> None:
 def test_fedbuff_of_one_arrival_is_fedasync_of_mixing_1() -> None:
     """theta + (w - theta) is w but for the last bit."""
     buffered = spec("fedbuff", buffer_size=1, staleness="constant", server_lr=1.0, momentum=0.5)
-    mixed = spec("fedasync", mixing=1.0, proximal=0.0, staleness="constant")
+    mixed = spec("fedasync", mixing=1.0, prox_mu=0.0, staleness="constant")
     np.testing.assert_allclose(alone(buffered), alone(mixed), rtol=0, atol=1e-6)
 
 
 def test_fed_raa_of_one_fragment_is_fedasync() -> None:
-    flags: dict[str, Any] = {"mixing": 0.4, "proximal": 0.2, "staleness": "hinge"}
+    flags: dict[str, Any] = {"mixing": 0.4, "prox_mu": 0.2, "staleness": "hinge"}
     np.testing.assert_array_equal(alone(spec("fed-raa", fragments=1, **flags)), alone(spec("fedasync", **flags)))
 
 

@@ -59,10 +59,10 @@ def received() -> Weights:
     [
         {},
         {"momentum": 0.9},
-        {"proximal": 0.5},
-        {"proximal": 0.5, "momentum": 0.9},  # momentum sees the proximal term
-        {"sam": 0.2},
-        {"sam": 0.2, "proximal": 0.5, "momentum": 0.9},  # the ascent is along the loss alone
+        {"prox_mu": 0.5},
+        {"prox_mu": 0.5, "momentum": 0.9},  # momentum sees the proximal term
+        {"sam_rho": 0.2},
+        {"sam_rho": 0.2, "prox_mu": 0.5, "momentum": 0.9},  # the ascent is along the loss alone
     ],
 )
 def test_terms(terms: dict[str, float]) -> None:
@@ -87,11 +87,11 @@ def test_counts_of_steps_and_samples() -> None:
         (LocalTraining(batch_size=8, epochs=2), 6, 46),
         (LocalTraining(batch_size=8, epochs=9, steps=7), 7, 2 * (8 + 8 + 7) + 8),
         (LocalTraining(batch_size=100, epochs=9, steps=7), 7, 7 * 23),
-        (LocalTraining(batch_size=100, epochs=2, sam=0.1), 2, 46),
+        (LocalTraining(batch_size=100, epochs=2, sam_rho=0.1), 2, 46),
     ]:
         assert Trainer(model, solver, seed=SEED).train(task(flatten(model.module)), X, Y).steps == steps
         assert (solver.batches(23), solver.samples(23)) == (steps, samples)
-    assert (LocalTraining().passes, LocalTraining(sam=0.1).passes) == (1, 2)
+    assert (LocalTraining().passes, LocalTraining(sam_rho=0.1).passes) == (1, 2)
 
 
 @pytest.mark.parametrize("radius", [0.05, 0.7])
@@ -99,7 +99,7 @@ def test_sam_takes_its_gradient_at_distance_rho_on_the_same_minibatch(radius: fl
     """One norm over all trained coordinates: ||w~ - w|| = rho; the loss reported is that at w."""
     model = traced()
     seen: list[tuple[np.ndarray, np.ndarray]] = []
-    trainer = Trainer(model, LocalTraining(momentum=0.0, batch_size=8, steps=3, sam=radius), seed=SEED)
+    trainer = Trainer(model, LocalTraining(momentum=0.0, batch_size=8, steps=3, sam_rho=radius), seed=SEED)
     module = trainer._model((HIDDEN,)).module
     module.register_forward_pre_hook(lambda m, inputs: seen.append((flatten(m), inputs[0].numpy().copy())))
     update = trainer.train(task(flatten(model.module)), X, Y)
@@ -123,7 +123,7 @@ def test_sam_where_the_gradient_vanishes_stays_put() -> None:
     model = traced()
     sure = flatten(model.module)
     sure[-CLASSES] = 1e4  # the output bias of label 0
-    update = Trainer(model, LocalTraining(batch_size=8, steps=2, sam=0.5), seed=SEED).train(
+    update = Trainer(model, LocalTraining(batch_size=8, steps=2, sam_rho=0.5), seed=SEED).train(
         task(sure), X, np.zeros_like(Y)
     )
     np.testing.assert_array_equal(update.params, sure)
@@ -177,7 +177,7 @@ def test_learning_rate_is_the_tasks() -> None:
     np.testing.assert_allclose(two, 2 * one, atol=1e-6)
 
 
-@pytest.mark.parametrize("terms", [{"momentum": 0.9}, {"sam": 0.1, "proximal": 0.1}])
+@pytest.mark.parametrize("terms", [{"momentum": 0.9}, {"sam_rho": 0.1, "prox_mu": 0.1}])
 def test_a_task_does_not_know_what_was_trained_before(terms: dict[str, Any]) -> None:
     """Bit for bit, also with dropout: a worker may be any process that trained anything."""
     model = traced(20, nn.Dropout(0.5))

@@ -62,16 +62,16 @@ def work(
     ("terms", "extras"),
     [
         ({"momentum": 0.0}, ()),
-        ({"momentum": 0.9, "proximal": 0.5, "weight_decay": 0.1}, ()),
-        ({"sam": 0.1, "momentum": 0.5}, ()),
+        ({"momentum": 0.9, "prox_mu": 0.5, "weight_decay": 0.1}, ()),
+        ({"sam_rho": 0.1, "momentum": 0.5}, ()),
         ({"clip": 0.1}, ()),
         ({"control": True}, ("control",)),
-        ({"fresh": 0.3}, ("momentum",)),
+        ({"grad_mix": 0.3}, ("momentum",)),
         ({"squares": True}, ()),
         ({"label_masked": True}, ()),
-        ({"calibrate": 0.75}, ()),
-        ({"compress": "topk:0.3"}, ()),
-        ({"compress": "8bit"}, ()),
+        ({"logit_calibration": 0.75}, ()),
+        ({"compressor": "topk:0.3"}, ()),
+        ({"compressor": "8bit"}, ()),
         ({"steps": 4}, ()),
     ],
 )
@@ -94,7 +94,7 @@ def test_in_a_stack_a_task_comes_to_what_it_comes_to_alone(
 
 
 @pytest.mark.parametrize("model", [mlp, cnn])
-@pytest.mark.parametrize("terms", [{"momentum": 0.9}, {"sam": 0.1}])
+@pytest.mark.parametrize("terms", [{"momentum": 0.9}, {"sam_rho": 0.1}])
 def test_its_bits_do_not_depend_on_its_company(model: Any, terms: dict[str, Any]) -> None:
     """Neither on who is beside it, nor on its place; not even on those that end in numbers that are none."""
     model = traced(model)
@@ -136,8 +136,8 @@ def test_bf16_computes_stacks_too() -> None:
     ],
 )
 def test_what_cannot_be_stacked_is_refused(changes: dict[str, Any], names: list[str]) -> None:
-    with refuses("stack", *names, got=2) as error:
-        build(Experiment(**({"clients": 4, "stack": 2, "engine": "local"} | changes)))
+    with refuses("vmap_batch", *names, got=2) as error:
+        build(Experiment(**({"clients": 4, "vmap_batch": 2, "engine": "local"} | changes)))
     assert "\n" not in str(error.value)
 
 
@@ -147,4 +147,4 @@ def test_models_that_mix_samples_are_refused(statistics: bool, said: str) -> Non
         nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8, track_running_stats=statistics), nn.ReLU(), nn.Linear(8, 10)
     )
     with pytest.raises(ValueError, match=f"^stack: .*{said}"):
-        build(Experiment(clients=4, stack=2, engine="local"), model)
+        build(Experiment(clients=4, vmap_batch=2, engine="local"), model)

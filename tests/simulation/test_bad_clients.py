@@ -255,7 +255,7 @@ def test_with_stop_the_run_stops_and_names_it(spoil: Callable[..., None], tmp_pa
 def test_what_all_clients_share_is_not_tried_on_thousands(spoil: Callable[..., None], tmp_path: Path) -> None:
     spoil("raises", lambda task: True)
     with refuses("clients", "first 50", "client ", error=RunFailed):
-        execute("fedavg", tmp_path / "run", clients=60, jitter=0.0, capabilities="1:1.0")
+        execute("fedavg", tmp_path / "run", clients=60, duration_jitter=0.0, compute="1:1.0")
 
 
 def test_who_ends_the_process_ends_its_task_alone(tmp_path: Path) -> None:
@@ -264,13 +264,13 @@ def test_who_ends_the_process_ends_its_task_alone(tmp_path: Path) -> None:
             sys.exit(3)
 
     with refuses("clients", "InputError: local_terms", "Leaves", "SystemExit: 3", error=RunFailed):
-        execute("fedavg", tmp_path / "run", local_terms=(Leaves(),))
+        execute("fedavg", tmp_path / "run", gradient_transforms=(Leaves(),))
 
 
 @pytest.mark.parametrize("method", ["fed-raa", "fedavg"])
 def test_in_a_stack_it_does_not_touch_the_others(method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     others = {"availability": away(tmp_path)} if method == "fed-raa" else {"participation": Others()}
-    undisturbed = execute(method, tmp_path / "others", stack=3, **others)
+    undisturbed = execute(method, tmp_path / "others", vmap_batch=3, **others)
     train = BatchedTrainer.train_all
 
     def trained(self: BatchedTrainer, work: Any) -> list[Update]:
@@ -279,7 +279,7 @@ def test_in_a_stack_it_does_not_touch_the_others(method: str, monkeypatch: pytes
         return train(self, work)
 
     monkeypatch.setattr(BatchedTrainer, "train_all", trained)
-    history = execute(method, tmp_path / "run", stack=3)
+    history = execute(method, tmp_path / "run", vmap_batch=3)
     assert {(line["client"], line["error"]) for line in drops(history)} == {(BAD, "ArithmeticError: one of you")}
     assert [entry["client"] for entry in history.summary["quarantined"]] == [BAD]  # type: ignore[attr-defined]
     assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
@@ -289,7 +289,7 @@ def test_in_a_stack_it_does_not_touch_the_others(method: str, monkeypatch: pytes
 def test_a_row_that_no_model_can_take_spoils_nobody_elses_training_in_a_stack(method: str, tmp_path: Path) -> None:
     """Norms of gradients are taken client by client, and what is not finite stays in its row of the stack."""
     dataset = made_up()
-    flags = {"stack": 4, "partition": Stripes(), "dataset": dataset, "max_update_norm": 1e3, "standardise": False}
+    flags = {"vmap_batch": 4, "partition": Stripes(), "dataset": dataset, "max_update_norm": 1e3, "standardise": False}
     undisturbed = execute(method, tmp_path / "others", participation=Others(), **flags)
     rows = dataset.x_train.copy()
     rows[BAD::CLIENTS] = np.where(np.arange(rows.shape[1]) % 2, 3e38, -3e38)

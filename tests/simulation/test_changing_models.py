@@ -143,7 +143,7 @@ def test_run_of_fragments_with_a_custom_norm_cuts_its_buffers(tmp_path: Path) ->
     assert torch.allclose(module[1].mean, x.mean(0), atol=1e-3)
 
 
-@pytest.mark.parametrize("options", [{"personalised": 2}, {"average": 0.5}])
+@pytest.mark.parametrize("options", [{"personalised": 2}, {"polyak_fraction": 0.5}])
 def test_options_of_evaluations_estimate_a_custom_norm(tmp_path: Path, options: dict[str, Any]) -> None:
     found = []
     for number, norm in enumerate((nn.BatchNorm1d(WIDTH, affine=False), MovingNorm())):
@@ -156,8 +156,8 @@ def test_options_of_evaluations_estimate_a_custom_norm(tmp_path: Path, options: 
 
 
 def test_stack_of_a_changing_model_is_refused(tmp_path: Path) -> None:
-    with refuses("stack", "'0.mean'", got=2):
-        fl.run(model=model(MovingNorm()), dataset=data(), out=tmp_path / "run", stack=2, **SETTINGS)
+    with refuses("vmap_batch", "'0.mean'", got=2):
+        fl.run(model=model(MovingNorm()), dataset=data(), out=tmp_path / "run", vmap_batch=2, **SETTINGS)
 
 
 @pytest.mark.parametrize("layer", [MovingNorm, lambda: nn.utils.spectral_norm(nn.Linear(WIDTH, WIDTH)), FakeQuantize])

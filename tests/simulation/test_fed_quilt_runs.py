@@ -26,7 +26,7 @@ LINKS = "compute,downlink,uplink,latency\n1,1,0.5,0.05\n3,4,2,0\n1,9,9,0\n2,0.5,
 def small(tmp_path: Path, out: str, **flags: Any) -> Experiment:
     (tmp_path / "devices.csv").write_text(LINKS)
     common: dict[str, Any] = {"method": "fed-quilt", "engine": "local", "hidden": (8,), "clients": 4, "quiet": True}
-    common |= {"capabilities": str(tmp_path / "devices.csv"), "partition": "dirichlet", "updates": 25}
+    common |= {"compute": str(tmp_path / "devices.csv"), "partition": "dirichlet", "updates": 25}
     return Experiment(**common | {"local_steps": "auto:3", "checkpoint_every": 3, "out": tmp_path / out} | flags)
 
 
@@ -37,12 +37,12 @@ def lines(directory: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "flags",
     [
-        {"balance": 0.5},
-        {"method": "fedasync", "balance": 0.5, "average": 0.2},
+        {"override": {"update.participation_correction": 0.5}},
+        {"method": "fedasync", "override": {"update.participation_correction": 0.5}, "polyak_fraction": 0.2},
         pytest.param({"concurrency": 2, "staleness": "delay-adaptive"}, marks=pytest.mark.slow),
         {"async_rule": "ringleader"},
-        {"method": "fedbuff", "balance": 0.5, "buffer_size": 3},
-        {"method": "fedavg", "average": 0.2, "updates": None, "rounds": 6, "stack": 2},
+        {"method": "fedbuff", "override": {"update.participation_correction": 0.5}, "buffer_size": 3},
+        {"method": "fedavg", "polyak_fraction": 0.2, "updates": None, "rounds": 6, "vmap_batch": 2},
     ],
 )
 def test_killed_and_resumed_it_is_the_same_run(flags: dict[str, Any], tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, which: Callable[[Task], bool]) -> Non
     monkeypatch.setattr(Trainer, "train", trained)
 
 
-@pytest.mark.parametrize("flags", [{}, {"concurrency": 3, "average": 0.3}])
+@pytest.mark.parametrize("flags", [{}, {"concurrency": 3, "polyak_fraction": 0.3}])
 def test_it_goes_on_without_a_bad_client(
     flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -87,7 +87,7 @@ def test_it_goes_on_without_a_bad_client(
 def test_a_round_that_a_bad_client_ends_is_in_the_average(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The mean after each round is worked out from those of the plain models of the same run."""
     spoil(monkeypatch, lambda task: task.client == 3)
-    flags: dict[str, Any] = {"method": "fedavg", "updates": None, "average": 0.5}
+    flags: dict[str, Any] = {"method": "fedavg", "updates": None, "polyak_fraction": 0.5}
     means, plain = [], []
     for rounds in (1, 2, 3):
         directory = run(small(tmp_path, f"run-{rounds}", rounds=rounds, checkpoint_every=rounds, **flags)).directory
@@ -103,7 +103,9 @@ def test_a_round_that_a_bad_client_ends_is_in_the_average(monkeypatch: pytest.Mo
 
 def test_on_the_wall_clock_weights_follow_what_is_learned(tmp_path: Path) -> None:
     """Devices are held back for as long as they are modelled; what the process itself takes is learned on top."""
-    directory = run(small(tmp_path, "wall", balance=0.5, clock="wall", time_scale=0.01)).directory
+    directory = run(
+        small(tmp_path, "wall", override={"update.participation_correction": 0.5}, clock="wall", time_scale=0.01)
+    ).directory
     assert "consistent" in replay(directory)
     mixes: dict[int, set[float]] = {}
     for line in lines(directory):
@@ -113,7 +115,7 @@ def test_on_the_wall_clock_weights_follow_what_is_learned(tmp_path: Path) -> Non
 
 
 def test_a_weight_that_does_not_follow_is_found(tmp_path: Path) -> None:
-    directory = run(small(tmp_path, "run", balance=0.5)).directory
+    directory = run(small(tmp_path, "run", override={"update.participation_correction": 0.5})).directory
     log = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
     commit = next(line for line in log if line["kind"] == "commit")
     commit["weight"] *= 1.01
@@ -130,15 +132,15 @@ def test_what_is_delivered_is_the_average_and_the_run_says_so(tmp_path: Path) ->
     np.testing.assert_array_equal(np.sort(values), np.sort(state["mean"]))
     assert not np.array_equal(state["mean"], state["params"])
     history = History(directory)
-    assert history.summary["average"] == history.config["method"]["schedule"]["average"] == 0.1
-    assert "average" not in run(small(tmp_path, "plain", average=0)).summary
+    assert history.summary["average"] == history.config["method"]["schedule"]["polyak_fraction"] == 0.1
+    assert "average" not in run(small(tmp_path, "plain", polyak_fraction=0)).summary
 
 
 @pytest.mark.parametrize(
     ("flags", "field", "got"),
     [
-        ({"method": "ace", "balance": 0.5}, "balance", 0.5),
-        ({"method": "fed-raa", "gain": 2.0}, "gain", 2.0),
+        ({"method": "ace", "override": {"update.participation_correction": 0.5}}, "balance", 0.5),
+        ({"method": "fed-raa", "override": {"update.server_gain": 2.0}}, "gain", 2.0),
         ({"method": "splitfed", "updates": None, "rounds": 2}, "local_steps", "auto:3"),
     ],
 )

@@ -142,7 +142,9 @@ def test_a_frozen_head_has_no_rows_to_own(tmp_path: Path) -> None:
     assert np.isfinite(history.evals["loss"]).all()
 
 
-@pytest.mark.parametrize("fields_", [{"fragment_scale": True}, {"stack": 2}, {"submodel": "rolling"}])
+@pytest.mark.parametrize(
+    "fields_", [{"override": {"local.scale_activations": True}}, {"vmap_batch": 2}, {"submodel": "rolling"}]
+)
 def test_adapters_go_with_what_else_there_is(fields_: dict[str, Any], tmp_path: Path) -> None:
     history = fl.run(
         model=fl.lora(nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4)), 4, merge=True),

@@ -210,7 +210,7 @@ def test_a_model_that_is_imported_needs_trust_and_fixed_transforms_are_applied(
         dataset=data,
         model="nets_of_mine:small",
         transforms=("v2.CenterCrop(4)", "normalize", "flip"),
-        average=0.5,
+        polyak_fraction=0.5,
         out=tmp_path / "run",
         **flags,
     )

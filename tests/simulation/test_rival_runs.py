@@ -26,7 +26,7 @@ from schedulers import SCHEDULERS, SchedulerRunner
 
 METHODS = methods()
 
-UNEVEN = {"capabilities": "lognormal:1", "seed": 3}
+UNEVEN = {"compute": "lognormal:1", "seed": 3}
 
 
 def of(history: fl.History, kind: str) -> pd.DataFrame:
@@ -35,7 +35,7 @@ def of(history: fl.History, kind: str) -> pd.DataFrame:
 
 
 def test_ringmaster_accepts_what_is_fresher_than_its_limit(tmp_path: Path) -> None:
-    history = simulate("ringmaster", tmp_path, 200, delay_limit=4, **UNEVEN)
+    history = simulate("ringmaster", tmp_path, 200, override={"update.delay_limit": 4}, **UNEVEN)
     commits = of(history, "commit")
     ignored = commits["weight"] == 0
     assert ((commits["staleness"] >= 4) == ignored).all()
@@ -69,7 +69,7 @@ def test_a_version_that_is_held_costs_no_download(tmp_path: Path) -> None:
     """Compute 1 of a unit of a client of capability 1, and its upload: the download's share is gone."""
     fleet = tmp_path / "fleet.csv"
     fleet.write_text("compute,downlink,uplink\n" + "1,4,2\n" * CLIENTS)
-    sent = of(simulate("ringleader", tmp_path / "run", 40, capabilities=str(fleet)), "dispatch")
+    sent = of(simulate("ringleader", tmp_path / "run", 40, compute=str(fleet)), "dispatch")
     again = sent["bytes_down"] == 0
     epochs = 5 / 5  # the reference of costs
     assert sent["cost"][~again].unique() == pytest.approx([epochs + 1 / 4 + 1 / 2])
@@ -88,7 +88,7 @@ def test_a_log_that_sends_where_a_version_is_held_is_refused(tmp_path: Path) -> 
 
 
 def test_a_log_that_takes_in_what_is_ignored_is_refused(tmp_path: Path) -> None:
-    simulate("ringmaster", tmp_path, 60, delay_limit=3, **UNEVEN)
+    simulate("ringmaster", tmp_path, 60, override={"update.delay_limit": 3}, **UNEVEN)
     path = tmp_path / "events.jsonl"
     path.write_text(path.read_text().replace('"weight":0.0', '"weight":1.0', 1))
     with pytest.raises(Inconsistent, match=r"mix.*1\.0"):

@@ -1,5 +1,6 @@
 """The numbers of the built-in components: errors about values that are no numbers or out of their range."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.server.async_rule import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.round_update import Mean
+from fedraa.server.schedule import Rounds
 from fedraa.server.staleness import STALENESS
 from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.policy import Capacities, SubmodelSampler
@@ -65,7 +67,7 @@ def test_component_with_a_value_that_is_no_finite_number_is_refused(seam: Compon
         (SERVER_OPTIMIZER, "adam(tau=0)", "tau", 0, "a number above 0"),
         (STALENESS, "polynomial(exponent='x')", "exponent", "x", "a valid number"),
         (SUBMODEL, "adaptive-pruning(density=2)", "density", 2, "a number up to 1"),
-        (SUBMODEL, "layer-cut(at=True)", "at", True, "a valid integer"),
+        (SUBMODEL, "layer-cut(layers=True)", "layers", True, "a valid integer"),
         (SUBMODEL, "four-way(parts=1)", "parts", 1, "a number from 2"),
         (SUBMODEL, "arbitrary(parts=63)", "parts", 63, "a number up to 62"),
         (SUBMODEL, "pruned(parts=128)", "parts", 128, "a number up to 127"),
@@ -106,15 +108,27 @@ def test_a_value_that_is_given_twice_is_refused() -> None:
 @pytest.mark.parametrize(
     ("method", "flags", "field", "value"),
     [
-        ("fedbuff", {"buffer_size": 0}, "method.update.size", 0),
-        ("fedavg", {"momentum": 1.0}, "method.local.momentum", 1.0),
-        ("fedasync", {"concurrency": 2.5}, "method.schedule.concurrency", 2.5),
+        ("fedbuff", {"buffer_size": 0}, "buffer_size", 0),
+        ("fedavg", {"local.momentum": 1.0}, "local.momentum", 1.0),
+        ("fedasync", {"concurrency": 2.5}, "concurrency", 2.5),
     ],
 )
-def test_custom_method_with_a_wrong_number_names_the_choice(
+def test_method_replace_with_a_wrong_number_names_the_value(
     method: str, flags: dict[str, Any], field: str, value: float
 ) -> None:
-    own = fl.method(method).replace(**flags)
+    with refuses(field, got=value):
+        fl.method(method).replace(**flags)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value"),
+    [
+        ({"local": LocalTraining(momentum=1.0)}, "method.local.momentum", 1.0),
+        ({"schedule": Rounds(rounds=2.5)}, "method.schedule.rounds", 2.5),  # type: ignore[arg-type]  # refused
+    ],
+)
+def test_custom_method_with_a_wrong_number_names_the_choice(changes: dict[str, Any], field: str, value: float) -> None:
+    own = dataclasses.replace(fl.method("fedavg"), **changes)
     with refuses(field, got=value):
         fl.run(method=own, dataset="digits", engine="local", quiet=True)
 
@@ -146,7 +160,7 @@ class Asking(fl.SubmodelPolicy):
     [
         (lambda: Method(submodel=Asking("squares")), "method", "squares"),
         (lambda: Method(submodel=Asking("hints")), "method", "hints"),
-        (lambda: Method(local=LocalTraining(terms=None)), "local_terms", "GradientTransform"),  # type: ignore[arg-type]  # what is refused
+        (lambda: Method(local=LocalTraining(transforms=None)), "gradient_transforms", "GradientTransform"),  # type: ignore[arg-type]  # what is refused
         (lambda: Method(update=Mean(auxiliary=None)), "auxiliary", "RoundState"),  # type: ignore[arg-type]  # likewise
         (lambda: Method(submodel=Prefix(Capacities((0.5, 1.25)))), "capacities", "1.25"),
         (lambda: Method(submodel=Prefix(Capacities(redraw=1))), "redraw", "True"),  # type: ignore[arg-type]  # likewise

@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.studies.race.settings import Setting
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
+from fedraa.config.overrides import split_paths
 from fedraa.settings.resolve import resolve
 
 OURS, ROUNDS, LIMIT, LENT = "fed-quilt", "fedavg", "limit", "-lent"
@@ -35,11 +36,11 @@ class Entrant:
         """Of the experiment in this setting: the setting's; the limit is one client that has all data and devices."""
         fields = dict(setting.fields) | {"method": self.method()}
         if self.name.endswith(LENT):
-            fields |= parts_of_ours(setting)
+            fields |= split_paths(parts_of_ours(setting), {})
         if self.name != LIMIT:
             return fields
-        fields |= {"clients": 1, "partition": None, "capabilities": f"{setting.compute:g}:1", "jitter": 0.0}
-        return fields | {"average": 0.1, **setting.alone}
+        fields |= {"clients": 1, "partition": None, "compute": f"{setting.compute:g}:1", "duration_jitter": 0.0}
+        return fields | {"polyak_fraction": 0.1, **setting.alone}
 
     def refusal(self, setting: Setting) -> str | None:
         """Why the method cannot be run on what this setting learns, or on its model; None if it can."""
@@ -87,7 +88,7 @@ class EveryArrival:
 _RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]  # Table 4 of the Fed-RAA paper
 _RAA: dict[str, object] = {"ratios": _RATIOS, "mixing": _MIX}
 _ADAPTIVE = "fadas(size=3, optimizer='amsgrad(server_lr=0.03)')"
-_RULES = ["delta(gain=1.2)", "delta(gain=1.7)", "rms-normalized-delta(gain=1.2)", _ADAPTIVE]
+_RULES = ["delta(server_gain=1.2)", "delta(server_gain=1.7)", "rms-normalized-delta(server_gain=1.2)", _ADAPTIVE]
 _ARRIVAL = EveryArrival(2.5, 10)  # .25 to 1 with ten clients: as wide as the others'
 _CAPACITIES: list[object] = ["auto", _SHARES]
 
@@ -106,7 +107,7 @@ FIRST: tuple[Entrant, ...] = (
 OTHERS: tuple[Entrant, ...] = (
     Entrant("ca2fl", {"buffer_size": _SIZES, "server_lr": _STEP}),
     Entrant("ace", {"server_lr": _ARRIVAL}),
-    Entrant("ringmaster", {"delay_limit": [5, 10, 20], "server_lr": _ARRIVAL}),
+    Entrant("ringmaster", {"update.delay_limit": [5, 10, 20], "server_lr": _ARRIVAL}),
     Entrant("delay-adaptive", {"server_lr": _ARRIVAL}),
     Entrant("fadas", {"buffer_size": _SIZES, "server_lr": "0.0003:0.03:log"}),
     Entrant("asyncfeded", {"server_lr": _ARRIVAL}),
@@ -128,9 +129,13 @@ KNOWN = ENTRANTS | LENT_TO
 
 
 def parts_of_ours(setting: Setting) -> dict[str, float]:
-    """Flags that any method takes, with our values; what does not classify has nothing to calibrate."""
+    """Return the values of our method that any method takes. Only classification has calibrated logits."""
     ours = _resolved(OURS, setting)
-    return {"clip": ours.local.clip, "calibrate": ours.local.calibrate, "average": ours.schedule.average}
+    return {
+        "clip": ours.local.clip,
+        "local.logit_calibration": ours.local.logit_calibration,
+        "polyak_fraction": ours.schedule.polyak_fraction,
+    }
 
 
 def _resolved(method: str, setting: Setting) -> Method:

@@ -11,6 +11,7 @@ from benchmarks.studies.race.record import SUFFIX, write_record
 from benchmarks.studies.race.runs import LONG, TUNING_SEED, Race
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import columns, end_columns, findings, frame, markdown, of_part, said
+from fedraa.config.overrides import override_texts, split_paths
 from fedraa.errors import InputError
 from fedraa.rundir.atomic_files import write_text
 from fedraa.settings.tuned import TERMS_KEY, read_tuned_about, write_tuned
@@ -99,5 +100,7 @@ def _notes(race: Race) -> tuple[str, ...]:
 
 def _lent(setting: Setting) -> str:
     """Who they are."""
-    flags = " ".join(f"--{name} {value:g}" for name, value in parts_of_ours(setting).items())
+    fields = split_paths(parts_of_ours(setting), {})
+    override = " ".join(override_texts(fields.pop("override")))
+    flags = " ".join(f"--{name} {value:g}" for name, value in fields.items()) + f" --override {override}"
     return f"NAME{LENT} is NAME with those parts of {OURS} that any method can have, `{flags}`."

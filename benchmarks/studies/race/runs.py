@@ -16,6 +16,7 @@ from benchmarks.studies.race.measures import Measured, known_by, measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.study import Cell, Finished, Study, ended, execute, seeded, unchanged
 from fedraa.config.experiment import Experiment
+from fedraa.config.overrides import split_paths
 from fedraa.errors import InputError
 from fedraa.settings.resolve import resolve
 from fedraa.settings.tuned import read_tuned
@@ -60,7 +61,7 @@ class Race:
             told(f"{entrant.name}: trial {count} of {total} {when}, {trial.seconds:.0f} s")
 
         def evaluated(values: Mapping[str, object]) -> dict[str, object]:
-            return {"eval_every": self._evaluations(entrant, entrant.fields(self.setting) | dict(values))}
+            return {"eval_every": self._evaluations(entrant, _with(entrant.fields(self.setting), values))}
 
         fields = entrant.fields(self.setting)
         method = fields.pop("method")
@@ -89,16 +90,17 @@ class Race:
         """Those with which its recorded runs were made, which no file of tuned values has if parts of ours are lent."""
         tuned = (run.fields for run in self.recorded if (run.entrant, run.part) == (entrant.name, "tuned"))
         fields = next(tuned, None)
-        return (
-            None if fields is None else {name: fields[name] for name in entrant.space(self.setting) if name in fields}
-        )
+        if fields is None:
+            return None
+        recorded = {**fields, **fields.get("override", {})}
+        return {name: recorded[name] for name in entrant.space(self.setting) if name in recorded}
 
     def cell(self, entrant: Entrant, part: Part) -> Cell | None:
         """The experiment of this part of the race; None if there is none, or none before others have ended."""
         values = {} if part == "untuned" else self.values(entrant)
         if values is None or (entrant.name == LIMIT and part != "tuned") or entrant.refusal(self.setting) is not None:
             return None
-        fields = entrant.fields(self.setting) | values
+        fields = _with(entrant.fields(self.setting), values)
         every = self._evaluations(entrant, fields)
         ends: dict[str, Any] = {"target_accuracy": self.setting.targets[-1], "time": self.setting.horizon}
         if part == "long":
@@ -186,6 +188,11 @@ class Race:
 
     def _part(self, part: Part) -> Path:
         return self.folder / self.setting.name / part
+
+
+def _with(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an experiment with these tuned fields and paths."""
+    return {**fields, **split_paths(values, fields.get("override", {}))}
 
 
 def _made_of(run: Measured, experiment: Experiment) -> bool:

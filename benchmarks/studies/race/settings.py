@@ -52,10 +52,10 @@ class Setting:
 
 def _mnist(**more: Any) -> dict[str, Any]:
     """MNIST, an MLP of 200 hidden units, batches of 128, ten clients; momentum is each method's own, .5 for most."""
-    return {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "capabilities": "1:0.5,3:0.5"} | more
+    return {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "compute": "1:0.5,3:0.5"} | more
 
 
-_THIRDS = {"capabilities": "1:0.5,3:0.5"}
+_THIRDS = {"compute": "1:0.5,3:0.5"}
 _DAY = 0.6  # share of the day that devices of diurnal.csv are there
 
 QUICK = Setting(
@@ -86,7 +86,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "C",
             "C: MNIST, IID, half of the devices 10x as fast",
-            _mnist(capabilities="1:0.5,10:0.5"),
+            _mnist(compute="1:0.5,10:0.5"),
             (0.95, 0.97, 0.975),
             2.5,
             compute=5.5,
@@ -94,7 +94,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "D",
             "D: MNIST, IID, half 3x as fast, sending the model there and back takes as long as five epochs on it",
-            _mnist(capabilities=str(FLEETS / "balanced.csv")),
+            _mnist(compute=str(FLEETS / "balanced.csv")),
             (0.95, 0.97, 0.975),
             8.0,
             lengths=(20, 47, 94, 235),
@@ -102,7 +102,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "labels",
             "MNIST, two labels per client, half of the devices 3x as fast",
-            _mnist(partition="labels", labels_per_client=2),
+            _mnist(partition="labels"),
             (0.80, 0.85, 0.90),
             4.0,
             lengths=(2, 5, 10, 20),
@@ -112,7 +112,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "lognormal",
             "MNIST, IID, log-normal speeds (sigma 1)",
-            _mnist(capabilities="lognormal:1"),
+            _mnist(compute="lognormal:1"),
             (0.95, 0.97, 0.975),
             4.0,
             compute=1.65,

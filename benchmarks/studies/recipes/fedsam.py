@@ -8,6 +8,7 @@ from benchmarks.studies.recipes import wrong_labels
 from benchmarks.studies.recipes.scale import AUGMENTED, Scale
 from benchmarks.studies.study import Cell, Claim, Study
 from fedraa.config.experiment import Experiment
+from fedraa.config.overrides import split_paths
 
 METHODS = ("fedavg", "scaffold", "fedrobust", "fedcm", "mimelite", "fedsam", "mofedsam")
 SPLITS: dict[str, dict[str, Any]] = {
@@ -95,7 +96,7 @@ def _experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
 
 
 def _radius(scale: Scale, method: str) -> dict[str, Any]:
-    return {"method": method} | ({"sam": scale.pick(0.05, 0.05, 0.5)} if method.endswith("sam") else {})
+    return {"method": method} | ({"local.sam_rho": scale.pick(0.05, 0.05, 0.5)} if method.endswith("sam") else {})
 
 
 def fedsam_emnist(scale: Scale) -> Study:
@@ -146,7 +147,8 @@ def _paper(train: float, accuracy: float, deviation: float, rounds: float | None
 def fedsam_overfit(scale: Scale) -> Study:
     """FedSAM and MoFedSAM beside what they add a perturbation to, where clients have wrong labels to overfit."""
     rows: dict[str, dict[str, Any]] = {
-        f"{method}, ρ = {radius:g}" if radius else method: {"method": method} | ({"sam": radius} if radius else {})
+        f"{method}, ρ = {radius:g}" if radius else method: {"method": method}
+        | ({"local.sam_rho": radius} if radius else {})
         for plain, perturbed in (("fedavg", "fedsam"), ("fedcm", "mofedsam"))
         for method, radius in ((plain, 0.0), (perturbed, 0.05), (perturbed, 0.2))
     }
@@ -157,7 +159,7 @@ def fedsam_overfit(scale: Scale) -> Study:
     common: dict[str, Any] = SPLITS["Dirichlet 0.6"] | {"clients": 20, "participation": "bernoulli:0.2"}
     common |= {"hidden": (200,), "local_epochs": 10, "rounds": 60, "eval_every": 5, "weights": "uniform"}
     cells = [
-        Cell(row, Experiment(dataset=dataset, lr=0.1, momentum=0.0, **common | own), column)
+        Cell(row, Experiment(dataset=dataset, lr=0.1, momentum=0.0, **split_paths(common | own, {})), column)
         for column, dataset in columns.items()
         for row, own in rows.items()
     ]
@@ -187,7 +189,7 @@ def fedsam_parameters(scale: Scale) -> Study:
         **{f"S: {share:.0%} of clients": {"participation": f"bernoulli:{share}"} for share in (0.1, 0.2, 0.5)},
         **{f"K = {count}": {"local_epochs": count} for count in epochs},
         **{
-            f"ρ = {radius:g}": {"sam": radius}
+            f"ρ = {radius:g}": {"local.sam_rho": radius}
             for radius in scale.pick((0.01, 0.05, 0.2), (0.01, 0.05, 0.2), (0.1, 0.5, 1.0))
         },
     }
@@ -212,7 +214,11 @@ def fedsam_beta(scale: Scale) -> Study:
     """The weight beta of fresh gradients beside the server's momentum, FedCM, MimeLite, MoFedSAM: Figure 3 d."""
     dataset = scale.pick("digits", "cifar10-subset", "cifar10")
     cells = [
-        Cell(f"β = {beta:g}", _experiment(scale, dataset, **_radius(scale, method) | own | {"fresh": beta}), method)
+        Cell(
+            f"β = {beta:g}",
+            _experiment(scale, dataset, **_radius(scale, method) | own | {"local.grad_mix": beta}),
+            method,
+        )
         for own in (SPLITS["Dirichlet 0.6"],)
         for method in ("fedcm", "mimelite", "mofedsam")
         for beta in (0.01, 0.1, 0.2, 0.5, 1.0)

@@ -66,12 +66,12 @@ def equal_budget(scale: Scale) -> Study:
 def stragglers(scale: Scale) -> Study:
     """Device speeds spread from 1 to 100 times, heavy tails, dropouts, days and nights: accuracy, time to a target."""
     fleets: dict[str, dict[str, Any]] = {
-        "1×": {"capabilities": "1:1"},
-        "3×": {"capabilities": "1:0.5,3:0.5"},
-        "10×": {"capabilities": "1:0.5,10:0.5"},
-        "100×": {"capabilities": "1:0.5,100:0.5"},
-        "log-normal, σ = 1": {"capabilities": "lognormal:1"},
-        "zipf 1.5": {"capabilities": "zipf:1.5"},
+        "1×": {"compute": "1:1"},
+        "3×": {"compute": "1:0.5,3:0.5"},
+        "10×": {"compute": "1:0.5,10:0.5"},
+        "100×": {"compute": "1:0.5,100:0.5"},
+        "log-normal, σ = 1": {"compute": "lognormal:1"},
+        "zipf 1.5": {"compute": "zipf:1.5"},
         "dropouts": {"availability": FLEETS / "dropouts.csv"},
         "day and night": {"availability": FLEETS / "diurnal.csv", "availability_period": 5.0},
     }
@@ -128,7 +128,7 @@ def networks(scale: Scale) -> Study:
     fleets = {name: str(FLEETS / f"{name}-bound.csv") for name in ("compute", "bandwidth")}
     longer: dict[str, dict[str, Any]] = {"compute": {}, "bandwidth": {"time": scale.pick(60.0, 240.0, 240.0)}}
     cells = [
-        Cell(method, _experiment(scale, method, capabilities=path, **longer[name]), f"{name}-bound")
+        Cell(method, _experiment(scale, method, compute=path, **longer[name]), f"{name}-bound")
         for name, path in fleets.items()
         for method in COMPARED
     ]
@@ -158,7 +158,7 @@ def schedulers(scale: Scale) -> Study:
     }
     spreads = {"3×": "1:0.5,3:0.5", "10×": "1:0.5,10:0.5"}
     cells = [
-        Cell(row, _experiment(scale, method, capabilities=spec, fragments=4), column)
+        Cell(row, _experiment(scale, method, compute=spec, fragments=4), column)
         for column, spec in spreads.items()
         for row, method in rows.items()
     ]

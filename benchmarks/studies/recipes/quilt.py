@@ -19,11 +19,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one fragment, the whole model": {"ratios": (1.0,)},
     "tasks of a whole pass": {"local_steps": None, "local_epochs": 1},
     "fragments at random": {"scheduler": "random"},
-    "the last model, not a mean": {"average": 0.0},
-    "a rate of its own per fragment": {"full_rate": False},
+    "the last model, not a mean": {"polyak_fraction": 0.0},
+    "a rate of its own per fragment": {"local.full_rate": False},
     "gradients as they are, not clipped": {"clip": 0.0},
-    "logits as they are, not calibrated": {"calibrate": 0.0},
-    "data weighed against speed": {"balance": 0.5},
+    "logits as they are, not calibrated": {"local.logit_calibration": 0.0},
+    "data weighed against speed": {"update.participation_correction": 0.5},
     "fragments planned for the fleet": {"ratios": (0.125, 0.125, 0.375, 0.375), "scheduler": "gre-raa"},
 }
 
@@ -42,7 +42,7 @@ def quilt_parts_skewed(scale: Scale) -> Study:
 def _parts(
     scale: Scale, name: str, title: str, targets: Mapping[str, float], data: Mapping[str, Any], *, time: float
 ) -> Study:
-    common: dict[str, Any] = {"method": "fed-quilt", "capabilities": "1:0.5,3:0.5", **data}
+    common: dict[str, Any] = {"method": "fed-quilt", "compute": "1:0.5,3:0.5", **data}
     common |= scale.pick(
         {"dataset": "digits", "hidden": (64,), "time": 4.0, "eval_every": 1},
         *[{"dataset": "mnist", "hidden": (200,), "batch_size": 128, "time": time, "eval_every": 5}] * 2,

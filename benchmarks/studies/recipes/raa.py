@@ -23,7 +23,7 @@ MNIST_ALONE = "The paper's numbers are those of MNIST."
 DATASETS = (("digits",), ("mnist",), ("mnist", "cifar10", "cifar100"))
 HIDDEN = {"digits": 64, "mnist": 200, "cifar10": 2048, "cifar100": 4096}
 BUDGET = {"digits": 15.0, "mnist": 20.0, "cifar10": 60.0, "cifar100": 60.0}
-REPRUNED = {"reprune_every": 3}  # rounds: some tens are run here, the paper's fifty would not come
+REPRUNED = {"submodel.reprune_every": 3}  # rounds: some tens are run here, the paper's fifty would not come
 
 
 def _experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
@@ -34,7 +34,7 @@ def _experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
         "batch_size": {"digits": 32, "cifar100": 64}.get(dataset, 128),
         "lr": 0.05 if dataset == "digits" else 0.005,
         "momentum": 0.5,
-        "capabilities": "1:0.5,3:0.5",
+        "compute": "1:0.5,3:0.5",
     }
     return scale.experiment(dataset, **common | own)
 
@@ -128,7 +128,7 @@ def raa_beta(scale: Scale) -> Study:
     cells = [
         Cell(
             f"β = {beta:g}",
-            _experiment(scale, dataset, **_asynchronous(capabilities=_slow(beta), fragments=fragments)),
+            _experiment(scale, dataset, **_asynchronous(compute=_slow(beta), fragments=fragments)),
             f"{dataset}, M = {fragments}",
         )
         for dataset in scale.pick(*DATASETS)

@@ -38,7 +38,7 @@ def ramfed_memory(scale: Scale) -> Study:
         {"α = 0.01": mnist | {"local_steps": 5, "rounds": 2000, "eval_every": 20}},
     )
     rows = {"ram-fed": 85.0, "ra-fed": 78.1, "ram-fed, units": None, "ra-fed, units": None}
-    common: dict[str, Any] = {"partition": "dirichlet", "dirichlet": 0.01, "momentum": 0.5, "mask_level": "S"}
+    common: dict[str, Any] = {"partition": "dirichlet", "dirichlet": 0.01, "momentum": 0.5, "submodel.level": "S"}
     common |= {"weights": "uniform"}
     cells = [
         Cell(
@@ -77,13 +77,13 @@ ROWS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg"},
     "same structure (SplitFL)": {"method": "heterofl", "capacities": (0.5,)},
     "ist": {"method": "ist"},
-    "prunefl L": {"method": "prunefl", "density": 0.5},
-    "prunefl S": {"method": "prunefl", "density": 0.25},
+    "prunefl L": {"method": "prunefl", "submodel.density": 0.5},
+    "prunefl S": {"method": "prunefl", "submodel.density": 0.25},
     "oap L": {"method": "oap", "capacities": (0.5,)},
     "oap S": {"method": "oap", "capacities": (0.25,)},
     "oap MIX": {"method": "oap", "capacities": (0.5, 0.25)},
     **{
-        f"{method} {level}": {"method": method, "mask_level": level}
+        f"{method} {level}": {"method": method, "submodel.level": level}
         for method in ("ra-fed", "ram-fed")
         for level in ("L", "S", "MIX")
     },
@@ -218,7 +218,7 @@ def _table(
 
 def _often(row: str, rounds: int) -> dict[str, Any]:
     """PruneFL chooses its weights anew ten times in a run that is too short for its fifty rounds."""
-    return {"reprune_every": max(1, rounds // 10)} if row.startswith("prunefl") and rounds < 500 else {}
+    return {"submodel.reprune_every": max(1, rounds // 10)} if row.startswith("prunefl") and rounds < 500 else {}
 
 
 def ramfed_coverage(scale: Scale) -> Study:
@@ -232,7 +232,7 @@ def ramfed_coverage(scale: Scale) -> Study:
         for method in ("ra-fed", "ram-fed")
         for level in ("S", "L")
         for told, gaps in (("always covered", 0), ("gaps every 10", 10), ("gaps every 2", 2), ("one region for all", 1))
-        for own in ({"mask_level": level, "uncovered_every": gaps},)
+        for own in ({"submodel.level": level, "submodel.uncovered_every": gaps},)
     ]
     return Study(
         "ramfed_coverage",

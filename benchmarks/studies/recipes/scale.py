@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from benchmarks.studies.study import SEEDS
 from fedraa.config.experiment import Experiment
+from fedraa.config.overrides import split_paths
 from fedraa.errors import InputError
 
 T = TypeVar("T")
@@ -35,10 +36,11 @@ class Scale:
         return self.pick((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS)
 
     def experiment(self, dataset: str, **fields: Any) -> Experiment:
-        """An experiment on a data set by name; `cifar10-subset` is the file of that name in the data folder.
+        """Return an experiment on a data set by name; `cifar10-subset` is the file of that name in the data folder.
 
-        Raises ValueError if it needs a data folder and there is none.
+        A field may also be the path of a method's value. Raises ValueError if it needs a data folder and there is none.
         """
+        fields = split_paths(fields, {})
         if dataset == "digits":
             return Experiment(dataset=dataset, **fields)
         if self.data_dir is None:

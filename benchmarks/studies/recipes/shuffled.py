@@ -36,7 +36,7 @@ def _experiment(scale: Scale, **own: Any) -> Experiment:
         {"dataset": "cifar10", "model": "preact-resnet18", "clients": 100, "participation": "sample:10", "rounds": 2000}
         | {"lr": 0.1, "batch_size": 10},
     )
-    common |= {"partition": "labels", "local_epochs": 1, "momentum": 0.0, "eval_every": scale.pick(4, 5, 20)}
+    common |= {"local_epochs": 1, "momentum": 0.0, "eval_every": scale.pick(4, 5, 20)}
     return scale.experiment(**common | own)
 
 
@@ -55,7 +55,7 @@ def shuffled_policies(scale: Scale) -> Study:
         f"all {smallest:g}": (smallest,),
     }
     cells = [
-        Cell(row, _experiment(scale, labels_per_client=labels, **own), f"{kind}, {level} heterogeneity")
+        Cell(row, _experiment(scale, partition=f"labels(per_client={labels})", **own), f"{kind}, {level} heterogeneity")
         for level, labels in HETEROGENEITY.items()
         if level in scale.pick(("high",), ("high",), tuple(HETEROGENEITY))
         for kind, levels in capacities.items()
@@ -96,7 +96,11 @@ def shuffled_generalisation(scale: Scale) -> Study:
     learns = {"dataset": "cifar10-subset", "model": "mlp", "hidden": (128,), "lr": 0.05, "local_epochs": 5}
     by_heart: dict[str, Any] = scale.pick(learns | {"rounds": 20}, learns | {"rounds": 120}, {})
     cells = [
-        Cell(row, _experiment(scale, labels_per_client=labels, **by_heart | own), f"{level} heterogeneity")
+        Cell(
+            row,
+            _experiment(scale, partition=f"labels(per_client={labels})", **by_heart | own),
+            f"{level} heterogeneity",
+        )
         for level, labels in HETEROGENEITY.items()
         for row, own in rows.items()
     ]

@@ -7,6 +7,7 @@ from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.recipes.subdismo_numbers import TABLE_1, TABLE_1_CIFAR100
 from benchmarks.studies.study import SEEDS, Cell, Claim, Study
 from fedraa.config.experiment import Experiment
+from fedraa.config.overrides import split_paths
 
 NETWORKS = "benchmarks.studies.recipes.networks"
 OPEN = "The paper states no learning rate, batch size, local steps nor rounds; lr 0.1, batches of 32 are taken."
@@ -38,8 +39,8 @@ def subdismo_delta(scale: Scale) -> Study:
     dataset = scale.pick("cifar10-subset", "cifar10-subset", "cifar10")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
         "subdismo δ=0.1": ({"method": "subdismo"}, _paper(51.23, 4.77)),
-        "subdismo δ=0": ({"method": "subdismo", "sam": 0.0}, {}),
-        "memory on its masks": ({"method": "subdismo", "sam": 0.0, "aggregator": "memorised"}, {}),
+        "subdismo δ=0": ({"method": "subdismo", "local.sam_rho": 0.0}, {}),
+        "memory on its masks": ({"method": "subdismo", "local.sam_rho": 0.0, "aggregator": "memorised"}, {}),
         "ram-fed": ({"method": "ram-fed"}, _paper(50.19, 4.16)),
         "fedavg (full)": ({"method": "fedavg"}, _paper(55.70, 2.96)),
     }
@@ -85,8 +86,8 @@ def _stands_in(scale: Scale) -> tuple[str, ...]:
 # Half the clients train a quarter of the model, half train half of it; PruneFL all the same half.
 SHARES: dict[str, dict[str, Any]] = {
     "oap": {"capacities": (0.25, 0.5)},
-    "fedrolex": {"capacities": (0.25, 0.5), "redraw": False},
-    "prunefl": {"density": 0.5},
+    "fedrolex": {"capacities": (0.25, 0.5), "submodel.capacities.redraw": False},
+    "prunefl": {"submodel.density": 0.5},
 }
 SPLITS: dict[str, dict[str, Any]] = {
     "μ = 0.5": {"dirichlet": 0.5},
@@ -126,7 +127,8 @@ def _cell(scale: Scale, own: dict[str, Any], **common: Any) -> Experiment:
     name = own["method"].partition("+")[0]
     experiment = _experiment(scale, **common | own | SHARES.get(name, {}))
     if name == "prunefl" and not scale.paper and experiment.rounds is not None:
-        experiment = experiment.model_copy(update={"reprune_every": experiment.rounds // 10})
+        often = {"submodel.reprune_every": experiment.rounds // 10}
+        experiment = experiment.model_copy(update=split_paths(often, experiment.override))
     if name != "ist" or experiment.model not in NARROWEST:
         return experiment
     return experiment.model_copy(update={"participation": f"sample:{NARROWEST[experiment.model]}"})
@@ -145,7 +147,11 @@ def subdismo_radius(scale: Scale) -> Study:
         0.3: _paper(50.48, 6.07),
     }
     cells = [
-        Cell(f"δ = {delta:g}", _experiment(scale, method="subdismo", sam=delta, dirichlet=1.0), paper=paper)
+        Cell(
+            f"δ = {delta:g}",
+            _experiment(scale, method="subdismo", dirichlet=1.0, **{"local.sam_rho": delta}),
+            paper=paper,
+        )
         for delta, paper in table.items()
     ]
     title = "Radius δ, Dirichlet 1.0 (SubDisMO, Table 2)"
@@ -159,7 +165,7 @@ def subdismo_architectures(scale: Scale) -> Study:
     """The methods on three models: Table 5, CIFAR-10 and CIFAR-100."""
     rows: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
         "fedavg": ({"method": "fedavg"}, ((76.78, 2.92), (55.70, 2.96), (30.95, 2.90))),
-        "fedsam": ({"method": "fedsam", "sam": 0.1}, ((78.35, 2.89), (57.03, 2.62), (32.11, 2.68))),
+        "fedsam": ({"method": "fedsam", "local.sam_rho": 0.1}, ((78.35, 2.89), (57.03, 2.62), (32.11, 2.68))),
         "ist": ({"method": "ist"}, ((62.51, 5.39), (38.06, 10.27), (17.15, 5.54))),
         "oap": ({"method": "oap"}, ((64.90, 3.54), (48.29, 9.29), (26.09, 6.97))),
         "prunefl": ({"method": "prunefl"}, ((64.04, 4.06), (48.20, 5.16), (22.35, 5.80))),
@@ -218,8 +224,8 @@ def subdismo_masks(scale: Scale) -> Study:
 
 
 def _rolling(stride: int) -> dict[str, Any]:
-    shares = {"capacities": (0.25,), "redraw": False}
-    return {"method": "fedrolex+fedsam", "sam": 0.1, "stride": stride} | shares
+    shares = {"capacities": (0.25,), "submodel.capacities.redraw": False}
+    return {"method": "fedrolex+fedsam", "local.sam_rho": 0.1, "submodel.stride": stride} | shares
 
 
 def subdismo_cost(scale: Scale) -> Study:

@@ -5,7 +5,7 @@ from typing import Any
 # CIFAR-10, with the method that each row is.
 TABLE_1: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
     "fedavg": ({"method": "fedavg"}, ((56.44, 5.28), (55.70, 2.96), (58.75, 1.65))),
-    "fedsam": ({"method": "fedsam", "sam": 0.1}, ((56.02, 4.80), (57.03, 2.62), (59.01, 1.58))),
+    "fedsam": ({"method": "fedsam", "local.sam_rho": 0.1}, ((56.02, 4.80), (57.03, 2.62), (59.01, 1.58))),
     "ist.O": ({"method": "ist"}, ((36.82, 16.67), (38.06, 10.27), (45.81, 2.03))),
     "ist.P": ({"method": "ist+fedprox"}, ((33.66, 14.35), (37.96, 9.08), (45.68, 1.47))),
     "ist.S": ({"method": "ist+scaffold"}, ((30.73, 14.36), (33.78, 8.72), (41.26, 1.52))),

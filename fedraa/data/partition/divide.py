@@ -79,27 +79,20 @@ class _Called(Partitioner):
         return deal_assigned(self.name, self.function, train, test, clients, rng)
 
 
-def make_partitioner(
-    given: object, *, dirichlet: float | None = None, labels_per_client: int | None = None
-) -> Partitioner:
+def make_partitioner(given: object, *, dirichlet: float | None = None) -> Partitioner:
     """Return the partitioner that `given` describes: a name, an import path, an object, or a function.
 
     Args:
         given: `dirichlet`, `dirichlet:0.1`, `dirichlet(alpha=0.1)`, `package.module:Name`, an object or a function.
         dirichlet: The concentration of a Dirichlet partition that `given` names without a value.
-        labels_per_client: The labels per client of a labels partition that `given` names without a value.
 
     Raises:
         InputError: There is no such partitioner.
     """
-    numbers = {"dirichlet": dirichlet, "labels": labels_per_client}
-    values: dict[object, dict[str, object]] = {
-        name: {_NUMBER[name]: number} for name, number in numbers.items() if number is not None
-    }
-    if isinstance(given, str) and given in values:
+    if dirichlet is not None and isinstance(given, str) and given == "dirichlet":
         given = {KIND: given}
-    if isinstance(given, Mapping):
-        given = {**values.get(given.get(KIND), {}), **given}
+    if dirichlet is not None and isinstance(given, Mapping) and given.get(KIND) == "dirichlet":
+        given = {_NUMBER["dirichlet"]: dirichlet, **given}
     made = PARTITIONERS.resolve(given)
     if isinstance(made, Partitioner):
         return made

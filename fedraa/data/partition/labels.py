@@ -22,7 +22,7 @@ class Labels(ByClass):
     """
 
     name: ClassVar[str] = "labels"
-    remedy: ClassVar[str] = "more labels_per_client"
+    remedy: ClassVar[str] = "more labels per client, as in labels(per_client=5)"
     per_client: Count = 2
 
     def counts(self, totals: Index, clients: int, rng: np.random.Generator) -> Index:
@@ -45,11 +45,11 @@ class Labels(ByClass):
         """
         labels = self.per_client
         if not 1 <= labels <= classes:
-            raise InputError("labels_per_client", got=labels, expected=f"1 to {classes}, the number of classes")
+            raise InputError("partition.per_client", got=labels, expected=f"1 to {classes}, the number of classes")
         if clients * labels < classes:
             least = math.ceil(classes / clients)
             expected = f"{least} or more, so that {clients} clients hold all {classes} classes"
-            raise InputError("labels_per_client", got=labels, expected=expected)
+            raise InputError("partition.per_client", got=labels, expected=expected)
         block = classes // math.gcd(classes, labels)
         client = np.arange(clients)
         circles = rng.permuted(np.tile(np.arange(classes), (math.ceil(clients / block), 1)), axis=1)

@@ -136,14 +136,14 @@ def _positions(traced: Traced, example: Tree) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class AdaptivePruning(SubmodelPolicy):
-    """PruneFL: one mask of a fixed density for all clients, re-chosen every `every` rounds.
+    """PruneFL: one mask of a fixed density for all clients, re-chosen every `reprune_every` rounds.
 
     The first mask keeps the largest initial parameters; the others become 0. In the first `initial` rounds only the
     first client trains, and the mask is chosen again after each. At density 1 there is nothing to choose.
     """
 
     density: Share = 0.5
-    every: Count = 50
+    reprune_every: Count = 50
     initial: NonNegativeInt = 5
 
     keeps: ClassVar[str] = "mask, sum g^2 [d]"
@@ -155,4 +155,4 @@ class AdaptivePruning(SubmodelPolicy):
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         assert run.params is not None
-        return SharedMask(run, run.params, self.density, self.every, self.alone)
+        return SharedMask(run, run.params, self.density, self.reprune_every, self.alone)

@@ -133,10 +133,14 @@ class DisjointGroups(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class LayerCut(SubmodelPolicy):
-    """SplitFed: the client holds the first `at` layers, the server the rest."""
+    """SplitFed: the client holds the first `layers` layers, the server the rest.
+
+    The server is `server_compute` times as fast as the fastest device.
+    """
 
     whole: ClassVar[bool] = True
-    at: Count = 2
+    layers: Count = 2
+    server_compute: Positive = 10.0
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         return Full().bind(run)

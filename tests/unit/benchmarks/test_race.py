@@ -14,7 +14,7 @@ from refusals import refuses
 
 import fedraa
 from benchmarks.studies.commands import run_study
-from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LENT_TO, LIMIT, OURS, ROUNDS, Entrant, parts_of_ours
+from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LENT_TO, LIMIT, OURS, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured, first_at
 from benchmarks.studies.race.overview import overview
 from benchmarks.studies.race.picture import GREY, colours
@@ -93,7 +93,7 @@ def test_the_limit_does_as_much_work_as_all_devices_together() -> None:
     """A: five devices at 1 and five at 3, each five epochs of a tenth of the data per unit: ten passes over all."""
     limit = ENTRANTS[LIMIT].fields(A)
     assert (limit["clients"], limit["method"]) == (1, ROUNDS)
-    passes = REFERENCE_EPOCHS * float(limit["capabilities"].partition(":")[0])
+    passes = REFERENCE_EPOCHS * float(limit["compute"].partition(":")[0])
     assert passes == (5 * 1 + 5 * 3) * REFERENCE_EPOCHS / 10 == 10
     assert SETTINGS["C"].compute == (5 * 1 + 5 * 10) / 10
 
@@ -116,10 +116,10 @@ def test_the_sentences_say_who_wins_by_how_much() -> None:
 def test_what_is_lent_is_ours_and_no_best_other(tmp_path: Path) -> None:
     helped = LENT_TO["fedbuff-lent"]
     method = resolve(Experiment(**helped.fields(A)))
-    assert (method.local.clip, method.local.calibrate, method.schedule.average) == (2.0, 0.8, 0.1)
+    assert (method.local.clip, method.local.logit_calibration, method.schedule.polyak_fraction) == (2.0, 0.8, 0.1)
     assert method.update == resolve(Experiment(method="fedbuff")).update
     assert helped.space(A) == ENTRANTS["fedbuff"].space(A)
-    assert ENTRANTS["fedbuff"].fields(A).keys() & {"clip", "calibrate", "average"} == set()
+    assert ENTRANTS["fedbuff"].fields(A).keys() & {"clip", "override", "polyak_fraction"} == set()
     assert LENT_TO.keys() & {OURS + "-lent", "limit-lent"} == set()
     runs = [*both(OURS, 0.3, 0.5), *both("fedbuff", 1.1, 0.9), *both("fedbuff-lent", 0.5, 0.7)]
     told = findings(A, runs, [])
@@ -134,7 +134,11 @@ def test_what_is_lent_is_ours_and_no_best_other(tmp_path: Path) -> None:
 
 def test_where_nothing_is_calibrated_that_is_not_lent() -> None:
     fields = LENT_TO["fedbuff-lent"].fields(SETTINGS["shakespeare"])
-    assert {name: fields[name] for name in parts_of_ours(A)} == {"clip": 2.0, "calibrate": 0.0, "average": 0.1}
+    assert (fields["clip"], fields["polyak_fraction"], fields["override"]) == (
+        2.0,
+        0.1,
+        {"local.logit_calibration": 0.0},
+    )
     assert LENT_TO["fedbuff-lent"].refusal(SETTINGS["shakespeare"]) is None
     assert "logits" in str(LENT_TO["fedrolex-lent"].refusal(SETTINGS["shakespeare"]))
 
@@ -338,7 +342,7 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     page = (tmp_path / "race_digits.md").read_text()
     assert "| fedbuff-lent | 1 |" in page
     assert "`python -m benchmarks run race --quick`, and with `--methods fedbuff-lent`, commit" in page
-    assert "`--clip 2 --calibrate 0.8 --average 0.1`." in page
+    assert "`--clip 2 --polyak-fraction 0.1 --override local.logit_calibration=0.8`." in page
     assert "lent" not in (tmp_path / "race_digits.toml").read_text()
     run_study("race", **asked | {"parts": ("tuned",), "out": tmp_path / "lent", "extend": tmp_path})
     assert "| fedbuff-lent | 1 |" in (tmp_path / "lent" / "race_digits.md").read_text()

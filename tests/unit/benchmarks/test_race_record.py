@@ -42,7 +42,7 @@ def test_a_record_comes_back_as_it_was(one_recorded: tuple[Race, Measured], tmp_
     assert read.accuracy == 0.98
     assert (read.fields, read.method, read.worst, read.commit) == (run.fields, run.method, 0.9, "abc")
     assert "/there" not in json.dumps(read.fields)
-    assert read.fields["capabilities"] == "fleets/balanced.csv"
+    assert read.fields["compute"] == "fleets/balanced.csv"
     assert replace(race, recorded=[read]).measured() == [read]
     assert replace(race, recorded=[read], data_dir=None).strange() == []
     assert replace(race, recorded=[read], given={ROUNDS: {"local_steps": 47}}).strange() == [read]

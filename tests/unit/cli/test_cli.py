@@ -40,15 +40,15 @@ BAD = {
     "unknown dataset": ("--dataset mnits", ["dataset", "'mnits'", "digits"]),
     "ratios not of sum 1": ("--ratios 0.5 0.6", ["ratios", "1.1", "sum to 1"]),
     "no clients": ("--clients 0", ["clients", "0", "1"]),
-    "negative capability": ("--capabilities=-1:0.5,3:0.5", ["capabilities", "-1", "over 0"]),
+    "negative capability": ("--compute=-1:0.5,3:0.5", ["compute", "-1", "over 0"]),
     "more fragments than neurons": ("--hidden 3 --fragments 5", ["ratios", "3 units", "fewer"]),
     "empty client": ("--clients 2000", ["clients", "2000", "1437", "fewer clients"]),
     "no such npz": ("--dataset none.npz", ["dataset", "none.npz", "no such file"]),
     "unreadable npz": ("--dataset garbage.npz", ["dataset", "garbage.npz", "numpy.savez"]),
     "malformed npz": ("--dataset missing.npz", ["dataset", "missing.npz", "y_train, x_test, y_test"]),
-    "no such csv": ("--capabilities none.csv", ["capabilities", "none.csv", "cannot be read"]),
-    "malformed csv": ("--capabilities words.csv", ["capabilities", "words.csv row 1", "quick"]),
-    "csv of the wrong length": ("--capabilities short.csv", ["capabilities", "2 rows", "10"]),
+    "no such csv": ("--compute none.csv", ["compute", "none.csv", "cannot be read"]),
+    "malformed csv": ("--compute words.csv", ["compute", "words.csv row 1", "quick"]),
+    "csv of the wrong length": ("--compute short.csv", ["compute", "2 rows", "10"]),
     "out in use": ("--out used", ["out", "used", "new or empty"]),
     "out is a file": ("--out good.npz", ["out", "good.npz", "new or empty"]),
     "no workers": ("--workers 0", ["workers", "0", "1"]),
@@ -132,18 +132,21 @@ def test_runs_without_a_directory_get_new_ones(here: Path) -> None:
 
 def test_flags_reach_the_configuration_of_the_run(here: Path) -> None:
     flags = (
-        "--method fed-raa --dataset good.npz --model mlp --hidden 20 --clients 4 --ratios 0.25 0.75 --jitter 0.2 "
-        "--capabilities 1:0.5,3:0.5 --scheduler random --updates 6 --seed 3 --engine local --clock virtual --out run "
-        "--partition dirichlet --dirichlet 5 --mixing 0.4 --staleness polynomial --proximal 0.1 --sam 0.05 "
+        "--method fed-raa --dataset good.npz --model mlp --hidden 20 --clients 4 --ratios 0.25 0.75 "
+        "--duration-jitter 0.2 --compute 1:0.5,3:0.5 --scheduler random --updates 6 "
+        "--seed 3 --engine local --clock virtual --out run "
+        "--partition dirichlet --dirichlet 5 --mixing 0.4 --staleness polynomial --prox-mu 0.1 "
+        "--override local.sam_rho=0.05 local.full_rate=True "
         "--local-steps 2 --batch-size 4 --lr 0.1 --momentum 0 --eval-every 2 --device cpu --quiet"
     )
     assert main(["run", *flags.split()]) == 0
     experiment = json.loads((here / "run" / "config.json").read_text())["experiment"]
     words = [word for word in flags.split() if word != "--quiet"]
     for flag, value in pairwise(words):
-        if flag.startswith("--") and flag not in ("--ratios", "--hidden"):
+        if flag.startswith("--") and flag not in ("--ratios", "--hidden", "--override"):
             assert str(experiment[flag.lstrip("-").replace("-", "_")]) in (value, f"{value}.0")
     assert (experiment["ratios"], experiment["hidden"], experiment["quiet"]) == ([0.25, 0.75], [20], True)
+    assert experiment["override"] == {"local.sam_rho": 0.05, "local.full_rate": True}
 
 
 def test_every_field_of_an_experiment_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def test_quantities(value: float, text: str) -> None:
         ("fedavg", "update", "Mean: weights samples"),
         ("ram-fed", "update", "Mean: weights uniform, (MemorisedMean)"),
         ("scaffold", "local", "LocalTraining: control"),
-        ("fedprox", "local", "LocalTraining: momentum 0.5, proximal 0.1"),
+        ("fedprox", "local", "LocalTraining: momentum 0.5, prox_mu 0.1"),
     ],
 )
 def test_words_of_a_choice(method: str, axis: str, text: str) -> None:
@@ -117,7 +117,7 @@ def test_a_method_of_a_module_of_the_users_own(
 def test_methods_of_a_module_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods", "no_such_ext"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("fedraa: modules: got 'no_such_ext'; ")
+    assert err.startswith("fedraa: names: got 'no_such_ext'; ")
     assert err.count("\n") == 1
 
 

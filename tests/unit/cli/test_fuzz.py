@@ -86,7 +86,7 @@ SPANS = table(["client", "start", "end"])
 @given(content=FLEETS, other=SPANS, units=st.sampled_from(["relative", "physical"]))
 @pytest.mark.usefixtures("nothing_runs")
 def test_csv_files(content: bytes, other: bytes, units: str, tmp_path: Path) -> None:
-    for flag, name, text in (("--capabilities", "fleet.csv", content), ("--availability", "there.csv", other)):
+    for flag, name, text in (("--compute", "fleet.csv", content), ("--availability", "there.csv", other)):
         (tmp_path / name).write_bytes(text)
         code, said = say(["run", *QUICK, "--out", str(tmp_path / "run"), flag, str(tmp_path / name), "--units", units])
         assert (code == 0 and said == "") or (code == 2 and is_one_sentence(said)), (text, code, said)
@@ -97,7 +97,7 @@ def test_csv_files(content: bytes, other: bytes, units: str, tmp_path: Path) -> 
     ("flags", "name"),
     [
         (["--dataset"], "data.npz"),
-        (["--capabilities"], "fleet.csv"),
+        (["--compute"], "fleet.csv"),
         (["--availability"], "there.csv"),
         (["--config"], "mine.toml"),
     ],

@@ -42,7 +42,7 @@ def test_flags_are_in_groups_with_their_defaults(
     assert "--lr FLOAT Local learning rate. (default: 0.05)" in plain
     assert "--engine ray|local Worker processes on Ray, or only this process. (default: ray)" in plain
     assert re.search(r"--mixing FLOAT Weight of an update in the asynchronous mix\. --staleness", plain)
-    assert shown.index("--lr ") > shown.index("\nLocal training\n") > shown.index("--capabilities ")
+    assert shown.index("--lr ") > shown.index("\nLocal training\n") > shown.index("--compute ")
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))

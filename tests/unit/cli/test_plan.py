@@ -23,7 +23,7 @@ def forecast(experiment: Experiment, **limits: Any) -> Any:
     planner.plan(make_cost_model(spec).table([submodel.widths for submodel in spec.submodels]), None)
     cost = task_cost(spec, planner.costs, np.arange(len(spec.fleet)))
     update: Any = spec.method.update
-    timing = Timing(experiment.seed, experiment.jitter)
+    timing = Timing(experiment.seed, experiment.duration_jitter)
     return dry_run(first_ledger(spec, planner), update, timing, cost, **limits)
 
 
@@ -81,7 +81,7 @@ def test_blocks_between_two_cut_layers_are_never_trained(capsys: pytest.CaptureF
 
 
 def test_the_delay_bound_and_the_outlook_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, "--clients 9 --capabilities 1:1 --ratios 0.5 0.5 --jitter 0 --updates 90")
+    lines = printed(capsys, "--clients 9 --compute 1:1 --ratios 0.5 0.5 --duration-jitter 0 --updates 90")
     # 1437 digits, 9 clients: 159 or 160 samples each, and half the model's neurons
     told = {words[0]: words for words in lines if words[0] in ("delay", "expected")}
     assert float(told["delay"][2]) == pytest.approx(0.5 * 160 * 9 / 1437, abs=1e-3)
@@ -91,7 +91,7 @@ def test_the_delay_bound_and_the_outlook_are_told(capsys: pytest.CaptureFixture[
 
 def test_rounds_take_as_long_as_their_slowest_client(capsys: pytest.CaptureFixture[str]) -> None:
     # 479 samples each; the slow one takes 1 / 0.5
-    lines = printed(capsys, "--method fedavg --clients 3 --capabilities 0.5:0.3333,2:0.6667 --rounds 4")
+    lines = printed(capsys, "--method fedavg --clients 3 --compute 0.5:0.3333,2:0.6667 --rounds 4")
     assert lines[-1][:6] == ["expected", "4", "rounds", "of", "2", "in"]
     assert lines[-1][7] == "8,"
 

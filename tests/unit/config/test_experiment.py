@@ -14,7 +14,7 @@ def test_defaults_are_the_first_run_that_anyone_can_do() -> None:
     experiment = Experiment()
     assert (experiment.method, experiment.dataset, experiment.clients) == ("fed-raa", "digits", 10)
     assert (experiment.engine, experiment.clock, experiment.seed) == ("ray", "virtual", 0)
-    assert experiment.capabilities == "1:0.5,3:0.5"
+    assert experiment.compute == "1:0.5,3:0.5"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_defaults_are_the_first_run_that_anyone_can_do() -> None:
         ("mixing", 0.0, " above 0"),
         ("momentum", 1.0, " below 1"),
         ("lr", float("inf"), " finite number"),
-        ("jitter", -0.1, " from 0"),
+        ("duration_jitter", -0.1, " from 0"),
         ("seed", 2**31, " below 2147483648"),
         ("clock", "sundial", "'virtual' or 'wall'"),
         ("max_update_norm", "x", "number or 'auto'"),

@@ -16,7 +16,6 @@ method = "fed-raa"
 dataset = "mnist"
 hidden = [16, 8]
 ratios = [0.25, 0.75]
-redraw = true
 quiet = true
 data_dir = "somewhere"
 lr = 1
@@ -26,6 +25,13 @@ scheduler = "my_ext:LowestLoss(patience=3)"
 kind = "my_ext:Slow"
 exponent = 0.3
 name = "a"
+
+[override]
+submodel.capacities.redraw = true
+
+[override.local]
+sam_rho = 0.05
+compressor = {kind = "my_ext:Half", share = 0.5}
 """
 
 
@@ -44,7 +50,11 @@ def test_every_kind_of_value_is_read(here: Path) -> None:
         dataset="mnist",
         hidden=(16, 8),
         ratios=(0.25, 0.75),
-        redraw=True,
+        override={
+            "submodel.capacities.redraw": True,
+            "local.sam_rho": 0.05,
+            "local.compressor": "my_ext:Half(share=0.5)",
+        },
         quiet=True,
         data_dir=Path("somewhere"),
         lr=1.0,

@@ -16,6 +16,7 @@ from fedraa.cli.main import COMMANDS, main
 from fedraa.cli.parse import parse
 from fedraa.composition.registry import find, methods
 from fedraa.config.experiment import Experiment
+from fedraa.config.overrides import split_paths
 from fedraa.data import make_partitioner
 from fedraa.data.partition import Dirichlet, Labels, LogNormal, Noise, PowerLaw, SortedShards
 from fedraa.engine.build import build
@@ -33,40 +34,40 @@ SMALL: dict[str, Any] = {
     "eval_every": 100,
     "quiet": True,
 }
-# The fields of a method, each with a value that no method has, besides those that choose a whole part.
+# The fields and paths of a method, each with a value that no method has, besides those that choose a whole component.
 METHOD_FIELDS: dict[str, Any] = {
     "fragments": 2,
     "ratios": (0.35, 0.65),
-    "fragment_scale": True,
+    "local.scale_activations": True,
+    "update.server_gain": 0.7,
+    "update.participation_correction": 0.4,
+    "submodel.level": "MIX",
+    "submodel.uncovered_every": 2,
+    "submodel.stride": 3,
+    "submodel.density": 0.3,
+    "submodel.layers": 4,
+    "submodel.server_compute": 3.0,
+    "local.full_rate": True,
+    "local.logit_calibration": 0.4,
+    "schedule.download_compressor": "8bit",
+    "local.sam_rho": 0.2,
+    "local.grad_mix": 0.4,
     "scheduler": "minimum-priority",
     "delay_bound": 0.4,
     "mixing": 0.33,
     "staleness": "polynomial(exponent=0.9)",
-    "gain": 0.7,
-    "balance": 0.4,
     "server_lr": 0.37,
     "concurrency": 2,
     "buffer_size": 3,
     "server_optimizer": "adagrad",
     "participation": "sample:2",
     "capacities": (0.5, 0.25),
-    "mask_level": "MIX",
-    "uncovered_every": 2,
-    "stride": 3,
-    "density": 0.3,
-    "split": 4,
-    "server_compute": 3.0,
     "momentum": 0.77,
-    "full_rate": True,
-    "calibrate": 0.4,
     "weight_decay": 0.05,
     "clip": 0.1,
     "compress": "topk:0.1",
-    "compress_down": "8bit",
-    "proximal": 0.4,
-    "sam": 0.2,
-    "average": 0.4,
-    "fresh": 0.4,
+    "prox_mu": 0.4,
+    "polyak_fraction": 0.4,
     "local_optimizer": "adamw(weight_decay=0.02)",
 }
 # Methods of every kind: fragments, whole models, cuts, masks, a split; asynchronous and with rounds.
@@ -76,7 +77,7 @@ KINDS = ("fed-raa", "fedasync", "fedavg", "heterofl", "ram-fed", "splitfed", "fe
 def ran(out: Path, method: str, **fields: Any) -> tuple[str, str]:
     """Return what came out of a run: its model and its log."""
     limit = {"updates": 10} if find(method).asynchronous else {"rounds": 4}
-    history = fl.run(**SMALL | limit | {"method": method, "out": out} | fields)
+    history = fl.run(**SMALL | limit | {"method": method, "out": out} | split_paths(fields, {}))
     lines = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
     return history.summary["model_sha256"], str([{**line, "wall": 0} for line in lines])
 
@@ -99,17 +100,18 @@ def test_field_of_a_method_changes_the_run_or_is_refused(method: str, tmp_path: 
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("field", "value"), [("fragment_scale", True), ("full_rate", True), ("server_compute", 3.0)])
-def test_scale_needs_cut_widths_and_server_compute_a_split(method: str, field: str, value: object) -> None:
-    """Methods by the runs that came out equal with the field and without it."""
+@pytest.mark.parametrize(
+    ("path", "value"), [("local.scale_activations", True), ("local.full_rate", True), ("submodel.server_compute", 3.0)]
+)
+def test_scale_needs_cut_widths_and_server_compute_a_split(method: str, path: str, value: object) -> None:
+    """Methods by the runs that came out equal with the value and without it."""
     of_full_width = {name for name in METHODS if not _cuts(name)}
-    ignored = method != "splitfed" if field == "server_compute" else method in of_full_width
-    changes: Mapping[str, Any] = {"method": method, field: value, "hidden": (8,)}
+    ignored = method != "splitfed" if path == "submodel.server_compute" else method in of_full_width
+    changes: Mapping[str, Any] = {"method": method, "override": {path: value}, "hidden": (8,)}
     if ignored:
-        with pytest.raises(ValueError, match=rf"^{field}: "):
+        with refuses(path, got=value):
             resolve(Experiment(**changes))
-        kept = getattr(without_foreign_flags(Experiment(**changes)), field)
-        assert kept == Experiment.model_fields[field].default
+        assert without_foreign_flags(Experiment(**changes)).override == {}
     else:
         assert resolve(Experiment(**changes)).name
 
@@ -127,9 +129,6 @@ IGNORED: list[dict[str, Any]] = [
     {"dirichlet": 0.05, "partition": "labels"},
     {"dirichlet": 0.05, "partition": "dirichlet:0.1"},
     {"dirichlet": 0.05, "partition": Dirichlet(0.1)},
-    {"labels_per_client": 1, "partition": "iid"},
-    {"labels_per_client": 2, "partition": "shards"},
-    {"labels_per_client": 1, "dirichlet": 0.1},
     {"local_steps": 2, "local_epochs": 1},
     {"local_steps": "auto", "local_epochs": 1},
     {"time_scale": 2.0},
@@ -161,14 +160,14 @@ IGNORED: list[dict[str, Any]] = [
     {"concurrency": 50, "method": "fedasync"},
     {"scheduler": "random", "fragments": 1},
     {"delay_bound": 1.0, "fragments": 1},
-    {"redraw": True, "method": "bernoulli"},
-    {"redraw": True, "capacities": (0.5,), "method": "heterofl"},
-    {"fragment_scale": True, "fragments": 1},
-    {"full_rate": True, "fragments": 1},
-    {"stride": 3, "capacities": (1.0,), "method": "fedrolex"},
-    {"stride": 0, "capacities": (1.0, 1.0), "method": "fedrolex"},
-    {"shuffled": True, "capacities": (1.0,), "method": "shuffled"},
-    {"fragment_scale": True, "capacities": (1.0,), "method": "heterofl"},
+    {"override": {"submodel.capacities.redraw": True}, "method": "bernoulli"},
+    {"override": {"submodel.capacities.redraw": True}, "capacities": (0.5,), "method": "heterofl"},
+    {"override": {"local.scale_activations": True}, "fragments": 1},
+    {"override": {"local.full_rate": True}, "fragments": 1},
+    {"override": {"submodel.stride": 3}, "capacities": (1.0,), "method": "fedrolex"},
+    {"override": {"submodel.stride": 0}, "capacities": (1.0, 1.0), "method": "fedrolex"},
+    {"override": {"submodel.shuffled": True}, "capacities": (1.0,), "method": "shuffled"},
+    {"override": {"local.scale_activations": True}, "capacities": (1.0,), "method": "heterofl"},
     {"lr_schedule": "cosine:auto@local", "local_steps": 1},
     {"lr_schedule": "cosine:8@local", "local_epochs": 1, "batch_size": 2000},
     {"aggregator": "hetlora", "method": "heterofl"},
@@ -181,8 +180,8 @@ IGNORED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", IGNORED, ids=lambda fields: "-".join(map(str, fields.items())))
 def test_field_without_effect_is_refused_in_python(fields: dict[str, Any]) -> None:
-    name = next(iter(fields))
-    with pytest.raises(ValueError, match=rf"^{name}\b") as error:
+    name = next(iter(fields.get("override", fields)))
+    with pytest.raises(ValueError, match=rf"^{re.escape(name)}\b") as error:
         build(Experiment(**{"clients": 4} | fields))
     assert "\n" not in str(error.value)
 
@@ -190,8 +189,8 @@ def test_field_without_effect_is_refused_in_python(fields: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     "fields",
     [
-        {"stride": 3, "capacities": (1.0, 0.5), "method": "fedrolex"},
-        {"fragment_scale": True, "fragments": 2},
+        {"override": {"submodel.stride": 3}, "capacities": (1.0, 0.5), "method": "fedrolex"},
+        {"override": {"local.scale_activations": True}, "fragments": 2},
         {"lr_schedule": "steps:0:0.1@local", "local_steps": 1},
         {"lr_schedule": "cosine:auto@local", "local_steps": 2},
         {"lr_schedule": "cosine:100", "local_steps": 1},
@@ -212,11 +211,11 @@ def test_every_field_that_can_be_without_effect_is_listed() -> None:
     listed = METHOD_FIELDS.keys() | {next(iter(fields)) for fields in IGNORED}
     always = {
         *("method", "dataset", "model", "objective", "clients", "partition", "transforms", "allow_nan"),
-        *("capabilities", "units", "availability", "jitter", "async_rule", "aggregator", "submodel", "delay_limit"),
-        *("weights", "shuffled", "reprune_every", "local_terms", "lr", "batch_size", "lr_schedule"),
+        *("compute", "units", "availability", "duration_jitter", "async_rule", "aggregator", "submodel", "override"),
+        *("weights", "gradient_transforms", "lr", "batch_size", "lr_schedule"),
         *("local_epochs", "time", "target_accuracy", "target", "eval_every", "metrics", "validation"),
         *("checkpoint_every", "max_update_norm", "client_retries", "on_bad_client", "seed", "engine"),
-        *("threads_per_worker", "device", "bf16", "stack", "clock", "out", "quiet", "client_evals", "standardise"),
+        *("threads_per_worker", "device", "bf16", "vmap_batch", "clock", "out", "quiet", "client_evals", "standardise"),
     }
     assert Experiment.model_fields.keys() - listed - always == set()
 
@@ -247,13 +246,12 @@ def test_the_same_holds_for_flags(words: str, capsys: pytest.CaptureFixture[str]
     [
         ({"dirichlet": 0.05}, Dirichlet(0.05)),
         ({"dirichlet": 0.5}, Dirichlet(0.5)),
-        ({"labels_per_client": 3}, Labels(3)),
         ({"partition": "dirichlet:0.1"}, Dirichlet(0.1)),
         ({"partition": "dirichlet"}, Dirichlet(0.5)),
         ({"partition": "dirichlet", "dirichlet": 0.2}, Dirichlet(0.2)),
         ({"partition": {"kind": "dirichlet"}, "dirichlet": 0.2}, Dirichlet(0.2)),
         ({"partition": "labels:4"}, Labels(4)),
-        ({"partition": "labels", "labels_per_client": 4}, Labels(4)),
+        ({"partition": "labels(per_client=4)"}, Labels(4)),
         ({"partition": "shards:3"}, SortedShards(3)),
         ({"partition": "powerlaw:2"}, PowerLaw(2.0)),
         ({"partition": "lognormal:1.2"}, LogNormal(1.2)),
@@ -264,7 +262,7 @@ def test_the_same_holds_for_flags(words: str, capsys: pytest.CaptureFixture[str]
 )
 def test_partition_is_the_one_that_the_fields_name(fields: dict[str, Any], expected: object) -> None:
     made = build(Experiment(clients=4, **fields)).experiment
-    own = make_partitioner(made.partition, dirichlet=made.dirichlet, labels_per_client=made.labels_per_client)
+    own = make_partitioner(made.partition, dirichlet=made.dirichlet)
     assert repr(own) == repr(expected)
 
 
@@ -284,10 +282,12 @@ def test_partition_misspelt_with_a_number_has_a_suggestion() -> None:
 
 
 def test_compare_leaves_out_what_has_no_effect_on_one_of_the_methods() -> None:
-    trial = Experiment(method="fedasync", fragment_scale=True, scheduler="random", server_compute=2.0, lr=0.3)
+    override = {"local.scale_activations": True, "submodel.server_compute": 2.0, "update.mixing": 0.4}
+    trial = Experiment(method="fedasync", override=override, scheduler="random", lr=0.3)
     kept = without_foreign_flags(trial)
-    assert (kept.fragment_scale, kept.scheduler, kept.server_compute, kept.lr) == (False, None, 10.0, 0.3)
-    assert without_foreign_flags(trial.model_copy(update={"method": "fed-raa"})).scheduler == "random"
+    assert (kept.override, kept.scheduler, kept.lr) == ({"update.mixing": 0.4}, None, 0.3)
+    other = without_foreign_flags(trial.model_copy(update={"method": "fed-raa"}))
+    assert (other.scheduler, list(other.override)) == ("random", ["local.scale_activations", "update.mixing"])
 
 
 @pytest.mark.parametrize("field", ["hidden", "dropout"])

@@ -13,8 +13,8 @@ def labels(per_class, classes=10):
     return np.repeat(np.arange(classes), per_class)
 
 
-def split(y_train, y_test, clients, scheme, *, dirichlet=0.5, labels_per_client=2, seed=0):
-    partitioner = make_partitioner(scheme, dirichlet=dirichlet, labels_per_client=labels_per_client)
+def split(y_train, y_test, clients, scheme, *, dirichlet=0.5, seed=0):
+    partitioner = make_partitioner(scheme, dirichlet=dirichlet)
     return divide(partitioner, y_train, y_test, clients, seed=seed)
 
 
@@ -85,7 +85,7 @@ def test_a_test_shard_has_the_class_proportions_of_its_training_shard(scheme):
 @pytest.mark.parametrize(("clients", "per_client"), [(10, 2), (7, 3), (100, 5), (13, 10), (10, 1)])
 def test_label_limited_clients_hold_so_many_labels_and_labels_so_many_holders(clients, per_client):
     y = labels(400)
-    held = counts(split(y, y, clients, "labels", labels_per_client=per_client).train, y)
+    held = counts(split(y, y, clients, f"labels(per_client={per_client})").train, y)
     assert ((held > 0).sum(axis=1) == per_client).all()
     holders = (held > 0).sum(axis=0)
     assert holders.max() - holders.min() <= 1
@@ -99,7 +99,7 @@ def test_rounding_does_not_favour_the_same_clients_in_every_class():
     # hold 140 or 150.
     y = labels(144)
     for seed in range(10):
-        sizes = np.diff(split(y, y, 10, "labels", labels_per_client=10, seed=seed).train.offsets)
+        sizes = np.diff(split(y, y, 10, "labels(per_client=10)", seed=seed).train.offsets)
         assert np.ptp(sizes) < 10
 
 
@@ -109,8 +109,8 @@ def test_a_client_without_a_sample_is_named_with_the_remedy():
     with refuses("partition", "larger dirichlet"):
         split(labels(10), labels(1), 90, "dirichlet", dirichlet=0.01)
     # Four of the eight clients hold class 0 alone, of which there are two samples.
-    with refuses("partition", "labels_per_client"):
-        split(np.repeat([0, 1], [2, 100]), np.array([0, 1]), 8, "labels", labels_per_client=1)
+    with refuses("partition", "labels(per_client=5)"):
+        split(np.repeat([0, 1], [2, 100]), np.array([0, 1]), 8, "labels(per_client=1)")
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def test_a_client_without_a_sample_is_named_with_the_remedy():
     [
         ({"clients": 0}, "clients", ["0"]),
         ({"scheme": "sorted"}, "partition", ["iid", "dirichlet", "labels", "shards"]),
-        ({"scheme": "labels", "labels_per_client": 11}, "labels_per_client", ["10"]),
-        ({"scheme": "labels", "labels_per_client": 1, "clients": 4}, "labels_per_client", ["3"]),
+        ({"scheme": "labels(per_client=11)"}, "partition.per_client", ["10"]),
+        ({"scheme": "labels(per_client=1)", "clients": 4}, "partition.per_client", ["3"]),
     ],
 )
 def test_bad_settings_are_refused(change, field, names):
-    settings = {"clients": 5, "scheme": "iid", "dirichlet": 0.5, "labels_per_client": 2, "seed": 0} | change
+    settings = {"clients": 5, "scheme": "iid", "dirichlet": 0.5, "seed": 0} | change
     with refuses(field, *names):
         split(labels(20), labels(5), settings.pop("clients"), settings.pop("scheme"), **settings)
 

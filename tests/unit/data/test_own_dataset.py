@@ -230,13 +230,13 @@ def test_the_command_line_takes_them_all(
     command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     own = "--dataset my_ext:load --data-dir here --partition my_ext:halves --metrics my_ext:sure"
-    done = command(*own.split(), "--capabilities", "my_ext:devices")
+    done = command(*own.split(), "--compute", "my_ext:devices")
     assert (done.returncode, done.stderr) == (0, "")
     history = fl.History(tmp_path / "run")
     assert 0.5 < history.summary["metrics"]["sure"] <= 1  # type: ignore[index]  # a mapping
     assert history.config["resolved"]["samples"] == [9, 8, 8]  # half of 50 rows
     assert history.config["resolved"]["compute"] == [1.0, 2.0, 3.0]
-    assert history.config["experiment"]["capabilities"] == "my_ext:devices"
+    assert history.config["experiment"]["compute"] == "my_ext:devices"
 
 
 def test_the_command_line_refuses_in_one_sentence(

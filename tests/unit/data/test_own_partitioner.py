@@ -79,8 +79,7 @@ def test_values_are_given_by_flags_as_text_or_as_objects() -> None:
     assert make_partitioner({"kind": "dirichlet"}, dirichlet=0.1) == Dirichlet(0.1)
     assert make_partitioner("dirichlet(alpha=0.2)", dirichlet=0.1) == Dirichlet(0.2)
     assert make_partitioner("dirichlet(0.2)") == Dirichlet(0.2)
-    assert make_partitioner("labels", labels_per_client=5) == Labels(5)
-    assert make_partitioner(Labels(3), labels_per_client=5) == Labels(3)
+    assert make_partitioner("labels(per_client=5)") == Labels(5)
     assert fl.Experiment(partition=Dirichlet(0.1)).model_dump(mode="json")["partition"] == "Dirichlet(alpha=0.1)"
     assert make_partitioner("Dirichlet(alpha=0.1)") == Dirichlet(0.1)
 

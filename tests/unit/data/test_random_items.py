@@ -98,7 +98,7 @@ def test_each_epoch_trains_on_new_items(
         def on_start(self, run: Any) -> None:
             trained.clear()
 
-    run(train, tmp_path / "run", transforms=[note], stack=stack, callbacks=[Forget()])
+    run(train, tmp_path / "run", transforms=[note], vmap_batch=stack, callbacks=[Forget()])
     assert sorted(trained) == list(range(COUNT))
     for draws in trained.values():
         assert len(draws) == len(set(draws)) == 4

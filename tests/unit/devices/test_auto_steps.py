@@ -25,7 +25,12 @@ def spec(tmp_path: Path, **flags: Any) -> RunSpec:
     x, y = rng.normal(size=(70, 3)).astype(np.float32), np.arange(70) % 3
     (tmp_path / "devices.csv").write_text(DEVICES)
     common = {"method": "fed-raa", "ratios": (0.25, 0.75), "hidden": (8,), "clients": 3, "batch_size": 8}
-    common |= {"engine": "local", "capabilities": str(tmp_path / "devices.csv"), "local_steps": "auto:2", "jitter": 0.0}
+    common |= {
+        "engine": "local",
+        "compute": str(tmp_path / "devices.csv"),
+        "local_steps": "auto:2",
+        "duration_jitter": 0.0,
+    }
     data = Dataset("tiny", x[:60], y[:60], x[60:], y[60:], 3)
     return build(Experiment(**common | flags), dataset=data)
 
@@ -50,11 +55,11 @@ def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
 
 def test_short_tasks_end_with_a_pass(tmp_path: Path) -> None:
     """Sending takes no time, so H is 20 or, on a shard of fewer batches, all of them: three of 8, 8 and 4 samples."""
-    few = make_cost_model(spec(tmp_path, local_steps="auto", capabilities="1:1"))
+    few = make_cost_model(spec(tmp_path, local_steps="auto", compute="1:1"))
     assert [few.steps((2,), client) for client in range(3)] == [3, 3, 3]
-    many = make_cost_model(spec(tmp_path, local_steps="auto", capabilities="1:1", batch_size=1, clients=2))
+    many = make_cost_model(spec(tmp_path, local_steps="auto", compute="1:1", batch_size=1, clients=2))
     assert [many.steps((2,), client) for client in range(2)] == [20, 20]
-    told = make_cost_model(spec(tmp_path, local_steps="auto:20", capabilities="1:1"))
+    told = make_cost_model(spec(tmp_path, local_steps="auto:20", compute="1:1"))
     assert told.steps((2,), 0) == 20
 
 

@@ -72,7 +72,7 @@ def giving(made: Any) -> Callable[..., Any]:
     ],
 )
 def test_wrong_result_of_a_fleet_function_is_refused(made: Any, field: str, shown: str) -> None:
-    with refuses(f"capabilities: {field}", shown):
+    with refuses(f"compute: {field}", shown):
         fleet(giving(made))
 
 
@@ -86,20 +86,20 @@ def test_wrong_result_of_a_fleet_function_is_refused(made: Any, field: str, show
     ],
 )
 def test_capabilities_that_make_no_fleet_are_refused(given: object, shown: str) -> None:
-    with pytest.raises(ValueError, match=f"^capabilities: .*{shown}"):
+    with pytest.raises(ValueError, match=f"^compute: .*{shown}"):
         fleet(given)
 
 
 @pytest.mark.parametrize("given", [ramp, f"{__name__}:ramp", "devices.csv"])
 def test_workers_by_tier_need_tiers(given: object) -> None:
-    with pytest.raises(ValueError, match=r"^resources: .*--capabilities 1:0.5,3:0.5"):
-        fl.Experiment(capabilities=given, resources=("1:CPU=1", "1:CPU=1"))
+    with pytest.raises(ValueError, match=r"^resources: .*--compute 1:0.5,3:0.5"):
+        fl.Experiment(compute=given, resources=("1:CPU=1", "1:CPU=1"))
 
 
 def test_a_run_on_an_own_fleet_is_written_down(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"clients": 3, "engine": "local", "updates": 3, "quiet": True, "hidden": (8,)}
-    history = fl.run(fl.Experiment(**flags, capabilities=Mobile(3), out=tmp_path / "run"))
-    assert history.config["experiment"]["capabilities"] == f"{__name__}:Mobile(every=3)"
+    history = fl.run(fl.Experiment(**flags, compute=Mobile(3), out=tmp_path / "run"))
+    assert history.config["experiment"]["compute"] == f"{__name__}:Mobile(every=3)"
     assert history.config["resolved"]["compute"] == [10.0, 1.0, 1.0]
-    again = fl.run(fl.Experiment(**flags, capabilities=f"{__name__}:Mobile(every=3)", out=tmp_path / "again"))
+    again = fl.run(fl.Experiment(**flags, compute=f"{__name__}:Mobile(every=3)", out=tmp_path / "again"))
     assert history.summary["model_sha256"] == again.summary["model_sha256"]

@@ -59,12 +59,16 @@ GIVEN: tuple[tuple[dict[str, Any], str, Any], ...] = (
     (ROUNDS, "participation", f"{__name__}:Half"),
     (ROUNDS, "compress", TopK(np.float64(0.5))),
     (ROUNDS, "server_optimizer", Adaptive("yogi", np.float64(0.1))),
-    (ROUNDS, "method", fl.method("fedrolex").replace(stride=np.int64(2), average=np.float32(0.5))),
+    (
+        ROUNDS,
+        "method",
+        fl.method("fedrolex").replace(**{"submodel.stride": np.int64(2)}, polyak_fraction=np.float32(0.5)),
+    ),
     (ROUNDS, "method", Method(local=LocalTraining(steps=np.int64(2)), update=Mean(optimizer="adam(server_lr=0.1)"))),  # type: ignore[arg-type]  # of NumPy, as scripts have it
     (ARRIVALS, "staleness", Polynomial(0.25)),
     (ARRIVALS, "async_rule", "ringmaster(server_lr=1)"),
     (ARRIVALS, "async_rule", FedBuffRule(Two.TWO)),
-    (ROUNDS, "submodel", "adaptive-pruning(initial=1, every=2)"),
+    (ROUNDS, "submodel", "adaptive-pruning(initial=1, reprune_every=2)"),
     (ROUNDS, "partition", {"kind": "labels", "per_client": 5}),
     (ARRIVALS, "async_rule", FedBuffRule(size=2)),
     (ARRIVALS, "async_rule", FedBuffRule(size=np.int64(2))),  # type: ignore[arg-type]  # of NumPy, as scripts have it

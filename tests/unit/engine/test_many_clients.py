@@ -23,7 +23,7 @@ def fleet(clients: int, method: str) -> RunSpec:
     x, y = rng.random((MANY, 8), np.float32), rng.integers(0, 10, MANY)
     dataset = Dataset("noise", x, y, x[:100], y[:100], 10)
     return build(
-        Experiment(method=method, clients=clients, hidden=(16,), capabilities="lognormal:0.5", seed=0), dataset=dataset
+        Experiment(method=method, clients=clients, hidden=(16,), compute="lognormal:0.5", seed=0), dataset=dataset
     )
 
 

@@ -145,10 +145,10 @@ def test_a_comparison_marks_the_methods_that_finished_no_step(
 @pytest.mark.parametrize(
     ("fields", "names"),
     [
-        ({"method": "fed-raa", "updates": 2}, ["fragments: .* 4 .*--fragment-scale"]),
-        ({"method": "fed-raa", "updates": 2, "fragment_scale": True}, []),
+        ({"method": "fed-raa", "updates": 2}, ["fragments: .* 4 .*local.scale_activations"]),
+        ({"method": "fed-raa", "updates": 2, "override": {"local.scale_activations": True}}, []),
         ({"method": "fed-raa", "updates": 2, "fragments": 1}, []),
-        ({"method": "fed-quilt", "updates": 2, "calibrate": 0.0}, []),
+        ({"method": "fed-quilt", "updates": 2, "override": {"local.logit_calibration": 0.0}}, []),
         ({"method": "fedavg", "rounds": 1}, []),
         ({"method": "heterofl", "rounds": 1, "objective": "classification", "y": Y, "classes": 3}, []),
     ],

@@ -121,10 +121,10 @@ def test_what_was_given_as_an_object_is_to_be_given_again(tmp_path: Path) -> Non
         ("model", "module_of_mine:net"),
         ("model", "module_of_mine:1"),  # no path by its form, and a model's name all the same
         ("dataset", "module_of_mine:data"),
-        ("capabilities", "module_of_mine:fleet"),
+        ("compute", "module_of_mine:fleet"),
         ("partition", "module_of_mine:Deal(share=0.5)"),
         ("metrics", ["module_of_mine:Top"]),
-        ("local_terms", ["module_of_mine:Term"]),
+        ("gradient_transforms", ["module_of_mine:Term"]),
         ("async_rule", r"convex-mix(staleness='module_of_mine\x3afirst')"),
         ("method", {"kind": "Method", "update": {"kind": "module_of_mine:Rule"}}),
         ("scheduler", "fedraa.cli.main:os.system"),  # what is not ours within what is

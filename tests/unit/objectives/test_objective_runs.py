@@ -170,8 +170,8 @@ def test_several_inputs_a_mask_a_dict_and_an_auxiliary_head(tmp_path: Path) -> N
     ("fields", "field", "names"),
     [
         ({"method": "heterofl", "rounds": 1}, "objective", ["heterofl ", "labels", " regression "]),
-        ({"calibrate": 0.5}, "calibrate", ["0.5", " regression"]),
-        ({"stack": 4}, "objective", ["stack 4 ", "labels", " regression "]),
+        ({"override": {"local.logit_calibration": 0.5}}, "local.logit_calibration", ["0.5", " regression"]),
+        ({"vmap_batch": 4}, "objective", ["vmap_batch 4 ", "labels", " regression "]),
         ({"target": "mse"}, "target", ["'mse'"]),
         ({"target": "mse:1", "target_accuracy": 0.5}, "target", ["'mse:1'", "target_accuracy 0.5 "]),
         ({"objective": "regresion"}, "objective", ["'regresion'", " regression?"]),
@@ -206,8 +206,11 @@ def test_objective_that_the_data_do_not_fit_is_refused_before_the_start(
 def test_calibration_that_nobody_asked_for_is_off_where_samples_have_no_label() -> None:
     flags = {**SMALL, "method": "fed-quilt"}
     labelled = fl.Dataset("rows", X[:90], np.arange(90) % 3, X[90:], np.arange(30) % 3, 3)
-    assert build(fl.Experiment(**flags, objective="next-token(ignore=7)"), chain(), TOKENS).method.local.calibrate == 0
-    assert build(fl.Experiment(**flags), dataset=labelled).method.local.calibrate == 0.8
+    assert (
+        build(fl.Experiment(**flags, objective="next-token(ignore=7)"), chain(), TOKENS).method.local.logit_calibration
+        == 0
+    )
+    assert build(fl.Experiment(**flags), dataset=labelled).method.local.logit_calibration == 0.8
 
 
 def test_a_model_that_does_not_fit_the_objective_is_refused(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ def test_wall_clock_run_is_consistent(method: str, tmp_path: Path) -> None:
         ("accuracy", {"target_accuracy": 0.5, "eval_every": 4}),
         ("accuracy", {"target_accuracy": 0.01}),
         ("accuracy", {"target_accuracy": 0.5, "clock": "wall", "time_scale": 0.02, "updates": 400}),
-        ("steps", {"eval_every": 7, "jitter": 0.0}),
-        ("steps", {"updates": 1, "sam": 0.05, "local_steps": 3, "local_epochs": None}),
+        ("steps", {"eval_every": 7, "duration_jitter": 0.0}),
+        ("steps", {"updates": 1, "override": {"local.sam_rho": 0.05}, "local_steps": 3, "local_epochs": None}),
     ],
 )
 def test_every_ending_is_consistent(reason: str, flags: dict[str, Any], tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_devices_in_physical_units_with_little_memory_are_consistent(tmp_path: P
     devices.write_text(
         "compute,downlink,uplink,latency,memory\n1e8,1e5,5e4,0.1,1e6\n3e8,1e6,inf,0,3800\n2e8,inf,1e5,0.2,inf\n"
     )
-    flags = {"capabilities": str(devices), "units": "physical", "clients": 3, "scheduler": "minimum-priority"}
+    flags = {"compute": str(devices), "units": "physical", "clients": 3, "scheduler": "minimum-priority"}
     directory = run(small("fed-raa", tmp_path / "run", **flags)).directory
     assert "consistent" in replay(directory)
     # 3800 bytes hold the step of fragments 0 and 1 alone (2180 and 3036 bytes; the third takes 4456)

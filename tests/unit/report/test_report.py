@@ -103,7 +103,7 @@ def test_runs_of_a_method_that_came_to_something_else_are_no_seeds_of_it(runs: P
 
 
 def test_seeds_whose_capacities_follow_their_fleets_are_of_one_method(tmp_path: Path) -> None:
-    shared = FLAGS | {"capacities": "auto", "capabilities": "lognormal:1", "rounds": 1}
+    shared = FLAGS | {"capacities": "auto", "compute": "lognormal:1", "rounds": 1}
     found = [run(Experiment(method="fedrolex", seed=seed, out=tmp_path / f"{seed}", **shared)) for seed in (0, 1)]
     shares = [history.config["method"]["submodel"]["capacities"]["levels"] for history in found]
     assert shares[0] != shares[1]
@@ -134,7 +134,7 @@ def test_tasks_and_bytes_are_those_of_the_log(runs: Path) -> None:
     assert found.evals["bytes"].iloc[0] == 0
     assert found.evals["bytes"].iloc[-1] == paid
     assert found.idle_share == pytest.approx(0, abs=1e-9), "asynchronous clients never wait"
-    assert Run(runs / "ist-0").idle_share > 0.1, "capabilities of 1 and 3 wait for one another in a round"
+    assert Run(runs / "ist-0").idle_share > 0.1, "speeds of 1 and 3 wait for one another in a round"
 
 
 def test_a_curve_is_the_mean_over_seeds_as_far_as_both_went(runs: Path) -> None:
@@ -214,7 +214,12 @@ def test_every_run_has_a_command_that_makes_it_again(runs: Path) -> None:
 
 
 def test_a_command_takes_flags_of_every_kind() -> None:
-    made = Experiment(method="heterofl", capacities=(1.0, 0.5), redraw=False, fragment_scale=True, time=2.0)
+    made = Experiment(
+        method="heterofl",
+        capacities=(1.0, 0.5),
+        override={"submodel.capacities.redraw": False, "local.scale_activations": True},
+        time=2.0,
+    )
     again = _parse(command(made).split()[1:])
     assert isinstance(again, RunCommand)
     assert again.experiment == made

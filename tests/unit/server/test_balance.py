@@ -94,7 +94,7 @@ def test_deltas_in_a_buffer_count_by_the_factor_also_over_1() -> None:
 
 @pytest.mark.parametrize("gain", [0, -1, float("inf"), float("nan")])
 def test_a_gain_is_over_0(gain: float) -> None:
-    with refuses("async_rule.gain"):
+    with refuses("async_rule.server_gain"):
         ASYNC_RULE.resolve(DeltaMix(gain))
 
 

@@ -33,7 +33,7 @@ def drawn(count: int) -> list[tuple[int, np.ndarray]]:
 def test_steps_by_hand(even: float) -> None:
     """Gain 1, N = 4, M = 2: the weight 1 / 2, of what both hold 1 / 4."""
     state, theta, squares, counts = model(), np.zeros(5), np.zeros(5), [0, 0]
-    rule = RMSNormalizedDelta(gain=1.0, power=even).bind(state)
+    rule = RMSNormalizedDelta(server_gain=1.0, power=even).bind(state)
     for fragment, delta in drawn(SQUARES_WINDOW * 2 + 20):
         at = INDICES[fragment]
         counts[fragment] += 1
@@ -84,12 +84,18 @@ def test_power_outside_0_to_1_is_refused(power: float) -> None:
 
 
 def test_evened_delta_with_gain_0_is_refused() -> None:
-    with refuses("async_rule.gain", got=0):
-        ASYNC_RULE.resolve(RMSNormalizedDelta(gain=0))
+    with refuses("async_rule.server_gain", got=0):
+        ASYNC_RULE.resolve(RMSNormalizedDelta(server_gain=0))
 
 
 def test_a_run_replays_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    same = {"async_rule": "rms-normalized-delta", "gain": 2.0, "local_steps": "auto:2", "clients": 4, "engine": "local"}
+    same = {
+        "async_rule": "rms-normalized-delta",
+        "override": {"update.server_gain": 2.0},
+        "local_steps": "auto:2",
+        "clients": 4,
+        "engine": "local",
+    }
     whole = fl.run(method="fed-quilt", updates=24, out=tmp_path / "whole", **same)
     fl.run(method="fed-quilt", updates=12, out=tmp_path / "parts", **same)
     longer = fl.resume(tmp_path / "parts", updates=24)

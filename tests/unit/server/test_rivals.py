@@ -383,6 +383,6 @@ def test_server_lr_is_the_optimizers_where_there_is_one() -> None:
     method: Any = METHODS["fedbuff"]
     assert method.replace(server_lr=3.0).update == FedBuffRule(server_lr=3.0)
     assert method.replace(server_lr=3.0, server_optimizer="sgd").update == FedBuffRule(optimizer=Sgd(3.0))
-    assert METHODS["fadas"].replace(server_lr=0.5, delay_limit=7).update == Fadas(
+    assert METHODS["fadas"].replace(server_lr=0.5, **{"update.delay_limit": 7}).update == Fadas(
         optimizer=AmsGrad(server_lr=0.5), delay_limit=7
     )

@@ -23,7 +23,7 @@ PAPERS = {name: method.paper_settings for name, method in METHODS.items()}
 STATED = [
     ("fed-raa", "local.momentum", 0.5),
     ("fed-raa", "local.epochs", 5),
-    ("fed-raa", "local.proximal", 0.005),  # FedAsync's rho, as the paper gives none
+    ("fed-raa", "local.prox_mu", 0.005),  # FedAsync's rho, as the paper gives none
     ("fed-raa", "update.mixing", 0.6),  # FedAsync's alpha, likewise
     ("fed-raa", "update.staleness", "constant"),
     ("fed-raa", "schedule.scheduler", "gre-raa"),
@@ -31,14 +31,14 @@ STATED = [
     ("fed-raa-mp", "schedule.scheduler", "minimum-priority"),
     ("fed-raa-offline", "schedule.scheduler", "offline"),
     ("fed-raa-sync", "update.optimizer.server_lr", 0.6),
-    ("fed-quilt", "update.gain", 1.2),  # the prototype's, as are the next
-    ("fed-quilt", "update.balance", 0.0),
+    ("fed-quilt", "update.server_gain", 1.2),  # the prototype's, as are the next
+    ("fed-quilt", "update.participation_correction", 0.0),
     ("fed-quilt", "local.clip", 2.0),  # of 0, 1, 2, 3 and 4, by hand, on equal and unequal data
-    ("fed-quilt", "local.calibrate", 0.8),  # of .5 to 1, by hand, on two kinds of unequal labels
-    ("fed-quilt", "schedule.average", 0.1),
+    ("fed-quilt", "local.logit_calibration", 0.8),  # of .5 to 1, by hand, on two kinds of unequal labels
+    ("fed-quilt", "schedule.polyak_fraction", 0.1),
     ("fed-quilt", "schedule.scheduler", "least-sent"),
     ("fed-quilt", "submodel.ratios", (0.25, 0.25, 0.25, 0.25)),
-    ("fedasync", "local.proximal", 0.005),
+    ("fedasync", "local.prox_mu", 0.005),
     ("fedasync", "update.mixing", 0.6),
     ("fedbuff", "update.size", 10),
     ("fedbuff", "local.momentum", 0.0),
@@ -52,7 +52,7 @@ STATED = [
     ("fadas", "update.optimizer.corrected", False),
     ("fedavg", "update.weights", "samples"),
     ("fedprox", "update.weights", "samples"),
-    ("fedprox", "local.proximal", 0.1),  # of its grid
+    ("fedprox", "local.prox_mu", 0.1),  # of its grid
     ("scaffold", "local.momentum", 0.0),
     ("scaffold", "local.control", True),
     ("scaffold", "update.weights", "uniform"),
@@ -65,18 +65,18 @@ STATED = [
     ("fedadam", "update.optimizer.rule", "adam"),
     ("fedyogi", "update.optimizer.rule", "yogi"),
     ("fedadagrad", "update.optimizer.rule", "adagrad"),
-    ("fedcm", "local.fresh", 0.1),
+    ("fedcm", "local.grad_mix", 0.1),
     ("fedcm", "local.momentum", 0.0),
-    ("mimelite", "local.fresh", 0.1),
+    ("mimelite", "local.grad_mix", 0.1),
     ("mimelite", "update.weights", "samples"),
     ("mimelite", "local.full_gradient", True),
-    ("fedsam", "local.sam", 0.5),
+    ("fedsam", "local.sam_rho", 0.5),
     ("fedsam", "local.momentum", 0.0),
     ("fedsam", "update.weights", "uniform"),
     ("fedsam", "update.optimizer.server_lr", 1.0),
-    ("mofedsam", "local.sam", 0.5),
-    ("mofedsam", "local.fresh", 0.1),
-    ("prunefl", "submodel.every", 50),
+    ("mofedsam", "local.sam_rho", 0.5),
+    ("mofedsam", "local.grad_mix", 0.1),
+    ("prunefl", "submodel.reprune_every", 50),
     ("prunefl", "local.momentum", 0.0),
     ("prunefl", "update.weights", "samples"),
     ("heterofl", "local.momentum", 0.9),
@@ -104,7 +104,7 @@ STATED = [
     ("ram-fed", "local.momentum", 0.5),
     ("ram-fed", "update.aggregator.mifa", False),
     ("ram-fed-mifa", "update.aggregator.mifa", True),
-    ("subdismo", "local.sam", 0.1),
+    ("subdismo", "local.sam_rho", 0.1),
     ("subdismo", "submodel.parts", 4),
     ("subdismo", "update.optimizer.server_lr", 1.0),
     ("bernoulli", "local.momentum", 0.0),
@@ -113,7 +113,7 @@ STATED = [
 
 STATED_TERMS = [
     ("fed-raa", {"lr": 0.005, "momentum": 0.5, "local_epochs": 5, "batch_size": 128}),
-    ("fedasync", {"lr": 0.1, "batch_size": 50, "proximal": 0.005, "mixing": 0.6}),
+    ("fedasync", {"lr": 0.1, "batch_size": 50, "prox_mu": 0.005, "mixing": 0.6}),
     ("fedbuff", {"lr": 0.1, "momentum": 0.0, "batch_size": 32, "local_epochs": 1, "buffer_size": 10}),
     ("fedbuff", {"server_optimizer": "momentum(server_lr=7.0, beta=0.9)"}),  # .7 along a sum of ten
     ("ringleader", {"batch_size": 4, "local_steps": 1}),
@@ -121,17 +121,20 @@ STATED_TERMS = [
     ("fedavg", {"local_epochs": 5, "batch_size": 10}),
     ("fedprox", {"lr": 0.01, "local_epochs": 20, "batch_size": 10}),
     ("fedrobust", {"lr": 1e-3, "batch_size": 50}),
-    ("fedcm", {"lr": 0.1, "lr_schedule": "exponential:0.998", "fresh": 0.1}),
-    ("fedsam", {"lr": 0.1, "local_epochs": 10, "batch_size": 128, "participation": "bernoulli:0.2", "sam": 0.5}),
-    ("mofedsam", {"lr": 0.1, "local_epochs": 10, "sam": 0.5, "fresh": 0.1, "weights": "uniform"}),
-    ("prunefl", {"lr": 0.1, "local_steps": 5, "batch_size": 20, "reprune_every": 50}),
+    ("fedcm", {"lr": 0.1, "lr_schedule": "exponential:0.998", "local.grad_mix": 0.1}),
+    (
+        "fedsam",
+        {"lr": 0.1, "local_epochs": 10, "batch_size": 128, "participation": "bernoulli:0.2", "local.sam_rho": 0.5},
+    ),
+    ("mofedsam", {"lr": 0.1, "local_epochs": 10, "local.sam_rho": 0.5, "local.grad_mix": 0.1, "weights": "uniform"}),
+    ("prunefl", {"lr": 0.1, "local_steps": 5, "batch_size": 20, "submodel.reprune_every": 50}),
     ("splitfed", {"local_epochs": 1, "batch_size": 256}),
     ("ist", {"lr": 0.01, "local_steps": 20, "batch_size": 128}),
     ("heterofl", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "clip": 1.0, "batch_size": 10}),
     ("fedrolex", {"lr": 2e-4, "momentum": 0.9, "weight_decay": 1e-3, "clip": 1.0, "local_epochs": 1}),
     ("ra-fed", {"lr": 0.01, "momentum": 0.5, "local_steps": 5, "batch_size": 128}),
     ("ram-fed", {"lr": 0.01, "momentum": 0.5, "local_steps": 5, "batch_size": 128}),
-    ("subdismo", {"sam": 0.1}),
+    ("subdismo", {"local.sam_rho": 0.1}),
 ]
 
 

@@ -123,8 +123,8 @@ def test_what_differs_is_told_by_setting_value_and_methods() -> None:
     of = {name: Experiment(method=name) for name in ("fedavg", "fedprox", "fed-raa")}
     rows = differences(of.items())
     told = {(setting, value): who for setting, value, who in rows.itertuples(index=False)}
-    assert told["local.proximal", "0"] == "fedavg"
-    assert told["local.proximal", "0.1"] == "fedprox"
+    assert told["local.prox_mu", "0"] == "fedavg"
+    assert told["local.prox_mu", "0.1"] == "fedprox"
     assert told["update", "Mean"] == "fedavg, fedprox"
     assert told["update.mixing", "0.6"] == "fed-raa"
     settings = set(rows["setting"])
@@ -146,7 +146,7 @@ def test_a_study_says_what_differs_between_rows_and_not_between_columns() -> Non
     equal = on_those(study, "equal", None)
     assert equal.title == "Rates, on equal terms"
     assert "local.momentum" not in what_differs(equal)
-    assert "| local.sam | 0.5 | fedsam |" in what_differs(equal)
+    assert "| local.sam_rho | 0.5 | fedsam |" in what_differs(equal)
     assert [cell.experiment.lr for cell in equal.cells] == [0.1, 0.1, 0.2, 0.2]  # what it varies stays
     paper = on_those(study, "paper", None)
     assert [cell.experiment.lr for cell in paper.cells] == [0.1, 0.1, 0.2, 0.1]
@@ -174,4 +174,4 @@ def test_differences_are_written_beside_a_comparison(tmp_path: Path) -> None:
     base = Experiment(clients=2, hidden=(4,), local_steps=1, engine="local", out=tmp_path / "all", time=0.01)
     fedraa.compare(["fedavg", "fedprox"], experiment=base, terms="equal")
     rows = pd.read_csv(tmp_path / "all" / "differences.csv", dtype=str)
-    assert rows.values.tolist() == [["local.proximal", "0", "fedavg"], ["local.proximal", "0.1", "fedprox"]]
+    assert rows.values.tolist() == [["local.prox_mu", "0", "fedavg"], ["local.prox_mu", "0.1", "fedprox"]]

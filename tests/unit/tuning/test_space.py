@@ -95,8 +95,10 @@ def test_texts_that_differ_in_one_number_are_choices_of_numbers() -> None:
     assert [steps.edge(value) for value in ("auto:5", "auto:10", "auto:20")] == [-1, 0, 1]
     assert steps.widened(-1) == Choices(("auto:2", "auto:5", "auto:10", "auto:20"))  # 25 / 10, whole
     assert steps.widened(1) == Choices(("auto:5", "auto:10", "auto:20", "auto:40"))
-    rules = Choices(("delta(gain=1.2, balance=0.5)", "delta(gain=1.8, balance=0.5)"))
-    assert rules.widened(1).ends[-1] == "delta(gain=2.7, balance=0.5)"
+    rules = Choices(
+        ("delta(server_gain=1.2, participation_correction=0.5)", "delta(server_gain=1.8, participation_correction=0.5)")
+    )
+    assert rules.widened(1).ends[-1] == "delta(server_gain=2.7, participation_correction=0.5)"
     shares = Choices(("topk:0.01", "topk:0.1"))
     assert shares.widened(-1).ends[0] == "topk:0.001"
 

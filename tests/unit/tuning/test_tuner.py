@@ -13,6 +13,8 @@ from refusals import refuses
 import fedraa as fl
 from fedraa.callbacks.events import Limits
 from fedraa.cli.main import main
+from fedraa.settings.terms import on_terms
+from fedraa.settings.tuned import read_tuned
 from fedraa.tuning import attempt, tuner, work
 from fedraa.tuning.attempt import Attempt, tenths
 from fedraa.tuning.journal import Journal, Trial
@@ -26,7 +28,7 @@ def fake(asked: Attempt) -> Trial:
     """A figure that is best at lr .3 and, of fedsam, at radius .1; one rate fails."""
     if asked.values["lr"] > 5:
         return Trial(asked.method, asked.number, asked.values, "failed", why="too much")
-    value = -abs(np.log(asked.values["lr"] / 0.3)) - abs(asked.values.get("sam", 0.1) - 0.1)
+    value = -abs(np.log(asked.values["lr"] / 0.3)) - abs(asked.values.get("local.sam_rho", 0.1) - 0.1)
     return Trial(asked.method, asked.number, asked.values, "done", float(value), {"5": float(value)})
 
 
@@ -114,6 +116,26 @@ def test_a_field_that_some_know_is_tried_for_those(faked: list[Attempt], tmp_pat
         "fedavg": {"lr"},
         "fedasync": {"lr", "mixing"},
     }
+
+
+def test_a_path_is_tuned_for_the_methods_that_have_it(faked: list[Attempt], tmp_path: Path) -> None:
+    space = ["lr=0.1,0.3", "update.participation_correction=0:1"]
+    found = fl.tune(["fedasync", "fedavg"], space, trials=3, out=tmp_path, **SMALL | {"rounds": None, "time": 1.0})
+    power = found.terms["fedasync"]["update.participation_correction"]
+    assert 0 < float(str(power)) < 1, "a number with fractions, although the ends of the range are whole"
+    assert "update.participation_correction" not in found.terms["fedavg"]
+    assert all(
+        one.experiment.override == {"update.participation_correction": one.values["update.participation_correction"]}
+        for one in faked[::2]
+    )
+    assert read_tuned(found.file) == {name: dict(terms) for name, terms in found.terms.items()}
+    assert tuned_override(found.file) == {"update.participation_correction": power}
+
+
+def tuned_override(file: Path) -> object:
+    """Return the override of fedasync on tuned terms."""
+    experiment = fl.Experiment(method="fedasync")
+    return on_terms(experiment, "tuned", read_tuned(file)).override
 
 
 def test_a_small_space_is_not_run_twice(faked: list[Attempt], tmp_path: Path) -> None:

@@ -1,0 +1,251 @@
+"""The values of a method by path, such as `local.momentum`, and the fields of an experiment that are shortcuts to them.
+
+A shortcut and its path run the same code: `mixing=0.3` and `override={"update.mixing": 0.3}` both call `set_values`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from inspect import get_annotations, isclass
+from typing import Any, TypeVar, get_type_hints
+
+from fedraa.components.registry import ComponentRegistry
+from fedraa.components.text import is_ours, text_of
+from fedraa.errors import InputError, closest
+from fedraa.numbers import convert_numbers, of_python
+from fedraa.server.async_rule import ASYNC_RULE
+from fedraa.server.optimizers import SERVER_OPTIMIZER
+from fedraa.server.schedule import SCHEDULER
+from fedraa.submodels.policies import SUBMODEL
+
+M = TypeVar("M")
+
+# The paths that each shortcut sets: the first that the method has.
+SHORTCUTS: dict[str, tuple[str, ...]] = {
+    "submodel": ("submodel",),
+    "async_rule": ("update",),
+    "aggregator": ("update.aggregator",),
+    "server_optimizer": ("update.optimizer",),
+    "weights": ("update.weights",),
+    "gradient_transforms": ("local.transforms",),
+    "ratios": ("submodel.ratios",),
+    "capacities": ("submodel.capacities.levels",),
+    "compress": ("local.compressor",),
+    "local_optimizer": ("local.local_optimizer",),
+    "local_optimizer_state": ("local.optimizer_state",),
+    "momentum": ("local.momentum",),
+    "weight_decay": ("local.weight_decay",),
+    "clip": ("local.clip",),
+    "prox_mu": ("local.prox_mu",),
+    "mixing": ("update.mixing",),
+    "staleness": ("update.staleness",),
+    "buffer_size": ("update.size",),
+    "server_lr": ("update.optimizer.server_lr", "update.server_lr"),
+    "scheduler": ("schedule.scheduler",),
+    "delay_bound": ("schedule.delay_bound",),
+    "participation": ("schedule.participation",),
+    "concurrency": ("schedule.concurrency",),
+    "polyak_fraction": ("schedule.polyak_fraction",),
+    "updates": ("schedule.updates",),
+    "rounds": ("schedule.rounds",),
+}
+# The registry that makes the component of a path from its text.
+REGISTRIES: dict[str, ComponentRegistry[Any]] = {
+    "submodel": SUBMODEL,
+    "update": ASYNC_RULE,
+    "update.optimizer": SERVER_OPTIMIZER,
+}
+# The paths of values that only a field of an experiment sets: its limits, and those that it always has.
+SET_BY_FIELDS = {
+    "schedule.updates": "updates",
+    "schedule.rounds": "rounds",
+    "local.lr": "lr",
+    "local.lr_schedule": "lr_schedule",
+    "local.batch_size": "batch_size",
+    "local.epochs": "local_epochs",
+    "local.steps": "local_steps",
+}
+# The values of local training that follow from the other choices or from the model.
+DERIVED = {f"local.{name}" for name in ("control", "full_gradient", "squares", "adversary", "split", "min_batch")}
+
+
+def path_of(method: Any, name: str) -> str | None:
+    """Return the path that a shortcut or a path sets, or None if the method has no such value."""
+    if name in SET_BY_FIELDS or name in DERIVED:
+        return None
+    return next((path for path in SHORTCUTS.get(name, (name,)) if _has(method, path)), None)
+
+
+def foreign_names(method: Any, values: Mapping[str, object]) -> set[str]:
+    """Return the shortcuts and paths among `values` that the method does not have.
+
+    A component among them may have fields that the method's own component does not have.
+    """
+    foreign = set()
+    for key in sorted(values, key=_order):
+        path = path_of(method, key)
+        if path is None:
+            foreign.add(key)
+        elif path in REGISTRIES:
+            method = _with(method, path, values[key], key)
+    return foreign
+
+
+def chosen_value(experiment: Any, name: str) -> Any:
+    """Return the value that the experiment sets by this shortcut or by one of its paths, or None if it sets none."""
+    value = getattr(experiment, name, None)
+    if value is not None:
+        return value
+    paths = (path for path in SHORTCUTS.get(name, (name,)) if path in experiment.override)
+    return next((experiment.override[path] for path in paths), None)
+
+
+def values_by_path(method: Any) -> dict[str, Any]:
+    """Return every value of the method that can be set, by its path."""
+    values: dict[str, Any] = {}
+    for choice, value in method.choices().items():
+        values |= _values_below(choice, value)
+    return {path: value for path, value in values.items() if path_of(method, path) is not None}
+
+
+def set_values(method: M, values: Mapping[str, object], name: str) -> M:
+    """Return the method with these values. Whole components come before their fields.
+
+    Args:
+        method: The method.
+        values: The values by shortcut or by path.
+        name: The name of the method, for errors.
+
+    Raises:
+        InputError: The method has no such value, or does not allow it. The field is the shortcut or the path.
+    """
+    names: dict[str, str] = {}
+    for key in sorted(values, key=_order):
+        path = path_of(method, key)
+        if path is None:
+            raise _no_such_value(method, key, values[key], name)
+        if path in names:
+            problem = f"{names[path]} sets the same value"
+            raise InputError(key, problem, got=_shown(values[key]), hint="give one of the two")
+        names[path] = key
+        method = _with(method, path, values[key], key)
+    return method
+
+
+def _order(key: str) -> tuple[int, int]:
+    """Return a sort key: components precede their fields, and shortcuts keep the order of their table."""
+    place = list(SHORTCUTS).index(key) if key in SHORTCUTS else len(SHORTCUTS)
+    return SHORTCUTS.get(key, (key,))[0].count("."), place
+
+
+def _has(method: Any, path: str) -> bool:
+    """Return True if the method has a value of this path that can be set."""
+    if path == "submodel":
+        return not method.schedule.scheduled
+    if path == "update":
+        return bool(method.schedule.asynchronous)
+    choice, *names = path.split(".")
+    if choice not in method.choices() or not names:
+        return False
+    owner = getattr(method, choice)
+    for name in names[:-1]:
+        owner = getattr(owner, name) if name in _field_names(owner) else None
+    return names[-1] in _field_names(owner) and _takes_a_value(owner, names[-1])
+
+
+def _field_names(component: object) -> list[str]:
+    if not is_dataclass(component) or isinstance(component, type):
+        return []
+    return [field.name for field in fields(component) if field.init]
+
+
+def _takes_a_value(owner: object, name: str) -> bool:
+    """Return False if the field holds a part of a fixed class, which is set by its own fields."""
+    kind = _built_in_class(owner, name)
+    hint = Any if kind is None else get_type_hints(kind)[name]
+    return hint in (Any, bool, int, float, str) or not isclass(hint)
+
+
+def _built_in_class(owner: object, name: str) -> Any:
+    """Return the built-in class of a component that declares the field, or None if a custom class declares it."""
+    for kind in type(owner).__mro__:
+        if is_ours(kind) and is_dataclass(kind):
+            return kind if name in _names_of(kind) else None
+        if name in get_annotations(kind):
+            return None
+    return None
+
+
+def _names_of(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+def _values_below(path: str, value: object) -> dict[str, Any]:
+    """Return a value and the values of its fields, by path."""
+    values: dict[str, Any] = {path: value}
+    for name in _field_names(value):
+        values |= _values_below(f"{path}.{name}", getattr(value, name))
+    return values
+
+
+def _with(method: Any, path: str, value: object, key: str) -> Any:
+    """Return the method with the value of this path. Errors are about `key`."""
+    choice, *names = path.split(".")
+    try:
+        if path in REGISTRIES and not (names and value is None):
+            value = REGISTRIES[path].resolve(value)
+        component = _replaced(getattr(method, choice), names, value) if names else value
+    except InputError as error:
+        # The error of a component may be about one of its fields.
+        registry = REGISTRIES[path].name if path in REGISTRIES else error.field
+        rest = error.field.removeprefix(registry)
+        raise error.with_field(key + rest) from None
+    return replace(method, **{choice: component})
+
+
+def _replaced(owner: Any, names: list[str], value: object) -> Any:
+    name, *rest = names
+    if rest:
+        return replace(owner, **{name: _replaced(getattr(owner, name), rest, value)})
+    return replace(owner, **{name: _converted(owner, name, value)})
+
+
+def _converted(owner: Any, name: str, value: object) -> object:
+    """Return the value in the type of the field. A field of several values takes one value also."""
+    if isinstance(getattr(owner, name), tuple) and not isinstance(value, list | tuple):
+        value = (value,)
+    kind = _built_in_class(owner, name)
+    if kind is None:
+        return value
+    return convert_numbers({name: value}, kind, "").get(name, of_python(value))
+
+
+def _no_such_value(method: Any, key: str, value: object, name: str) -> InputError:
+    """Return the error about a value that the method does not have, with the values that the user may mean."""
+    got = _shown(value)
+    if key in SHORTCUTS:
+        return InputError(key, f"{name} has no such setting", got=got, hint=_instead(method, key, value))
+    if key in SET_BY_FIELDS:
+        return InputError(key, f"the option {SET_BY_FIELDS[key]} sets it", got=got, hint=f"give {SET_BY_FIELDS[key]}")
+    if key in DERIVED:
+        return InputError(key, "it follows from the method's other values", got=got, hint="leave it out")
+    known = values_by_path(method)
+    owner, _, last = key.rpartition(".")
+    while owner and not any(path.startswith(f"{owner}.") for path in known):
+        owner = owner.rpartition(".")[0]
+    near = [path for path in known if path.startswith(f"{owner}.")] or list(known)
+    by_last = {path.rpartition(".")[2]: path for path in known}
+    close = closest(key, near) or by_last.get(closest(last, by_last) or "")
+    hint = f"did you mean {close}?" if close else "`fedraa methods NAME` lists the values of a method"
+    return InputError(key, f"{name} has no such value", got=got, expected=f"one of {', '.join(near)}", hint=hint)
+
+
+def _instead(method: Any, name: str, value: object) -> str:
+    """Return a hint about a shortcut that the method does not have."""
+    if name == "scheduler" and str(value).lower() in SCHEDULER.hints:
+        return SCHEDULER.hints[str(value).lower()]
+    steps, other = ("updates", "rounds") if method.schedule.asynchronous else ("rounds", "updates")
+    return f"{method.name} counts {steps}: --{steps} {value}" if name == other else "leave it out"
+
+
+def _shown(value: object) -> object:
+    return value if isinstance(value, tuple | list) else text_of(value)

@@ -1,0 +1,104 @@
+"""The field `override` of an experiment: values of the method by path, from PATH=VALUE texts or from tables."""
+
+import ast
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from fedraa.components.text import KIND, text_of
+from fedraa.errors import InputError
+
+# The paths of whole components. All other paths have a dot.
+COMPONENT_PATHS = ("submodel", "update")
+EXAMPLE = "PATH=VALUE, such as local.momentum=0.9"
+
+
+class Overrides(dict[str, Any]):
+    """Values of a method by path. They are hashable, as an experiment is, and never change."""
+
+    def __hash__(self) -> int:  # type: ignore[override]  # a dict has no hash
+        return hash(frozenset(self.items()))
+
+
+def read_overrides(given: object, known: Collection[str]) -> Overrides:
+    """Return the values by path.
+
+    Args:
+        given: None, PATH=VALUE texts, or a mapping of paths to values. A value that is a mapping is a nested table, or
+            a component if it has a `kind`.
+        known: The names of an experiment's fields.
+
+    Raises:
+        InputError: A text has no path, a name is no path, or a path occurs twice.
+    """
+    if given is None:
+        return Overrides()
+    if isinstance(given, str):
+        given = (given,)
+    if not isinstance(given, Mapping | list | tuple):
+        raise InputError("override", got=given, expected=f"a mapping of paths to values, or texts {EXAMPLE}")
+    pairs = flat_table(given) if isinstance(given, Mapping) else map(_pair, given)
+    values = Overrides()
+    for path, value in pairs:
+        if path in values:
+            raise InputError("override", f"{path} is given twice", hint="give it once")
+        if "." not in path and path not in COMPONENT_PATHS:
+            hint = f"give it as the option {path}" if path in known else "`fedraa methods NAME` lists all paths"
+            raise InputError("override", f"{path!r} is no path", expected=EXAMPLE, hint=hint)
+        values[path] = tuple(value) if isinstance(value, list) else value
+    return values
+
+
+def split_paths(values: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by field or by path as fields of an experiment: the paths become a part of its override.
+
+    Args:
+        values: The values. A name with a dot is a path.
+        override: The experiment's override, which keeps its other paths.
+    """
+    fields = {name: value for name, value in values.items() if "." not in name}
+    paths = {name: value for name, value in values.items() if "." in name}
+    return {**fields, "override": Overrides({**override, **paths})} if paths else fields
+
+
+def literal(text: str) -> Any:
+    """Return the Python literal in a text, or the text itself."""
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return text.strip()
+
+
+def flat_table(table: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a table and of the tables in it, by path. A table with a `kind` is a component.
+
+    Args:
+        table: The table.
+        path: The path of the table itself.
+    """
+    for name, value in table.items():
+        below = f"{path}.{name}" if path else str(name)
+        if not isinstance(value, Mapping):
+            yield below, value
+        elif isinstance(value.get(KIND), str):
+            yield below, text_of(value)
+        else:
+            yield from flat_table(value, below)
+
+
+def override_texts(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the PATH=VALUE texts from which `read_overrides` makes these values, which are those of config.json."""
+    return tuple(f"{path}={_text(value)}" for path, value in values.items())
+
+
+def _pair(text: object) -> tuple[str, Any]:
+    if not isinstance(text, str) or "=" not in text:
+        raise InputError("override", got=text, expected=EXAMPLE)
+    path, _, value = text.partition("=")
+    return path.strip().replace("-", "_"), literal(value)
+
+
+def _text(value: Any) -> str:
+    """Return a value as text: itself if it is text that is no literal, or a Python literal."""
+    if isinstance(value, str) and literal(value) == value:
+        return value
+    return repr(tuple(value) if isinstance(value, list) else value)

@@ -1,0 +1,156 @@
+"""Values of a method by path: which paths there are, their errors, and the shortcuts to them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from refusals import refuses
+
+import fedraa as fl
+from fedraa.composition.overrides import SHORTCUTS, foreign_names, path_of, set_values, values_by_path
+from fedraa.composition.registry import methods
+from fedraa.config.experiment import Experiment
+from fedraa.methods.fed_quilt import DeltaMix
+from fedraa.methods.fedasync import ConvexMix
+from fedraa.server.optimizers import Momentum
+from fedraa.server.schedule import AsyncSchedule
+from fedraa.settings.resolve import resolve
+from fedraa.submodels.policies.policy import AUTO
+from fedraa.submodels.policies.slices import Rolling
+
+
+def value_at(method: Any, path: str) -> Any:
+    return values_by_path(method)[path]
+
+
+def resolved(method: str, **override: Any) -> fl.Method:
+    return resolve(
+        Experiment(method=method, override={path.replace("__", "."): each for path, each in override.items()})
+    )
+
+
+@pytest.mark.parametrize("name", methods())
+def test_every_path_of_a_method_can_be_set_to_its_own_value(name: str) -> None:
+    method = fl.method(name)
+    for path, value in values_by_path(method).items():
+        assert set_values(method, {path: value}, name) == method
+
+
+@pytest.mark.parametrize("shortcut", SHORTCUTS)
+def test_every_shortcut_has_a_path_that_some_method_has(shortcut: str) -> None:
+    assert shortcut in Experiment.model_fields
+    for path in SHORTCUTS[shortcut]:
+        only_by_shortcut = path in ("schedule.updates", "schedule.rounds")
+        assert only_by_shortcut or any(path in values_by_path(method) for method in methods().values())
+
+
+@pytest.mark.parametrize(
+    ("method", "field", "path", "value"),
+    [
+        ("fedasync", "mixing", "update.mixing", 0.3),
+        ("fedasync", "async_rule", "update", "delta(server_gain=2)"),
+        ("fedavg", "submodel", "submodel", "rolling(stride=2)"),
+        ("fedadam", "server_lr", "update.optimizer.server_lr", 0.3),
+        ("fedbuff", "server_lr", "update.server_lr", 0.3),
+        ("fedbuff", "server_optimizer", "update.optimizer", "adam"),
+        ("heterofl", "capacities", "submodel.capacities.levels", (1.0, 0.5)),
+        ("heterofl", "capacities", "submodel.capacities.levels", "auto"),
+        ("fedavg", "momentum", "local.momentum", 0.3),
+        ("fedavg", "compress", "local.compressor", "8bit"),
+        ("fedavg", "local_optimizer", "local.local_optimizer", "adam(amsgrad=True)"),
+        ("fedavg", "participation", "schedule.participation", "sample:3"),
+    ],
+)
+def test_a_shortcut_and_its_path_give_equal_methods(method: str, field: str, path: str, value: object) -> None:
+    by_field = resolve(Experiment(method=method, **{field: value}))
+    assert by_field == resolve(Experiment(method=method, override={path: value}))
+    assert by_field != resolve(Experiment(method=method))
+    assert path_of(fl.method(method), field) == path
+
+
+def test_values_take_the_types_of_their_fields() -> None:
+    method = resolved("fedrolex", submodel__stride=2, local__clip=1, submodel__capacities__levels=0.5)
+    assert [value_at(method, path) for path in ("submodel.stride", "local.clip")] == [2, 1.0]
+    assert isinstance(value_at(method, "local.clip"), float)
+    assert value_at(method, "submodel.capacities.levels") == (0.5,)
+    assert value_at(resolved("heterofl", submodel__capacities__levels="auto"), "submodel.capacities.levels") == AUTO
+
+
+def test_a_component_comes_before_its_fields() -> None:
+    method = resolve(Experiment(method="fedavg", override={"submodel.stride": 4, "submodel": "rolling(stride=3)"}))
+    assert method.submodel == Rolling(stride=4)
+    method = resolve(Experiment(method="fedasync", async_rule="delta", override={"update.server_gain": 2.0}))
+    assert method.update == DeltaMix(server_gain=2.0)
+
+
+def test_method_replace_takes_shortcuts_and_paths() -> None:
+    method = fl.method("fedavg").replace(server_optimizer="momentum", **{"update.optimizer.beta": 0.5})
+    assert method.update.optimizer == Momentum(beta=0.5)  # type: ignore[union-attr]  # its update is a mean
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "value", "names"),
+    [
+        ("fedavg", "local.sam", 0.1, ["local.sam_rho", "local.grad_mix"]),
+        ("fedavg", "sam_rho.x", 0.1, ["local.momentum"]),
+        ("fedavg", "local.momentun", 0.1, ["local.momentum"]),
+        ("fedavg", "submodel.stride", 2, ["fedavg"]),
+        ("fed-raa", "submodel", "rolling", ["fed-raa"]),
+        ("fedavg", "update", "delta", ["fedavg"]),
+        ("heterofl", "submodel.capacities", 0.5, ["submodel.capacities.levels"]),
+        ("scaffold", "update.auxiliary", "none", ["scaffold"]),
+        ("fedavg", "local.lr", 0.1, ["lr"]),
+        ("fedavg", "local.steps", 3, ["local_steps"]),
+        ("fedavg", "schedule.rounds", 3, ["rounds"]),
+        ("fedavg", "local.control", True, []),
+        ("fedavg", "local.split", 2, []),
+        ("fedavg", "local.sam_rho", -1, ["0"]),
+        ("fedavg", "local.sam_rho", "wide", []),
+        ("fedrolex", "submodel.stride", 2.5, []),
+        ("heterofl", "submodel.capacities.levels", (0.0, 1.0), []),
+    ],
+)
+def test_a_wrong_override_names_its_path(method: str, path: str, value: object, names: list[str]) -> None:
+    with refuses(path, *names):
+        resolve(Experiment(method=method, override={path: value}))
+
+
+def test_the_error_of_a_component_names_the_path_and_its_field() -> None:
+    with refuses("update.server_gain", got=-2):
+        resolve(Experiment(method="fedasync", override={"update": "delta(server_gain=-2)"}))
+    with refuses("update.optimizer", got="adan"):
+        resolve(Experiment(method="fedavg", override={"update.optimizer": "adan"}))
+
+
+def test_a_value_that_is_set_twice_is_refused() -> None:
+    with refuses("update.mixing", "mixing", got=0.5):
+        resolve(Experiment(method="fedasync", mixing=0.3, override={"update.mixing": 0.5}))
+
+
+def test_momentum_by_path_is_refused_beside_an_optimizer_without_it() -> None:
+    with refuses("momentum", got=0.9):
+        resolve(Experiment(method="fedavg", local_optimizer="adam", override={"local.momentum": 0.9}))
+
+
+def test_foreign_names_follow_the_components_that_are_set() -> None:
+    method = fl.method("fedavg")
+    values = {"submodel.stride": 2, "mixing": 0.3, "local.clip": 1.0}
+    assert foreign_names(method, values) == {"submodel.stride", "mixing"}
+    assert foreign_names(method, values | {"submodel": "rolling"}) == {"mixing"}
+
+
+@dataclass
+class Custom(ConvexMix):
+    """A custom rule with a field of its own and one that it declares again."""
+
+    depth: int = 2
+    mixing: Any = 0.5  # type: ignore[assignment]  # any value is allowed
+
+
+def test_fields_of_a_custom_component_are_paths() -> None:
+    rule = Custom()
+    method = fl.Method(submodel=fl.method("fed-raa").submodel, update=rule, schedule=AsyncSchedule())
+    changed = method.replace(**{"update.depth": "three", "update.mixing": None})
+    assert (value_at(changed, "update.depth"), value_at(changed, "update.mixing")) == ("three", None)
+    with refuses("update.participation_correction", got=-1):
+        method.replace(**{"update.participation_correction": -1})
