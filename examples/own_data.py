@@ -1,6 +1,6 @@
 """Data of your own, with clients of their own: six sensors, each with its own gain and offset, and what they saw.
 
-python examples/own_data.py; files, folders of images and tables are in docs/how-to/data.md
+python examples/own_data.py; files, folders of images and tables are in docs/guides/data.md
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""`docs/claims.md`: every claim of the five papers beside what the committed results of the studies say of it."""
+"""The page docs/research/claims.md: every claim of the five papers beside the committed results of the studies."""
 
 import math
 import tomllib
@@ -92,7 +92,7 @@ def metrics_of(study: str) -> dict[str, Metric]:
 
 
 def page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], mnist: pd.DataFrame) -> str:
-    """The whole of `docs/claims.md`: how many claims came to what, their table, and that of Fed-RAA on MNIST."""
+    """Return the page docs/research/claims.md: counts of verdicts, all claims, and Fed-RAA's Table 2."""
     judged = [(claim, compared(claim, results.get(claim.study, ()))) for claim in claims]
     verdicts = [verdict(found) for _, found in judged]
     counts = [f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts]
@@ -152,7 +152,7 @@ def in_words(claim: PaperClaim, found: Sequence[Advantage]) -> str:
     return f"{name}{why}"
 
 
-def write_claims(out: Path = DOCS / "claims.md", results: Path = RESULTS) -> None:
+def write_claims(out: Path = DOCS / "research" / "claims.md", results: Path = RESULTS) -> None:
     """Judge every claim of the papers by the results of the studies, into a page of the documentation.
 
     Args:

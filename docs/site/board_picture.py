@@ -1,4 +1,4 @@
-"""The pictures of the board in docs/how-to: three methods that have run, and a run that goes on.
+"""Take the pictures of the board in docs/guides: three methods that have run, and a run that still trains.
 
     python docs/site/board_picture.py
 
@@ -22,7 +22,7 @@ import fedraa as fl
 from fedraa.board.board import Board
 from fedraa.board.server import BoardServer
 
-TO = ROOT / "docs" / "how-to"
+TO = ROOT / "docs" / "guides"
 SIZE = (1280, 1130)
 FLEET = {"clients": 10, "partition": "dirichlet", "compute": "1:0.3,4:0.7", "engine": "local"}
 GOING_ON = "run --method fed-quilt --updates 1000 --quiet"

@@ -1,17 +1,25 @@
-"""Where the page of claims speaks of a method: by the method's name in a row, whatever the tables there look like."""
+"""Finds the rows of the page of claims that name a method."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-CLAIMS = Path(__file__).parents[1] / "claims.md"
-VERDICT = re.compile(r"verdict|reproduced", re.IGNORECASE)  # the heading of the column that has one
+CLAIMS = Path(__file__).parents[1] / "research" / "claims.md"
+# The heading of the column that has the verdict.
+VERDICT = re.compile(r"verdict|reproduced", re.IGNORECASE)
 MARKUP = re.compile(r"\[([^]]*)\]\([^)]*\)|[`*]")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: the section that it is in, what its first column says, and the verdict, "" if there is none."""
+    """A row of a table.
+
+    Attributes:
+        section: The heading above the table.
+        first: The text of the first column.
+        verdict: The verdict, "" if the table has none.
+        text: The whole line.
+    """
 
     section: str
     first: str
@@ -20,13 +28,16 @@ class Row:
 
     @property
     def link(self) -> str:
+        """Return the address of the section."""
         anchor = re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", self.section).strip().lower())
-        return f"claims.md#{anchor}"
+        return f"research/claims.md#{anchor}"
 
 
 def rows(text: str) -> list[Row]:
-    """All rows of all tables, without their heads."""
-    found, section, head = list[Row](), "", list[str]()
+    """Return the rows of all tables of a page, without their heads."""
+    result: list[Row] = []
+    section = ""
+    head: list[str] = []
     for line in text.splitlines():
         if line.startswith("#"):
             section = _plain(line.lstrip("#"))
@@ -37,17 +48,25 @@ def rows(text: str) -> list[Row]:
         elif not set(line) <= set("|-: "):
             cells = _cells(line)
             verdicts = [cell for name, cell in zip(head, cells, strict=False) if VERDICT.search(name)]
-            found.append(Row(section, cells[0], "".join(verdicts[:1]), line))
-    return found
+            result.append(Row(section, cells[0], "".join(verdicts[:1]), line))
+    return result
 
 
 def claims_of(method: str, text: str) -> list[str]:
-    """For a card: each claim of the method, or else that names it, with its verdict; or the sections with such rows."""
+    """Return a link for each claim that begins with the method's name, or else for each row that contains the name.
+
+    A row without a verdict gives a link to its section.
+
+    Args:
+        method: The name of the method.
+        text: The page of claims.
+    """
     name = re.compile(rf"(?<![\w-]){re.escape(method)}(?![\w-])", re.IGNORECASE)
-    told = [row for row in rows(text) if name.search(row.text)]
-    told = [row for row in told if row.first.lower().startswith(method)] or told
-    claims = [f"[{row.first}]({row.link}): {row.verdict.partition('. ')[0]}" for row in told if row.verdict]
-    sections = [f"[{row.section}]({row.link})" for row in told if not row.verdict]
+    naming = [row for row in rows(text) if name.search(row.text)]
+    own = [row for row in naming if row.first.lower().startswith(method)]
+    selected = own or naming
+    claims = [f"[{row.first}]({row.link}): {row.verdict.partition('. ')[0]}" for row in selected if row.verdict]
+    sections = [f"[{row.section}]({row.link})" for row in selected if not row.verdict]
     return list(dict.fromkeys([*claims, *sections]))
 
 

@@ -1,4 +1,4 @@
-"""The page of all commands and flags, from the command line itself."""
+"""The page of all commands and flags, made from the command line."""
 
 from html import escape
 from itertools import groupby
@@ -9,20 +9,20 @@ from fedraa.composition.overrides import SHORTCUTS
 
 HEAD = """# Command line
 
-Made from the command line itself. `fedraa COMMAND --help` says the same. Where no default is named, the method's own
-value holds, or none. `--config FILE.toml` takes flags from a file: `local_epochs = 5` for `--local-epochs 5`.
+You will find every option of every command. `fedraa COMMAND --help` prints the same. Options without a default use the
+method's value. `--config FILE.toml` takes flags from a file: `local_epochs = 5` for `--local-epochs 5`.
 
 ## Values of a method
 
 `--override PATH=VALUE` sets any value of a method's four choices: `--override local.sam_rho=0.05 submodel.stride=2`. In
 Python it is `override={"local.sam_rho": 0.05}`, in a file a table `[override]`. `fedraa methods NAME` lists every path
-with its value. These flags are shortcuts to paths, and run the same code:
+with its value. These options are shortcuts to paths, and run the same code:
 
 """
 
 
 def command_line() -> str:
-    """A section per command; the flags of an experiment stand with the first command that takes them."""
+    """Return a section per command. The first command that takes the flags of an experiment shows them."""
     sections, experiment_at = [HEAD + _shortcuts()], ""
     for name, command in COMMANDS.items():
         flags = flags_of(command)

@@ -1,14 +1,15 @@
-"""The page of examples: their table, and below it each as it stands in its file."""
+"""The page of examples: their table, and each file in full."""
 
 import re
 from pathlib import Path
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-LINK = re.compile(r"\]\((\w+)\.py\)")  # to a file, which is a section here
+# A link to a file. On the page of examples it becomes a link to a section.
+LINK = re.compile(r"\]\((\w+)\.py\)")
 
 
 def example_page() -> str:
-    """README.md of the examples, and all of them in its order; those that it does not link to come last."""
+    """Return README.md of the examples and all files in its order. Files that it does not link to come last."""
     table = (EXAMPLES / "README.md").read_text()
     linked = LINK.findall(table)
     rest = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in linked)

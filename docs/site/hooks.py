@@ -15,9 +15,17 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from notebooks import page as notebook
+from papers import paper_page
 
-WIDE = ("claims.md",)  # pages that are a table, which take the whole width
-MADE = {"methods.md": method_cards, "examples.md": example_page, "reference/command-line.md": command_line}
+WIDE = ("research/claims.md",)  # pages that are a table, which take the whole width
+MADE = {
+    "methods.md": method_cards,
+    "papers.md": paper_page,
+    "examples.md": example_page,
+    "reference/command-line.md": command_line,
+}
+ROOT = Path(__file__).parents[2]
+COPIED = {"assets/compare.png": ROOT / "benchmarks" / "results" / "compare.png"}
 
 
 class CellLabels(Treeprocessor):
@@ -47,7 +55,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from the code, and replace notebooks by pages with their output."""
     for uri, made in MADE.items():
         files.append(File.generated(config, uri, content=made()))
-    for file in [each for each in files if each.src_uri.endswith(".ipynb")]:
+    for uri, path in COPIED.items():
+        files.append(File.generated(config, uri, abs_src_path=str(path)))
+    for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
         files.remove(file)
         uri = file.src_uri.removesuffix(".ipynb") + ".md"
         files.append(File.generated(config, uri, content=notebook(Path(str(file.abs_src_path)))))

@@ -1,58 +1,99 @@
-"""The page of methods: a table, and a card for each method."""
+"""The page of methods: a table for each family, and a card for each method."""
 
 from claim_rows import CLAIMS, claims_of
+from papers import paper_of
 
 from fedraa.cli.methods import AXES, words
 from fedraa.composition.method import Method
 from fedraa.composition.registry import methods
 
-NAMES = {"submodel": "what a client trains", "local": "how", "update": "the server", "schedule": "who, when"}
-HEAD = """# Methods
+NAMES = {"submodel": "submodel", "local": "local training", "update": "server's update", "schedule": "schedule"}
+ADAPTERS = ("flora", "hetlora")
+SPLIT = ("splitfed",)
+HEAD = """# All methods
 
-A method is four choices: which part of the model a client trains, how, what the server does with what comes back, and
-who trains when. The table is that of `fedraa methods`. `a+b` trains the submodels of `a` with the solver and the
-server's step of `b`, such as `oap+scaffold`. d is the number of parameters, N the number of clients, M of fragments.
+You will find every method by family: its clock, its paper, when to use it, its formula and its cost.
+
+A method is four choices: the submodel that a client trains, the local training, the server's update, and the schedule.
+`fedraa methods` prints them. A method with the clock *updates* has no rounds: the server applies each update, or each
+full buffer of updates, when it arrives. A method with the clock *rounds* waits for all clients of a round.
+
+`a+b` trains the submodels of `a` with the local training and the server step of `b`, such as `oap+scaffold`. In the
+cards, d is the number of parameters, N the number of clients and M the number of fragments.
 
 """
 
 
 def method_cards() -> str:
-    """Return the page: a table of all methods, then a card for each."""
+    """Return the page: a table of the methods of each family, each followed by the cards of these methods."""
+    families: dict[str, list[Method]] = {}
     named = methods()
-    rows = [f"| [{name}](#{name}) | {_kind(method)} | {method.paper} |" for name, method in named.items()]
-    table = "\n".join(["| method | clock | paper |", "|---|---|---|", *rows])
-    return HEAD + table + "\n\n" + "\n\n".join(map(_card, named.values())) + "\n"
+    for method in named.values():
+        families.setdefault(family(named[method.variant_of or method.name]), []).append(method)
+    sections = [f"## {name}\n\n{_table(members)}\n\n{_cards(members)}" for name, members in families.items()]
+    return HEAD + "\n\n".join(sections) + "\n"
 
 
-def _kind(method: Method) -> str:
+def family(method: Method) -> str:
+    """Return the family of a method that is no variant."""
+    if method.name in ADAPTERS:
+        return "Adapters (LoRA)"
+    if method.name in SPLIT:
+        return "Split learning"
+    if method.submodel.scheduled:
+        return "Fragments, without rounds"
+    if method.submodel.whole:
+        return "The whole model, without rounds" if method.asynchronous else "The whole model, in rounds"
+    return "Submodels, without rounds" if method.asynchronous else "Submodels, in rounds"
+
+
+def _table(members: list[Method]) -> str:
+    lines = [
+        f"| [{method.name}](#{method.name}) | {_clock(method)} | {_paper(method)} | {method.when} |"
+        for method in members
+    ]
+    return "\n".join(["| method | clock | paper | when to use it |", "|---|---|---|---|", *lines])
+
+
+def _cards(members: list[Method]) -> str:
+    return "\n\n".join(_card(method) for method in members)
+
+
+def _clock(method: Method) -> str:
     return "updates" if method.asynchronous else "rounds"
+
+
+def _paper(method: Method) -> str:
+    """Return the method's source in words, as a link if it has a paper."""
+    paper = paper_of(method)
+    return f"[{method.paper}]({paper.field('url')})" if paper else "No paper yet"
 
 
 def _card(method: Method) -> str:
     name = method.name
-    note = f" Note: {method.note}." if method.note else ""
+    differs = method.note and paper_of(method) is not None
+    note = f" Difference from the paper: {method.note}." if differs else ""
     claims = claims_of(name, CLAIMS.read_text())
     choices = "\n".join(f"| {NAMES[axis]} | `{words(getattr(method, axis))}` |" for axis in AXES)
-    ends = "updates" if method.asynchronous else "rounds"
     return "\n\n".join(
         [
-            f"## {name}",
-            f"{method.paper}.{note}",
-            f"| choice | here |\n|---|---|\n{choices}",
+            f"### {name}",
+            f"{_paper(method)}.{note}",
+            f"| choice | value |\n|---|---|\n{choices}",
             f"**Formula.** {method.formula}",
             f"**Cost.** {_cost(method)}",
             f"**Memory at the server, besides the model.** {method.keeps or 'none'}.",
-            f"**When.** {method.when}",
+            f"**When to use it.** {method.when}",
             *(["**Claims.**", "\n".join(f"- {claim}" for claim in claims)] if claims else []),
-            f"```sh\nfedraa run --method {name} --{ends} 3 --engine local\n```",
+            f"```sh\nfedraa run --method {name} --{_clock(method)} 3 --engine local\n```",
         ]
     )
 
 
 def _cost(method: Method) -> str:
-    """What a task takes, by its choices."""
-    part = "the full model is" if method.submodel.whole else "only the submodel is"
-    notes = [f"{part} sent, trained and sent back"]
+    """Return what a task sends, computes and waits for."""
+    trained = "the full model is" if method.submodel.whole else "only the submodel is"
+    notes = [f"{trained} sent, trained and sent back"]
     passes = method.local.passes
     if passes > 1:
         notes.append(f"{passes} forward and backward passes per step")

@@ -1,4 +1,4 @@
-"""A notebook as a page: it is run, and what it showed stands below each of its cells."""
+"""Runs a notebook and returns a page with the output below each cell."""
 
 import os
 import re
@@ -9,20 +9,24 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-SECONDS = 600  # for one cell, on a crowded machine
+# The time limit of one cell, on a machine with much other work.
+CELL_TIMEOUT_S = 600
 ROOT = Path(__file__).parents[2]
-BLANK = re.compile(r"\n\s*\n")  # which would end a block of HTML
-FRAME = re.compile(r'<table border="1" class="dataframe">')  # of pandas; without a class it looks as all tables do
+# Blank lines would end a block of HTML.
+BLANK = re.compile(r"\n\s*\n")
+# A table of pandas. Without its class it looks like the other tables.
+FRAME = re.compile(r'<table border="1" class="dataframe">')
 ESCAPES = re.compile(r"\x1b\[[\d;]*m")
 
 
 def page(path: Path) -> str:
-    """The notebook as Markdown; nbclient's CellExecutionError if a cell fails."""
+    """Return the notebook as Markdown. Raises nbclient's CellExecutionError if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with TemporaryDirectory() as folder:
-        client = NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": folder}})
-        client.extra_arguments = ["--log-level=ERROR"]  # or each kernel warns that it listens on loopback
+        client = NotebookClient(notebook, timeout=CELL_TIMEOUT_S, resources={"metadata": {"path": folder}})
+        # Without this option each kernel warns that it listens on loopback.
+        client.extra_arguments = ["--log-level=ERROR"]
         client.execute(env=environment)
     return "\n\n".join(_cell(cell) for cell in notebook.cells) + "\n"
 
@@ -35,7 +39,7 @@ def _cell(cell: Any) -> str:
 
 
 def _output(output: Any) -> str:
-    """What a cell showed: as HTML or a picture where there is one, else as text. A progress bar is left out."""
+    """Return the output of a cell: HTML or a picture if there is one, otherwise text. Progress bars are omitted."""
     if output.output_type == "stream":
         return _text(output.text) if output.name == "stdout" else ""
     data = output.get("data", {})
@@ -44,7 +48,7 @@ def _output(output: Any) -> str:
     if "text/html" in data:
         return f'<div class="shown">{BLANK.sub(chr(10), FRAME.sub("<table>", data["text/html"]))}</div>'
     if "image/png" in data:
-        return f'<img alt="what the cell shows" src="data:image/png;base64,{data["image/png"].strip()}">'
+        return f'<img alt="output of the cell" src="data:image/png;base64,{data["image/png"].strip()}">'
     return _text(data.get("text/plain", ""))
 
 

@@ -52,7 +52,7 @@ if __name__ == "__main__":
     out = Path(sys.argv[1])
     for name, engine in {"local": {"engine": "local"}, "one": {"workers": 1}, "two": {"workers": 2}}.items():
         fl.run(fl.Experiment(
-            partition=ByParity(), metrics=(Top(3), sure), capabilities=devices, model=net,
+            partition=ByParity(), metrics=(Top(3), sure), compute=devices, model=net,
             clients=4, fragments=2, updates=24, quiet=True, out=out / name, **engine,
         ))
 """

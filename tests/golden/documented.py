@@ -1,4 +1,4 @@
-"""Blocks of code in documents, run as a reader would, but for fewer seeds and less time."""
+"""Runs the blocks of code in documents as a reader would, with fewer seeds and less time."""
 
 import re
 import shlex
@@ -8,26 +8,31 @@ from benchmarks.__main__ import COMMANDS
 from fedraa.cli.main import _parse, main
 
 ROOT = Path(__file__).parents[2]
-SHORTER = {"--seeds 0 1 2": "--seeds 0", "--time 8": "--time 1", "--time 3": "--time 1"}
-# That the files which they name are there is all that can be told.
-THERE = ("export", "chmod", "ray", "sbatch", "source", "ssh")
+SHORTER = {"--seeds 0 1 2": "--seeds 0", "--time 8": "--time 1", "--time 3": "--time 1", "--time 5": "--time 1"}
+# Programs that a test cannot run. Only the existence of the files that they name is checked.
+NOT_RUN = ("export", "chmod", "ray", "sbatch", "source", "ssh")
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
-    """Language and text of every block of a document, in their order."""
+    """Return language and text of every block of a document, in order."""
     return re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def run_blocks(text: str, name: str, folder: Path) -> int:
-    """Runs them in `folder`, the working directory; how many commands there were. A block that names a file is it.
+    """Run the blocks of a document in `folder`, the working directory. Return the number of commands.
 
-    What a checkout has in benchmarks/results is there, too.
+    A block that begins with a file name is written to this file. The folder has benchmarks/results of the checkout.
+
+    Args:
+        text: The document.
+        name: Its name, for error messages.
+        folder: An empty folder.
     """
     (folder / "benchmarks").mkdir()
     (folder / "benchmarks" / "results").symlink_to(ROOT / "benchmarks" / "results")
     commands = 0
     for language, block in blocks(text):
-        if named := re.match(r"# (\w+\.(py|toml))\n", block):  # a file of the reader's
+        if named := re.match(r"# (\w+\.(py|toml))\n", block):
             (folder / named[1]).write_text(block)
         elif language == "python":
             exec(compile(block, name, "exec"), {"__name__": "documented"})
@@ -39,25 +44,26 @@ def run_blocks(text: str, name: str, folder: Path) -> int:
 
 
 def run(line: str, *, only_parse: bool = False) -> None:
-    """A command, `fedraa`'s as it stands; of the long ones, that they are there."""
+    """Run a command of `fedraa`. For other programs, check that the command exists."""
     for long, short in SHORTER.items():
         line = line.replace(long, short)
     program, *arguments = shlex.split(line, comments=True)
     if program == "make":
         assert f"\n{arguments[0]}:" in (ROOT / "Makefile").read_text()
-    elif program in THERE:
+    elif program in NOT_RUN:
         assert all((ROOT / argument).is_file() for argument in arguments if argument.startswith("actors/"))
     elif program == "python":
         assert arguments[:2] == ["-m", "benchmarks"]
         assert arguments[2] in COMMANDS
     else:
         assert program == "fedraa"
-        # tests/cluster/test_real_cluster.py runs what has an address, on a cluster; a board is served until Ctrl-C
+        # tests/cluster/test_real_cluster.py runs commands with an address on a cluster. A board is served until Ctrl-C.
         if "--address" in arguments or arguments[0] == "board" or (only_parse and "--config" not in arguments):
             assert _parse(arguments)
             return
         if only_parse:
             return
-        if arguments[0] == "resume" and len(arguments) == 2:  # as after a kill: one that has ended is at its end
+        if arguments[0] == "resume" and len(arguments) == 2:
+            # Only a run without a summary can be resumed without a new limit, as after a kill.
             Path(arguments[1], "summary.json").unlink(missing_ok=True)
         assert main(arguments) == 0, line

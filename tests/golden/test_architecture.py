@@ -1,4 +1,4 @@
-"""docs/architecture.md names files, classes and functions that exist."""
+"""docs/reference/architecture.md names files, classes and functions that exist."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.system.structure import PACKAGES, ROOT
 
-TEXT = (ROOT / "docs/architecture.md").read_text()
+TEXT = (ROOT / "docs/reference/architecture.md").read_text()
 FILES = sorted({name for name in re.findall(r"`([\w/]+\.py)`", TEXT) if "/" in name})
 CARD = TEXT.partition("## The description, phrase by phrase")[2].partition("\n## ")[0]
 ROWS = [row for row in CARD.splitlines() if row.startswith("| ") and not row.startswith("| phrase")]

@@ -1,4 +1,4 @@
-"""The documentation: all of its blocks run, every method has its card, the site is whole and fetches nothing."""
+"""Tests of the documentation: its blocks run, every method has a card, the site is complete and fetches nothing."""
 
 import inspect
 import json
@@ -14,9 +14,11 @@ from command_line import command_line
 from devtools import BROWSER, Chromium
 from documented import ROOT, blocks, run, run_blocks
 from example_page import EXAMPLES, example_page
-from method_cards import method_cards
+from method_cards import family, method_cards
+from papers import BIBTEX, paper_of, paper_page, papers
 
 import fedraa
+from benchmarks.studies.claims import load_claims
 from fedraa import Experiment
 from fedraa.cli.main import COMMANDS
 from fedraa.composition.registry import methods
@@ -25,17 +27,32 @@ METHODS = methods()
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+# Pages of every kind, which are looked at on narrow and wide screens.
+WIDTH_PAGES = (
+    "index",
+    "choose",
+    "methods",
+    "papers",
+    "faq",
+    "concepts/staleness",
+    "guides/data",
+    "reference/components",
+    "reference/command-line",
+    "research/claims",
+)
+# Pages whose commands run in the fast tests. A newcomer types them right after those of the README.
+FIRST_PAGES = ("guides/compare.md", "guides/components.md", "guides/running.md")
 NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 
 
-def test_every_page_is_in_the_navigation_and_the_other_way_round() -> None:
+def test_navigation_lists_exactly_the_pages() -> None:
     listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
-    there = {*PAGES, *(path.relative_to(DOCS).with_suffix(".md").as_posix() for path in NOTEBOOKS)}
-    assert listed == there | {"methods.md", "examples.md", "reference/command-line.md"}
+    notebooks = {path.relative_to(DOCS).with_suffix(".md").as_posix() for path in NOTEBOOKS}
+    assert listed == {*PAGES, *notebooks} | {"methods.md", "papers.md", "examples.md", "reference/command-line.md"}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_has_flags_that_there_are(page: str) -> None:
+def test_every_command_of_a_page_has_valid_flags(page: str) -> None:
     for language, block in blocks((DOCS / page).read_text()):
         if language == "python":
             compile(block, page, "exec")
@@ -43,7 +60,7 @@ def test_every_command_has_flags_that_there_are(page: str) -> None:
             run(line, only_parse=True)
 
 
-def test_the_page_of_flags_shows_pipes_as_pipes() -> None:
+def test_page_of_flags_shows_pipes_as_pipes() -> None:
     text = command_line()
     assert "<code>--units relative&#124;physical</code>" in text
     assert "\\|" not in text
@@ -52,9 +69,9 @@ def test_the_page_of_flags_shows_pipes_as_pipes() -> None:
     assert all(line.count("|") == 4 for line in rows)
 
 
-def test_each_object_that_a_part_receives_or_returns_is_on_the_page_of_parts() -> None:
-    """From the annotations of every kind of part, and of what these objects hold."""
-    page = (DOCS / "reference" / "parts.md").read_text()
+def test_each_object_that_a_component_receives_or_returns_is_on_the_page_of_components() -> None:
+    """The objects are found in the annotations of the methods of every kind of component."""
+    page = (DOCS / "reference" / "components.md").read_text()
     documented = {line.rsplit(".", 1)[-1] for line in page.split("\n") if line.startswith("::: ")}
     kinds = [name for name in documented if isinstance(getattr(fedraa, name, None), type)]
     hooks = [hook for kind in kinds for hook in vars(getattr(fedraa, kind)).values() if inspect.isfunction(hook)]
@@ -65,16 +82,63 @@ def test_each_object_that_a_part_receives_or_returns_is_on_the_page_of_parts() -
     assert objects <= documented
 
 
-def test_every_method_has_a_card_whose_command_is_one() -> None:
+def test_every_public_name_is_on_a_page_of_the_reference() -> None:
+    pages = [(DOCS / "reference" / name).read_text() for name in ("python.md", "components.md")]
+    documented = {
+        line.removeprefix("::: ").strip() for page in pages for line in page.split("\n") if line[:4] == "::: "
+    }
+    last_words = {name.rsplit(".", 1)[-1] for name in documented}
+    assert "fedraa.testing.check" in documented
+    assert set(fedraa.__all__) - {"testing"} <= last_words
+
+
+def test_every_method_has_a_card_with_a_valid_command() -> None:
     text = method_cards()
-    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == list(METHODS)
+    assert sorted(re.findall(r"^### (.+)$", text, re.MULTILINE)) == sorted(METHODS)
+    families = {family(method) for method in METHODS.values() if not method.variant_of}
+    assert set(re.findall(r"^## (.+)$", text, re.MULTILINE)) == families
     commands = [block for language, block in blocks(text) if language == "sh"]
-    assert [command.split()[3] for command in commands] == list(METHODS)
+    assert sorted(command.split()[3] for command in commands) == sorted(METHODS)
     for kind in ("--updates", "--rounds"):
         run(next(command for command in commands if kind in command), only_parse=True)
 
 
-def test_a_card_links_to_its_claims_whatever_the_tables_look_like() -> None:
+def test_paper_of_every_method_is_in_the_bibliography() -> None:
+    without = [name for name, method in METHODS.items() if paper_of(method) is None]
+    assert without == ["fed-quilt"]
+    used = {paper.key for method in METHODS.values() if (paper := paper_of(method)) is not None}
+    assert used == set(papers())
+    assert len(papers()) == BIBTEX.read_text().count("\n@") + 1
+    assert all(paper.field("url").startswith("https://") for paper in papers().values())
+
+
+def test_page_of_papers_has_every_claim_and_every_entry() -> None:
+    text = paper_page()
+    rows = re.findall(r"^\| \[.*\) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
+    assert [int(row[0]) for row in rows] == [sum(map(int, row[1:])) for row in rows]
+    assert sum(int(row[0]) for row in rows) == len(load_claims())
+    assert text.count("\n@") == len(papers())
+
+
+def test_faq_links_each_question_to_a_thread() -> None:
+    sections = re.split(r"^### ", (DOCS / "faq.md").read_text(), flags=re.MULTILINE)[1:]
+    assert len(sections) >= 25
+    assert [section.split("\n")[0] for section in sections if "](https://github.com/" not in section] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}" for page in PAGES)])
+def test_pictures_and_files_that_a_page_names_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    pictures = [link.partition("#")[0] for link in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)]
+    folder = (ROOT / page).parent
+    # The build copies compare.png from the results.
+    missing = [link for link in pictures if not (folder / link).is_file() and not link.endswith("assets/compare.png")]
+    assert missing == []
+    named = re.findall(r"`((?:actors|benchmarks|docs|examples|fedraa|schedulers|tests)/[\w./-]*\w\.\w+)`", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_card_links_to_claims_in_any_kind_of_table() -> None:
     text = """# Claims
 
 ## Table 2, of `Fed-RAA`
@@ -91,14 +155,14 @@ def test_a_card_links_to_its_claims_whatever_the_tables_look_like() -> None:
 | FedAvg | 9.9 |
 | FedAvg, again | 9.8 |
 """
-    claim = "[Fed-RAA reaches 93 % first](claims.md#table-2-of-fed-raa): reproduced"
+    claim = "[Fed-RAA reaches 93 % first](research/claims.md#table-2-of-fed-raa): reproduced"
     assert [claims_of(name, text) for name in ("fed-raa", "fedasync")] == [[claim], [claim]]
-    assert claims_of("mofedsam", text) == ["[MoFedSAM is ahead](claims.md#table-2-of-fed-raa): not"]
-    assert claims_of("fedavg", text) == ["[Others](claims.md#others)"]
+    assert claims_of("mofedsam", text) == ["[MoFedSAM is ahead](research/claims.md#table-2-of-fed-raa): not"]
+    assert claims_of("fedavg", text) == ["[Others](research/claims.md#others)"]
     assert claims_of("fedsam", text) == claims_of("fed-raa-sync", text) == []
 
 
-def test_the_page_of_examples_has_them_whole() -> None:
+def test_page_of_examples_has_every_file_in_full() -> None:
     text = example_page()
     sections = re.findall(r"^## (\w+)\.py$", text, re.MULTILINE)
     assert sorted(sections) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
@@ -106,13 +170,13 @@ def test_the_page_of_examples_has_them_whole() -> None:
     assert {*re.findall(r"\(#(\w+)py\)", text), "character_models"} == set(sections)
 
 
-def test_the_page_of_flags_has_them_all() -> None:
+def test_page_of_flags_has_every_flag() -> None:
     text = command_line()
     assert re.findall(r"^## fedraa (\S+)", text, re.MULTILINE) == list(COMMANDS)
     assert [name for name in Experiment.model_fields if f"<code>--{name.replace('_', '-')}" not in text] == []
 
 
-def test_notebooks_are_kept_without_what_they_showed() -> None:
+def test_notebooks_are_stored_without_output() -> None:
     for path in NOTEBOOKS:
         cells = json.loads(path.read_text())["cells"]
         assert all(cell.get("outputs", []) == [] for cell in cells), path.name
@@ -121,14 +185,16 @@ def test_notebooks_are_kept_without_what_they_showed() -> None:
                 compile("".join(cell["source"]), path.name, "exec")
 
 
-@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=() if page in FIRST_PAGES else pytest.mark.slow) for page in PAGES]
+)
 def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_ext", raising=False)  # of another page
+    # Another page may have imported its own my_ext.
+    monkeypatch.delitem(sys.modules, "my_ext", raising=False)
     run_blocks((DOCS / page).read_text(), page, tmp_path)
 
 
@@ -143,7 +209,7 @@ def test_every_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_the_command_of_every_card_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_of_every_card_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for _, command in blocks(method_cards()):
         run(command.strip() + " --quiet --local-steps 1" * ("splitfed" not in command))
@@ -156,7 +222,7 @@ def build_site(directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_the_site_is_built_without_a_warning_and_works_from_disk(tmp_path: Path) -> None:
+def test_site_is_built_without_a_warning_and_works_from_disk(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="the extra docs is not installed")
     done = build_site(tmp_path / "site")
     assert (done.returncode, done.stderr) == (0, "")
@@ -168,7 +234,7 @@ def test_the_site_is_built_without_a_warning_and_works_from_disk(tmp_path: Path)
         pytest.skip("there is no Chromium")
     with Chromium(tmp_path / "profile") as browser:
         for width in (400, 1280, 1920):
-            for page in ("index", "how-to/data", "reference/parts", "reference/command-line", "claims"):
+            for page in WIDTH_PAGES:
                 browser.open((tmp_path / "site" / f"{page}.html").as_uri(), width=width)
                 browser.wait("document.readyState === 'complete'")
                 blocks_of_code = "[...document.querySelectorAll('.highlight code')]"
@@ -176,7 +242,7 @@ def test_the_site_is_built_without_a_warning_and_works_from_disk(tmp_path: Path)
                 assert browser.value(clipped) == [], (width, page)
                 assert not browser.value("document.documentElement.scrollWidth > innerWidth"), (width, page)
         # A wide table on a phone has no head, so that each cell begins with the name of its column.
-        browser.open((tmp_path / "site" / "claims.html").as_uri(), width=400)
+        browser.open((tmp_path / "site" / "research" / "claims.html").as_uri(), width=400)
         browser.wait("document.readyState === 'complete'")
         wide = "[...document.querySelectorAll('table')].find(table => table.querySelectorAll('th').length >= 5)"
         names = browser.value(f"[...{wide}.querySelectorAll('th')].map(cell => cell.textContent)")

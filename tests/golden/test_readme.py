@@ -1,4 +1,4 @@
-"""Everything that the README tells the reader to type works, in the order in which it stands there."""
+"""Tests of the README: its commands work in their order, its links and flags exist."""
 
 import re
 from pathlib import Path
@@ -21,23 +21,27 @@ BLOCKS = blocks(README)
 def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    assert run_blocks(README, "README.md", tmp_path) >= 10
+    assert run_blocks(README, "README.md", tmp_path) >= 8
     assert "consistent" in capsys.readouterr().out
     assert (tmp_path / "runs" / "compare" / "compare.png").is_file()
 
 
-def test_the_own_model_takes_fewer_than_fifteen_lines() -> None:
+def test_readme_has_at_most_150_lines() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+def test_custom_model_takes_fewer_than_fifteen_lines() -> None:
     (block,) = [text for language, text in BLOCKS if "fedraa.run(" in text]
     assert len(block.strip().split("\n")) < 15
 
 
-def test_what_it_links_to_is_there() -> None:
+def test_linked_files_exist() -> None:
     links = re.findall(r"\]\(([^)#]+)\)", README)
     assert links
     assert all((ROOT / link).is_file() for link in links)
 
 
-def test_every_flag_that_it_names_exists(capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
     helps = ""
     for command in COMMANDS_OF_FEDRAA:
         with pytest.raises(SystemExit):
@@ -46,13 +50,12 @@ def test_every_flag_that_it_names_exists(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         tyro.extras.subcommand_cli_from_dict(COMMANDS, args=["run", "--help"])
     helps += capsys.readouterr().out
-    ours = re.sub(r"^ray .*$", "", README, flags=re.MULTILINE)  # Ray has flags of its own
-    flags = set(re.findall(r"(?<![\w-])--[a-z-]+", ours)) - {"--help"}
-    assert len(flags) > 20
+    flags = set(re.findall(r"(?<![\w-])--[a-z-]+", README)) - {"--help"}
+    assert len(flags) >= 10
     assert {flag for flag in flags if flag not in helps} == set()
 
 
-def test_the_picture_is_small() -> None:
+def test_picture_of_comparison_is_small() -> None:
     picture = ROOT / "benchmarks" / "results" / "compare.png"
     height, width, _ = matplotlib.image.imread(picture).shape
     assert width > 600

@@ -124,7 +124,7 @@ def test_every_claim_names_places_of_its_study(claim: PaperClaim) -> None:
 
 def test_the_page_says_what_the_results_say() -> None:
     """`python -m benchmarks claims` writes it."""
-    assert (DOCS / "claims.md").read_text() == page(CLAIMS, read_all(), pd.read_csv(paper004.RESULTS))
+    assert (DOCS / "research" / "claims.md").read_text() == page(CLAIMS, read_all(), pd.read_csv(paper004.RESULTS))
 
 
 COMMITTED = [result for path in sorted(RESULTS.glob("*.csv")) if (result := read(path))]
