@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedraa.devices.capabilities import tier_sizes
+from fedraa.devices.compute_speeds import tier_sizes
 from fedraa.errors import InputError
 from fedraa.messages import Index
 

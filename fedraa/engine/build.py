@@ -28,7 +28,7 @@ from fedraa.data import (
 from fedraa.data.check import Targets
 from fedraa.data.tree import mapped, take
 from fedraa.devices.availability import Timing, read_availability
-from fedraa.devices.capabilities import make_fleet
+from fedraa.devices.compute_speeds import make_fleet
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
 from fedraa.engine.objects import object_names, objects_of

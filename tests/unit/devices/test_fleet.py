@@ -7,7 +7,7 @@ import pytest
 from refusals import refuses
 
 from fedraa import Experiment
-from fedraa.devices.capabilities import make_fleet
+from fedraa.devices.compute_speeds import make_fleet
 from fedraa.devices.fleet import Fleet, Load
 from fedraa.engine.build import build
 from fedraa.engine.factories import make_cost_model

@@ -9,7 +9,7 @@ import pytest
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.devices.capabilities import make_fleet
+from fedraa.devices.compute_speeds import make_fleet
 from fedraa.devices.fleet import Fleet
 
 
