@@ -14,6 +14,14 @@ EXPECTED = (
     "constant, exponential:0.998, steps:150,250:0.1 or cosine:100 by server steps, or with @time, @passes or @local by "
     "the run's clock, by passes over the training data or by the local steps of each task, as in cosine:auto@local"
 )
+# Values of `lr_schedule` by the names that users pass to a `scheduler` of the learning rate.
+USUAL_SCHEDULES = {
+    "constant": "constant",
+    "cosine": "cosine:100",
+    "exponential": "exponential:0.998",
+    "step": "steps:150,250:0.1",
+    "steps": "steps:150,250:0.1",
+}
 # Last point of a cosine that is not counted in steps, as a share of its length.
 LAST = 0.99
 

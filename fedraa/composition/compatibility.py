@@ -11,7 +11,7 @@ from fedraa.composition.overrides import SHORTCUTS, chosen_value
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import called
-from fedraa.errors import InputError, without_effect
+from fedraa.errors import InputError
 from fedraa.objectives import Objective
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.policies.growing import Growing
@@ -127,14 +127,11 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
             full = "capacities 1, with which clients train the whole model"
             reasons |= dict.fromkeys(("submodel.stride", "submodel.shuffled", *RATE_BY_SHARE), full)
     names = {key: why for name, why in reasons.items() for key in (name, *SHORTCUTS.get(name, ()))}
-    return {key: why for key, why in names.items() if _is_set(experiment, key)}
-
-
-def _is_set(experiment: Experiment, name: str) -> bool:
-    """Return True if the path is set, or the field is not at its default. A flag that is off does not count."""
-    if name in experiment.override:
-        return experiment.override[name] is not False
-    return name in Experiment.model_fields and getattr(experiment, name) != Experiment.model_fields[name].default
+    # A flag that is off does not count as set.
+    options = {key for key in names if key in Experiment.model_fields}
+    set_options = {key for key in options if getattr(experiment, key) != Experiment.model_fields[key].default}
+    set_paths = {path for path, value in experiment.override.items() if value is not False}
+    return {key: why for key, why in names.items() if key in set_options | set_paths}
 
 
 def _masks(policy: SubmodelPolicy) -> bool:
@@ -142,10 +139,3 @@ def _masks(policy: SubmodelPolicy) -> bool:
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels
     return isinstance(policy, FourWay | Pruned | Growing | AdaptivePruning | Arbitrary)
-
-
-def check_effects(experiment: Experiment, method: Method) -> None:
-    """Raise InputError for a field or a path that is set and has no effect on this method."""
-    for name, why in fields_without_effect(experiment, method).items():
-        value = experiment.override[name] if name in experiment.override else getattr(experiment, name)
-        raise without_effect(name, text_of(value), why)

@@ -165,15 +165,6 @@ USUAL_COMMANDS: dict[str, tuple[str, ...]] = {
 }
 """Commands by their names in other libraries."""
 
-LR_SCHEDULES: dict[str, str] = {
-    "constant": "constant",
-    "cosine": "cosine:100",
-    "exponential": "exponential:0.998",
-    "step": "steps:150,250:0.1",
-    "steps": "steps:150,250:0.1",
-}
-"""Values of `lr_schedule` by the names that users pass to a `scheduler` of the learning rate."""
-
 CALLS = ("check", "compare", "replay", "report", "resume", "tune")
 """Functions and commands that users look for among the fields."""
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.aggregation.label_owners import LabelOwners
 from fedraa.client.compression import COMPRESSOR
+from fedraa.client.lr_schedule import USUAL_SCHEDULES
 from fedraa.components.registry import ComponentRegistry
-from fedraa.config.usual_names import LR_SCHEDULES
 from fedraa.errors import InputError
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.participation import PARTICIPATION, All, Participation, draw_cohort
@@ -32,7 +32,7 @@ SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
     ("choose", "plan", "state", "restore"),
     dict(SCHEDULERS),
     # Other libraries call the schedule of the learning rate a scheduler.
-    hints={name: f"did you mean lr_schedule {value}?" for name, value in LR_SCHEDULES.items()},
+    hints={name: f"did you mean lr_schedule {value}?" for name, value in USUAL_SCHEDULES.items()},
 )
 
 

@@ -12,7 +12,6 @@ from fedraa.components.field_checks import check_part
 from fedraa.components.text import text_of
 from fedraa.composition.compatibility import (
     can_be_spread,
-    check_effects,
     check_objective,
     check_shards,
     check_terms,
@@ -23,6 +22,7 @@ from fedraa.composition.overrides import SHORTCUTS, chosen_value, foreign_names,
 from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import Overrides
+from fedraa.config.sections import LocalOptions, MethodOptions
 from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Classification, make_objective
 from fedraa.submodels.policies.policy import AUTO, Capacities
@@ -50,7 +50,8 @@ def resolve(experiment: Experiment) -> Method:
     if experiment.fragments is not None and method.path("ratios") is None:
         raise without_effect("fragments", experiment.fragments, str(experiment.method))
     method = set_values(replace(method, local=solver), _with_auto_capacities(values), str(experiment.method))
-    method = replace(method, local=with_optimizer(method.local, experiment))
+    momentum, weight_decay = chosen_value(experiment, "momentum"), chosen_value(experiment, "weight_decay")
+    method = replace(method, local=with_optimizer(method.local, momentum=momentum, weight_decay=weight_decay))
     squares = method.local.squares or method.submodel.needs_squares
     layers = method.submodel.layers if isinstance(method.submodel, LayerCut) else 0
     method = replace(method, local=replace(method.local, split=layers, squares=squares))
@@ -66,17 +67,26 @@ def resolve(experiment: Experiment) -> Method:
         method = replace(method, local=replace(method.local, logit_calibration=0.0))
     check_objective(str(experiment.method), method, objective, vmap_batch=experiment.vmap_batch)
     check_terms(str(experiment.method), method)
-    check_effects(experiment, method)
+    for name, why in fields_without_effect(experiment, method).items():
+        value = experiment.override[name] if name in experiment.override else getattr(experiment, name)
+        raise without_effect(name, text_of(value), why)
     if experiment.server_shards > 1:
         check_shards(str(experiment.method), method, experiment.server_shards)
     return method
 
 
-def with_optimizer(local: LocalTraining, experiment: Experiment) -> LocalTraining:
+def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay: float | None) -> LocalTraining:
     """Return the settings with the momentum and the weight decay that the local optimizer will use.
 
-    The optimizer's values replace the method's. A method's momentum is for SGD and has no effect on Adam. Raises
-    InputError for values that exclude each other, and for a value that is set twice.
+    The optimizer's values replace the method's. A method's momentum is for SGD and has no effect on Adam.
+
+    Args:
+        local: The settings of local training.
+        momentum: The momentum that the experiment sets; None: it sets none.
+        weight_decay: The weight decay that the experiment sets; None: it sets none.
+
+    Raises:
+        InputError: Values exclude each other, or a value is set twice.
     """
     text = text_of(local.local_optimizer)
     if str(text).startswith("torch.optim"):
@@ -84,23 +94,24 @@ def with_optimizer(local: LocalTraining, experiment: Experiment) -> LocalTrainin
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
     if optimizer.lr is not None:
         raise InputError("local_optimizer.lr", got=optimizer.lr, hint=f"leave it out, and give lr {optimizer.lr:g}")
-    momentum_set, decay_set = chosen_value(experiment, "momentum"), chosen_value(experiment, "weight_decay")
-    for field, outer in (("momentum", momentum_set), ("weight_decay", decay_set)):
+    for field, outer in (("momentum", momentum), ("weight_decay", weight_decay)):
         inner = getattr(optimizer, field)
         if None not in (inner, outer) and inner != outer:
             problem = f"local_optimizer {text} has {inner:g}"
             raise InputError(field, problem, got=outer, hint="give one of the two")
-    momentum, decay = optimizer.momentum, optimizer.weight_decay
-    if not optimizer.has_momentum:
-        if momentum_set:
-            raise without_effect("momentum", momentum_set, f"local_optimizer {text}")
-        momentum = 0.0
-    if decay is None and decay_set is None and optimizer.decoupled:
-        decay = ADAMW_WEIGHT_DECAY
-    if momentum is not None:
-        local = replace(local, momentum=momentum)
-    if decay is not None:
-        local = replace(local, weight_decay=decay)
+    if optimizer.has_momentum:
+        new_momentum = optimizer.momentum
+    elif momentum:
+        raise without_effect("momentum", momentum, f"local_optimizer {text}")
+    else:
+        new_momentum = 0.0
+    new_decay = optimizer.weight_decay
+    if new_decay is None and weight_decay is None and optimizer.decoupled:
+        new_decay = ADAMW_WEIGHT_DECAY
+    if new_momentum is not None:
+        local = replace(local, momentum=new_momentum)
+    if new_decay is not None:
+        local = replace(local, weight_decay=new_decay)
     if (wrong := optimizer.check(local.momentum)) is not None:
         raise InputError("local_optimizer", wrong, got=text)
     if local.optimizer_state == "keep" and not optimizer.buffers(local.momentum):
@@ -109,11 +120,13 @@ def with_optimizer(local: LocalTraining, experiment: Experiment) -> LocalTrainin
     return local
 
 
-def _task_length(experiment: Experiment) -> dict[str, Any]:
-    """Return the solver's fields of the length of a task, if the experiment sets one."""
-    if experiment.local_steps is not None:
-        return {"epochs": LocalTraining.epochs, "steps": experiment.local_steps}
-    return {} if experiment.local_epochs is None else {"epochs": experiment.local_epochs, "steps": None}
+def _task_length(options: LocalOptions) -> dict[str, Any]:
+    """Return the fields of local training for the length of a task, if the options set one."""
+    if options.local_steps is not None:
+        return {"epochs": LocalTraining.epochs, "steps": options.local_steps}
+    if options.local_epochs is not None:
+        return {"epochs": options.local_epochs, "steps": None}
+    return {}
 
 
 def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
@@ -155,14 +168,14 @@ def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
     return {REDRAW: False, **values, **auto} if auto else values
 
 
-def _ratios(experiment: Experiment, method: Method) -> tuple[float, ...] | None:
-    """Return the ratios for the experiment's number of fragments: equal like the method's, or those of the table."""
-    if experiment.ratios is not None or experiment.fragments is None:
-        return experiment.ratios
+def _ratios(options: MethodOptions, method: Method) -> tuple[float, ...] | None:
+    """Return the ratios for the number of fragments: equal like the method's, or those of the table."""
+    if options.ratios is not None or options.fragments is None:
+        return options.ratios
     own = getattr(method.submodel, "ratios", ())
     if len(own) > 1 and len(set(own)) == 1:
-        return (1 / experiment.fragments,) * experiment.fragments
-    if experiment.fragments not in FRAGMENT_RATIOS:
+        return (1 / options.fragments,) * options.fragments
+    if options.fragments not in FRAGMENT_RATIOS:
         expected = f"a number from 1 to {max(FRAGMENT_RATIOS)}, for which the table has ratios"
-        raise InputError("fragments", got=experiment.fragments, expected=expected, hint="give --ratios for others")
-    return FRAGMENT_RATIOS[experiment.fragments]
+        raise InputError("fragments", got=options.fragments, expected=expected, hint="give --ratios for others")
+    return FRAGMENT_RATIOS[options.fragments]

@@ -86,23 +86,26 @@ def check_schedules(experiments: Mapping[str, Experiment]) -> None:
 
 
 def _equal(experiment: Experiment, method: Method) -> dict[str, Any]:
+    """Return the values of equal terms that the experiment leaves open."""
     values = {field: value for field, value in EQUAL.items() if chosen_value(experiment, field) is None}
     if experiment.local_steps is not None:
         values.pop("local_epochs", None)
     known = {field: value for field, value in values.items() if field == "local_epochs" or method.path(field)}
-    at_a_time = _at_a_time(experiment) if method.path("concurrency") else None
-    return known if at_a_time is None else known | {"concurrency": at_a_time}
-
-
-def _at_a_time(experiment: Experiment) -> int | None:
-    """Return the number of clients that take part in a round, as the concurrency of a method without rounds."""
     participation = chosen_value(experiment, "participation")
-    if chosen_value(experiment, "concurrency") is not None or participation is None:
-        return None
+    is_open = method.path("concurrency") is not None and chosen_value(experiment, "concurrency") is None
+    if is_open and participation is not None:
+        at_a_time = _at_a_time(participation, experiment.clients)
+        if at_a_time is not None:
+            known["concurrency"] = at_a_time
+    return known
+
+
+def _at_a_time(participation: object, clients: int) -> int | None:
+    """Return the number of clients that take part in a round, as the concurrency of a method without rounds."""
     drawn = PARTICIPATION.resolve(participation)
     if isinstance(drawn, Sample):
         return drawn.count
-    return max(1, round(drawn.share * experiment.clients)) if isinstance(drawn, Bernoulli) else None
+    return max(1, round(drawn.share * clients)) if isinstance(drawn, Bernoulli) else None
 
 
 def _with(experiment: Experiment, values: Mapping[str, Any], whose: str, *, over: bool) -> Experiment:
