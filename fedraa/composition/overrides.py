@@ -196,9 +196,9 @@ def _with(method: Any, path: str, value: object, key: str) -> Any:
         component = _replaced(getattr(method, choice), names, value) if names else value
     except InputError as error:
         # The error of a component may be about one of its fields.
-        registry = REGISTRIES[path].name if path in REGISTRIES else error.field
-        rest = error.field.removeprefix(registry)
-        raise error.with_field(key + rest) from None
+        component_name = REGISTRIES[path].name if path in REGISTRIES else path.rpartition(".")[2]
+        head, dot, rest = error.field.partition(".")
+        raise error.with_field(key + dot + rest if head == component_name else key) from None
     return replace(method, **{choice: component})
 
 

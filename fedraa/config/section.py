@@ -62,7 +62,8 @@ class Section(BaseModel):
         field = cls.model_fields[str(info.field_name)]
         is_table = isinstance(value, Mapping) and KIND not in value
         is_one = not is_table and not isinstance(value, list | tuple | range | set | type(None))
-        if is_one and _takes_several(field) and value != AUTO_CAPACITIES:
+        is_auto = isinstance(value, str) and value == AUTO_CAPACITIES
+        if is_one and _takes_several(field) and not is_auto:
             value = (value,)
         return cls._written(value)
 

@@ -139,8 +139,12 @@ def test_what_is_delivered_is_the_average_and_the_run_says_so(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("flags", "field", "got"),
     [
-        ({"method": "ace", "override": {"update.participation_correction": 0.5}}, "balance", 0.5),
-        ({"method": "fed-raa", "override": {"update.server_gain": 2.0}}, "gain", 2.0),
+        (
+            {"method": "ace", "override": {"update.participation_correction": 0.5}},
+            "update.participation_correction",
+            0.5,
+        ),
+        ({"method": "fed-raa", "override": {"update.server_gain": 2.0}}, "update.server_gain", 2.0),
         ({"method": "splitfed", "updates": None, "rounds": 2}, "local_steps", "auto:3"),
     ],
 )

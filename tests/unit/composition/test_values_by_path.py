@@ -118,6 +118,8 @@ def test_a_wrong_override_names_its_path(method: str, path: str, value: object, 
 def test_the_error_of_a_component_names_the_path_and_its_field() -> None:
     with refuses("update.server_gain", got=-2):
         resolve(Experiment(method="fedasync", override={"update": "delta(server_gain=-2)"}))
+    with refuses("update.staleness.exponent", got="x"):
+        resolve(Experiment(method="fedasync", override={"update.staleness": "polynomial(exponent='x')"}))
     with refuses("update.optimizer", got="adan"):
         resolve(Experiment(method="fedavg", override={"update.optimizer": "adan"}))
 
