@@ -126,6 +126,12 @@ def test_faq_links_each_question_to_a_thread() -> None:
     assert [section.split("\n")[0] for section in sections if "](https://github.com/" not in section] == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_lines_that_begin_with_a_number_sign_are_headings(page: str) -> None:
+    text = re.sub(r"^```.*?^```", "", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^#+[^# \n].*", text, re.MULTILINE) == []
+
+
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}" for page in PAGES)])
 def test_pictures_and_files_that_a_page_names_exist(page: str) -> None:
     text = (ROOT / page).read_text()
