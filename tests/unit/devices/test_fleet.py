@@ -63,7 +63,7 @@ def test_distributions_have_their_moments_and_are_seeded() -> None:
         ("zipf:1", "exponent"),
     ],
 )
-def test_wrong_capabilities_are_refused(spec: str, shown: str) -> None:
+def test_wrong_compute_speeds_are_refused(spec: str, shown: str) -> None:
     with refuses("compute", shown, got=spec):
         fleet(spec)
 

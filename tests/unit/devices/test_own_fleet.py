@@ -85,7 +85,7 @@ def test_wrong_result_of_a_fleet_function_is_refused(made: Any, field: str, show
         ("lognormal:x", "'x'"),
     ],
 )
-def test_capabilities_that_make_no_fleet_are_refused(given: object, shown: str) -> None:
+def test_compute_that_makes_no_fleet_is_refused(given: object, shown: str) -> None:
     with pytest.raises(ValueError, match=f"^compute: .*{shown}"):
         fleet(given)
 

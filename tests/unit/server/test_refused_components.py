@@ -47,7 +47,7 @@ def test_staleness_weight_that_is_not_finite_or_too_large_is_refused(weight: Any
     assert caught.value.got is weight
 
 
-@pytest.mark.parametrize("result", [None, 0.5, fl.ApplyResult(np.nan), fl.ApplyResult(0.5, advanced="yes")])  # type: ignore[arg-type]  # mistakes
+@pytest.mark.parametrize("result", [None, 0.5, fl.ApplyResult(np.nan), fl.ApplyResult(0.5, new_version="yes")])  # type: ignore[arg-type]  # mistakes
 def test_result_of_a_rule_that_is_not_taken_is_refused(result: Any) -> None:
     class Wrong(fl.AsyncRule):
         def apply_update(self, update: Any, model: Any) -> Any:
@@ -69,7 +69,7 @@ def test_compressed_model_of_another_shape_is_refused(result: Any) -> None:
         def bytes(self, coordinates: int) -> int:
             return 4 * coordinates
 
-    with refuses("compress_down", "Short", "[2]") as caught:
+    with refuses("schedule.download_compressor", "Short", "[2]") as caught:
         arriving(Short(), np.zeros(2, np.float32))
     assert caught.value.got is result
 
