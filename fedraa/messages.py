@@ -98,7 +98,8 @@ class Task:
         mask: True for trained parameters [k], for methods that are defined element-wise.
         extras: Further buffers that a local term needs, such as a control variate or a server momentum.
         bytes_up: The traffic of the update.
-        steps: Number of minibatches. None: the solver decides, and data passes begin again with every task.
+        steps: Number of minibatches. None: the settings of local training decide, and data passes begin
+            again with every task.
         first: The number of the first minibatch among those of all tasks of the client.
         asks: Names of further buffers that the update must hold.
     """

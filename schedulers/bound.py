@@ -1,7 +1,7 @@
 """The offline optimal assignment of fragments to clients, and the delay bound that follows from it.
 
-Source: Fed-RAA, Theorem 2. The paper's sets {(j-1)floor(N/M)+1, ...} drop clients when M does not divide N. Its proof
-uses ceil(nM/N), and so does this module.
+Source: Fed-RAA, Theorem 2. This module gives the n-th client (from 1) the fragment ceil(nM/N), as the proof does. The
+sets in the theorem's text, {(j-1)floor(N/M)+1, ...}, leave out clients if M does not divide N.
 """
 
 import numpy as np
@@ -29,8 +29,9 @@ def offline_sets(costs: Costs) -> list[Ints]:
 def delay_bound(costs: Costs) -> float:
     """Return K* = max over clients n of c[n, ceil(nM/N)], the longest task of the offline assignment.
 
-    Gre-RAA with this bound gives every client a feasible fragment and every fragment a client. A cost is infinite if
-    the device cannot hold the fragment. If a client owns such a fragment, its cheapest fragment counts instead.
+    With this bound every client has a feasible fragment, and every fragment a client, if all devices can hold all
+    fragments. A cost is infinite if the device cannot hold the fragment. A client that owns such a fragment counts with
+    its cheapest one, so that a fragment may be left without a client.
     """
     fast_first, large_first, starts, ends = _order(costs)
     place = np.arange(costs.shape[1])

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from schedulers.bound import delay_bound
 from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
-# Costs are models: a shard with one sample more than another must not change which fragments a device may take,
-# and the bound K*, itself one of the costs, must not be missed by an ulp.
+# A fragment is feasible if its cost is at most (1 + TOLERANCE) * K. Clients with one sample more than others keep the
+# same feasible fragments, and rounding does not exclude the fragment whose cost is K* itself.
 TOLERANCE = 0.01
 
 
@@ -38,7 +38,10 @@ def _to_look_at(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(eq=False)
 class FragmentStats:
-    """The statistics of the fragments, one entry each [M]: the arrays of a View, which the server keeps up to date."""
+    """The statistics of the fragments, one entry each [M]. The server keeps them up to date.
+
+    The arrays of a SchedulingContext are views of them.
+    """
 
     counts: Ints
     sent: Ints

@@ -25,7 +25,7 @@ class SchedulingContext:
         costs: Modelled duration of a task of this client on each fragment, in time units, infinite if the client cannot
             hold the fragment.
         bound: The delay bound K, in time units.
-        counts: Applied updates of each fragment, q(j).
+        counts: Applied updates of each fragment, q(j). In a round, tasks that were already assigned count as well.
         sent: Tasks of each fragment that were sent, including tasks in flight and without dropped tasks.
         staleness: Staleness of the last applied update of each fragment, 0 before the first one.
         losses: Mean training loss of the last applied update of each fragment, infinite before the first one.

@@ -24,7 +24,6 @@ KEYS = {
     "ram-fed": "ramfed",
     "bernoulli": "shuffled",
 }
-NO_PAPER = ("fed-quilt",)
 # The papers whose claims the studies of the repository test, with their names on the page of claims.
 REPRODUCED = {
     "fedraa": "Fed-RAA",
@@ -72,11 +71,9 @@ def papers() -> dict[str, Paper]:
 
 
 def paper_of(method: Method) -> Paper | None:
-    """Return the paper of a method, None if it has none."""
+    """Return the entry of a method's paper, None if papers.bib has none."""
     name = method.variant_of or method.name
-    if name in NO_PAPER:
-        return None
-    return papers()[KEYS.get(name, name)]
+    return papers().get(KEYS.get(name, name))
 
 
 def paper_page() -> str:

@@ -30,13 +30,15 @@ class ClientDelta:
         client: The client, from 0.
         change: The delta, computed in chunks that fit in the cache.
         weight: Weight of the client in the mean: 1, or its number of samples.
-        lr: Local learning rate of the client.
+        lr: Local learning rate of the client, as the mean over the steps of its task.
+        steps: Number of local steps of the task.
     """
 
     client: int
     change: DeltaView
     weight: float
     lr: float
+    steps: int = 1
 
     @property
     def where(self) -> Index | slice:
@@ -55,7 +57,7 @@ class RoundTotals:
 
     Attributes:
         counts: Number of clients that trained each coordinate [d]; it can be sliced without computing the rest.
-        lr: Local learning rate of the round.
+        lr: Local learning rate of the client that reported last.
     """
 
     counts: Counts | RunLengthArray

@@ -19,8 +19,7 @@ class CoverageMean(Aggregator):
     """Coverage rule A: the weighted mean over the clients that cover a coordinate.
 
     A coordinate that no client covers is not moved (RA-Fed, SubDisMO, HeteroFL, FedRolex; FedAvg with full models).
-    Weights of clients that train everything are added once, not per coordinate. If all clients of a round do so, the
-    weights of coordinates take no memory.
+    If every client of a round trains all coordinates, the sum of weights is one number instead of an array [d].
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_delta", "_participants", "_weights")

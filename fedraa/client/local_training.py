@@ -17,11 +17,12 @@ Sizes = TypeVar("Sizes", int, npt.NDArray[np.int64])
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """A local optimizer on minibatches of the client's data, and the terms that change its gradient.
+    """The settings of a client's training: a local optimizer, and the transforms of its gradient.
 
-    If the submodel is masked, so is every term. Order within a step: gradient (with `sam_rho`, at the perturbed
-    weights), mask, proximal term, control variate, `grad_mix`, clipping, weight decay, local optimizer. Decay is part
-    of the gradient that is mixed, but is not clipped, as in HeteroFL's code. AdamW applies it to the weights.
+    If the submodel is masked, so is every transform. Order within a step: gradient (with `sam_rho`, at the perturbed
+    weights), mask, proximal term, custom `transforms`, control variate, `grad_mix`, clipping, weight decay, local
+    optimizer. Clipping does not change the weight decay, as in HeteroFL's code. With `grad_mix` m, the decay is
+    multiplied by m, as if it was added to the gradient before the mix. AdamW applies decay to the weights.
 
     - `epochs`: passes over the client's data, if `steps` is None.
     - `steps`: number of minibatches, or a text such as `auto`, from which AutoSteps derives a number for each client

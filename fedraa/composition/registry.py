@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedraa.aggregation.aggregator import Aggregator
+from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.client.local_optimizer import LocalOptimizer
 from fedraa.client.local_training import LocalTraining
 from fedraa.components.imports import imported, is_path
@@ -108,7 +109,7 @@ def _named(name: str) -> Method:
 
 
 def cross(name: str, base: Method, other: Method) -> Method:
-    """Return the method with the submodels and the coverage of `base`, and the local training and step of `other`.
+    """Return the method with the submodels and the aggregator of `base`, and the local training and step of `other`.
 
     Args:
         name: The name of the crossing, `a+b`.
@@ -122,6 +123,9 @@ def cross(name: str, base: Method, other: Method) -> Method:
         raise InputError("method", got=name, expected="two methods in rounds whose update is a mean")
     if other.submodel != Full() or base.submodel == Full():
         raise InputError("method", got=name, expected="a method of submodels + one of the whole model, as oap+scaffold")
+    if type(theirs.averaging()) is not CoverageMean:
+        problem = f"the crossing keeps the aggregator of {base.name}, and {other.name} needs its own"
+        raise InputError("method", problem, got=name)
     if ours.averaging().corrects and theirs.auxiliary.corrects:
         problem = "it would correct every delta twice, by memory and by control variate"
         raise InputError("method", problem, got=name)

@@ -57,7 +57,10 @@ class TaskLedger(Stateful):
         return len(self.turns)
 
     def feasible(self, client: int) -> Ints:
-        """Return the fragments within the client's delay bound, ascending; none without a scheduler."""
+        """Return the fragments that the client can train within the delay bound, ascending.
+
+        Without a scheduler the result is empty.
+        """
         if self.scheduler is None:
             return np.empty(0, np.int64)
         return self.scheduler.feasible(client)

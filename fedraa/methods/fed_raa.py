@@ -1,12 +1,12 @@
 """Fed-RAA: fragments of the model, trained asynchronously by devices of unequal strength (Fed-RAA, Algorithms 1 and 2).
 
 The model is cut into M disjoint fragments theta_1 ... theta_M. When client n is idle (Gre-RAA, Algorithm 2):
-    S = {j : cost[n, j] <= K}                       # fragments that n trains within the delay bound
+    S = {j : cost[n, j] <= 1.01 * K}                # fragments that n can hold and train within the delay bound
     j = argmin over S of q[j]                       # the one with the fewest updates, ties at random
     send theta_j; remember q_sent = q[j]
 Client n: E epochs of SGD on f_n(w) + rho/2 * ||w - theta_j||^2
 When (j, w) arrives:
-    a = mixing * s(q[j] - q_sent)                   # s falls with the staleness
+    a = mixing * s(q[j] - q_sent)                   # s is 1 by default; `staleness` sets one that falls
     theta_j <- (1 - a) * theta_j + a * w
     q[j] += 1
 

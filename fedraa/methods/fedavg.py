@@ -1,14 +1,16 @@
 """FedAvg: average the models of a round's clients (McMahan et al. 2017, Algorithm 1).
 
 Round:
-    a cohort of clients receives theta
+    a cohort of clients receives theta                          # all clients, unless `participation` is set
     Client n: E epochs of minibatch SGD on f_n, from theta to w_n
-    theta <- sum over the cohort of n_k * w_k / sum of n_k      # n_k samples of client k
+    theta <- sum of n_k * w_k / sum of n_k                      # over the clients k that report; n_k are their samples
+
+The default local momentum is 0.5, as for every method. The paper's own settings are below.
 
 From scratch: examples/fed_avg_from_scratch.py.
 
-Read next: server/round_server.py (the round), aggregation/coverage_mean.py (the mean), client/trainer.py (epochs and
-minibatches), client/local_step.py (one step).
+Read next: server/round_server.py (the round and its step), ledger/round_ledger.py (the cohort),
+aggregation/coverage_mean.py (the mean), client/trainer.py (epochs and minibatches).
 """
 
 from fedraa.composition.method import Method, PaperSettings

@@ -27,7 +27,7 @@ class AsyncServer(Stateful):
 
     When an update of fragment j arrives: theta_j <- (1 - alpha_t) theta_j + alpha_t theta_new, with alpha_t = alpha *
     s(staleness), and q(j) += 1. Parameters in no width group are part of every fragment and are mixed with the same
-    alpha_t. If the rule returns `held`, the client trains its current buffer again and receives nothing.
+    alpha_t. If the rule returns `keep_task`, the client trains its current buffer again and receives nothing.
 
     Args:
         store: The parameters.
@@ -36,7 +36,8 @@ class AsyncServer(Stateful):
         fragments: The fragments from which the scheduler chooses.
         sample: Samples a submodel for every task. It replaces the scheduler and the fragments.
         bound: The delay bound. None derives it from the costs.
-        balance: The power of data against speed in the weights of updates. These factors follow the costs.
+        balance: The exponent of the participation correction, which weighs clients by their data and speed. Its factors
+            follow from the costs.
         learn: True if costs follow real durations. A derived bound then changes with them.
     """
 

@@ -30,7 +30,7 @@ from fedraa.vectors.run_length import spread
 
 
 class RoundServer(Stateful):
-    """A server in rounds: the clients of a cohort train their submodels, then theta steps along the mean delta.
+    """A server in rounds: the clients of a cohort train their submodels, then the model steps along the mean delta.
 
     With full models, a mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017, Algorithm 1).
     Every other synchronous method changes the submodels, the aggregator, the optimizer or the auxiliary state. The
@@ -131,6 +131,11 @@ class RoundServer(Stateful):
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
+        """Add a client's delta to the sums of the round. The last one closes the round, and the model moves.
+
+        The logged weight is the client's share of the whole cohort, including clients that fail later. The mean itself
+        is over the clients that report.
+        """
         flight = self.task_table.in_flight[update.task]
         task, assignment = flight.task, flight.assignment
         if self._held is not None:
@@ -140,7 +145,7 @@ class RoundServer(Stateful):
             where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True, gather=True
         )
         lr = self.task_table.mean_lr(task, update.steps)
-        contribution = ClientDelta(task.client, change, weight, lr)
+        contribution = ClientDelta(task.client, change, weight, lr, steps=update.steps)
         self._auxiliary.receive(contribution, assignment, update)
         self._sampler.receive(assignment, update, weight)
         self._aggregator.add(contribution)

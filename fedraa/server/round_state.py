@@ -32,7 +32,8 @@ class RoundState(Stateful):
 
     Attributes:
         keeps: Names the state at the server.
-        refuses: For each local setting that would break the mathematics, the reason.
+        refuses: The settings of local training that would break the method's mathematics, with the reasons. The keys
+            are those of `check_terms` in composition/compatibility.py.
         momentum: True if the server has a momentum that clients may blend in.
         corrects: True if deltas are corrected by the state of each client.
         extra_buffers: Buffers that count as traffic.
@@ -75,7 +76,7 @@ class RoundState(Stateful):
             params: The model [d] after the step.
             delta: Mean delta of the round [d].
             moved: Mask [d] of the coordinates that the step may move.
-            scale: The learning rate times the mean number of local steps.
+            scale: Mean over the clients of the learning rate times the number of local steps.
         """
 
     def memory(self, size: int, clients: int, inputs: int) -> int:

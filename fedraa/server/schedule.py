@@ -39,7 +39,8 @@ SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
 class Schedule(ABC):
     """The order of tasks: with rounds or `asynchronous`, by a policy or, if `scheduled`, by a scheduler.
 
-    With a `polyak_fraction` over 0, the evaluated and delivered model is the mean of an PolyakAveraging.
+    With a `polyak_fraction` over 0, the evaluated and delivered model is a mean over the last models
+    (`PolyakAveraging`).
     """
 
     asynchronous: ClassVar[bool] = False
@@ -56,7 +57,7 @@ class Schedule(ABC):
 
 @dataclass(frozen=True)
 class AsyncSchedule(Schedule):
-    """Every idle client receives a fragment at once; a scheduler chooses it."""
+    """Every idle client receives a fragment at once, or at most `concurrency` of them; a scheduler chooses it."""
 
     scheduler: Any = "gre-raa"
     delay_bound: Positive | None = None
@@ -174,7 +175,7 @@ class Barrier(Schedule):
 
 @dataclass(frozen=True)
 class Rounds(Barrier):
-    """Rounds with a barrier: how clients are drawn, and how the model is compressed for them (C of RA-Fed)."""
+    """Rounds with a barrier. `download_compressor` compresses the model for the clients (the operator C of RA-Fed)."""
 
     participation: Any = "all"
     rounds: Count | None = None

@@ -45,7 +45,7 @@ class Server(Protocol):
         """Return the next task of a waiting client, and record it as `dispatch`."""
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
-        """Apply an update, record it as `commit`, and return the clients that now wait for work."""
+        """Apply an update or add it to its round; record it as `commit`. Return the clients that now wait for work."""
 
     def drop(self, task: int, what: str, now: float) -> Iterable[int]:
         """Drop a task that failed by its client's fault, record it as `drop`, and return the clients that now wait.

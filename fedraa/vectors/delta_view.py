@@ -19,8 +19,8 @@ class DeltaView:
     """The difference of the buffers `new` and `sent` [k], which hold the coordinates `where` of the model.
 
     Without `sent` the difference is `new`. With a `mask` [k] only the coordinates with True count. A slice as `where`
-    means the whole model. With `norm` the first pass also computes the norm. With `gather` the consumers registered by
-    `join` run together in one pass when `settle` is called.
+    means the whole model. With `norm` the first pass also computes the norm. With `gather`, `join` only
+    registers its consumers; `settle` then runs all of them in one pass.
     """
 
     def __init__(

@@ -95,7 +95,6 @@ def test_adam_skips_what_nobody_covers() -> None:
         ("oap+heterofl", "oap+heterofl"),
         ("oap+fedasync", "oap+fedasync"),
         ("fed-raa+scaffold", "fed-raa+scaffold"),
-        ("fed-raa-sync+scaffold", "fed-raa-sync+scaffold"),
         ("ram-fed+scaffold", "ram-fed+scaffold"),
         ("oap+", ""),
         ("+scaffold", ""),

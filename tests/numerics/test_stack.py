@@ -146,5 +146,5 @@ def test_models_that_mix_samples_are_refused(statistics: bool, said: str) -> Non
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8, track_running_stats=statistics), nn.ReLU(), nn.Linear(8, 10)
     )
-    with pytest.raises(ValueError, match=f"^stack: .*{said}"):
+    with pytest.raises(ValueError, match=f"^vmap_batch: .*{said}"):
         build(Experiment(clients=4, vmap_batch=2, engine="local"), model)

@@ -109,13 +109,13 @@ def test_another_base_is_noticed(tmp_path: Path) -> None:
         fl.replay(tmp_path / "run")
     state["0.base.bias"] += 1
     torch.save(state, path)
-    with pytest.raises(Inconsistent, match=r"^model\.pt: .*[0-9a-f]{64}"):
+    with pytest.raises(Inconsistent, match=r"^model\.pt base: .*[0-9a-f]{64}"):
         fl.replay(tmp_path / "run")
 
 
-def test_a_model_without_a_base_is_described_as_before(tmp_path: Path) -> None:
+def test_a_model_without_a_base_is_described_without_one(tmp_path: Path) -> None:
     history = fl.run(model=plain(), dataset=dataset(), out=tmp_path / "run", **fields("fedavg"))
-    assert "base" not in json.loads((history.directory / "config.json").read_text())["resolved"]
+    assert json.loads((history.directory / "config.json").read_text())["resolved"]["base"] is None
 
 
 @pytest.mark.parametrize(

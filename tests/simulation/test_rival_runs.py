@@ -91,7 +91,7 @@ def test_a_log_that_takes_in_what_is_ignored_is_refused(tmp_path: Path) -> None:
     simulate("ringmaster", tmp_path, 60, override={"update.delay_limit": 3}, **UNEVEN)
     path = tmp_path / "events.jsonl"
     path.write_text(path.read_text().replace('"weight":0.0', '"weight":1.0', 1))
-    with pytest.raises(Inconsistent, match=r"mix.*1\.0"):
+    with pytest.raises(Inconsistent, match=r"weight.*1\.0"):
         replay(tmp_path)
 
 
