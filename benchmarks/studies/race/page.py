@@ -99,8 +99,9 @@ def _notes(race: Race) -> tuple[str, ...]:
 
 
 def _lent(setting: Setting) -> str:
-    """Who they are."""
+    """Return the sentence about the methods that were run with values of ours."""
     fields = split_paths(parts_of_ours(setting), {})
     override = " ".join(override_texts(fields.pop("override")))
-    flags = " ".join(f"--{name} {value:g}" for name, value in fields.items()) + f" --override {override}"
+    flags = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in fields.items())
+    flags += f" --override {override}"
     return f"NAME{LENT} is NAME with those parts of {OURS} that any method can have, `{flags}`."
