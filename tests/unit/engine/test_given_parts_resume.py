@@ -111,6 +111,6 @@ def test_an_experiment_has_mappings_as_text_in_lists_too() -> None:
 def test_a_mapping_is_text_with_all_its_values() -> None:
     assert text_of({"kind": "flip", "share": 0.1}) == "flip(share=0.1)"
     assert text_of({"kind": "flip"}) == "flip"
-    assert text_of(FedBuffRule(size=np.int64(3))) == "Buffer(size=3)"  # type: ignore[arg-type]  # of NumPy, as scripts have it
+    assert text_of(FedBuffRule(size=np.int64(3))) == "FedBuffRule(size=3)"  # type: ignore[arg-type]  # of NumPy, as scripts have it
     nested = {"kind": "buffer", "optimizer": {"kind": "momentum", "beta": 0.5}}
     assert text_of(nested) == nested

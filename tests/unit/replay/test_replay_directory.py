@@ -67,7 +67,7 @@ def spoil_rules(directory: Path) -> str:
     config = json.loads((directory / "config.json").read_text())
     config["method"]["update"]["mixing"] = 0.7
     (directory / "config.json").write_text(json.dumps(config))
-    return r"\(commit\) mix: got 0.6; expected 0.7"
+    return r"\(commit\) weight: got 0.6; expected 0.7"
 
 
 def lose_model(directory: Path) -> str:
@@ -89,8 +89,8 @@ def test_spoiled_directory_is_inconsistent(spoil: Callable[[Path], str], copy: C
 @pytest.mark.parametrize(
     ("column", "values", "field"),
     [
-        ("compute", [1.0, 0.0, 1.0, 1.0, 1.0], "capabilities: {} client 1 compute"),
-        ("latency", [0.0, 0.0, -1.0, 0.0, 0.0], "capabilities: {} client 2 latency"),
+        ("compute", [1.0, 0.0, 1.0, 1.0, 1.0], "compute: {} client 1 compute"),
+        ("latency", [0.0, 0.0, -1.0, 0.0, 0.0], "compute: {} client 2 latency"),
         ("memory", [None], "run: {}: memory"),
         ("samples", [9, 9, 0, 9, 9], "run: {}: samples"),
     ],

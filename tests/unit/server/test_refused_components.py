@@ -17,24 +17,26 @@ from fedraa.server.round_update import Mean
 from fedraa.server.stores.local import checked_apply
 
 
-def take(self: Any, arrival: ClientUpdate, model: AsyncModel) -> fl.ApplyResult:
+def apply_update(self: Any, update: ClientUpdate, model: AsyncModel) -> fl.ApplyResult:
     return fl.ApplyResult(0.5)
 
 
-@pytest.mark.parametrize(("base", "names"), [(ConvexMix, "blends"), (DeltaMix, "blends and adds")])
-def test_subclass_that_overrides_take_without_its_guarantees_is_a_type_error(base: type, names: str) -> None:
+@pytest.mark.parametrize(
+    ("base", "names"), [(ConvexMix, "is_convex_mix"), (DeltaMix, "is_convex_mix and is_delta_mix")]
+)
+def test_subclass_that_overrides_apply_update_without_its_guarantees_is_a_type_error(base: type, names: str) -> None:
     with pytest.raises(TypeError, match=f"Own .* {names};"):
-        type("Own", (base,), {"take": take})
+        type("Own", (base,), {"apply_update": apply_update})
 
 
 def test_subclass_that_declares_the_guarantees_again_keeps_what_it_declares() -> None:
-    own: Any = type("Own", (DeltaMix,), {"take": take, "blends": False, "adds": True})
+    own: Any = type("Own", (DeltaMix,), {"apply_update": apply_update, "is_convex_mix": False, "is_delta_mix": True})
     assert (own.is_convex_mix, own.is_delta_mix, own.bounded_by_weight) == (False, True, False)
     inherited: Any = type("Inherited", (DeltaMix,), {})
-    assert inherited.blends
-    assert inherited.adds
-    assert not RMSNormalizedDelta.blends
-    assert not RMSNormalizedDelta.adds
+    assert inherited.is_convex_mix
+    assert inherited.is_delta_mix
+    assert not RMSNormalizedDelta.is_convex_mix
+    assert not RMSNormalizedDelta.is_delta_mix
 
 
 @pytest.mark.parametrize("weight", [np.nan, np.inf, 1e4, None])
