@@ -15,7 +15,7 @@ def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> i
 
     Args:
         candidates: Fragments.
-        counts: Updates of each fragment [M].
+        counts: The number by which fragments are compared [M]: applied updates, or for `least-sent` sent tasks.
         rng: The source of randomness.
     """
     updates = counts[candidates]

@@ -86,7 +86,7 @@ class SchedulerRunner:
         return np.flatnonzero((costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(costs))
 
     def of(self, clients: Ints) -> "SchedulerRunner":
-        """Return a planner for these clients only, with the same bound and a new copy of the scheduler."""
+        """Return a runner for these clients only, with the same bound and a new copy of the scheduler."""
         few = SchedulerRunner(deepcopy(self.scheduler))
         few.plan(self.costs[clients], self.bound)
         return few
@@ -100,6 +100,8 @@ class SchedulerRunner:
     ) -> int:
         """Return the fragment that the scheduler chooses for the client.
 
+        A bounded scheduler cannot choose for a client without a feasible fragment. The client then gets its cheapest.
+
         Args:
             client: The idle client, from 0.
             turn: Number of tasks that the client had before.
@@ -111,6 +113,9 @@ class SchedulerRunner:
         Raises:
             WrongChoice: The choice is no fragment, or one that the device cannot hold.
         """
+        if self.scheduler.bounded and not feasible.size:
+            # Costs that are learned on the wall clock may exceed a given bound for all fragments of a client.
+            return int(self.costs[client].argmin())
         view = SchedulingContext(
             client,
             turn,

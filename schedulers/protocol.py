@@ -54,8 +54,8 @@ class Scheduler(ABC):
     than numbers, text, lists, dicts with text keys and NumPy arrays.
 
     Attributes:
-        bounded: True if the scheduler chooses from `view.feasible` only. A run in which a client has no feasible
-            fragment is then refused.
+        bounded: True if the scheduler chooses from `view.feasible` only. A run that begins with a client without a
+            feasible fragment is then refused.
     """
 
     bounded: ClassVar[bool] = True

@@ -109,7 +109,10 @@ class Aggregator(Stateful, ABC):
         """
 
     def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        """Return the coordinates down and up of the client's next task, or None if they are its part of the model."""
+        """Return the numbers of coordinates that the client's next task sends down and up, for its traffic.
+
+        None means the number of coordinates of its submodel, both ways.
+        """
         return None
 
     @abstractmethod

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.client.compression import COMPRESSOR
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, chosen_value
+from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import called
@@ -113,8 +115,9 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     if trains_whole:
         if method.schedule.scheduled:
             reasons |= dict.fromkeys(("scheduler", "delay_bound"), whole)
-        aggregator = chosen_value(experiment, "aggregator")
-        if not getattr(method.update, "owned_head", False) and aggregator in ("covered", "filled"):
+        own = getattr(find(experiment.method).update, "aggregator", None)
+        is_mean = isinstance(own, CoverageMean) and not getattr(method.update, "owned_head", False)
+        if is_mean and chosen_value(experiment, "aggregator") in ("covered", "filled"):
             reasons["aggregator"] = whole
     elif scheduler is not None and not SCHEDULER.resolve(scheduler).bounded:
         reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which keeps to no bound"

@@ -96,8 +96,8 @@ class CostModel(Stateful):
     def cost(self, widths: Widths, client: int, down: float, up: float) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
-        Observed durations do not change it. On the wall clock an update is delayed by this duration, so an observed
-        delay would be simulated, and therefore observed, again and again.
+        Unlike `table`, it does not use observed durations. On the wall clock an update is delayed by this duration, so
+        an observed delay would be simulated, and therefore observed, again and again.
 
         Args:
             widths: The shape of the submodel.

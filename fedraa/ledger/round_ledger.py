@@ -32,8 +32,9 @@ class RoundClosed:
 class RoundLedger(TaskLedger):
     """Cohorts, weights and the barrier of a synchronous server.
 
-    Every client of a cohort gets one task and reports once, or fails. A scheduled round counts a task as an update of
-    its fragment when it is assigned. After the round a fragment has one more update if any client trained it.
+    Every client of a cohort gets one task and reports once, or fails. Within a scheduled
+    round, each assigned task counts as an update of its fragment, so that the next client gets another fragment. At the
+    end of the round these counts are replaced: a fragment that any client trained has one update more than before.
 
     Attributes:
         cohort: The clients of the round, in the order in which they get their tasks.
@@ -128,7 +129,7 @@ class RoundLedger(TaskLedger):
         self._reported[:] = state["reported"].tolist()
 
     def _draw(self, quarantined: Collection[int]) -> None:
-        """Begin a round with a cohort without the quarantined clients. The draw follows from the step and these."""
+        """Begin a round with a cohort without the quarantined clients. Equal steps and clients give the same cohort."""
         self._quarantined = quarantined
         self.cohort = self._draw_cohort(self.step, quarantined)
         self.position = {client: position for position, client in enumerate(self.cohort)}

@@ -5,7 +5,7 @@ Round:
     Client n: E epochs of minibatch SGD on f_n, from theta to w_n
     theta <- sum of n_k * w_k / sum of n_k                      # over the clients k that report; n_k are their samples
 
-The default local momentum is 0.5, as for every method. The paper's own settings are below.
+The local momentum is 0.5, the default of LocalTraining. The paper's own settings are below.
 
 From scratch: examples/fed_avg_from_scratch.py.
 

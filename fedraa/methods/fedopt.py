@@ -1,4 +1,4 @@
-"""FedAvgM and FedOpt: an optimizer at the server takes the negative mean delta as its gradient.
+"""FedAvgM and FedOpt: an optimizer at the server steps along the mean delta of a round.
 
 FedAvgM (Hsu, Qi, Brown 2019):           m <- beta * m + delta;  theta <- theta + server_lr * m
 FedAdam, FedYogi, FedAdagrad (Reddi et al. 2021, Algorithm 2):

@@ -116,7 +116,7 @@ class AsyncRule(Stateful, ABC):
 
     A custom rule defines `apply_update`, and `start` if it keeps state:
 
-        class LessOfTheFirst(AsyncRule):
+        class LessOfLaterClients(AsyncRule):
             def apply_update(self, update, model):
                 weight = 0.6 / (1 + update.client)
                 model.params[update.where] += np.float32(weight) * update.delta

@@ -25,9 +25,10 @@ class AsyncServer(Stateful):
     the parameters and applies the updates. The task table makes the tasks and logs them. FedAsync is the case of one
     fragment.
 
-    When an update of fragment j arrives: theta_j <- (1 - alpha_t) theta_j + alpha_t theta_new, with alpha_t = alpha *
-    s(staleness), and q(j) += 1. Parameters in no width group are part of every fragment and are mixed with the same
-    alpha_t. If the rule returns `keep_task`, the client trains its current buffer again and receives nothing.
+    When an update of fragment j arrives, the update rule changes theta_j, and q(j) += 1. With Fed-RAA's rule theta_j <-
+    (1 - alpha_t) theta_j + alpha_t theta_new, with alpha_t = alpha * s(staleness). Parameters in no width group are
+    part of every fragment and are mixed with the same alpha_t. If the rule returns `keep_task`, the client trains its
+    current buffer again and receives nothing.
 
     Args:
         store: The parameters.

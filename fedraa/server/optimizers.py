@@ -76,7 +76,7 @@ class Momentum(ServerOptimizer):
     server_lr: Positive = 1.0
     beta: Decay = 0.9
 
-    keeps: ClassVar[str] = "v [d]"
+    keeps: ClassVar[str] = "m [d]"
     state_fields: ClassVar[tuple[str, ...]] = ("_m",)
 
     def start(self, size: int) -> None:

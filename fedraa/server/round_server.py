@@ -33,10 +33,10 @@ class RoundServer(Stateful):
     """A server in rounds: the clients of a cohort train their submodels, then the model steps along the mean delta.
 
     With full models, a mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017, Algorithm 1).
-    Every other synchronous method changes the submodels, the aggregator, the optimizer or the auxiliary state. The
-    ledger decides the cohorts and, with a scheduler, the fragments. A failed task contributes nothing to its round, and
-    the state that is kept for its client stays unchanged. A round without reports changes nothing. A quarantined client
-    is not drawn again.
+    Every other synchronous method changes the submodels, local training, the aggregator, the optimizer or the auxiliary
+    state. The ledger decides the cohorts and, with a scheduler, the fragments. A failed task contributes nothing to its
+    round, and the state that is kept for its client stays unchanged. A round without reports changes nothing. A
+    quarantined client is not drawn again.
 
     Args:
         params: The model [d].
@@ -133,8 +133,8 @@ class RoundServer(Stateful):
     def commit(self, update: Update, now: float) -> Iterable[int]:
         """Add a client's delta to the sums of the round. The last one closes the round, and the model moves.
 
-        The logged weight is the client's share of the whole cohort, including clients that fail later. The mean itself
-        is over the clients that report.
+        The logged weight is the server learning rate times the client's share of the whole cohort, including clients
+        that fail later. The mean itself is over the clients that report.
         """
         flight = self.task_table.in_flight[update.task]
         task, assignment = flight.task, flight.assignment

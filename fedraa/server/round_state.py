@@ -18,7 +18,14 @@ from fedraa.submodels.assignment import Assignment, Mask
 
 @dataclass(frozen=True)
 class RoundStateContext:
-    """The run of an auxiliary state: parameters, clients, numbers in one sample, weight of the fresh gradient."""
+    """The run of a round state.
+
+    Attributes:
+        size: Number of parameters, d.
+        clients: Number of clients.
+        inputs: Numbers in one sample.
+        fresh: The weight `grad_mix` of the gradient beside the server's momentum.
+    """
 
     size: int
     clients: int
@@ -28,7 +35,9 @@ class RoundStateContext:
 
 @dataclass
 class RoundState(Stateful):
-    """No auxiliary state. Subclasses override the methods that they need.
+    """State of a synchronous method beside the model, at the server or for each client. This class has none.
+
+    Subclasses override the methods that they need.
 
     Attributes:
         keeps: Names the state at the server.

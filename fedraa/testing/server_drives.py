@@ -88,12 +88,12 @@ class AsyncRuleDrive(Drive):
     def step(self, k: int) -> object:
         where = some(self.size, 1, k % FRAGMENTS)
         sent, new = (numbers(len(where), which, k) for which in (2, 3))
-        arrival = ClientUpdate(k % CLIENTS, k % FRAGMENTS, where, new, sent, k % 3, 10 + k % CLIENTS, 1 / (1 + k))
-        with self.watched({"arrival.where": where, "arrival.new": new, "arrival.sent": sent}):
-            taken = self.part.apply_update(arrival, self._model)
+        update = ClientUpdate(k % CLIENTS, k % FRAGMENTS, where, new, sent, k % 3, 10 + k % CLIENTS, 1 / (1 + k))
+        with self.watched({"update.where": where, "update.new": new, "update.sent": sent}):
+            taken = self.part.apply_update(update, self._model)
         self._seen[where] = True
         if (self._model.params != self._start)[~self._seen].any():
-            self.broken.setdefault(COVERED, "changes coordinates of the model that no arrival was about")
+            self.broken.setdefault(COVERED, "changes coordinates of the model that no update covers")
         return tuple(taken), self._model.params.tobytes()
 
     def claimed(self) -> int | None:

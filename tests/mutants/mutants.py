@@ -59,7 +59,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/methods/fedcm.py",
-        ("local=replace(PLAIN_SGD, fresh=0.1)", "local=replace(PLAIN_SGD, fresh=0.9)", DEFAULTS),
+        ("local=replace(PLAIN_SGD, grad_mix=0.1)", "local=replace(PLAIN_SGD, grad_mix=0.9)", DEFAULTS),
         (
             "np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)",
             "np.divide(delta, np.float32(scale), out=self._momentum, where=moved)",
@@ -69,8 +69,8 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/methods/mimelite.py",
         (
-            "local=replace(PLAIN_SGD, fresh=0.1, full_gradient=True)",
-            "local=replace(PLAIN_SGD, fresh=0.9, full_gradient=True)",
+            "local=replace(PLAIN_SGD, grad_mix=0.1, full_gradient=True)",
+            "local=replace(PLAIN_SGD, grad_mix=0.9, full_gradient=True)",
             DEFAULTS,
         ),
         (
@@ -293,7 +293,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/client/local_training.py",
-        ("return 1 + bool(self.sam) + self.adversary", "return 1 + self.adversary", BILLS),
+        ("return 1 + bool(self.sam_rho) + self.adversary", "return 1 + self.adversary", BILLS),
         ("(shard if self.full_gradient else 0)\n\n    def samples_in", "0\n\n    def samples_in", BILLS),
     ),
     *_in(

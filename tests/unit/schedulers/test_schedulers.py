@@ -100,6 +100,15 @@ def test_the_bound_is_compared_with_tolerance() -> None:
     assert planned(GreRAA(), table, 0.3 / 1.02).feasible(0).tolist() == []
 
 
+def test_client_without_a_feasible_fragment_gets_its_cheapest() -> None:
+    """Costs that were learned may exceed a given bound."""
+    table = costs(4)
+    runner = planned(GreRAA(), table, bound=0.01)
+    assert runner.feasible(0).tolist() == []
+    counts = np.zeros(4, np.int64)
+    assert choose(runner, 0, 0, counts, np.random.default_rng(0)) == table[0].argmin()
+
+
 def test_offline_sets_leave_no_client_and_no_fragment_out() -> None:
     # N = 10, M = 3: fast clients 5..9 take ceil(n 3/10) = 1 1 1 2 2 of the fragments from large to small, the
     # slow ones 2 3 3 3 3

@@ -72,7 +72,7 @@ class Late(fl.AsyncRule):
 class Mix(ConvexMix):
     """A mix that may do anything after it."""
 
-    blends = False
+    is_convex_mix = False
 
     def apply_update(self, update: Any, model: Any) -> fl.ApplyResult:
         super().apply_update(update, model)

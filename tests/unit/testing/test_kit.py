@@ -274,7 +274,7 @@ def test_a_part_that_does_not_work_at_all() -> None:
     findings = fl.check(Raises)
     assert repr(findings).splitlines()[0] == "Raises"
     (failure,) = findings.failures
-    assert re.fullmatch(r"Raises .*: scheduler: .*\b99\b.*client 0\b.*\b0 to 2", failure)
+    assert re.fullmatch(r"Raises .*\b99\b.*client 0\b.*\b0 to 2", failure)
 
 
 @pytest.mark.parametrize(

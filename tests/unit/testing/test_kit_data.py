@@ -135,7 +135,7 @@ def test_transforms_that_hold(part: Any) -> None:
 
 def test_transforms_that_do_not() -> None:
     only(Scale, EACH, "Scale ", " batch ")
-    only(Drawn, RUNS, "AsyncSampled")
+    only(Drawn, RUNS, "Drawn")
     fl.testing.check(lambda x, rng: -x, as_="transform")
 
 
