@@ -90,7 +90,7 @@ class MethodOptions(Section):
     """Method: submodels, update rule and schedule."""
 
     method: Component = "fed-raa"
-    """A named method, see `fedraa methods`, a crossing a+b, or an own Method as package.module:NAME."""
+    """A named method, see `fedraa methods`, a crossing a+b, or a custom Method as package.module:NAME."""
     submodel: Component | None = None
     """Part of the model that a client trains in a round: full, prefix, rolling, ..., or a custom SubmodelPolicy."""
     fragments: Count | None = None

@@ -82,7 +82,7 @@ def _replay(directory: Path) -> str:
         check_model(directory, rules.resolved.tensors, digest, base.sha256, base.changed)
     check_checkpoints(directory)
     check_seal(directory)
-    checked = "choice, version, staleness, mix, cost and time" if rules.known else "client, version, mix and time"
+    checked = "choice, version, staleness, weight, cost and time" if rules.known else "client, version, weight and time"
     by = f" of {end['by']} (believed, not checked)" if end["reason"] == CALLBACK else ""
     believed = "".join(f" What {part} decides is believed, not checked." for part in dict.fromkeys(rules.believed))
     return (
