@@ -1,10 +1,12 @@
 """Measure the overhead of a short task beyond its SGD steps.
 
-`python -m benchmarks tasks` writes `benchmarks/results/tasks.csv`. FedAvg trains an MLP (784-200-10) with plain SGD on
-1,000 clients of 60 samples, one epoch of two minibatches per task. After each round of fedraa the same process
-takes the same steps with a bare PyTorch loop, so that both have the same conditions. The bare loop loads no weights,
-shuffles nothing and combines no models: all of that counts as overhead. Times are CPU time of all processes, because
-other programs may run at the same time. `wall_ms` is real time per task; on Ray two workers train in parallel.
+`python -m benchmarks tasks` writes `benchmarks/results/tasks.csv`. FedAvg trains MLPs (784-8-10 and 784-200-10) with
+plain SGD on 1,000 clients of 60 samples, one epoch of two minibatches per task. The small model shows the fixed cost of
+a task, the large one also the cost of reading and writing 159,010 parameters several times. After each round of fedraa
+the same process takes the same steps with a bare PyTorch loop, so that both have the same conditions. The bare loop
+loads no weights, shuffles nothing and combines no models: all of that counts as overhead. Times are CPU time of all
+processes, because other programs may run at the same time. `wall_ms` is real time per task; on Ray two workers train in
+parallel.
 """
 
 import csv
@@ -39,23 +41,28 @@ from fedraa.errors import InputError
 
 RESULTS = Path(__file__).parents[1] / "results" / "tasks.csv"
 Engine = Literal["local", "ray"]
-HIDDEN, SAMPLES_PER_CLIENT, BATCH_SIZE, LR = 200, 60, 32, 0.05
+SAMPLES_PER_CLIENT, BATCH_SIZE, LR = 60, 32, 0.05
 
 
 def main(
-    engines: tuple[Engine, ...] = ("local", "ray"), clients: int = 1000, rounds: int = 7, out: Path = RESULTS
+    engines: tuple[Engine, ...] = ("local", "ray"),
+    hidden: tuple[int, ...] = (8, 200),
+    clients: int = 1000,
+    rounds: int = 7,
+    out: Path = RESULTS,
 ) -> None:
     """Measure the overhead per task of each engine, print a table, and write it.
 
     Args:
         engines: The engines to measure.
+        hidden: The numbers of hidden units of the models.
         clients: The number of clients, which all train in every round.
         rounds: Measured rounds.
         out: The CSV file to write.
     """
     if rounds < 1:
         raise InputError("rounds", got=rounds, expected="at least 1")
-    rows = [measure(engine, clients, rounds) for engine in engines]
+    rows = [measure(engine, width, clients, rounds) for engine in engines for width in hidden]
     table = Table(*rows[0])
     for row in rows:
         table.add_row(*row.values())
@@ -66,10 +73,18 @@ def main(
         writer.writerows(rows)
 
 
-def measure(engine: Engine, clients: int, rounds: int) -> dict[str, str]:
-    """Return one row of the table, in ms per task: the least of the rounds, which other programs disturbed least."""
-    spec = build(experiment(engine, clients, rounds), dataset=synthetic(SAMPLES_PER_CLIENT * clients))
-    turns = Turns(BareLoop(spec.data))
+def measure(engine: Engine, hidden: int, clients: int, rounds: int) -> dict[str, str]:
+    """Return one row of the table, in ms per task: the least of the rounds, which other programs disturbed least.
+
+    Args:
+        engine: The engine.
+        hidden: Number of hidden units of the model.
+        clients: Number of clients, which all train in every round.
+        rounds: Measured rounds.
+    """
+    chosen = experiment(engine, hidden, clients, rounds)
+    spec = build(chosen, dataset=synthetic(SAMPLES_PER_CLIENT * clients))
+    turns = Turns(BareLoop(spec.data, hidden))
     with _executor(engine, spec) as executor, TemporaryDirectory() as directory:
         callbacks = CallbackList([turns], progress_seconds=0.0)
         RunSession(spec, Path(directory), executor, Event(), callbacks).execute()
@@ -79,6 +94,7 @@ def measure(engine: Engine, clients: int, rounds: int) -> dict[str, str]:
     return {
         "engine": engine,
         "workers": str(executor.workers),
+        "hidden": str(hidden),
         "tasks": str(clients * rounds),
         "task_cpu_ms": f"{task:.2f}",
         "bare_cpu_ms": f"{bare:.2f}",
@@ -88,13 +104,13 @@ def measure(engine: Engine, clients: int, rounds: int) -> dict[str, str]:
     }
 
 
-def experiment(engine: Engine, clients: int, rounds: int) -> Experiment:
+def experiment(engine: Engine, hidden: int, clients: int, rounds: int) -> Experiment:
     """Return the experiment that the bare loop repeats, with one warm-up round."""
     return Experiment(
         method="fedavg",
         clients=clients,
         partition="iid",
-        hidden=(HIDDEN,),
+        hidden=(hidden,),
         local_epochs=1,
         batch_size=BATCH_SIZE,
         lr=LR,
@@ -127,8 +143,8 @@ def _executor(engine: Engine, spec: RunSpec) -> Iterator[Executor]:
 class BareLoop:
     """SGD steps on the minibatches of every client, and nothing else."""
 
-    def __init__(self, data: Federated) -> None:
-        self._model = mlp((784, HIDDEN, 10))
+    def __init__(self, data: Federated, hidden: int) -> None:
+        self._model = mlp((784, hidden, 10))
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LR)
         self._batches: list[tuple[torch.Tensor, torch.Tensor]] = []
         for client in range(len(data.sizes)):
