@@ -17,7 +17,7 @@ MADE_UP = "\n\n".join(f"{role}:\n{line}." for role in ("HAMLET", "HORATIO", "OPH
 
 
 def speeches(text: str, most: int) -> dict[str, str]:
-    """What each of the roles with the most to say says."""
+    """Return the text of each of the `most` roles with the most text."""
     said: dict[str, str] = defaultdict(str)
     for speech in text.split("\n\n"):
         role, _, words = speech.partition(":\n")

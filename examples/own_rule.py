@@ -1,4 +1,4 @@
-"""An asynchronous rule of your own, which says what becomes of an update that arrives, beside FedAsync's.
+"""A custom update rule of an asynchronous server, compared with the rule of FedAsync.
 
 python examples/own_rule.py; and in this folder: fedraa check own_rule:Shortened
 """

@@ -37,7 +37,7 @@ RACE = "race"
 
 
 def list_studies() -> None:
-    """Every study and what it shows."""
+    """Print the name of every study and its subject."""
     table = Table("study", "what it shows", box=box.SIMPLE_HEAD)
     for name, recipe in RECIPES.items():
         table.add_row(name, (recipe.__doc__ or "").partition("\n")[0])

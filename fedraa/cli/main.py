@@ -28,10 +28,10 @@ class Run:
 
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     callbacks: tuple[str, ...] = ()
-    """Who is told what happens, and may end the run: early-stopping(patience=3), csv(path='evals.csv'), tensorboard,
-    wandb, or an own one as package.module:Name. They are no part of what a run is: give them again to resume it."""
+    """Callbacks, which receive the events and may end the run: early-stopping(patience=3), csv(path='evals.csv'),
+    tensorboard, wandb, or a custom one as package.module:Name. Runs do not record them: give them again on resume."""
     restarts: int = 0
-    """If Ray itself dies, go on with a new cluster of our own, up to so many times."""
+    """Number of times that the run resumes on a new local cluster after Ray itself failed."""
     config: Path | None = None
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
@@ -65,16 +65,16 @@ class Resume:
     target_accuracy: float | None = None
     """End when the test accuracy reaches this instead, a higher one than before."""
     target: str | None = None
-    """End when this figure is as good instead, METRIC:VALUE, a better one than before."""
+    """End when this metric reaches a new and better value: METRIC:VALUE."""
     quiet: bool = False
     """No progress, no table."""
     callbacks: tuple[str, ...] = ()
-    """Who is told what happens, and may end the run: early-stopping(patience=3), csv(path='evals.csv'), tensorboard,
-    wandb, or an own one as package.module:Name. They are told first what was before."""
+    """Callbacks, which receive the events and may end the run: early-stopping(patience=3), csv(path='evals.csv'),
+    tensorboard, wandb, or a custom one as package.module:Name. They first receive the earlier events of the run."""
     trust: bool = False
     """Import the code that the run directory names, where it names any: a model or parts of somebody's own."""
     restarts: int = 0
-    """If Ray itself dies, go on with a new cluster of our own, up to so many times."""
+    """Number of times that the run resumes on a new local cluster after Ray itself failed."""
 
     def __call__(self) -> None:
         limits = {name: value for name in StopOptions.model_fields if (value := getattr(self, name)) is not None}

@@ -137,7 +137,7 @@ class RMSNormalizedDelta(DeltaMix):
         return 4 * size
 
 
-FED_QUILT = register(
+register(
     Method(
         name="fed-quilt",
         paper="fedraa",

@@ -52,7 +52,7 @@ class ConvexMix(AsyncRule):
         return balanced(self.mixing * factor_at(staleness, self._factor), balance)
 
 
-FEDASYNC = register(
+register(
     Method(
         name="fedasync",
         paper="Xie, Koyejo, Gupta 2019",

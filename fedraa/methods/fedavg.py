@@ -17,7 +17,7 @@ from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.server.round_update import Mean
 
-FEDAVG = register(
+register(
     Method(
         name="fedavg",
         paper="McMahan et al. 2017",

@@ -100,7 +100,7 @@ class FedBuffRule(Buffered):
         return 5 * size + (self.optimizer.memory(size) if isinstance(self.optimizer, ServerOptimizer) else 0)
 
 
-FEDBUFF = register(
+register(
     Method(
         name="fedbuff",
         paper="Nguyen et al. 2022",
