@@ -1,8 +1,6 @@
-"""Take the pictures of the board in docs/guides: three methods that have run, and a run that still trains.
+"""Take the pictures of the board in docs/guides: three runs that have ended, and a run that still trains.
 
-    python docs/site/board_picture.py
-
-It needs Chromium, and takes under a minute.
+Run `python docs/site/board_picture.py`. It needs Chromium, and takes under a minute.
 """
 
 import os
@@ -25,9 +23,11 @@ from fedraa.board.server import BoardServer
 TO = ROOT / "docs" / "guides"
 SIZE = (1280, 1130)
 FLEET = {"clients": 10, "partition": "dirichlet", "compute": "1:0.3,4:0.7", "engine": "local"}
-GOING_ON = "run --method fed-quilt --updates 1000 --quiet"
-EVALS = 8  # of it before the picture is taken
-DRAWN = """(() => {
+LIVE_COMMAND = "run --method fed-quilt --updates 1000 --quiet"
+# The live run has this number of evaluations before the picture is taken.
+MIN_EVALS = 8
+# The page is ready if both plots have curves, the timeline has tasks, and the comparison has rows.
+IS_DRAWN = """(() => {
   const count = (what) => document.querySelectorAll(what).length;
   return ["#curve0", "#curve1"].every((id) => count(`${id} .scatterlayer .trace path`) > 3)
     && count("#timeline .point") > 0 && count("#compare tbody tr") > 3;
@@ -35,14 +35,15 @@ DRAWN = """(() => {
 
 
 def main() -> None:
+    """Run the methods, open the board in Chromium, and write the two pictures."""
     with TemporaryDirectory() as name:
         os.chdir(name)
         folder = Path("runs")
         fl.compare(["fed-raa", "fedasync", "fedavg"], time=3, out=folder / "compare", **FLEET)
         flags = [word for flag, value in FLEET.items() for word in (f"--{flag}", str(value))]
-        command = [sys.executable, "-m", "fedraa", *GOING_ON.split(), *flags, "--out", str(folder / "live")]
+        command = [sys.executable, "-m", "fedraa", *LIVE_COMMAND.split(), *flags, "--out", str(folder / "live")]
         live = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL)
-        while not (evals := folder / "live" / "evals.csv").exists() or evals.read_text().count("\n") < EVALS:
+        while not (evals := folder / "live" / "evals.csv").exists() or evals.read_text().count("\n") < MIN_EVALS:
             time.sleep(0.1)
         board = Board(folder)
         server = BoardServer(board, 0)
@@ -52,7 +53,7 @@ def main() -> None:
             with Chromium(Path(name) / "profile") as browser:
                 for theme, file in (("light", "board.png"), ("dark", "board-dark.png")):
                     browser.open(f"{server.address}?{theme}", *SIZE, theme)
-                    browser.wait(DRAWN)
+                    browser.wait(IS_DRAWN)
                     browser.picture(TO / file)
         finally:
             live.terminate()

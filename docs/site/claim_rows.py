@@ -1,4 +1,4 @@
-"""Finds the rows of the page of claims that name a method."""
+"""Find the rows of the page of claims that name a method."""
 
 import re
 from dataclasses import dataclass
@@ -63,8 +63,8 @@ def claims_of(method: str, text: str) -> list[str]:
     """
     name = re.compile(rf"(?<![\w-]){re.escape(method)}(?![\w-])", re.IGNORECASE)
     naming = [row for row in rows(text) if name.search(row.text)]
-    own = [row for row in naming if row.first.lower().startswith(method)]
-    selected = own or naming
+    beginning = [row for row in naming if row.first.lower().startswith(method)]
+    selected = beginning or naming
     claims = [f"[{row.first}]({row.link}): {row.verdict.partition('. ')[0]}" for row in selected if row.verdict]
     sections = [f"[{row.section}]({row.link})" for row in selected if not row.verdict]
     return list(dict.fromkeys([*claims, *sections]))

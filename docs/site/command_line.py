@@ -1,4 +1,4 @@
-"""The page of all commands and flags, made from the command line."""
+"""The page of all commands and options, generated from the command line."""
 
 from html import escape
 from itertools import groupby
@@ -9,14 +9,14 @@ from fedraa.composition.overrides import SHORTCUTS
 
 HEAD = """# Command line
 
-You will find every option of every command. `fedraa COMMAND --help` prints the same. Options without a default use the
-method's value. `--config FILE.toml` takes flags from a file: `local_epochs = 5` for `--local-epochs 5`.
+You will find every option of every command. `fedraa COMMAND --help` prints the same. An option without a default uses
+the value of the method. `--config FILE.toml` reads options from a file: `local_epochs = 5` for `--local-epochs 5`.
 
 ## Values of a method
 
 `--override PATH=VALUE` sets any value of a method's four choices: `--override local.sam_rho=0.05 submodel.stride=2`. In
-Python it is `override={"local.sam_rho": 0.05}`, in a file a table `[override]`. `fedraa methods NAME` lists every path
-with its value. These options are shortcuts to paths, and run the same code:
+Python this is `override={"local.sam_rho": 0.05}`, and in a configuration file it is a table `[override]`.
+`fedraa methods NAME` lists every path with its value. These options are shortcuts: each sets the value of a path.
 
 """
 
@@ -38,7 +38,7 @@ def command_line() -> str:
             lines.append(_table([(flag.typed, flag.default, flag.text) for flag in members]))
         if has_experiment:
             if experiment_at:
-                lines.append(f"Besides, all flags of [fedraa {experiment_at}](#fedraa-{experiment_at}).")
+                lines.append(f"It also has all options of [fedraa {experiment_at}](#fedraa-{experiment_at}).")
             experiment_at = experiment_at or name
         sections.append("\n\n".join(lines))
     return "\n\n".join(sections) + "\n"

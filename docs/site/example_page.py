@@ -9,9 +9,12 @@ LINK = re.compile(r"\]\((\w+)\.py\)")
 
 
 def example_page() -> str:
-    """Return README.md of the examples and all files in its order. Files that it does not link to come last."""
+    """Return the README of the examples, and then each file in full: first the files that the README links to."""
     table = (EXAMPLES / "README.md").read_text()
     linked = LINK.findall(table)
-    rest = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in linked)
-    sections = [f"## {name}.py\n\n```python\n{(EXAMPLES / f'{name}.py').read_text()}```" for name in [*linked, *rest]]
+    unlinked = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in linked)
+    sections = []
+    for name in [*linked, *unlinked]:
+        source = (EXAMPLES / f"{name}.py").read_text()
+        sections.append(f"## {name}.py\n\n```python\n{source}```")
     return "\n\n".join([LINK.sub(r"](#\1py)", table).strip(), *sections]) + "\n"

@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages made from the code, notebooks that are run, and tables that narrow screens can show."""
+"""MkDocs hooks: pages generated from the code, pages of executed notebooks, and tables for narrow screens."""
 
 import sys
 from pathlib import Path
@@ -17,8 +17,9 @@ from mkdocs.structure.pages import Page
 from notebooks import page as notebook
 from papers import paper_page
 
-WIDE = ("research/claims.md",)  # pages that are a table, which take the whole width
-MADE = {
+# Pages that are one wide table. They have no side bars.
+WIDE_PAGES = ("research/claims.md",)
+GENERATED = {
     "methods.md": method_cards,
     "papers.md": paper_page,
     "examples.md": example_page,
@@ -29,7 +30,7 @@ COPIED = {"assets/compare.png": ROOT / "benchmarks" / "results" / "compare.png"}
 
 
 class CellLabels(Treeprocessor):
-    """Give each table cell the name of its column, which narrow screens show beside it."""
+    """The step that adds the name of its column to each table cell. Narrow screens show it beside the cell."""
 
     def run(self, root: Element) -> None:
         for table in root.iter("table"):
@@ -40,9 +41,11 @@ class CellLabels(Treeprocessor):
 
 
 class CellLabelsExtension(Extension):
-    """Runs CellLabels after the inline text of cells has been parsed."""
+    """The extension that runs CellLabels after Markdown has parsed the text of the cells."""
 
-    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802  # the name that Markdown calls
+    # Markdown calls the method by this name.
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+        """Register CellLabels."""
         md.treeprocessors.register(CellLabels(md), "cell-labels", 5)
 
 
@@ -52,9 +55,9 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made from the code, and replace notebooks by pages with their output."""
-    for uri, made in MADE.items():
-        files.append(File.generated(config, uri, content=made()))
+    """Add the pages that are generated from the code, and replace each notebook by a page with its output."""
+    for uri, generate in GENERATED.items():
+        files.append(File.generated(config, uri, content=generate()))
     for uri, path in COPIED.items():
         files.append(File.generated(config, uri, abs_src_path=str(path)))
     for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
@@ -66,5 +69,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> None:
     """Hide the side bars of pages that are one wide table."""
-    if page.file.src_uri in WIDE:
+    if page.file.src_uri in WIDE_PAGES:
         page.meta["hide"] = ["navigation", "toc"]

@@ -15,8 +15,9 @@ HEAD = """# All methods
 You will find every method by family: its clock, its paper, when to use it, its formula and its cost.
 
 A method is four choices: the submodel that a client trains, the local training, the server's update, and the schedule.
-`fedraa methods` prints them. A method with the clock *updates* has no rounds: the server applies each update, or each
-full buffer of updates, when it arrives. A method with the clock *rounds* waits for all clients of a round.
+`fedraa methods` prints them. A method with the clock *updates* has no rounds: the server applies each client update
+when it arrives, or several of them as soon as a buffer is full. A method with the clock *rounds* waits for all clients
+of a round.
 
 `a+b` trains the submodels of `a` with the local training and the server step of `b`, such as `oap+scaffold`. In the
 cards, d is the number of parameters, N the number of clients and M the number of fragments.

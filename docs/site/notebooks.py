@@ -1,4 +1,4 @@
-"""Runs a notebook and returns a page with the output below each cell."""
+"""Run a notebook and return a page with the output below each cell."""
 
 import os
 import re

@@ -11,7 +11,7 @@ from fedraa.composition.registry import methods
 
 BIBTEX = Path(__file__).with_name("papers.bib")
 ENTRY = re.compile(r"^@\w+\{(\w+),\n.*?^\}", re.MULTILINE | re.DOTALL)
-# The entries of the methods whose names are not keys. A variant has the paper of its method.
+# The key of each method with another name than its entry. A variant has the paper of its method.
 KEYS = {
     "fed-raa": "fedraa",
     "delay-adaptive": "delayadaptive",
@@ -34,7 +34,7 @@ REPRODUCED = {
 }
 HEAD = """# Papers
 
-You will find the paper of each method with its BibTeX entry, and which claims fedraa reproduced.
+You will find the paper and the BibTeX entry of each method, and the claims of papers that fedraa reproduced.
 
 ## What was reproduced
 
