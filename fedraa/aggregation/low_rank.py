@@ -31,9 +31,10 @@ class LowRank(CoverageMean):
         self._pairs: list[Pair] = []
 
     def see(self, run: RunContext) -> None:
-        self._run, self._pairs = run, adapters(run.traced)
+        self._run = run
+        self._pairs = adapters(run.traced)
 
-    def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
+    def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
         if self._pairs and assignment.mask is not None:
             raise InputError(
                 "aggregator",

@@ -97,8 +97,9 @@ def draw_cohort(
             if len(set(cohort)) < len(cohort) or not 0 <= cohort[0] <= cohort[-1] < clients:
                 problem = f"{type(participation).__name__} drew {short_text(cohort)}"
                 raise InputError("participation", problem, expected=f"clients from 0 to {clients - 1}, each once")
-            if among := [client for client in cohort if client not in left_out]:
-                return among
+            remaining = [client for client in cohort if client not in left_out]
+            if remaining:
+                return remaining
     only = "no client that is not quarantined" if left_out else "no client"
     raise InputError("participation", f"it draws {only} of {clients}", got=text_of(participation), hint="raise it")
 

@@ -184,7 +184,7 @@ class AsyncRule(Stateful, ABC):
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
         """Return the weight of an update. Only a rule with `is_convex_mix` defines it."""
-        raise AssertionError(f"{type(self).__name__} does not blend")
+        raise AssertionError(f"{type(self).__name__} is no convex mix")
 
     def memory(self, size: int, clients: int) -> int:
         """Return the bytes of the rule's state. A run for which they are not free is refused."""
@@ -196,7 +196,7 @@ ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry("async_rule", ("bin
 
 def model_without_values(ledger: AsyncLedger) -> AsyncModel:
     """Return a model without parameters. On it, a rule makes its decisions without training."""
-    return AsyncModel(NO_VALUES, ledger.clients, len(ledger.stats.counts), ledger.concurrency.most)
+    return AsyncModel(NO_VALUES, ledger.clients, len(ledger.stats.counts), ledger.concurrency.limit)
 
 
 def update_without_values(

@@ -17,7 +17,9 @@ class PolyakAveraging:
     """
 
     def __init__(self, server: Server, share: float, mean: Mean) -> None:
-        self._server, self._share, self._mean = server, share, mean
+        self._server = server
+        self._share = share
+        self._mean = mean
 
     @property
     def step(self) -> int:

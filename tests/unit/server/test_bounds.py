@@ -26,7 +26,7 @@ def of_fragment(number: int) -> Task:
 @pytest.mark.parametrize("value", [1e30, -1e30, 1001.0])
 def test_what_no_training_comes_to_is_refused_without_a_bound(value: float) -> None:
     wrong = Bounds().refuse(away(value), TASK)
-    assert wrong == f"params hold values up to {abs(value):.4g} where what was sent has 0 at most"
+    assert wrong == f"params hold values up to {abs(value):.4g}, and the sent weights only up to 0"
     assert Bounds().refuse(away(1000), TASK) is None
 
 
@@ -57,7 +57,7 @@ def test_a_number_bounds_every_update() -> None:
 
 def test_the_very_first_update_is_bounded_by_what_was_sent() -> None:
     """||w|| is 0 here, for which 1 stands; of a task of norm 3, three times as much is allowed."""
-    assert "over 20 times the norm of what was sent, 1" in str(Bounds("auto").refuse(away(20.5), TASK))
+    assert "over 20 times the norm of the sent weights, 1" in str(Bounds("auto").refuse(away(20.5), TASK))
     assert Bounds("auto").refuse(away(19.5), TASK) is None
     longer = replace(TASK, buffer=np.array([3] + [0] * (SIZE - 1), np.float32))
     assert Bounds("auto").refuse(away(59.5, longer), longer) is None

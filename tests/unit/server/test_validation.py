@@ -53,10 +53,10 @@ def test_a_good_update_may_pass() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"task": 8}, "task is 8 where 7 was asked"),
-        ({"client": 0}, "client is 0 where 2 was asked"),
-        ({"fragment": 0}, "fragment is 0 where 1 was asked"),
-        ({"version": 6}, "version is 6 where 5 was asked"),
+        ({"task": 8}, "task is 8; expected 7"),
+        ({"client": 0}, "client is 0; expected 2"),
+        ({"fragment": 0}, "fragment is 0; expected 1"),
+        ({"version": 6}, "version is 6; expected 5"),
         ({"params": np.zeros(SIZE)}, "params are float64, not float32"),
         ({"params": [0.0] * SIZE}, "params are list, not float32"),
         ({"extras": [("gradient", np.zeros(SIZE, np.float32))]}, "extras are list, not a mapping"),
@@ -70,8 +70,8 @@ def test_a_good_update_may_pass() -> None:
         ({"steps": 0}, "the steps are 0"),
         ({"steps": float("nan")}, "the steps are nan"),
         ({"steps": "3"}, "the steps are '3'"),
-        ({"seconds": float("inf")}, "the seconds that it took are inf"),
-        ({"seconds": -1e9}, "the seconds that it took are -1000000000.0"),
+        ({"seconds": float("inf")}, "the duration is inf seconds"),
+        ({"seconds": -1e9}, "the duration is -1000000000.0 seconds"),
     ],
 )
 def test_each_thing_wrong_is_named(change: dict[str, Any], why: str) -> None:
@@ -79,7 +79,7 @@ def test_each_thing_wrong_is_named(change: dict[str, Any], why: str) -> None:
 
 
 def test_what_was_not_asked_for_is_refused() -> None:
-    assert refuse(GOOD, None) == "task 7 is not out"
+    assert refuse(GOOD, None) == "task 7 is not in flight"
 
 
 def test_the_bound_is_on_the_distance_from_what_was_sent() -> None:
