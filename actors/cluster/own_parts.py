@@ -38,7 +38,7 @@ def refuse_unsendable(spec: "RunSpec") -> None:
     parts = (*spec.experiment, ("dataset", spec.data.source), ("model", spec.traced.module))
     given = ((name, value) for name, value in parts if _unsendable(value))
     name, value = next(given, ("engine", "a part of this run"))
-    what = f"the {name} that was given" if name in spec.given else short_text(value)
+    what = f"the {name} that was given" if name in spec.object_fields else short_text(value)
     raise InputError(
         name,
         f"{what} cannot be sent to Ray's processes: {wrong}",

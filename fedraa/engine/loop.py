@@ -10,13 +10,13 @@ from collections.abc import Callable
 from math import inf
 from threading import Event
 
-from fedraa.callbacks.events import Limits, Progress
-from fedraa.devices.availability import Timing
+from fedraa.callbacks.events import Progress
 from fedraa.engine.checkpoint_timer import CheckpointTimer
 from fedraa.engine.client_results import ClientResults
 from fedraa.engine.evaluation_queue import EvaluationQueue
 from fedraa.engine.event_dispatcher import EventDispatcher
 from fedraa.engine.executor import Executor
+from fedraa.engine.loop_options import LoopOptions
 from fedraa.engine.loop_state import CALLBACK, LoopState, StopReason
 from fedraa.engine.run_clock import RunClock
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS, FailureAction, TaskFailures
@@ -27,7 +27,7 @@ from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.profile import RunTimes
 from fedraa.server.server import Server
-from fedraa.server.update_checks import Bounds, MaxNorm, unsound
+from fedraa.server.update_checks import Bounds, unsound
 
 # The longest wait of one step. After it the loop checks for a request to stop.
 POLL_INTERVAL_S = 0.1
@@ -44,16 +44,10 @@ class Loop:
         server: The server.
         executor: Trains the tasks and evaluates the models.
         log: Receives the events.
-        limits: The limits of the run.
-        eval_every: The number of server steps between evaluations.
-        checkpoint_every: The number of server steps between checkpoints. None: they depend on real time.
-        timing: The model of the time that tasks take.
-        wall: True for the wall clock, False for the virtual clock.
-        max_update_norm: The largest norm of an update that is accepted.
+        options: The settings.
         save: Writes a checkpoint, and returns the seconds that the newest one on the disk took.
         stop: Ends the loop after the current step when it is set.
         announcer: Delivers the events after each step.
-        main_metric: The metric that the progress of the run shows.
         client_results: Writes the results of each client.
     """
 
@@ -62,17 +56,11 @@ class Loop:
         server: Server,
         executor: Executor,
         log: EventLog,
+        options: LoopOptions,
         *,
-        limits: Limits,
-        eval_every: int,
-        checkpoint_every: int | None,
-        timing: Timing,
-        wall: bool,
-        max_update_norm: MaxNorm,
         save: Callable[[], float],
         stop: Event,
         announcer: EventDispatcher | None = None,
-        main_metric: str = "accuracy",
         client_results: ClientResults | None = None,
     ) -> None:
         self.phase = LoopState.RUNNING
@@ -83,19 +71,19 @@ class Loop:
         self.server = server
         self.executor = executor
         self.log = log
-        self.clock = RunClock(timing, wall=wall)
+        self.clock = RunClock(options.timing, wall=options.wall)
         self.evaluations = EvaluationQueue(
             executor,
             log,
-            every=eval_every,
-            main_metric=main_metric,
-            target=limits.goal,
+            every=options.eval_every,
+            main_metric=options.main_metric,
+            target=options.limits.goal,
             client_results=client_results or ClientResults(),
         )
         self.times = RunTimes()
-        self._limits = limits
-        self._bounds = Bounds(max_update_norm)
-        self._checkpoints = CheckpointTimer(checkpoint_every)
+        self._limits = options.limits
+        self._bounds = Bounds(options.max_update_norm)
+        self._checkpoints = CheckpointTimer(options.checkpoint_every)
         self._save = save
         self._stop_request = stop
         self._announcer = announcer or EventDispatcher()
@@ -184,7 +172,7 @@ class Loop:
         # 5. Time moves to the next outcome: on the virtual clock that of the task that is due first, on the wall clock
         #    the first that has arrived and is due. None: not there yet, or the task was sent again after a failure.
         else:
-            finished = self._next_on_wall_clock() if self.clock.wall else self._next_on_virtual_clock()
+            finished = self._next_finished()
             if finished is not None:
                 self._finish_task(*finished)
 
@@ -202,7 +190,9 @@ class Loop:
             return "accuracy" if self._limits.target is None else "target"
         if self._limits.steps is not None and self.server.step >= self._limits.steps:
             return "steps"
-        return "time" if self._time_is_up() else None
+        if self._time_is_up():
+            return "time"
+        return None
 
     def _time_is_up(self) -> bool:
         """Return True if the limit of time has passed; on the virtual clock, if the next update is after it."""
@@ -257,9 +247,16 @@ class Loop:
             self._checkpoints.start(self.server.step)
             self._checkpoints.finish(self._save())
 
+    def _next_finished(self) -> tuple[Task, Outcome] | None:
+        """Return the next task in time with its outcome, or None if the outcome is missing."""
+        if self.clock.wall:
+            return self._next_on_wall_clock()
+        return self._next_on_virtual_clock()
+
     def _next_on_virtual_clock(self) -> tuple[Task, Outcome] | None:
         """Move the time to the task that is due first. Return it with its outcome, or None if that is missing."""
-        due, number = self._tasks.next_due, self._tasks.next_task
+        due = self._tasks.next_due
+        number = self._tasks.next_task
         if due == inf:
             problem = f"none of the {len(self._tasks)} devices that train will be available again"
             raise RunFailed("availability", problem, hint="end the run earlier")
@@ -313,7 +310,9 @@ class Loop:
         """Return a fault of the client if the update is malformed or too large, or None if it is accepted."""
         with self.times.server.on("mix"):
             problem = self._bounds.refuse(update, None if sent is None else sent.task)
-        return None if problem is None else Fault(number, None, f"update refused: {problem}", of_client=True)
+        if problem is None:
+            return None
+        return Fault(number, None, f"update refused: {problem}", of_client=True)
 
     def _handle_failure(self, sent: SentTask, fault: Fault) -> Fault | None:
         """Send the task again, and return None. Return the fault if the client is its cause."""

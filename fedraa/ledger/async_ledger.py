@@ -19,7 +19,7 @@ class AsyncLedger(TaskLedger):
     was sent. The paper's literal t - tau mixes two clocks.
 
     Attributes:
-        kept_tasks: By client, the task whose buffer the client trains again.
+        kept_tasks: The task of each client that trains its buffer again.
         concurrency: The limit on clients that train at a time.
     """
 

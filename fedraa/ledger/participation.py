@@ -100,8 +100,10 @@ def draw_cohort(
             remaining = [client for client in cohort if client not in left_out]
             if remaining:
                 return remaining
-    only = "no client that is not quarantined" if left_out else "no client"
-    raise InputError("participation", f"it draws {only} of {clients}", got=text_of(participation), hint="raise it")
+    problem = f"it draws no client of {clients}"
+    if left_out:
+        problem += ", or only quarantined ones"
+    raise InputError("participation", problem, got=text_of(participation), hint="raise it")
 
 
 def _short(text: str) -> Participation:

@@ -64,7 +64,7 @@ class AsyncServer(Stateful):
         self._bound = bound
         self._balance = balance
         self._learn = learn
-        # By client, the task whose buffer the client trains again.
+        # The task in flight of each client that trains its buffer again.
         self._kept_flights: dict[int, InFlightTask] = {}
         self._plan()
 

@@ -69,7 +69,7 @@ class Store(Protocol):
 
 
 def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task]:
-    """Return tasks of a checkpoint, whose buffers are arrays, with the buffers that `make` returns.
+    """Return tasks of a checkpoint with the buffers that `make` returns. Their own buffers are arrays.
 
     Tasks of the same step and fragment that carry one array get one buffer.
     """

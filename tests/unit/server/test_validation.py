@@ -21,6 +21,7 @@ from fedraa.engine.build import build
 from fedraa.engine.executor import Evaluated
 from fedraa.engine.factories import make_server
 from fedraa.engine.loop import Loop
+from fedraa.engine.loop_options import LoopOptions
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 from fedraa.rundir.event_log import EventLog
@@ -157,12 +158,14 @@ def make_loop(spec: RunSpec, executor: Scripted, directory: Path, updates: int) 
         make_server(spec, log.record),
         executor,
         log,
-        limits=Limits(updates, None, None),
-        eval_every=1000,
-        checkpoint_every=1000,
-        timing=Timing(0, 0.1),
-        wall=False,
-        max_update_norm=1e3,
+        LoopOptions(
+            limits=Limits(updates, None, None),
+            eval_every=1000,
+            checkpoint_every=1000,
+            timing=Timing(0, 0.1),
+            wall=False,
+            max_update_norm=1e3,
+        ),
         save=lambda: 0.0,
         stop=Event(),
     )
