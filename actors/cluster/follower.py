@@ -120,12 +120,12 @@ class Follower:
     def _warn_of_missing(self, started: int) -> None:
         """Warn once if workers wait for resources. Workers that have their resources only need time to start."""
         setting = self.setting
-        asked = sum(group.workers for group in setting.groups)
-        waits = setting.heartbeat.starts is None and started < asked and not self._warned
+        requested = sum(group.workers for group in setting.groups)
+        waits = setting.heartbeat.starts is None and started < requested and not self._warned
         if waits and time.monotonic() - self._began > PATIENCE_SECONDS * crowded():
             self._warned = True
             needs = " or ".join(sorted({_words(group.needs) for group in setting.groups}))
-            logger.warning("%d of %d workers have started; the others wait for %s each", started, asked, needs)
+            logger.warning("%d of %d workers have started; each of the others waits for %s", started, requested, needs)
 
     def _answer(self, ref: ray.ObjectRef[Any]) -> Any:
         """Return the server's answer. Raises an error if the server or the cluster fails meanwhile."""
@@ -135,10 +135,13 @@ class Follower:
         return ray.get(ref)
 
     def _look(self) -> None:
+        """Raise an error if the cluster is lost, or if the server is frozen or does not stop."""
         self._tell_to_stop()
-        if (lost := self.watch.lost()) is not None:
+        lost = self.watch.lost()
+        if lost is not None:
             raise ClusterLost(lost)
-        if (silence := self._pulse.silence()) is not None:
+        silence = self._pulse.silence()
+        if silence is not None:
             raise ServerFroze(f"the server froze: no sign of life for {silence:.3g} s")
         if self._stop_at is not None and time.monotonic() > self._stop_at + STOP_SECONDS and not self._saves():
             raise ServerStuck
@@ -149,6 +152,7 @@ class Follower:
             self._stop_at = time.monotonic()
 
     def _saves(self) -> bool:
+        """Return True if the server answers that it is writing a checkpoint."""
         saving = self.server.saving.remote()
         return bool(ray.wait([saving], timeout=SAVING_SECONDS)[0]) and bool(ray.get(saving))
 

@@ -52,10 +52,18 @@ def _without_agents(start: Any) -> Any:
             flags = dict(word.split("=", 1) for word in command if word.startswith("--") and "=" in word)
             for port in PORTS:
                 raylet.persist_port(flags["--session_dir"], flags["--node_id"], port, NONE)
-            command = [f"{flag}={STAND_IN}" if (flag := word.partition("=")[0]) in AGENTS else word for word in command]
+            command = [_with_stand_in(word) for word in command]
         return start(command, process_type, **options)
 
     return started
+
+
+def _with_stand_in(word: str) -> str:
+    """Return an argument of a raylet; the command of an agent is replaced."""
+    flag = word.partition("=")[0]
+    if flag in AGENTS:
+        return f"{flag}={STAND_IN}"
+    return word
 
 
 @contextmanager

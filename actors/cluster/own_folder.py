@@ -29,7 +29,8 @@ def own_folder() -> Iterator[Path]:
     Folders of killed owners are removed first.
     """
     parent = tempfile.gettempdir()
-    parent = parent if len(parent) <= LONGEST else "/tmp"
+    if len(parent) > LONGEST:
+        parent = "/tmp"
     sweep(Path(parent))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     with (folder / f"{OWNER}.new").open("wb") as lock:

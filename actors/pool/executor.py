@@ -91,11 +91,11 @@ class RayExecutor:
     _last: str = ""
 
     @classmethod
-    def of(cls, spec: RunSpec, **given: Any) -> Self:
-        """Return the executor of a run and start its workers. `given` sets other fields, at least `groups`."""
+    def of(cls, spec: RunSpec, **fields: Any) -> Self:
+        """Return the executor of a run and start its workers. `fields` sets other fields, at least `groups`."""
         experiment = spec.experiment
-        if "blocks" not in given:
-            given["blocks"] = put_blocks(spec.data)
+        if "blocks" not in fields:
+            fields["blocks"] = put_blocks(spec.data)
         return cls(
             worker_spec=ray.put(make_worker_spec(spec)),
             evaluation_data=ray.put(spec.evaluation_data),
@@ -103,7 +103,7 @@ class RayExecutor:
             device=experiment.device,
             placement=experiment.placement,
             stack=experiment.vmap_batch,
-            **given,
+            **fields,
         )
 
     def __post_init__(self) -> None:
@@ -127,7 +127,9 @@ class RayExecutor:
         give_up = time.monotonic() + timeout
         while not self._faults and task not in self._outcomes and self.receive(give_up):
             pass
-        return self._faults.popleft() if self._faults else self._outcomes.pop(task, None)
+        if self._faults:
+            return self._faults.popleft()
+        return self._outcomes.pop(task, None)
 
     def ready(self, timeout: float) -> list[Update | Fault]:
         if not self._outcomes and not self._faults:
@@ -161,11 +163,11 @@ class RayExecutor:
         """
         for number, group in enumerate(self.groups):
             if all(handle.group != number for handle in self._handles.values()):
-                whose = f" for tier {number + 1}" if len(self.groups) > 1 else ""
-                raise RunFailed(
-                    "workers",
-                    f"none is left{whose}: {group.workers} died {DEATHS} times in a row, the last of: {self._last}",
-                )
+                problem = "none is left"
+                if len(self.groups) > 1:
+                    problem += f" for tier {number + 1}"
+                problem += f": {group.workers} died {DEATHS} times in a row; the last error is: {self._last}"
+                raise RunFailed("workers", problem)
         left = give_up - time.monotonic()
         timeout = min(GLANCE, max(0.0, left))
         if not self._calls:
@@ -184,7 +186,9 @@ class RayExecutor:
     def _spawn(self, number: int, group: int, deaths: int) -> None:
         needs = self.groups[group].needs
         options = self._class.options(**worker_options(self.groups[group], self.placement))
-        device = "cpu" if self.device == "auto" and not needs.get("GPU") else self.device
+        device = self.device
+        if device == "auto" and not needs.get("GPU"):
+            device = "cpu"
         actor = options.remote(number, self.worker_spec, self.threads, device)
         handle = WorkerHandle(number, group, actor, LivenessProbe(actor, self.heartbeat), deaths)
         self._handles[number] = handle
@@ -207,16 +211,18 @@ class RayExecutor:
 
     def _send(self) -> None:
         """Fill the queues of the workers, the emptiest first, with the tasks that are due first."""
-        while self._evaluations and (handle := self._emptiest()) is not None:
+        while self._evaluations:
+            handle = self._emptiest()
+            if handle is None:
+                break
             pending = self._evaluations.popleft()
             ref = handle.actor.evaluate.remote(pending.ref, self.evaluation_data)
             self._call(Call(EVALUATE, handle, ref, evaluation=pending))
         for group in range(len(self.groups)):
-            while (
-                self._queues.waits(group)
-                and (handle := self._emptiest(group)) is not None
-                and len(handle.calls) < DEPTH
-            ):
+            while self._queues.waits(group):
+                handle = self._emptiest(group)
+                if handle is None or len(handle.calls) >= DEPTH:
+                    break
                 assert handle.blocks is not None
                 tasks = self._queues.take(group, DEPTH * len(self._ready(group)))
                 jobs, shared_args = self._serializer.pack(tasks, handle.blocks)
@@ -230,7 +236,9 @@ class RayExecutor:
 
     def _end(self, call: Call) -> None:
         """Handle the end of a call: a result, an error in the called method, or the worker's death."""
-        handle, result, wrong, of_client = call.handle, None, None, False
+        handle = call.handle
+        result = wrong = None
+        of_client = False
         try:
             result = ray.get(call.ref)
         except RayError as error:
@@ -271,7 +279,8 @@ class RayExecutor:
         if isinstance(answer, Blocks):
             handle.blocks = answer
         elif self.hosts is None:
-            handle.node, handle.blocks = answer, self.blocks
+            handle.node = answer
+            handle.blocks = self.blocks
         else:
             handle.node = answer
             handle.host, ref = self.hosts.blocks(answer)
@@ -296,7 +305,8 @@ class RayExecutor:
         if self.hosts is not None:
             self.hosts.drop_frozen()
         for handle in list(self._handles.values()):
-            if (silence := handle.pulse.silence()) is not None:
+            silence = handle.pulse.silence()
+            if silence is not None:
                 if self.check is not None:
                     self.check()
                 self._bury(handle, f"worker froze: no sign of life for {silence:.3g} s")
@@ -305,14 +315,24 @@ class RayExecutor:
         """Deliver the outcome of a call: its result, or the error.
 
         If a call of several tasks failed, each of them is sent again in a separate call.
+
+        Args:
+            call: The ended call.
+            result: Its result, if it succeeded.
+            wrong: The error, if it failed.
+            of_client: True if training itself raised the error.
         """
-        handle, tasks = call.handle.number, call.tasks
+        worker = call.handle.number
+        tasks = call.tasks
         if wrong is None:
             self._take_in(call, result)
         elif len(tasks) == 1:
-            self._settle(tasks[0], Fault(tasks[0].id, handle, wrong, of_client))
+            self._settle(tasks[0], Fault(tasks[0].id, worker, wrong, of_client))
         else:
-            self._faults.append(Fault(None, handle, wrong + (f"; {len(tasks)} tasks go again, alone" if tasks else "")))
+            error = wrong
+            if tasks:
+                error += f"; each of its {len(tasks)} tasks is sent again in a separate call"
+            self._faults.append(Fault(None, worker, error))
             self._queues.again(tasks, alone=True)
             if call.evaluation is not None:
                 self._evaluate_again(call.evaluation, wrong)
@@ -345,7 +365,7 @@ class RayExecutor:
             self._spawn(handle.number, handle.group, deaths)
         else:
             what += f"; given up after {deaths} deaths in a row"
-            logger.warning("worker %d: %s; %d go on", handle.number, what, len(self._handles))
+            logger.warning("worker %d: %s; workers left: %d", handle.number, what, len(self._handles))
         for call in handle.calls:
             del self._calls[call.ref]
         culprit, *innocent = handle.calls

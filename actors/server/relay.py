@@ -29,9 +29,11 @@ class Relay:
     """
 
     def __init__(self, own: CallbackList, audience: Audience) -> None:
-        self.subscribed, self.blocking = own.subscribed | audience.subscribed, audience.blocking
+        self.subscribed = own.subscribed | audience.subscribed
+        self.blocking = audience.blocking
         self.latest: Progress | None = None
-        self._own, self._audience = own, audience
+        self._own = own
+        self._audience = audience
         self._changed = Condition()
         self._queue: deque[Event] = deque()
         # Numbers of events since the start.
@@ -64,12 +66,14 @@ class Relay:
     def listen(self, asking: str | None, timeout: float) -> list[Event]:
         """Return the queued events when the run waits or is over, at the latest after `timeout` seconds."""
         with self._changed:
-            self._answered, self._asking = self._taken, asking
+            self._answered = self._taken
+            self._asking = asking
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._over or self._urgent, timeout)
             events = list(self._queue)
             self._queue.clear()
-            self._taken, self._urgent = self._put, False
+            self._taken = self._put
+            self._urgent = False
             self._changed.notify_all()
             return events
 

@@ -7,6 +7,7 @@ parameters from the shards' object stores and push trained ones to the shards. A
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -62,11 +63,13 @@ class ShardedStore:
         self._rule = rule
         self._shards: list[Any] = []
         for number, node in enumerate(nodes_for_shards(shards)):
-            there = NodeAffinitySchedulingStrategy(node, soft=False)
+            on_node = NodeAffinitySchedulingStrategy(node, soft=False)
             where = [next((p.where for p in pieces if p.shard == number), None) for pieces in split.pieces]
             common = [next((p.common for p in pieces if p.shard == number), None) for pieces in split.pieces]
-            actor = actor_class(ShardActor).options(num_cpus=0, scheduling_strategy=there)
-            share: Any = {"common": common, "shared_weight": rule.shared_weight} if rule.shared_weight != 1 else {}
+            actor = actor_class(ShardActor).options(num_cpus=0, scheduling_strategy=on_node)
+            share: Any = {}
+            if rule.shared_weight != 1:
+                share = {"common": common, "shared_weight": rule.shared_weight}
             self._shards.append(
                 actor.remote(params[split.own[number]], where, norms=norms, is_delta_mix=rule.is_delta_mix, **share)
             )
@@ -80,7 +83,9 @@ class ShardedStore:
 
     @classmethod
     def of(cls, spec: RunSpec, heartbeat: Heartbeat | None = None) -> "ShardedStore":
-        rule, experiment = cast(AsyncRule, spec.method.update), spec.experiment
+        """Return the store of a run and start its shards."""
+        rule = cast(AsyncRule, spec.method.update)
+        experiment = spec.experiment
         assert rule.is_convex_mix
         rule = rule.bind(AsyncModel(spec.params, experiment.clients, len(spec.submodels), spec.at_a_time))
         norms = experiment.max_update_norm is not None
@@ -120,11 +125,11 @@ class ShardedStore:
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         buffers = {task.id: _cut_of(task) for task in tasks}
-        there = list(dict.fromkeys(buffers.values()))
-        cuts = self._get([cut for buffer in there for cut in buffer.cuts])
+        distinct = list(dict.fromkeys(buffers.values()))
+        cuts = self._get(list(chain.from_iterable(buffer.cuts for buffer in distinct)))
         pieces = iter(self._get([piece for [piece] in cuts]))
         values = {}
-        for buffer in there:
+        for buffer in distinct:
             places = [piece.place for piece in self._split.pieces[buffer.fragment]]
             values[buffer] = assemble_pieces(places, [next(pieces) for _ in places])
         return {number: values[buffer] for number, buffer in buffers.items()}
@@ -169,7 +174,8 @@ class ShardedStore:
     def watch(self) -> None:
         """Raise ShardDied if a shard gives no sign of life."""
         for number, pulse in enumerate(self._pulses):
-            if (silence := pulse.silence()) is not None:
+            silence = pulse.silence()
+            if silence is not None:
                 raise ShardDied("server_shards", f"shard {number} froze: no sign of life for {silence:.3g} s")
 
     def close(self) -> None:
@@ -190,8 +196,8 @@ class ShardedStore:
     def _held(self, task: Task) -> CutOnShards:
         """Store the pieces of a checkpointed task's buffer on the shards of its fragment and return the buffer."""
         pieces = self._split.pieces[task.fragment]
-        held = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
-        return self._cut(task.fragment, held)
+        stored = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
+        return self._cut(task.fragment, stored)
 
     def _cut(self, fragment: int, cuts: list[ray.ObjectRef[Any]]) -> CutOnShards:
         size = sum(len(piece.place) for piece in self._split.pieces[fragment])

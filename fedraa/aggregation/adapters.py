@@ -37,7 +37,7 @@ class Pair:
         """Return the number of inputs of one unit. A's initial values are in proportion to 1 / sqrt(fan_in)."""
         if self.table:
             return 1
-        return (self.a.stop - self.a.start) // self.rank
+        return int(self.a.stop - self.a.start) // self.rank
 
     def begin(self, params: Vector, rng: np.random.Generator) -> None:
         """Set A to new random values and B to 0."""

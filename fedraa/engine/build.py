@@ -234,10 +234,12 @@ def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Optio
     """
     natural = isinstance(dataset, FederatedDataset) and dataset.has_clients
     partition = options.partition
-    if partition is None:
-        partition = "natural" if natural else "iid"
-        if options.dirichlet is not None:
-            partition = "dirichlet"
+    if partition is None and options.dirichlet is not None:
+        partition = "dirichlet"
+    elif partition is None and natural:
+        partition = "natural"
+    elif partition is None:
+        partition = "iid"
     clients = options.clients
     default = ClientOptions.model_fields["clients"].default
     if isinstance(partition, str) and partition == "natural" and clients == default:

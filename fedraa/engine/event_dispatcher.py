@@ -11,7 +11,9 @@ class EventDispatcher:
     """A queue of log lines, which it delivers to callbacks in order."""
 
     def __init__(self, listeners: EventSink | None = None) -> None:
-        self._listeners = CallbackList() if listeners is None else listeners
+        if listeners is None:
+            listeners = CallbackList()
+        self._listeners = listeners
         self._undelivered: deque[Mapping[str, object]] = deque()
 
     def recorded(self, line: Mapping[str, object]) -> None:

@@ -177,6 +177,7 @@ class LocalExecutor:
         try:
             with staying():
                 return trainer.train_all([Work(task, *self._data.shard(task.client, task.turn)) for task in tasks])
+        # The client's code and data may raise any exception.
         except Exception as error:
             trainer.reset()
             if len(tasks) > 1:
@@ -203,6 +204,7 @@ class LocalExecutor:
         except ValueError:
             # An error about a component of the user.
             raise
+        # The user's metrics may raise any exception.
         except Exception as error:
             raise RunFailed("evaluation", f"it failed with {told(error)}") from error
 

@@ -96,7 +96,9 @@ def check(spec: RunSpec, free: Free | None = None) -> None:
         return
     free = free or Free.here(experiment.device)
     need = Need.of(spec)
-    count = workers(experiment, experiment.clients) if experiment.engine == "ray" else 1
+    count = 1
+    if experiment.engine == "ray":
+        count = workers(experiment, experiment.clients)
     beside = free.memory - need.data - need.worker
     if need.server > beside:
         max_clients = 0

@@ -104,6 +104,8 @@ class RunSpec:
         schedule = self.method.schedule
         clients = self.experiment.clients
         steps = self.limits.steps
+        first: int | None
+        per_step: int | None
         if schedule.asynchronous:
             first = getattr(schedule, "concurrency", None)
             per_step = self.method.update.per_step

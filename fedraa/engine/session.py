@@ -98,7 +98,12 @@ class RunSession:
         client_evals = self._spec.experiment.client_evals
         if client_evals is None:
             return ClientResults()
-        every = {"final": None, "all": 1}.get(client_evals, client_evals)
+        # With `final`, only the last evaluation is written.
+        every: int | None = None
+        if client_evals == "all":
+            every = 1
+        elif isinstance(client_evals, int):
+            every = client_evals
         order = columns_of(self._spec.figures)
         return ClientResults(self._spec.data, every, partial(self._log.evaluated_clients, order=order))
 

@@ -53,10 +53,12 @@ class _Patient(Loader):
 
 
 def _declare() -> None:
+    """Declare the two missing operators."""
     import torch
 
-    library = torch.library.Library(NAME, "FRAGMENT")  # type: ignore[no-untyped-call]  # torch's own
+    # torch leaves the methods of its libraries untyped.
+    library = torch.library.Library(NAME, "FRAGMENT")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):
         signature = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        library.define(signature)  # type: ignore[no-untyped-call]  # torch's own
+        library.define(signature)  # type: ignore[no-untyped-call]
     _declared.append(library)

@@ -75,7 +75,7 @@ def test_each_task_of_a_group_that_came_to_nothing_goes_again(
     [fault] = faults(history)
     assert (fault["task"], fault["action"]) == (None, "none")
     assert str(fault["error"]).startswith(what)
-    assert str(fault["error"]).endswith("tasks go again, alone")
+    assert str(fault["error"]).endswith("is sent again in a separate call")
 
 
 def task(client: int, params: np.ndarray | SharedBuffer, **arrays: Any) -> Task:
