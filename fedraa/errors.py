@@ -56,7 +56,7 @@ class StructuredError(Exception):
         return str(self).removeprefix(f"{self.field}: ")
 
     def with_field(self, field: str) -> Self:
-        """Return the same error about another field: a caller knows which option a value belongs to."""
+        """Return the same error about another field, such as the option that a checked value belongs to."""
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.field = field

@@ -11,7 +11,7 @@ from schedulers.bound import delay_bound
 from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
 # A fragment is feasible if its cost is at most (1 + TOLERANCE) * K. Clients with one sample more than others keep the
-# same feasible fragments, and rounding does not exclude the fragment whose cost is K* itself.
+# same feasible fragments, and rounding does not exclude a fragment that costs exactly K*.
 TOLERANCE = 0.01
 
 

@@ -14,7 +14,7 @@ from actors.cluster.head import check_reachable
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
-# Error texts of a busy head whose client process took longer than 30 s to start or could not be inspected. A second
+# Error texts of a busy head: its client process took longer than 30 s to start or could not be inspected. A second
 # attempt can succeed.
 PASSING = ("Starting Ray client server failed", "Initialization failure from server")
 # Permissions of users other than the owner of a file.

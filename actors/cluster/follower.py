@@ -73,7 +73,7 @@ class Follower:
     watch: HealthMonitor
     # Time of the stop request (monotonic).
     _stop_at: float | None = None
-    # The callback that asked to end the run at the last event.
+    # The callback that requested the end of the run at the last event.
     _asking: str | None = None
     _raised: CallbackRaised | None = None
     _began: float = field(default_factory=time.monotonic)

@@ -355,21 +355,21 @@ class RayExecutor:
             raise RunFailed("evaluation", f"it failed {MAX_TASK_ATTEMPTS} times: {wrong}")
         self._evaluations.append(pending)
 
-    def _bury(self, handle: WorkerHandle, what: str) -> None:
+    def _bury(self, handle: WorkerHandle, cause: str) -> None:
         """Replace a dead or unresponsive worker, or give it up after too many consecutive deaths."""
         ray.kill(handle.actor)
         del self._handles[handle.number]
-        self._last = what
+        self._last = cause
         deaths = handle.deaths + 1
         if deaths < DEATHS:
             self._spawn(handle.number, handle.group, deaths)
         else:
-            what += f"; given up after {deaths} deaths in a row"
-            logger.warning("worker %d: %s; workers left: %d", handle.number, what, len(self._handles))
+            cause += f"; given up after {deaths} deaths in a row"
+            logger.warning("worker %d: %s; workers left: %d", handle.number, cause, len(self._handles))
         for call in handle.calls:
             del self._calls[call.ref]
         culprit, *innocent = handle.calls
-        self._deliver(culprit, None, what)
+        self._deliver(culprit, None, cause)
         for call in innocent:
             self._queues.again(call.tasks)
             if call.evaluation is not None:

@@ -97,9 +97,9 @@ class LivenessProbe:
     def _bound(self) -> float:
         """Return the seconds without an answer after which the actor counts as frozen."""
         heartbeat = self._heartbeat
-        if self._heard is None and heartbeat.starts is None:
-            return math.inf
         if self._heard is None:
+            if heartbeat.starts is None:
+                return math.inf
             return heartbeat.starts * crowded()
         bound = heartbeat.bound if self._heard[0] == self._here else heartbeat.far
         return max(bound * crowded(), SLOWER * self._slowest)

@@ -72,7 +72,7 @@ class ParameterServer:
       - It ends the run at its limit or on request, and stops all workers.
 
     The first three are the work of AsyncServer (fedraa/server/async_server.py), which applies updates one at a time.
-    The alternatives are the synchronous servers. A method whose schedule is Rounds or ScheduledRounds
+    The alternatives are the synchronous servers. A method with the schedule Rounds or ScheduledRounds
     (fedraa/server/schedule.py) gets a RoundServer (fedraa/server/round_server.py), which waits for the updates of a
     cohort and then takes one step. Nothing else in this actor changes.
 

@@ -33,7 +33,7 @@ GLANCE = 1.0
 
 
 class ShardedStore:
-    """A Store whose parameters [d] are on shards, on different nodes as far as possible.
+    """A Store with its parameters [d] on shards, which are on different nodes as far as possible.
 
     Raises ShardDied when a shard has died or is frozen.
 
@@ -184,11 +184,11 @@ class ShardedStore:
         self._shards.clear()
         self._pulses.clear()
 
-    def _gathered(self, what: str) -> Vector:
+    def _gathered(self, method: str) -> Vector:
         """Call a method of every shard and return the results, each for the shard's coordinates, as one [d]."""
         self._settle()
         params = self._rest.copy()
-        answers = self._get([getattr(shard, what).remote() for shard in self._shards])
+        answers = self._get([getattr(shard, method).remote() for shard in self._shards])
         for own, values in zip(self._split.own, answers, strict=True):
             params[own] = values
         return params

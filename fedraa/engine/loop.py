@@ -342,17 +342,17 @@ class Loop:
             self._waiting_clients.extend(self.server.commit(outcome, self.clock.now))
         self._report_progress(self.times.server.seconds["mix"] - before)
 
-    def _drop(self, task: Task, what: str) -> None:
+    def _drop(self, task: Task, error: str) -> None:
         """Record that a task failed. Raise RunFailed if no client is left, or if the run is to stop."""
-        self._waiting_clients.extend(self.server.drop(task.id, what, self.clock.now))
+        self._waiting_clients.extend(self.server.drop(task.id, error, self.clock.now))
         bad = self.server.ledger.bad_clients
         if bad.stop and task.client in bad.left_out:
             raise RunFailed(
                 f"client {task.client}",
-                f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}: {what}",
+                f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}: {error}",
                 hint="give --on-bad-client skip to continue without such clients",
             )
-        last = f"the last, client {task.client} with task {task.id}: {what}"
+        last = f"the last, client {task.client} with task {task.id}: {error}"
         if not self._tasks and not self._waiting_clients:
             failed = f"all {len(bad.left_out)} failed {bad.retries + 1} times in a row"
             raise RunFailed("clients", f"{failed}; {last}")

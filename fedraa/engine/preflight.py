@@ -104,12 +104,12 @@ def _check_inputs(spec: RunSpec) -> None:
     inputs = leaves(spec.example)
     name = spec.data.dataset.name
     if len(inputs) > 1:
-        for field, on, what in (
+        for field, is_set, problem in (
             ("split", spec.method.local.split, f"{method} sends one input through the two halves of a model"),
             ("vmap_batch", spec.experiment.vmap_batch > 1, "only minibatches of one input can be stacked"),
         ):
-            if on:
-                raise InputError(field, f"{what}, and the samples of {name} have {len(inputs)} inputs")
+            if is_set:
+                raise InputError(field, f"{problem}, and the samples of {name} have {len(inputs)} inputs")
     if spec.method.local.adversary and (len(inputs) > 1 or not inputs[0].is_floating_point()):
         kinds = " and ".join(str(x.dtype).removeprefix("torch.") for x in inputs)
         problem = f"it changes inputs that are one array of numbers, and those of {name} are {kinds}"
@@ -222,13 +222,13 @@ def _check_stack(spec: RunSpec) -> None:
     """Raise InputError for a method or a model that cannot be trained in stacks."""
     experiment = spec.experiment
     solver = spec.method.local
-    for on, what in (
+    for is_set, reason in (
         (solver.full_gradient, "it takes the gradient of all samples of a client"),
         (solver.adversary, "an adversary of each client changes its inputs"),
         (solver.split, "it splits the model in two"),
     ):
-        if on:
-            raise _unstackable(experiment.vmap_batch, f"{experiment.method} cannot be stacked, because {what}")
+        if is_set:
+            raise _unstackable(experiment.vmap_batch, f"{experiment.method} cannot be stacked, because {reason}")
     if spec.state.changes:
         raise _unstackable(experiment.vmap_batch, f"training changes {spec.state.changes[0]!r} in this model")
     widths = spec.traced.widths(spec.traced.full())

@@ -107,11 +107,11 @@ class AsyncServer(Stateful):
             self._plan()
         return done.next_clients
 
-    def drop(self, task: int, what: str, now: float) -> Iterable[int]:
+    def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         failed = self.task_table.in_flight[task].task
         self._store.drop(failed)
         dropped = self.ledger.drop(task)
-        self.task_table.drop(dropped, what, now)
+        self.task_table.drop(dropped, error, now)
         if dropped.action != RETRY:
             self._store.leave(failed.client)
         return dropped.next_clients

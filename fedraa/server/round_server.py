@@ -171,9 +171,9 @@ class RoundServer(Stateful):
         self.task_table.commit(update, done, self._optimizer.server_lr * weight / self.ledger.weight_sum, now)
         return self._next_clients(done, now)
 
-    def drop(self, task: int, what: str, now: float) -> Iterable[int]:
+    def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         dropped = self.ledger.drop(task)
-        self.task_table.drop(dropped, what, now)
+        self.task_table.drop(dropped, error, now)
         return self._next_clients(dropped, now)
 
     def state(self) -> State:

@@ -47,12 +47,12 @@ class Server(Protocol):
     def commit(self, update: Update, now: float) -> Iterable[int]:
         """Apply an update or add it to its round; record it as `commit`. Return the clients that now wait for work."""
 
-    def drop(self, task: int, what: str, now: float) -> Iterable[int]:
+    def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         """Drop a task that failed by its client's fault, record it as `drop`, and return the clients that now wait.
 
         Args:
             task: The number of the task.
-            what: The reason of the failure.
+            error: The reason of the failure.
             now: Time on the run's clock.
         """
 

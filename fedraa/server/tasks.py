@@ -109,7 +109,7 @@ class TaskTable(Stateful):
             extras: Further buffers that the task carries.
             extra_buffers: Further buffers that count as traffic.
             traffic_sizes: Coordinates down and up that count as traffic instead of the submodel's.
-            asks: Names of further buffers that the answer must have.
+            asks: Names of further buffers that the update must hold.
         """
         client = decision.client
         widths = assignment.submodel.widths

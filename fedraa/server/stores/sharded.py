@@ -86,7 +86,7 @@ def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector
 class Shard:
     """The server of a part of the coordinates. It cuts pieces of fragments for workers and mixes trained pieces in.
 
-    The shard keeps a pushed piece until the server asks it to mix the piece in.
+    The shard keeps a pushed piece until the server calls `mix` or `forget` for its task.
 
     Args:
         params: The initial values of the shard's coordinates [d_s].
