@@ -98,7 +98,7 @@ def _started(cpus: int) -> Iterator[None]:
                     f"Ray did not start in {attempt} attempts; the last error is: {wrong}",
                     hint="try again when the machine is less busy, or choose --engine local",
                 )
-            logger.warning("Ray did not start: %s; attempt %d of %d follows", wrong, attempt + 1, tries)
+            logger.warning("Ray did not start: %s; next attempt: %d of %d", wrong, attempt + 1, tries)
             time.sleep(PAUSE_SECONDS)
 
 
