@@ -16,7 +16,7 @@ from fedraa.errors import InputError
 PACKAGES = ("fedraa", "actors", "schedulers")
 # Error texts of a busy head: its client process took longer than 30 s to start or could not be inspected. A second
 # attempt can succeed.
-PASSING = ("Starting Ray client server failed", "Initialization failure from server")
+TRANSIENT_ERRORS = ("Starting Ray client server failed", "Initialization failure from server")
 # Permissions of users other than the owner of a file.
 OTHER_USERS = 0o077
 
@@ -40,7 +40,7 @@ def attach(address: str) -> None:
             # A connection that was made only in part may raise any error.
             with suppress(Exception):
                 ray.shutdown()
-            if last or not any(text in str(error) for text in PASSING):
+            if last or not any(text in str(error) for text in TRANSIENT_ERRORS):
                 raise _why_not(address, str(error)) from None
 
 

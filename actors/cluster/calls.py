@@ -22,6 +22,11 @@ def calls(options: ClusterOptions, clients: int, parts: Iterable[object]) -> Ite
 
     The user's modules that `parts` need travel by value. If a node dies, its calls run again on another node. The
     future of a call raises the function's exception, or RunFailed if the nodes are lost.
+
+    Args:
+        options: The options of the cluster.
+        clients: The number of clients of a run.
+        parts: The objects that the calls need.
     """
     with cluster(options, clients):
         carry_by_value(parts)

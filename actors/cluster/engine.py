@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from actors.cluster.attach import attach
-from actors.cluster.follower import GLANCE, ClusterLost, Follower, HealthMonitor, ServerFroze, ServerStuck
+from actors.cluster.follower import CHECK_SECONDS, ClusterLost, Follower, HealthMonitor, ServerFroze, ServerStuck
 from actors.cluster.head import CLIENT, HeadWatch
 from actors.cluster.operations import NAMESPACE, server_name
 from actors.cluster.own_cluster import ClusterWatch, is_joined, is_ours, own_cluster
@@ -41,7 +41,7 @@ from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
 
 # Consecutive deaths of the server without a new checkpoint before the run fails.
-DEATHS = 3
+MAX_DEATHS = 3
 HEARTBEAT = Heartbeat()
 # Seconds in which the server of a lost cluster may write a checkpoint.
 LEAVE_SECONDS = 5.0
@@ -96,7 +96,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     """Run on the cluster that this process has joined.
 
     The server actor runs on this node, which has the run directory, or on another node. From another node its files
-    are copied to this one.
+    are copied to this one. The arguments are those of `run_on_ray`; `stop` is the request to stop.
     """
     experiment = spec.experiment
     attached = cluster_address(experiment)
@@ -151,8 +151,8 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                 last = newest
                 resume = True
                 wrong = _wrong(error)
-                if deaths == DEATHS:
-                    wrong += f", {DEATHS} times without a new checkpoint"
+                if deaths == MAX_DEATHS:
+                    wrong += f", {MAX_DEATHS} times without a new checkpoint"
                     raise RunFailed("server", wrong, hint=f"resume with: {how_to_go_on(spec, directory)}") from None
                 logger.warning("%s; it is started again from %s", wrong, newest or "the beginning")
                 callbacks.start(
@@ -184,11 +184,17 @@ def _leave(server: Any, directory: Path) -> None:
         server.stop.remote()
         give_up = time.monotonic() + LEAVE_SECONDS
         while is_written(directory / EVENTS) and time.monotonic() < give_up:
-            time.sleep(GLANCE)
+            time.sleep(CHECK_SECONDS)
 
 
 def _setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting:
-    """Return the inputs of the server besides the run."""
+    """Return the inputs of the server besides the run.
+
+    Args:
+        spec: The run.
+        directory: The run directory.
+        callbacks: The user's callbacks.
+    """
     experiment = spec.experiment
     data = spec.data
     checksum = None

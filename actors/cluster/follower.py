@@ -20,7 +20,7 @@ from fedraa.errors import CallbackRaised, RunFailed, ShardDied
 # Seconds during which the server may collect events before it answers, if the run waits for no callback.
 LISTEN_SECONDS = 0.2
 # Seconds between two health checks while the driver waits for an answer.
-GLANCE = 0.2
+CHECK_SECONDS = 0.2
 # Seconds between two synchronizations of a remote run directory.
 PULL_SECONDS = 2.0
 # Seconds without all workers before the user is warned about missing resources. A crowded machine gets more time.
@@ -130,7 +130,7 @@ class Follower:
     def _answer(self, ref: ray.ObjectRef[Any]) -> Any:
         """Return the server's answer. Raises an error if the server or the cluster fails meanwhile."""
         self._look()
-        while not ray.wait([ref], timeout=GLANCE)[0]:
+        while not ray.wait([ref], timeout=CHECK_SECONDS)[0]:
             self._look()
         return ray.get(ref)
 

@@ -22,7 +22,7 @@ ANSWER_SECONDS = 5.0
 ASK_SECONDS = 2.0
 # Upper bound in seconds on the time that counts between two checks. The head cannot answer while this process does not
 # check.
-GLANCE = 2.0
+MAX_COUNTED_SECONDS = 2.0
 # Seconds during which a head may refuse to answer, or be too busy. After 60 s Ray itself ends the joined processes and
 # prints its own error.
 GONE_SECONDS = 20.0
@@ -96,7 +96,7 @@ class HeadWatch:
         if self._silent > self._bound:
             return f"the head of the Ray cluster at {self._head.address} gives no answer"
         now = time.monotonic()
-        self._silent += min(GLANCE, now - self._looked)
+        self._silent += min(MAX_COUNTED_SECONDS, now - self._looked)
         self._looked = now
         if self._question.done():
             self._bound = SILENT_SECONDS

@@ -35,13 +35,13 @@ private: Any = worker
 # An extension module without type information.
 raylet: Any = _raylet
 # The number of start attempts is this plus the load per core, rounded down and at least 1.
-TRIES = 2
-MOST_TRIES = 10
+BASE_ATTEMPTS = 2
+MAX_ATTEMPTS = 10
 # Seconds between two attempts.
 PAUSE_SECONDS = 2.0
 # Seconds for which one of Ray's own processes may be stopped.
 FROZEN_SECONDS = 30.0
-CENTRAL = {"raylet": "raylet", "gcs_server": "GCS"}
+CENTRAL_PROCESSES = {"raylet": "raylet", "gcs_server": "GCS"}
 # Importing this module here would take as long as all other work before a cluster starts.
 PRELOADED = "actors.worker.worker"
 TOKEN = "RAY_AUTH_TOKEN"
@@ -91,14 +91,14 @@ def _started(cpus: int) -> Iterator[None]:
                 if wrong is None:
                     yield
                     return
-            tries = min(MOST_TRIES, TRIES + math.floor(crowded()))
-            if attempt >= tries:
+            attempts = min(MAX_ATTEMPTS, BASE_ATTEMPTS + math.floor(crowded()))
+            if attempt >= attempts:
                 raise RunFailed(
                     "engine",
                     f"Ray did not start in {attempt} attempts; the last error is: {wrong}",
                     hint="try again when the machine is less busy, or choose --engine local",
                 )
-            logger.warning("Ray did not start: %s; next attempt: %d of %d", wrong, attempt + 1, tries)
+            logger.warning("Ray did not start: %s; next attempt: %d of %d", wrong, attempt + 1, attempts)
             time.sleep(PAUSE_SECONDS)
 
 
@@ -119,7 +119,7 @@ class ClusterWatch:
         node = private._global_node
         if node is None:
             return None
-        for kind, name in CENTRAL.items():
+        for kind, name in CENTRAL_PROCESSES.items():
             for started in node.all_processes.get(kind, ()):
                 if started.process.poll() is not None:
                     return f"Ray's {name} died"

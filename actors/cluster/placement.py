@@ -23,7 +23,13 @@ NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 def groups(options: ClusterOptions, clients: int, device: str) -> tuple[WorkerGroup, ...]:
-    """Return the worker groups of a run with this number of clients: one group unless it sets `resources`."""
+    """Return the worker groups of a run: one group unless it sets `resources`.
+
+    Args:
+        options: The options of the cluster.
+        clients: The number of clients.
+        device: The device of the experiment.
+    """
     if options.resources is not None:
         return tuple(parse_group(text) for text in options.resources)
     count = workers(options, clients)
@@ -34,7 +40,13 @@ def groups(options: ClusterOptions, clients: int, device: str) -> tuple[WorkerGr
 
 
 def group_of(groups: Sequence[WorkerGroup], devices: DeviceOptions, clients: int) -> Index:
-    """Return the worker group that trains each client, int64 [clients]."""
+    """Return the worker group that trains each client, int64 [clients].
+
+    Args:
+        groups: The worker groups.
+        devices: The options of the devices.
+        clients: The number of clients.
+    """
     if len(groups) == 1:
         return np.zeros(clients, np.int64)
     return group_of_clients(groups, devices.compute, clients)

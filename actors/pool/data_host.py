@@ -30,7 +30,13 @@ class DataHost:
     def blocks(self, problem: ProblemOptions, dealing: Dealing, wanted: int) -> Blocks:
         """Return the shards, which this node reads on the first call.
 
-        Raises InputError if their fingerprint is not `wanted`.
+        Args:
+            problem: The options of the dataset.
+            dealing: The settings for dealing it to the clients.
+            wanted: The fingerprint of the driver's shards.
+
+        Raises:
+            InputError: The fingerprint of this node's shards is another one.
         """
         if self._blocks is None:
             self._blocks = self._read(problem, dealing, wanted)

@@ -13,7 +13,17 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from actors.cluster.placement import worker_options
 from actors.pool.data_host import DataHosts
-from actors.pool.handles import EVALUATE, FIRST, LOAD, START, TRAIN, Call, HangDetector, PendingEvaluation, WorkerHandle
+from actors.pool.handles import (
+    EVALUATE,
+    LOAD,
+    START,
+    STARTUP_CALLS,
+    TRAIN,
+    Call,
+    HangDetector,
+    PendingEvaluation,
+    WorkerHandle,
+)
 from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.pool.queues import Queues
 from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
@@ -27,11 +37,11 @@ from fedraa.errors import RunFailed
 from fedraa.messages import Fault, Index, SharedBuffer, Task, Update, Vector
 
 # Calls queued on a worker: one in training, and the next one, which is there when the first ends.
-DEPTH = 2
+CALLS_PER_WORKER = 2
 # Consecutive deaths of a worker without a finished call before it is given up.
-DEATHS = 3
+MAX_DEATHS = 3
 # Seconds between two checks for frozen actors.
-GLANCE = 1.0
+CHECK_SECONDS = 1.0
 DIED = "worker died"
 
 logger = logging.getLogger(__name__)
@@ -47,7 +57,7 @@ class RayExecutor:
       - It replaces a worker that dies, hangs or freezes. The task in training becomes a fault, and the tasks that
         waited behind it go to other workers.
       - If a call of several tasks failed, the culprit is unknown. Each of these tasks is sent again in a separate call.
-      - It gives a worker up after `DEATHS` consecutive deaths. Raises RunFailed if a worker group has no worker left.
+      - It gives a worker up after `MAX_DEATHS` consecutive deaths. Raises RunFailed if a group has no worker left.
 
     Args:
         worker_spec: The reference of the WorkerSpec.
@@ -166,10 +176,10 @@ class RayExecutor:
                 problem = "none is left"
                 if len(self.groups) > 1:
                     problem += f" for tier {number + 1}"
-                problem += f": {group.workers} died {DEATHS} times in a row; the last error is: {self._last}"
+                problem += f": {group.workers} died {MAX_DEATHS} times in a row; the last error is: {self._last}"
                 raise RunFailed("workers", problem)
         left = give_up - time.monotonic()
-        timeout = min(GLANCE, max(0.0, left))
+        timeout = min(CHECK_SECONDS, max(0.0, left))
         if not self._calls:
             time.sleep(timeout)
             return left > 0
@@ -221,10 +231,10 @@ class RayExecutor:
         for group in range(len(self.groups)):
             while self._queues.waits(group):
                 handle = self._emptiest(group)
-                if handle is None or len(handle.calls) >= DEPTH:
+                if handle is None or len(handle.calls) >= CALLS_PER_WORKER:
                     break
                 assert handle.blocks is not None
-                tasks = self._queues.take(group, DEPTH * len(self._ready(group)))
+                tasks = self._queues.take(group, CALLS_PER_WORKER * len(self._ready(group)))
                 jobs, shared_args = self._serializer.pack(tasks, handle.blocks)
                 ref = handle.actor.train_all.remote(jobs, *shared_args)
                 self._call(Call(TRAIN, handle, ref, work=sum(map(self._work, tasks)), tasks=tasks))
@@ -245,7 +255,7 @@ class RayExecutor:
             if self.check is not None:
                 self.check()
             lost = isinstance(getattr(error, "cause", error), ObjectLostError)
-            if isinstance(error, RayTaskError) and not lost and call.kind not in FIRST:
+            if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = told(error.cause)
                 of_client = may_be_the_clients(error.cause) and not isinstance(error.cause, RayError)
             # Calls end in order. The first call of the worker either ended well or is the one that killed it.
@@ -257,19 +267,19 @@ class RayExecutor:
                 return self._bury(handle, self._cause(call, error))
         now = time.monotonic()
         if handle.calls[0] is call:
-            if call.kind not in FIRST:
+            if call.kind not in STARTUP_CALLS:
                 self.hang_detector.saw(call.kind, call.work, now - handle.since)
                 handle.deaths = 0
             handle.since = now
         handle.calls.remove(call)
         del self._calls[call.ref]
-        if call.kind in FIRST and result is not None:
+        if call.kind in STARTUP_CALLS and result is not None:
             self._ready_or_load(handle, result)
         self._deliver(call, result, wrong, of_client=of_client)
 
     def _cause(self, call: Call, error: RayError) -> str:
         """Return the cause of a worker's death."""
-        if call.kind not in FIRST:
+        if call.kind not in STARTUP_CALLS:
             return DIED
         cause = getattr(error, "cause", error)
         return f"worker did not start: {_last_line(str(cause))}"
@@ -288,7 +298,7 @@ class RayExecutor:
 
     def _check(self, handle: WorkerHandle) -> None:
         """Replace the worker if its first call exceeds the time limit."""
-        if not handle.calls or handle.calls[0].kind in FIRST:
+        if not handle.calls or handle.calls[0].kind in STARTUP_CALLS:
             return
         bound = self.hang_detector.bound(handle.calls[0].kind, handle.calls[0].work)
         if time.monotonic() - handle.since > bound:
@@ -299,7 +309,7 @@ class RayExecutor:
 
         Workers may be silent because they wait for a data host or a server shard, which are therefore checked first.
         """
-        self._glance_at = time.monotonic() + GLANCE
+        self._glance_at = time.monotonic() + CHECK_SECONDS
         if self.watch is not None:
             self.watch()
         if self.hosts is not None:
@@ -361,7 +371,7 @@ class RayExecutor:
         del self._handles[handle.number]
         self._last = cause
         deaths = handle.deaths + 1
-        if deaths < DEATHS:
+        if deaths < MAX_DEATHS:
             self._spawn(handle.number, handle.group, deaths)
         else:
             cause += f"; given up after {deaths} deaths in a row"

@@ -17,7 +17,7 @@ LOAD = "load"
 TRAIN = "train"
 EVALUATE = "evaluate"
 # Calls before any work, which have no time limit.
-FIRST = (START, LOAD)
+STARTUP_CALLS = (START, LOAD)
 
 
 @dataclass(eq=False)

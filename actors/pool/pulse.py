@@ -18,11 +18,11 @@ from actors.cluster.processes import cpu_seconds, crowded
 GROUP = "pulse"
 # Upper bound in seconds on the time that counts between two checks. An actor's answer cannot arrive while no check
 # runs.
-GLANCE = 2.0
+MAX_COUNTED_SECONDS = 2.0
 # An answer may take this many times as long as the slowest answer so far.
-SLOWER = 10.0
+SLOWNESS_FACTOR = 10.0
 # Share of a core: a process that uses this much CPU time is not frozen.
-AT_WORK = 0.05
+MIN_CPU_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class LivenessProbe:
     def silence(self) -> float | None:
         """Return the seconds without an answer if they exceed the bound. The caller repeats this call regularly."""
         now = time.monotonic()
-        self._silent += min(GLANCE, now - self._looked)
+        self._silent += min(MAX_COUNTED_SECONDS, now - self._looked)
         self._looked = now
         if self._ref is None:
             if self._silent >= self._heartbeat.every:
@@ -102,14 +102,14 @@ class LivenessProbe:
                 return math.inf
             return heartbeat.starts * crowded()
         bound = heartbeat.bound if self._heard[0] == self._here else heartbeat.far
-        return max(bound * crowded(), SLOWER * self._slowest)
+        return max(bound * crowded(), SLOWNESS_FACTOR * self._slowest)
 
     def _works(self, seconds: float) -> bool:
         """Return True if the process has used CPU time in these seconds, and then restart the bound.
 
         Only processes of this node can be inspected.
         """
-        works = self._used is not None and self._cpu_seconds() - self._used > AT_WORK * seconds
+        works = self._used is not None and self._cpu_seconds() - self._used > MIN_CPU_SHARE * seconds
         if works:
             self._begin()
         return works

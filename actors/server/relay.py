@@ -9,7 +9,7 @@ from fedraa.callbacks.events import Event, Progress
 from fedraa.errors import CallbackRaised
 
 # Maximum number of queued events. A run that is further ahead of its callbacks waits.
-FULL = 10_000
+MAX_QUEUED_EVENTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Relay:
             if kind in self._audience.blocking and not past:
                 self._until_it_has(answered=self._put)
                 return self._asking
-            if len(self._queue) >= FULL:
+            if len(self._queue) >= MAX_QUEUED_EVENTS:
                 self._until_it_has(answered=0)
             return None
 

@@ -27,9 +27,9 @@ from fedraa.server.stores.sharded import Split, assemble_pieces
 from fedraa.submodels.assignment import Assignment, Submodel
 
 # Maximum number of mixes by which the server may be ahead of the shards.
-UNSETTLED = 64
+MAX_UNSETTLED = 64
 # Seconds between two checks for frozen shards.
-GLANCE = 1.0
+CHECK_SECONDS = 1.0
 
 
 class ShardedStore:
@@ -112,7 +112,7 @@ class ShardedStore:
         for piece in self._split.pieces[task.fragment]:
             shard = self._shards[piece.shard]
             self._unsettled.append(shard.mix.remote(task.fragment, task.id, update.receipt.push, mix))
-        if len(self._unsettled) > UNSETTLED:
+        if len(self._unsettled) > MAX_UNSETTLED:
             self._settle()
         return ApplyResult(mix)
 
@@ -213,7 +213,7 @@ class ShardedStore:
         try:
             while True:
                 with suppress(GetTimeoutError):
-                    return list(ray.get(refs, timeout=GLANCE))
+                    return list(ray.get(refs, timeout=CHECK_SECONDS))
                 self.watch()
         except (RayActorError, ActorUnschedulableError, ObjectLostError) as error:
             raise ShardDied("server_shards", f"a shard died: {error}") from None

@@ -13,9 +13,6 @@ from fedraa.messages import Index, Vector
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext
 
-# Weight of adapters with the product 0. If all products are 0, the adapters have equal weights.
-LEAST = 1e-12
-
 
 @dataclass
 class LowRank(CoverageMean):

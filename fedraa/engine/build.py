@@ -54,7 +54,7 @@ from fedraa.submodels.indices import owners
 # Fields that describe a named component and do not apply to an object.
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
 # Test samples on which metrics are tried before the start.
-TRIAL = 32
+TRIAL_SAMPLES = 32
 Options = TypeVar("Options", bound=ClientOptions)
 
 
@@ -135,8 +135,8 @@ def build(
             seed=experiment.seed,
             misfit=wrong,
         )
-    trial_x = mapped(torch.tensor, take(dataset.x_test, slice(TRIAL)))
-    trial_y = torch.tensor(dataset.y_test[:TRIAL])
+    trial_x = mapped(torch.tensor, take(dataset.x_test, slice(TRIAL_SAMPLES)))
+    trial_y = torch.tensor(dataset.y_test[:TRIAL_SAMPLES])
     refuse_misfit(metrics, model, trial_x, trial_y, objective)
     probabilities = find_probabilities(model, example, objective)
     with naming_whole_methods(method):
@@ -211,7 +211,13 @@ def _refuse_set(options: Section, field: str, beside: str) -> None:
 
 
 def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able: int) -> None:
-    """Raise InputError if more clients are to be evaluated than the `able` ones, which have test samples."""
+    """Raise InputError if more clients are to be evaluated than have test samples.
+
+    Args:
+        options: The options of evaluations.
+        clients: The number of clients.
+        able: The number of clients with test samples.
+    """
     for switch, field in (("personalised", "personalised"), ("client_evals", "client_evals_of")):
         if getattr(options, switch) is None:
             continue
@@ -260,7 +266,13 @@ def targets(objective: Objective) -> Targets | None:
 
 
 def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> Dealing:
-    """Return the settings for dealing the dataset to the clients."""
+    """Return the settings for dealing the dataset to the clients.
+
+    Args:
+        problem: The options of the dataset and the objective.
+        clients: The options of the clients.
+        seed: Seed of the run.
+    """
     partitioner = make_partitioner(
         "iid" if clients.partition is None else clients.partition,
         dirichlet=clients.dirichlet,
@@ -281,7 +293,13 @@ def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> 
 
 
 def _timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
-    """Return the model of the time that tasks take."""
+    """Return the model of the time that tasks take.
+
+    Args:
+        options: The options of the devices.
+        clients: The number of clients.
+        seed: Seed of the run.
+    """
     period = options.availability_period
     spans = None
     if options.availability is not None:

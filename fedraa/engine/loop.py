@@ -22,7 +22,7 @@ from fedraa.engine.run_clock import RunClock
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS, FailureAction, TaskFailures
 from fedraa.engine.tasks_in_flight import SentTask, TasksInFlight
 from fedraa.errors import RunFailed
-from fedraa.ledger.bad_clients import HOPELESS
+from fedraa.ledger.bad_clients import MAX_FIRST_FAILURES
 from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.profile import RunTimes
@@ -307,7 +307,13 @@ class Loop:
         return self._handle_failure(sent, fault)
 
     def _refuse(self, update: Update, sent: SentTask | None, number: int | None) -> Fault | None:
-        """Return a fault of the client if the update is malformed or too large, or None if it is accepted."""
+        """Return a fault of the client if the update is malformed or too large, or None if it is accepted.
+
+        Args:
+            update: The client update.
+            sent: Its task, or None if no such task is in flight.
+            number: The number of the task.
+        """
         with self.times.server.on("mix"):
             problem = self._bounds.refuse(update, None if sent is None else sent.task)
         if problem is None:
@@ -357,7 +363,7 @@ class Loop:
             failed = f"all {len(bad.left_out)} failed {bad.retries + 1} times in a row"
             raise RunFailed("clients", f"{failed}; {last}")
         if bad.hopeless:
-            raise RunFailed("clients", f"the first {HOPELESS} all failed; {last}")
+            raise RunFailed("clients", f"the first {MAX_FIRST_FAILURES} all failed; {last}")
 
     def _report_progress(self, commit_seconds: float) -> None:
         busy, workers = self.executor.busy()

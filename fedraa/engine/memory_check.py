@@ -13,9 +13,9 @@ from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
 
 # Bytes of a process with torch and ray, measured on Linux.
-PROCESS = 200e6
+PROCESS_BYTES = 200e6
 # Bytes of a process on a GPU before it holds any data.
-CONTEXT = 400e6
+GPU_CONTEXT_BYTES = 400e6
 GIGA = 1e9
 
 
@@ -82,7 +82,7 @@ class Need:
         source = inspect_contents(spec.data.source)
         stored = sum(nbytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         stored += source.array_bytes + source.file_bytes + source.copied_bytes
-        worker = task + PROCESS + source.copied_bytes
+        worker = task + PROCESS_BYTES + source.copied_bytes
         return cls(server=server, per_client=per_client, data=float(stored), worker=worker, task=task)
 
 
@@ -120,11 +120,9 @@ def check(spec: RunSpec, free: Free | None = None) -> None:
         raise InputError("workers", problem, got=count, expected=f"at most {fit}")
     if free.gpu is None:
         return
-    fit = int(free.gpu / (CONTEXT + need.task))
+    fit = int(free.gpu / (GPU_CONTEXT_BYTES + need.task))
     if count > fit:
-        problem = (
-            f"each needs {(CONTEXT + need.task) / GIGA:.3g} GB of the GPU, which has {free.gpu / GIGA:.3g} GB free"
-        )
+        problem = f"each needs {(GPU_CONTEXT_BYTES + need.task) / GIGA:.3g} GB of the GPU, which has {free.gpu / GIGA:.3g} GB free"
         if fit:
             raise InputError("workers", problem, got=count, expected=f"at most {fit}")
         raise InputError("workers", problem, got=count, hint="give --device cpu")

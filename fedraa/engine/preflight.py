@@ -27,7 +27,7 @@ from schedulers import TOLERANCE, delay_bound
 # The clients that an error names.
 MAX_NAMED_CLIENTS = 8
 # The field of a LocalTraining that makes clients send an array.
-SENT = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversary"}
+SETTING_OF_ARRAY = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversary"}
 
 
 def preflight(spec: RunSpec) -> None:
@@ -53,12 +53,12 @@ def preflight(spec: RunSpec) -> None:
     task = server.assign(next(iter(server.begin())), 0.0)
     server.state()
     for name in task.asks:
-        if name.startswith(EXTRA_PREFIX) or getattr(spec.method.local, SENT.get(name, ""), False):
+        if name.startswith(EXTRA_PREFIX) or getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
             continue
         problem = f"{spec.experiment.method} requires {name} from its clients, which they do not send"
-        if name in SENT:
-            raise InputError("method", problem, hint=f"set {SENT[name]} of its LocalTraining")
-        raise InputError("method", problem, expected=f"one of {', '.join(SENT)}")
+        if name in SETTING_OF_ARRAY:
+            raise InputError("method", problem, hint=f"set {SETTING_OF_ARRAY[name]} of its LocalTraining")
+        raise InputError("method", problem, expected=f"one of {', '.join(SETTING_OF_ARRAY)}")
 
 
 def _nowhere(kind: str, t: float, /, **fields: object) -> None:

@@ -217,7 +217,13 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
 
 
 def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str]) -> None:
-    """Raise InputError for the first of these fields that differs between two written experiments."""
+    """Raise InputError for the first field that differs between two written experiments.
+
+    Args:
+        was: The experiment in the run directory.
+        now: The experiment with the passed fields.
+        names: The fields to compare.
+    """
     for name in sorted(names):
         if now[name] == was.get(name):
             continue
@@ -291,6 +297,11 @@ def _parts(was: Any, now: Any, where: str = "") -> str | None:
     """Return the first path at which two descriptions differ.
 
     One description may be the text of the other.
+
+    Args:
+        was: A part of the description in config.json.
+        now: The same part of the current description.
+        where: The path of the part, empty for the whole method.
     """
     for text, described in ((was, now), (now, was)):
         if isinstance(text, str) and isinstance(described, Mapping):
@@ -310,7 +321,13 @@ def _parts(was: Any, now: Any, where: str = "") -> str | None:
 
 
 def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:
-    """Return True if the text makes the described component, or for a custom one, if it has no other values."""
+    """Return True if the text makes the described component, or for a custom one, if it has no other values.
+
+    Args:
+        text: The text of a component, such as `adam(beta1=0.8)`.
+        described: The description of a component.
+        where: The path of the component in the method.
+    """
     registry = _REGISTRIES.get(where.rpartition(".")[2])
     if registry is None or is_foreign(text):
         return says(text, described)
@@ -318,7 +335,13 @@ def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:
-    """Raise InputError unless every limit is larger than before, and the one that ended the run is among them."""
+    """Raise InputError unless every limit is larger than before, and the one that ended the run is among them.
+
+    Args:
+        history: The run in its directory.
+        longer: The new limits.
+        spec: The run as it would continue.
+    """
     was = history.config["resolved"]["limits"]
     now = vars(spec.limits)
     for name, value in longer.items():

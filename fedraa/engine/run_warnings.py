@@ -20,7 +20,7 @@ from fedraa.rundir.summary import NO_STEP
 LARGEST_INPUT = 50.0
 """Inputs beyond this often end training in NaN at usual learning rates."""
 TRIED_ROWS = 4
-FACTORS = (30.0, 1000.0)
+RANDOM_INPUT_SIZES = (30.0, 1000.0)
 """Sizes of random inputs. Only bounded outputs stay between 0 and 1 for them."""
 
 # The dimension of the classes in the outputs of each objective that takes logits.
@@ -106,12 +106,17 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
     """Return a sentence if the outputs of a model look like probabilities, and the objective takes logits.
 
     They do if they are between 0 and 1 for samples and for large random inputs, or between 0 and 1 with the sum 1.
+
+    Args:
+        model: The model.
+        example: A batch of samples.
+        objective: The objective of the run.
     """
     if type(objective) not in _CLASS_DIMENSION:
         return None
     dimension = _CLASS_DIMENSION[type(objective)]
     is_token = any(not x.is_floating_point() for x in leaves(example))
-    outputs = _outputs_of_trials(model, example, objective, factors=() if is_token else FACTORS)
+    outputs = _outputs_of_trials(model, example, objective, factors=() if is_token else RANDOM_INPUT_SIZES)
     if not outputs or not all(bool(((result >= 0) & (result <= 1)).all()) for result in outputs):
         return None
     sums_to_one = dimension is not None and all(_sums_to_one(result, dimension) for result in outputs)

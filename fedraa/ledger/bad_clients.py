@@ -8,7 +8,7 @@ RETRY = "retry"
 QUARANTINED = "quarantined"
 STOP = "stop"
 # If this many clients fail and none has succeeded, the shared setup is to blame, not the clients.
-HOPELESS = 50
+MAX_FIRST_FAILURES = 50
 
 
 class BadClients(Stateful):
@@ -33,7 +33,7 @@ class BadClients(Stateful):
 
     @property
     def hopeless(self) -> bool:
-        return not self._any_well and len(self._failures) >= HOPELESS
+        return not self._any_well and len(self._failures) >= MAX_FIRST_FAILURES
 
     def failed(self, client: int) -> str:
         """Count a failed task of the client. Return the action: RETRY, QUARANTINED or STOP."""

@@ -15,7 +15,7 @@ from fedraa.numbers import Count, Share
 from fedraa.rng import generator
 
 # Draws of a cohort per client before an empty cohort is an error.
-DRAWS = 1000
+DRAWS_PER_CLIENT = 1000
 EXPECTED = "all, sample:K with K from 1 to the number of clients, or bernoulli:P with P over 0 and at most 1"
 
 
@@ -86,7 +86,7 @@ def draw_cohort(
     """
     if round < alone:
         return [next(client for client in range(clients) if client not in left_out)]
-    for attempt in range(clients * DRAWS):
+    for attempt in range(clients * DRAWS_PER_CLIENT):
         with calling("participation", participation):
             drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
             # This is a fast path for a million clients.

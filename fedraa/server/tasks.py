@@ -16,7 +16,7 @@ from fedraa.server.stores.local import shared_again
 from fedraa.submodels.assignment import Assignment
 
 # Weight of the newest commit in the displayed mean staleness.
-FORGETTING = 0.1
+STALENESS_EMA_WEIGHT = 0.1
 
 
 class Record(Protocol):
@@ -166,7 +166,7 @@ class TaskTable(Stateful):
         self._optimizer_states.receive(flight.assignment, update)
         self.applied[task.client] += 1
         self._trained += self.costs.samples(task.widths, task.client)
-        self.staleness += FORGETTING * (done.staleness.fragment - self.staleness)
+        self.staleness += STALENESS_EMA_WEIGHT * (done.staleness.fragment - self.staleness)
         self._record(
             "commit",
             now,
@@ -304,7 +304,13 @@ def restored_flights(
 
 
 def _restored_task(state: State, decision: Dispatch, assignment: Assignment) -> Task:
-    """Return a task of a checkpoint, which carries the values of its buffer."""
+    """Return a task of a checkpoint, which carries the values of its buffer.
+
+    Args:
+        state: The values that `flight_state` returned.
+        decision: The decision of the task.
+        assignment: The submodel.
+    """
     return Task(
         id=decision.task,
         client=decision.client,

@@ -15,16 +15,16 @@ from fedraa.vectors.chunked import map_chunks, ordered_sum
 from fedraa.vectors.finite import LARGEST, at_most, count_not_finite, is_finite, largest_of, unfit, wrong_kind
 
 # No value of an update may exceed this multiple of max(1, largest value that the client received).
-GROWTH = 1e3
+MAX_GROWTH = 1e3
 # Further buffers of a client that hold one value for each of the trained parameters.
 AS_LONG_AS_THE_PART = ("gradient", "squares")
 AUTO = "auto"
 # Factor of the bound over the usual norm. Honest updates differ by less, even if data partitions differ tenfold.
-MULTIPLE = 20
+NORM_FACTOR = 20
 # Number of accepted updates over which the median runs.
-WINDOW = 50
+MEDIAN_WINDOW = 50
 # Number of accepted updates of a fragment before the median is used.
-WARM_UP = 5
+WARM_UP_UPDATES = 5
 
 MaxNorm = float | Literal["auto"] | None
 
@@ -32,9 +32,10 @@ MaxNorm = float | Literal["auto"] | None
 class Bounds(Stateful):
     """A judge of updates, in the order in which they are applied.
 
-    With `auto`, the norm of an update, ||w - w_received||, may be at most `MULTIPLE` times the median norm of the last
-    `WINDOW` accepted updates of its fragment. Until a fragment has `WARM_UP` accepted updates, the bound is `MULTIPLE`
-    times max(1, ||sent||). One or two outliers among these first updates do not move the median far.
+    With `auto`, the norm of an update, ||w - w_received||, may be at most `NORM_FACTOR` times the median norm of the
+    last `MEDIAN_WINDOW` accepted updates of its fragment. Until a fragment has `WARM_UP_UPDATES` accepted updates, the
+    bound is `NORM_FACTOR` times max(1, ||sent||). One or two outliers among these first updates do not move the median
+    far.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seen",)
@@ -63,16 +64,16 @@ class Bounds(Stateful):
         seen = self._seen.setdefault(task.fragment, [])
         norm, sent = norms(update, task)
         usual = 0.0
-        if len(seen) >= WARM_UP:
+        if len(seen) >= WARM_UP_UPDATES:
             usual = median(seen)
         reference = "the median of its fragment"
         if not usual:
             usual = max(1.0, sent)
             reference = "the norm of the sent weights"
-        if norm > MULTIPLE * usual:
-            return f"the update's norm {norm:.4g} is over {MULTIPLE} times {reference}, {usual:.4g}"
+        if norm > NORM_FACTOR * usual:
+            return f"the update's norm {norm:.4g} is over {NORM_FACTOR} times {reference}, {usual:.4g}"
         seen.append(norm)
-        del seen[:-WINDOW]
+        del seen[:-MEDIAN_WINDOW]
         return None
 
 
@@ -125,7 +126,7 @@ def outgrown(update: Update, task: Task) -> str | None:
     Such values would pass the other checks and spoil the weights of the next clients, which would then be blamed.
     """
     receipt = update.receipt or receipt_of(task.params, update.params)
-    if receipt.largest > GROWTH * max(1.0, receipt.sent):
+    if receipt.largest > MAX_GROWTH * max(1.0, receipt.sent):
         return f"params hold values up to {receipt.largest:.4g}, and the sent weights only up to {receipt.sent:.4g}"
     for name, buffer in update.extras.items():
         # Squares of honest gradients may be as large, and no other client receives them.
@@ -181,12 +182,12 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
     if wrong is not None:
         return Receipt(push, wrong, 0, 0.0)
     assert isinstance(new, np.ndarray)
-    if not norms and at_most(new, GROWTH):
-        # No value is over GROWTH, so none can have outgrown the sent weights.
+    if not norms and at_most(new, MAX_GROWTH):
+        # No value is over MAX_GROWTH, so none can have outgrown the sent weights.
         return Receipt(push, None, 0, 0.0)
     largest = largest_of(new)
     bad = count_not_finite(new, largest)
-    before = largest_of(sent) if bad or largest > GROWTH else 0.0
+    before = largest_of(sent) if bad or largest > MAX_GROWTH else 0.0
     if bad or not norms:
         return Receipt(push, None, bad, 0.0, 0.0, largest, before)
 

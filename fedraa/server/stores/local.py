@@ -89,6 +89,11 @@ def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncMode
     The model is checked for values that are not finite after a new version, except if a rule with guarantees mixed in
     a share of at most 1 of finite values.
 
+    Args:
+        rule: The rule.
+        client_update: The update.
+        model: The model that the rule changes.
+
     Raises:
         InputError: The result is not an ApplyResult of a finite number and two bools, or the model is not finite.
     """

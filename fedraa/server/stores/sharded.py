@@ -176,7 +176,13 @@ class Shard:
         self._mean = np.array(mean)
 
     def load(self, params: Vector, pulls: int, pushes: int) -> None:
-        """Set the parameters [d_s] and the counts of a checkpoint. No task is in flight afterwards."""
+        """Restore a checkpoint. No task is in flight afterwards.
+
+        Args:
+            params: The parameters [d_s].
+            pulls: The number of fetches by workers so far.
+            pushes: The number of pushes by workers so far.
+        """
         self.params = np.array(params)
         self.pulls = pulls
         self.pushes = pushes

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster.own_folder import LONGEST, is_own, own_folder, sweep
+from actors.cluster.own_folder import MAX_PARENT_LENGTH, is_own, own_folder, sweep
 
 KILLED = """
 import os, signal, subprocess, sys
 from actors.cluster import own_folder
-own_folder.LONGEST = 1000  # not in /tmp, where others sweep
+own_folder.MAX_PARENT_LENGTH = 1000  # not in /tmp, where others sweep
 with own_folder.own_folder() as folder:
     with (folder / "log").open("w") as log:
         child = subprocess.Popen(["sleep", "1000"], stdout=log, stderr=log)
@@ -24,7 +24,7 @@ with own_folder.own_folder() as folder:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.cluster.own_folder.LONGEST", 1000)
+    monkeypatch.setattr("actors.cluster.own_folder.MAX_PARENT_LENGTH", 1000)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
 
@@ -55,7 +55,7 @@ def test_the_next_start_sweeps_what_a_killed_owner_left_frozen_processes_too(tmp
 
 def test_ray_may_name_its_sockets_below() -> None:
     name = "/fedraa-12345678/ray/session_2026-11-22_03-50-13_300402_1234567/sockets/plasma_store"
-    assert LONGEST + len(name) <= 107
+    assert MAX_PARENT_LENGTH + len(name) <= 107
 
 
 def _runs(process: int) -> bool:

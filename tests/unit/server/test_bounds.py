@@ -9,7 +9,7 @@ from test_validation import GOOD, SIZE, TASK
 
 from fedraa.messages import Task, Update
 from fedraa.rundir.checkpoint import read, write
-from fedraa.server.update_checks import MULTIPLE, WARM_UP, Bounds
+from fedraa.server.update_checks import NORM_FACTOR, WARM_UP_UPDATES, Bounds
 
 
 def away(distance: float, task: Task = TASK) -> Update:
@@ -69,20 +69,20 @@ def test_then_by_a_multiple_of_the_median_of_its_fragment() -> None:
     bounds = Bounds("auto")
     for norm in (1, 15, 2, 4, 3):
         assert bounds.refuse(away(norm), TASK) is None
-    assert bounds.refuse(away(3 * MULTIPLE + 1), TASK) == (
+    assert bounds.refuse(away(3 * NORM_FACTOR + 1), TASK) == (
         "the update's norm 61 is over 20 times the median of its fragment, 3"
     )
     other = of_fragment(5)
     assert bounds.refuse(away(19.5, other), other) is None  # of which nothing is known yet
     for _ in range(50):
         assert bounds.refuse(away(1), TASK) is None
-    assert bounds.refuse(away(MULTIPLE + 1), TASK) is not None
-    assert bounds.refuse(away(MULTIPLE - 1), TASK) is None
+    assert bounds.refuse(away(NORM_FACTOR + 1), TASK) is not None
+    assert bounds.refuse(away(NORM_FACTOR - 1), TASK) is None
 
 
 def test_what_is_refused_does_not_move_the_median() -> None:
     bounds = Bounds("auto")
-    for _ in range(WARM_UP):
+    for _ in range(WARM_UP_UPDATES):
         bounds.refuse(away(1), TASK)
     for _ in range(200):
         assert bounds.refuse(away(100), TASK) is not None
@@ -91,7 +91,7 @@ def test_what_is_refused_does_not_move_the_median() -> None:
 
 def test_clients_that_do_not_move_do_not_make_all_others_odd() -> None:
     bounds = Bounds("auto")
-    for _ in range(WARM_UP):
+    for _ in range(WARM_UP_UPDATES):
         assert bounds.refuse(away(0), TASK) is None
     assert bounds.refuse(away(1), TASK) is None
 
