@@ -122,7 +122,8 @@ def check(spec: RunSpec, free: Free | None = None) -> None:
         return
     fit = int(free.gpu / (GPU_CONTEXT_BYTES + need.task))
     if count > fit:
-        problem = f"each needs {(GPU_CONTEXT_BYTES + need.task) / GIGA:.3g} GB of the GPU, which has {free.gpu / GIGA:.3g} GB free"
+        needed = (GPU_CONTEXT_BYTES + need.task) / GIGA
+        problem = f"each needs {needed:.3g} GB of the GPU, which has {free.gpu / GIGA:.3g} GB free"
         if fit:
             raise InputError("workers", problem, got=count, expected=f"at most {fit}")
         raise InputError("workers", problem, got=count, hint="give --device cpu")
