@@ -134,16 +134,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                     _leave(server, directory)
                 raise
             except (RayError, ShardDied, ServerFroze) as error:
-                lost = watch.confirm_lost()
-                if lost is not None:
-                    raise ClusterLost(lost) from None
-                if not isinstance(error, RayActorError | ShardDied | ServerFroze):
-                    raise
-                missing = _missing(str(error))
-                if missing is not None:
-                    raise InputError(
-                        "address", f"node {node['NodeName']} {missing}", hint="install its dependencies there"
-                    ) from None
+                _check_is_death(error, watch, node["NodeName"])
                 newest = next(iter(newest_first(directory / CHECKPOINTS)), None)
                 if newest != last:
                     deaths = 0
@@ -165,6 +156,29 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
             finally:
                 if watch.lost() is None and ray.is_initialized():
                     ray.kill(server)
+
+
+def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
+    """Raise an error unless the server or a shard has died, so that a restart can help.
+
+    Args:
+        error: The error of the run.
+        watch: The health check of the cluster.
+        node: The name of the server's node.
+
+    Raises:
+        ClusterLost: The cluster is lost.
+        InputError: A node lacks a dependency.
+        Exception: The given error, if it has another cause.
+    """
+    lost = watch.confirm_lost()
+    if lost is not None:
+        raise ClusterLost(lost) from None
+    if not isinstance(error, RayActorError | ShardDied | ServerFroze):
+        raise error
+    missing = _missing(str(error))
+    if missing is not None:
+        raise InputError("address", f"node {node} {missing}", hint="install its dependencies there") from None
 
 
 def _with_shared_source(spec: RunSpec) -> RunSpec:

@@ -43,7 +43,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         bad_clients=BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop"),
         labels_held=spec.labels_held,
         inputs=sum(leaf[0].numel() for leaf in leaves(spec.example)),
-        fresh=method.local.grad_mix,
+        grad_mix=method.local.grad_mix,
         learn=spec.wall,
         store=store,
         share=share,

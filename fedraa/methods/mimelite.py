@@ -46,7 +46,7 @@ class FrozenMomentum(GlobalMomentum):
 
     def start(self, run: RoundStateContext) -> None:
         super().start(run)
-        self._beta = np.float32(1 - run.fresh)
+        self._beta = np.float32(1 - run.grad_mix)
         self._gradient = CoverageMean().bind(run.size, run.clients)
         self._coverage = CoverageCounter(run.size, np.int32)
 

@@ -136,15 +136,15 @@ class Adaptive(ServerOptimizer):
 
     def _second(self, v: Vector, square: Vector) -> npt.NDArray[np.floating[Any]]:
         """Return the new second moment."""
-        fresh: npt.NDArray[np.floating[Any]]
+        moment: npt.NDArray[np.floating[Any]]
         match self.rule:
             case "adam":
-                fresh = np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square
+                moment = np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square
             case "yogi":
-                fresh = v - np.float32(1 - self.beta2) * square * np.sign(v - square)
+                moment = v - np.float32(1 - self.beta2) * square * np.sign(v - square)
             case _:
-                fresh = v + square
-        return fresh
+                moment = v + square
+        return moment
 
 
 @dataclass

@@ -163,7 +163,7 @@ class Barrier(Schedule):
             submodels=submodels,
             aggregator=BoundAggregator(update.averaging(), run),
             optimizer=update.stepping().bind(size),
-            auxiliary=update.auxiliary.bind(RoundStateContext(size, clients, setup.inputs, setup.fresh)),
+            auxiliary=update.auxiliary.bind(RoundStateContext(size, clients, setup.inputs, setup.grad_mix)),
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.resolve(self.download_compressor),
         )

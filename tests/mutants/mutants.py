@@ -118,8 +118,8 @@ MUTANTS: list[Mutant] = [
         ("tau: Positive = 1e-3", "tau: Positive = 1e-8", DEFAULTS),
         ("self._v = np.full(size, self.tau**2, np.float32)", "self._v = np.zeros(size, np.float32)", FULL),
         (
-            "fresh = np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square",
-            "fresh = np.float32(self.beta2) * v + square",
+            "moment = np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square",
+            "moment = np.float32(self.beta2) * v + square",
             FULL,
         ),
         (
