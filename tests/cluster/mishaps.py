@@ -1,4 +1,4 @@
-"""What befalls workers in tests."""
+"""Failures of workers for tests."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def die() -> None:
 
 
 def freeze() -> None:
-    """Stops the whole process, as a machine does that swaps itself to death."""
+    """Stop the whole process, like a machine that only swaps memory."""
     time.sleep(LEAVE_SECONDS)
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -33,7 +33,7 @@ def err() -> None:
 
 
 def first(mark: Path) -> bool:
-    """Whether no process has left the mark before; it is left now."""
+    """Return True for the first process that makes the mark, and make it."""
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:

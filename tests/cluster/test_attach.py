@@ -1,4 +1,4 @@
-"""What can be wrong with a cluster is said in one sentence, within seconds."""
+"""Problems with a cluster are reported in one sentence, within seconds."""
 
 import os
 import re

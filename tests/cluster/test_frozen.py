@@ -1,4 +1,4 @@
-"""Processes that freeze, Ray's own that die, a server that hears no Ctrl-C: equal bits, and nobody waits for long."""
+"""Frozen processes, dead processes of Ray, a server that receives no Ctrl-C: equal bits and short waits."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 
 class Freeze(Callback):
-    """Stops a process below this one at the 60th commit."""
+    """A callback that stops a child process at the 60th commit."""
 
     blocking = False
 

@@ -1,4 +1,4 @@
-"""Short tasks travel in groups: what befalls a group befalls none of its tasks for good."""
+"""Calls of several short tasks: a failure of the call does not drop any of its tasks."""
 
 import sys
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def trial(**changes: Any) -> RunSpec:
 
 
 def once(happens: Callable[[], None], mark: Path) -> type[Worker]:
-    """A worker to which it happens in the midst of the first group that any worker is given."""
+    """Return a class of workers, one of which fails once, during the first call of several tasks."""
 
     class Unlucky(Worker):
         def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:

@@ -1,4 +1,4 @@
-"""An array of 3 GB, mapped, on two workers on Ray: what each has in memory, sampled while the example runs."""
+"""A mapped array of 3 GB on two workers on Ray: their memory, sampled while the example runs."""
 
 import os
 import re

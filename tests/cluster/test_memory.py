@@ -1,4 +1,4 @@
-"""Processes of a cluster of our own hold little more than they use; a version of a fragment is held once."""
+"""Processes of a private cluster hold little more memory than they use; a version of a fragment is held once."""
 
 import os
 import platform
@@ -56,7 +56,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 
 def held() -> int:
-    """Bytes that a process has of its own after two large blocks have come and gone."""
+    """Return the private bytes of a process after two large blocks were allocated and freed."""
     return 1024 * int(subprocess.run([sys.executable, "-c", HOLD], capture_output=True, text=True, check=True).stdout)
 
 

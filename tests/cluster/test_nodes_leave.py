@@ -1,4 +1,4 @@
-"""Nodes are lost and join in the middle of a run: it ends with the bits that it has without a cluster."""
+"""Nodes are lost and join during a run: it ends with the bits of a run without a cluster."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Parts that are made in the cells of a notebook, which is executed: both engines, a callback, Ctrl-C and resume."""
+"""Components that are defined in the cells of a notebook: both engines, a callback, Ctrl-C and resume."""
 
 from pathlib import Path
 

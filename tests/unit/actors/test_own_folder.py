@@ -1,4 +1,4 @@
-"""Folders of a run's own are closed to others, and swept only when their owner is no more."""
+"""The folders of a run are closed to other users, and removed only after their owner has ended."""
 
 import subprocess
 import sys

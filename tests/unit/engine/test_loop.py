@@ -1,4 +1,4 @@
-"""A run moves from running to draining to finished, and is saved before it drains or where it is stopped."""
+"""A run moves from running to draining to finished. It is saved before it drains, or if it is stopped."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What cannot fit is refused before the start, with the numbers and what would fit."""
+"""A run that cannot fit into memory is refused before the start, with the numbers and a run that would fit."""
 
 from refusals import refuses
 
@@ -12,7 +12,7 @@ def test_a_small_run_fits_this_machine() -> None:
 
 
 def test_the_memory_of_ram_fed_is_one_model_per_client() -> None:
-    """4 bytes x d x (clients + 3), ALGORITHMS: an update remembered per client, their mean, change and count."""
+    """Four bytes x d x (clients + 3): an update remembered per client, their mean, change and count."""
     spec = build(Experiment(method="ram-fed", clients=100))
     d = spec.params.size
     assert Need.of(spec).server == 4 * d * (100 + 3) + 3 * 4 * d

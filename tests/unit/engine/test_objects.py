@@ -1,4 +1,4 @@
-"""Runs with a model, a dataset or a component given as an object say so wherever they are shown."""
+"""Runs with a model, a dataset or a component that was passed as an object show this everywhere."""
 
 import shlex
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Net(nn.Module):
 
 
 class Forgetful(Random):
-    """Keeps its value under another name, so that nothing writes it down."""
+    """A component that keeps its value under another name, so that its description lacks the value."""
 
     def __init__(self, bias: float = 0.5) -> None:
         super().__init__()

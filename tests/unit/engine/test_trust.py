@@ -1,4 +1,4 @@
-"""What a run directory names is imported when it is trusted, and not before: it may be anyone's."""
+"""Code that a run directory names is imported only with trust, because anyone may have written the directory."""
 
 import json
 import shlex
@@ -34,7 +34,7 @@ FOREIGN = ["module_of_mine:First", "module_of_mine:net"]
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """There once the foreign module has been imported."""
+    """Return a file that exists after the foreign module was imported."""
     mark = tmp_path / "imported"
     (tmp_path / "module_of_mine.py").write_text(CODE.format(mark=str(mark)))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -44,7 +44,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def foreign(mark: Path, tmp_path: Path) -> Path:
-    """A run of a foreign model and scheduler, whose module has been forgotten since."""
+    """Return a run of a foreign model and scheduler. Their module is not imported any more."""
     out = tmp_path / "run"
     fl.run(fl.Experiment(**SMALL, out=out, scheduler=FOREIGN[0], model=FOREIGN[1]))
     mark.unlink()

@@ -29,7 +29,7 @@ SAMPLES = (1, 5, 2, 8, 3)
 
 @dataclass
 class Curious(Scheduler):
-    """A custom scheduler whose choice depends on everything that it is given, and on what it keeps."""
+    """A custom scheduler with choices that depend on all of its inputs and on its state."""
 
     calls: int = 0
 

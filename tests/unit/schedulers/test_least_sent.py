@@ -1,4 +1,4 @@
-"""Least sent: tasks in flight count, the delay bound holds, ties are drawn."""
+"""Least-sent: tasks in flight count, the delay bound holds, and ties are drawn."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What an update may be without a bound, with a number and with `auto`; what is remembered of it."""
+"""The bound on updates: none, a number, and `auto` with the remembered norms."""
 
 import io
 from dataclasses import replace
@@ -13,7 +13,7 @@ from fedraa.server.update_checks import NORM_FACTOR, WARM_UP_UPDATES, Bounds
 
 
 def away(distance: float, task: Task = TASK) -> Update:
-    """An update at this distance from what was sent, all in one coordinate."""
+    """Return an update at this distance from the sent weights, in one coordinate."""
     params = task.params.copy()
     params[3] += np.float32(distance)
     return replace(GOOD, fragment=task.fragment, params=params)
@@ -56,7 +56,7 @@ def test_a_number_bounds_every_update() -> None:
 
 
 def test_the_very_first_update_is_bounded_by_what_was_sent() -> None:
-    """||w|| is 0 here, for which 1 stands; of a task of norm 3, three times as much is allowed."""
+    """||w|| is 0 here, so the bound uses 1; for a task of norm 3 the bound is three times as large."""
     assert "over 20 times the norm of the sent weights, 1" in str(Bounds("auto").refuse(away(20.5), TASK))
     assert Bounds("auto").refuse(away(19.5), TASK) is None
     longer = replace(TASK, buffer=np.array([3] + [0] * (SIZE - 1), np.float32))
@@ -65,7 +65,7 @@ def test_the_very_first_update_is_bounded_by_what_was_sent() -> None:
 
 
 def test_then_by_a_multiple_of_the_median_of_its_fragment() -> None:
-    """Medians are those of (1, 2, 3, 4, 15): 3, however odd the last was, and of 50 ones once they are older."""
+    """The median of (1, 2, 3, 4, 15) is 3, even with the outlier; later it is the median of 50 ones."""
     bounds = Bounds("auto")
     for norm in (1, 15, 2, 4, 3):
         assert bounds.refuse(away(norm), TASK) is None

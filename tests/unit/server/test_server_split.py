@@ -1,4 +1,4 @@
-"""A model spread over shards is the model in one place: the same bits whatever is mixed in."""
+"""A model on shards equals the model in one place: the same bits for any updates."""
 
 import subprocess
 import sys

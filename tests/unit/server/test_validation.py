@@ -1,4 +1,4 @@
-"""Bad updates stop at the door: refused with a reason, recorded, and the model keeps every bit."""
+"""Bad updates are refused with a reason and recorded, and the model keeps every bit."""
 
 import json
 import re
@@ -96,7 +96,7 @@ def test_any_finite_numbers_pass(values: list[float]) -> None:
 
 
 def poison(good: Update, draw: Callable[[st.SearchStrategy[Any]], Any]) -> Update:
-    """One of all the ways to be wrong, with the rest right."""
+    """Return an update with one of all possible defects."""
     kind = draw(st.sampled_from(["task", "client", "fragment", "version", "number", "size", "dtype", "loss", "norm"]))
     match kind:
         case "task" | "client" | "fragment" | "version":
@@ -121,7 +121,7 @@ def poison(good: Update, draw: Callable[[st.SearchStrategy[Any]], Any]) -> Updat
 
 
 class Scripted:
-    """A pool in which the test says what comes back: each task is answered with `answer(task)`."""
+    """An executor in which the test makes the outcomes: each task gets `answer(task)`."""
 
     def __init__(self, answer: Callable[[Task], Update | Fault]) -> None:
         self.answer = answer
@@ -186,7 +186,7 @@ def test_no_poison_reaches_the_model(
     seen: list[bytes] = []
 
     def answer(task: Task) -> Update:
-        """Poison until the third time of asking, which is another task; the model must be the same at each."""
+        """Send bad values until the third attempt, which is another task; the model must be the same at each."""
         seen.append(loop.server.params.tobytes())
         return poison(honest(task), data.draw) if len(seen) < 3 else honest(task)
 
