@@ -6,7 +6,8 @@ import pytest
 from nodes import Nodes, nodes
 
 
-@pytest.fixture(scope="session")  # whoever uses it is in the group "three nodes": two heads at once want the same ports
+# Tests that use this fixture are in the group "three nodes", because two heads at once need the same ports.
+@pytest.fixture(scope="session")
 def three() -> Iterator[Nodes]:
     """Yield a cluster of a head, a node with the resource `server`, and a node with the resource `phone`."""
     with nodes() as cluster:

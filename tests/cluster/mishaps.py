@@ -8,9 +8,11 @@ from pathlib import Path
 
 import ray
 
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
+# Workers cannot import this module.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-LEAVE_SECONDS = 1.0  # for the answer to the call before; a worker that takes it along is blamed for that call
+# Time for the answer to the previous call. Without it, the fault would be attributed to that call.
+LEAVE_SECONDS = 1.0
 
 
 def die() -> None:

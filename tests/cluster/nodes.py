@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 from mortal import with_its_parent
 from running import PATIENCE, until
 
-QUICK = {  # Ray's own settings, for clusters that are large and last long, would have a test wait
+# Ray's default settings are for large clusters, and would delay the tests.
+QUICK = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
     "health_check_failure_threshold": 4,

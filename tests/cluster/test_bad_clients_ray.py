@@ -19,7 +19,8 @@ from fedraa.testing.samples import made_up
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
-ROW = 17  # of the training data, which is beyond what the model can take
+# A row of the training data with values that the model cannot process.
+ROW = 17
 
 
 class Wary(GradientTransform):

@@ -121,4 +121,5 @@ def test_an_array_is_put_once_and_small_ones_travel_inside() -> None:
                 np.testing.assert_array_equal(got, expected)
     assert list(serializer._refs) == [large]
     del tasks, sent, original, extra, large
-    assert not serializer._refs  # nothing is held that no task needs
+    # Buffers that no task needs are freed.
+    assert not serializer._refs

@@ -39,7 +39,8 @@ def test_what_is_shared_is_put_once_however_many_carry_it() -> None:
         np.testing.assert_array_equal(stored, PARAMS)
         assert not stored.flags.writeable
         assert (stored.ctypes.data == shared.values.ctypes.data) == (copies == 0)
-    assert len(serializer._refs) == 1  # what no task carries is not held
+    # Buffers that no task carries are freed.
+    assert len(serializer._refs) == 1
     del shared
     assert not serializer._refs
 

@@ -46,7 +46,8 @@ ON_RAY = {
 def go(method: str, model: str, out: Path, **engine: Any) -> History:
     budget = {"updates": CLIENTS * ROUNDS} if find(method).asynchronous else {"rounds": ROUNDS}
     if isinstance(find(method).submodel, AdaptivePruning):
-        budget["rounds"] += AdaptivePruning.initial  # of the first client alone
+        # In the initial rounds only the first client trains.
+        budget["rounds"] += AdaptivePruning.initial
     if find(method).path("buffer_size"):
         budget["buffer_size"] = 2
     return run(

@@ -13,7 +13,8 @@ from fedraa.config.experiment import Experiment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
-PATIENCE = 60  # seconds for Ray to bury the last of the killed
+# Seconds until Ray has removed the killed processes.
+PATIENCE = 60
 
 
 def left() -> list[object]:

@@ -121,7 +121,7 @@ def test_no_parameters_pass_through_the_server() -> None:
         assert task.nbytes > 100_000
         [job], shared_args = TaskSerializer().pack([task], put_blocks(spec.data))
         assert len(ray.cloudpickle.dumps(job)) < task.nbytes / 50
-        # What the server is told is where the pieces are; a worker finds them there, and says that it has pushed.
+        # The server knows the places of the pieces; workers fetch them there and count their pushes.
         route, *cuts = (ray.get(shared_args[number]) for number in job.buffer)
         assert all(isinstance(piece, ray.ObjectRef) for [piece] in cuts)
         buffer = route.pull(cuts)

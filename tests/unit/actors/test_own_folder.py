@@ -42,7 +42,8 @@ def test_the_next_start_sweeps_what_a_killed_owner_left_frozen_processes_too(tmp
     killed = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
     folder, child = killed.stdout.split()
     assert Path(folder).exists()
-    (tmp_path / "fedraa-mine").mkdir()  # somebody else's: no owner's file
+    # A folder of another program has no owner file.
+    (tmp_path / "fedraa-mine").mkdir()
     with own_folder() as ours:
         assert sorted(tmp_path.iterdir()) == sorted([ours, tmp_path / "fedraa-mine"])
         sweep(tmp_path)

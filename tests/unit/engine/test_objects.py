@@ -89,7 +89,8 @@ def test_command_is_a_call_that_names_what_is_missing(run: fl.History) -> None:
     call, _, comment = told.partition("  # ")
     assert not told.startswith("fedraa run")
     assert "mlp" not in told
-    names = eval(call, {"fedraa": type("Module", (), {"run": staticmethod(dict)})})  # our own text
+    # The evaluated text is from fedraa.
+    names = eval(call, {"fedraa": type("Module", (), {"run": staticmethod(dict)})})
     assert {name for name, value in names.items() if value is ...} == {"model", "dataset"}
     assert (names["method"], names["rounds"], names["local_steps"]) == ("fedavg", 2, 1)
     assert "model: Net" in comment

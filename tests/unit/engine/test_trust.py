@@ -119,7 +119,8 @@ def test_what_was_given_as_an_object_is_to_be_given_again(tmp_path: Path) -> Non
     [
         ("scheduler", "module_of_mine:First"),
         ("model", "module_of_mine:net"),
-        ("model", "module_of_mine:1"),  # no path by its form, and a model's name all the same
+        # The text has not the form of a path, but names a model.
+        ("model", "module_of_mine:1"),
         ("dataset", "module_of_mine:data"),
         ("compute", "module_of_mine:fleet"),
         ("partition", "module_of_mine:Deal(share=0.5)"),
@@ -127,7 +128,8 @@ def test_what_was_given_as_an_object_is_to_be_given_again(tmp_path: Path) -> Non
         ("gradient_transforms", ["module_of_mine:Term"]),
         ("async_rule", r"convex-mix(staleness='module_of_mine\x3afirst')"),
         ("method", {"kind": "Method", "update": {"kind": "module_of_mine:Rule"}}),
-        ("scheduler", "fedraa.cli.main:os.system"),  # what is not ours within what is
+        # A foreign function in a module of fedraa.
+        ("scheduler", "fedraa.cli.main:os.system"),
     ],
 )
 def test_wherever_it_is_named(field: str, value: Any, mark: Path, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def test_the_mean_over_all_steps_is_1() -> None:
 
 def test_a_factor_scales_a_weight_up_to_1() -> None:
     assert [balanced(0.6, factor) for factor in (1.0, 0.5, 2.0)] == [0.6, 0.3, 1.0]
-    assert balanced(1.5, 1.0) == 1.5  # of an own staleness: as it is
+    # A custom staleness weight is used unchanged.
+    assert balanced(1.5, 1.0) == 1.5
 
 
 def arrival(delta: float, *, staleness: int = 0, balance: float = 1.0) -> ClientUpdate:

@@ -73,7 +73,8 @@ def test_then_by_a_multiple_of_the_median_of_its_fragment() -> None:
         "the update's norm 61 is over 20 times the median of its fragment, 3"
     )
     other = of_fragment(5)
-    assert bounds.refuse(away(19.5, other), other) is None  # of which nothing is known yet
+    # A fragment without accepted updates.
+    assert bounds.refuse(away(19.5, other), other) is None
     for _ in range(50):
         assert bounds.refuse(away(1), TASK) is None
     assert bounds.refuse(away(NORM_FACTOR + 1), TASK) is not None

@@ -78,7 +78,8 @@ def test_masks_are_nested_and_of_the_largest_weights_of_all_tensors() -> None:
         assert not (less & ~more).any()
     assert all(mask[200:300].all() for mask in masks)
     assert masks[1][:200].sum() == 90  # a tenth of 900
-    assert masks[1][300:].sum() == 14  # two per cent of 700, the least
+    # Two per cent of 700, the minimum.
+    assert masks[1][300:].sum() == 14
 
 
 def test_the_largest_are_those_that_sorting_puts_first() -> None:

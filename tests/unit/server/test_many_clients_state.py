@@ -50,7 +50,8 @@ def test_rows_that_are_being_saved_stay_as_they_were(in_memory: int) -> None:
     assert np.shares_memory(rows.peek(2), first[2])
     kept = rows.peek(2)
     del first
-    rows[2][:] = 5  # nobody saves it any more
+    # No checkpoint holds it any more.
+    rows[2][:] = 5
     assert kept[0] == 5
 
 

@@ -230,7 +230,8 @@ def test_a_client_whose_answers_lack_what_was_asked_for_is_left_out(method: str,
         return replace(honest(task), extras={name: task.extra(name) if name in task.extras else task.params})
 
     made = find(method)
-    if method == "prunefl":  # of which the first client trains alone at first
+    # Only the first client trains at first.
+    if method == "prunefl":
         made = replace(made, submodel=AdaptivePruning(initial=0))
     run = build(Experiment(method=made, clients=3, hidden=(8,), engine="local"))
     loop = make_loop(run, Scripted(answer), tmp_path / "run", updates=4)
