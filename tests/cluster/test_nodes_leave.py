@@ -50,7 +50,7 @@ def test_the_slurm_script_runs_on_nodes_that_slurm_would_give(tmp_path: Path) ->
     stand_ins = {
         "scontrol": "printf 'first\\nsecond\\n'",
         "hostname": "echo 127.0.0.1",
-        # All nodes are on this machine. The label separates the run from other users of Ray.
+        # All nodes are on this machine, so each of them needs another port.
         "srun": f"while [[ $1 == -* ]]; do [[ $1 == -w ]] && shift; shift; done\n"
         f'if [[ $1 == ray ]]; then shift; set -- {sys.executable} -m ray.scripts.scripts "$@" {extra}; fi\n'
         'if [[ " $* " == *" --head "* ]]; then set -- "$@" --include-dashboard=false; fi\n'

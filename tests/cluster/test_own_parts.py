@@ -147,7 +147,7 @@ def test_what_reads_a_run_names_its_parts(folder: Path, name: str) -> None:
         assert f"__main__:{part}" in config
         assert part in page
         assert f"my_ext:{part}" in plan
-        # The log has no decisions of the other components.
+        # Replay cannot check these components, because the log lacks their decisions.
         assert bool(re.search(rf"__main__:{part} .*not checked", said)) == (part in BELIEVED)
 
 
