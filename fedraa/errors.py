@@ -34,13 +34,21 @@ class StructuredError(Exception):
     ) -> None:
         self.field = field
         self.problem = problem
-        self.got = None if got is _NOTHING else got
+        self.got: object = None
         self.expected = expected
         self.hint = hint
-        value = "" if got is _NOTHING else f"got {short_text(got)}"
-        wanted = f"expected {expected}" if expected else ""
-        rest = "; ".join(filter(None, (value, problem, wanted, hint)))
-        super().__init__(f"{field}: {rest}" if rest else field)
+        parts = []
+        if got is not _NOTHING:
+            self.got = got
+            parts.append(f"got {short_text(got)}")
+        if problem:
+            parts.append(problem)
+        if expected:
+            parts.append(f"expected {expected}")
+        if hint:
+            parts.append(hint)
+        text = "; ".join(parts)
+        super().__init__(f"{field}: {text}" if text else field)
 
     @property
     def text(self) -> str:
@@ -48,7 +56,7 @@ class StructuredError(Exception):
         return str(self).removeprefix(f"{self.field}: ")
 
     def with_field(self, field: str) -> Self:
-        """Return the same error about another field: a caller knows which option a value belongs to."""
+        """Return the same error about another field, such as the option that a checked value belongs to."""
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.field = field
@@ -57,7 +65,9 @@ class StructuredError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the sentence and the parts. The value becomes text, because not every object can be pickled."""
-        parts = {**self.__dict__, "got": None if self.got is None else short_text(self.got)}
+        parts = dict(self.__dict__)
+        if self.got is not None:
+            parts["got"] = short_text(self.got)
         return _unpickle, (type(self), self.args, parts)
 
 
@@ -160,7 +170,9 @@ def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     names = {_plain(name): name for name in known}
     plain = _plain(OTHER_NAMES.get(_plain(word), word))
     close = get_close_matches(plain, names, n=1, cutoff=cutoff)
-    return names[close[0]] if close else None
+    if not close:
+        return None
+    return names[close[0]]
 
 
 def _plain(name: str) -> str:
@@ -175,14 +187,18 @@ def located(error: Exception, place: str) -> InputError:
     if isinstance(error, InputError):
         return error.with_field(f"{place}: {error.field}")
     text = " ".join(str(error).split())
-    return InputError(place, text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}")
+    if not isinstance(error, ValueError):
+        text = f"{type(error).__name__}: {text}"
+    return InputError(place, text)
 
 
 def plain_text(value: object) -> str:
     """Return a value in the form of the command line: the items of a list, a number without trailing zeros, or text."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
 def short_text(value: object) -> str:
@@ -193,8 +209,10 @@ def short_text(value: object) -> str:
         return _cut(repr(str(value)))
     if isinstance(value, type):
         return f"the class {value.__name__}"
+    if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
+        return "a lambda"
     if isinstance(value, FunctionType | BuiltinFunctionType | MethodType):
-        return "a lambda" if value.__name__ == "<lambda>" else f"the function {value.__name__}"
+        return f"the function {value.__name__}"
     if isinstance(value, _PLAIN):
         return _cut(repr(value))
     if hasattr(value, "dtype") and hasattr(value, "shape"):
@@ -216,16 +234,21 @@ def _array_text(value: Any) -> str:
 
 def _collection_text(value: Any) -> str:
     """Return a short collection of plain items as it is, and the number of items of any other."""
-    if len(value) <= MAX_CHARACTERS and all(map(_is_plain, value)):
-        items = value.values() if isinstance(value, Mapping) else ()
-        text = repr(value) if all(map(_is_plain, items)) else ""
-        if text and len(text) <= MAX_CHARACTERS:
+    items = list(value)
+    noun = "items"
+    if isinstance(value, Mapping):
+        items = list(value.values())
+        noun = "entries"
+    if len(items) <= MAX_CHARACTERS and all(map(_is_plain, value)) and all(map(_is_plain, items)):
+        text = repr(value)
+        if len(text) <= MAX_CHARACTERS:
             return text
     kind = type(value).__name__
-    what = "entries" if isinstance(value, Mapping) else "items"
-    kinds = sorted({type(item).__name__ for item in (value.values() if isinstance(value, Mapping) else value)})
-    of = f" of type {kinds[0]}" if len(kinds) == 1 else ""
-    return f"{_article(kind)} {kind} of {len(value)} {what}{of}"
+    size = f"{_article(kind)} {kind} of {len(items)} {noun}"
+    item_types = {type(item).__name__ for item in items}
+    if len(item_types) == 1:
+        return f"{size} of type {item_types.pop()}"
+    return size
 
 
 def _is_plain(item: object) -> bool:
@@ -243,14 +266,21 @@ def _object_text(value: Any) -> str:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and all(isinstance(size, int) for size in shape):
         return f"{_article(kind)} {kind} of {list(shape)}"
-    if any(base.__module__.startswith("torch.nn") and base.__name__ == "Module" for base in type(value).__mro__):
-        return f"{_article(kind)} {kind} module" if not kind.endswith("Module") else f"{_article(kind)} {kind}"
+    is_module = any(
+        base.__module__.startswith("torch.nn") and base.__name__ == "Module" for base in type(value).__mro__
+    )
+    if is_module and not kind.endswith("Module"):
+        return f"{_article(kind)} {kind} module"
     return f"{_article(kind)} {kind}"
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 3]}..."
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    return f"{text[: MAX_CHARACTERS - 3]}..."
 
 
 def _article(word: str) -> str:
-    return "an" if word[:1].lower() in "aeiou" and not word.lower().startswith(("uni", "use", "one")) else "a"
+    if word[:1].lower() in "aeiou" and not word.lower().startswith(("uni", "use", "one")):
+        return "an"
+    return "a"

@@ -135,7 +135,7 @@ class Task:
     def params(self) -> Vector:
         """The values of the buffer [k]; TypeError if they are in another process."""
         if isinstance(self.buffer, RemoteBuffer):
-            raise TypeError(f"the buffer of task {self.id} is elsewhere; whoever keeps it has its values")
+            raise TypeError(f"the buffer of task {self.id} is in another process, which has its values")
         return values_of(self.buffer)
 
     def extra(self, name: str) -> Vector:
@@ -146,7 +146,9 @@ class Task:
 def values_of(buffer: Extra) -> Vector:
     if isinstance(buffer, MadeBuffer):
         return buffer.make()
-    return buffer.values if isinstance(buffer, SharedBuffer) else buffer
+    if isinstance(buffer, SharedBuffer):
+        return buffer.values
+    return buffer
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -7,8 +7,8 @@ from schedulers.baselines import MinimumPriority, Offline, Random
 from schedulers.bound import delay_bound, offline_sets
 from schedulers.greedy import GreRAA
 from schedulers.least_sent import LeastSent
-from schedulers.planner import TOLERANCE, FragmentStats, SchedulerRunner, WrongChoice, once
 from schedulers.protocol import Scheduler, SchedulingContext
+from schedulers.scheduler_runner import TOLERANCE, FragmentStats, SchedulerRunner, WrongChoice, count_once
 
 SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
     {
@@ -33,7 +33,7 @@ __all__ = [
     "SchedulerRunner",
     "SchedulingContext",
     "WrongChoice",
+    "count_once",
     "delay_bound",
     "offline_sets",
-    "once",
 ]

@@ -46,9 +46,10 @@ def _order(costs: Costs) -> tuple[Ints, Ints, Ints, Ints]:
     Clients are sorted from fast to slow, fragments from large to small.
     """
     clients, fragments = costs.shape
-    held = np.where(np.isfinite(costs), costs, 2 * costs.max(where=np.isfinite(costs), initial=0.0))
-    fast_first = np.argsort(held.sum(axis=1), kind="stable")
-    large_first = np.argsort(-held.sum(axis=0), kind="stable")
+    # A cost is infinite if the device lacks the memory. Such a pair counts as slower than any other.
+    finite = np.where(np.isfinite(costs), costs, 2 * costs.max(where=np.isfinite(costs), initial=0.0))
+    fast_first = np.argsort(finite.sum(axis=1), kind="stable")
+    large_first = np.argsort(-finite.sum(axis=0), kind="stable")
     ends = -(-np.arange(1, clients + 1) * fragments // clients)
     starts = np.minimum(np.concatenate(([0], ends[:-1])), ends - 1)
     return fast_first, large_first, starts, ends

@@ -19,8 +19,9 @@ def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> i
         rng: The source of randomness.
     """
     updates = counts[candidates]
-    least = candidates[updates == updates.min()]
-    return int(least[0] if least.size == 1 else rng.choice(least))
+    tied = candidates[updates == updates.min()]
+    # A single candidate costs no random draw.
+    return int(tied[0] if tied.size == 1 else rng.choice(tied))
 
 
 @dataclass

@@ -14,11 +14,11 @@ from actors.cluster.head import check_reachable
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
-# Error texts of a busy head whose client process took longer than 30 s to start or could not be inspected. A second
+# Error texts of a busy head: its client process took longer than 30 s to start or could not be inspected. A second
 # attempt can succeed.
-PASSING = ("Starting Ray client server failed", "Initialization failure from server")
+TRANSIENT_ERRORS = ("Starting Ray client server failed", "Initialization failure from server")
 # Permissions of users other than the owner of a file.
-OTHERS = 0o077
+OTHER_USERS = 0o077
 
 logger = logging.getLogger(__name__)
 
@@ -37,16 +37,17 @@ def attach(address: str) -> None:
             logging.getLogger("ray.util.client.logsclient").setLevel(logging.ERROR)
             return
         except (RuntimeError, ConnectionError, AuthenticationError) as error:
+            # A connection that was made only in part may raise any error.
             with suppress(Exception):
                 ray.shutdown()
-            if last or not any(text in str(error) for text in PASSING):
+            if last or not any(text in str(error) for text in TRANSIENT_ERRORS):
                 raise _why_not(address, str(error)) from None
 
 
 def warn_of_open_token() -> None:
     """Warn if other users can read the token file. With the token they could run any code on the cluster."""
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    if "RAY_AUTH_TOKEN" not in os.environ and path.exists() and path.stat().st_mode & OTHERS:
+    if "RAY_AUTH_TOKEN" not in os.environ and path.exists() and path.stat().st_mode & OTHER_USERS:
         logger.warning("other users of this machine can read the token of the cluster; run: chmod 600 %s", path)
 
 
@@ -69,6 +70,6 @@ def _why_not(address: str, text: str) -> InputError:
     """Return the error for a cluster that Ray refused to join with this text."""
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if len(versions) == 2:
-        theirs, ours = (f"Ray {of_ray} and Python {of_python}" for of_ray, of_python in versions)
-        return InputError("address", f"the cluster at {address} has {theirs}", expected=f"{ours}, as on this machine")
+        remote, local = (f"Ray {ray_version} and Python {python}" for ray_version, python in versions)
+        return InputError("address", f"the cluster at {address} has {remote}", expected=f"{local}, as on this machine")
     return InputError("address", f"the cluster at {address} cannot be joined: {' '.join(text.split())}")

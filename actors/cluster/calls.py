@@ -20,8 +20,13 @@ Submit = Callable[..., Future[Any]]
 def calls(options: ClusterOptions, clients: int, parts: Iterable[object]) -> Iterator[Submit]:
     """Join the cluster and yield a function with the interface of an executor's `submit`.
 
-    The user's modules that `parts` need travel by value. A call whose node dies runs again on another node. The future
-    of a call raises the function's exception, or RunFailed if the nodes are lost.
+    The user's modules that `parts` need travel by value. If a node dies, its calls run again on another node. The
+    future of a call raises the function's exception, or RunFailed if the nodes are lost.
+
+    Args:
+        options: The options of the cluster.
+        clients: The number of clients of a run.
+        parts: The objects that the calls need.
     """
     with cluster(options, clients):
         carry_by_value(parts)
@@ -33,7 +38,7 @@ def _called(function: Callable[..., object], *args: object) -> object:
     return function(*args)
 
 
-def _told(made: Future[Any]) -> Future[Any]:
+def _told(call: Future[Any]) -> Future[Any]:
     """Return a future of the same call that translates Ray's errors into fedraa's."""
     answer: Future[Any] = Future()
 
@@ -48,5 +53,5 @@ def _told(made: Future[Any]) -> Future[Any]:
                 RunFailed("cluster", f"a node was lost: {error}", hint="run the same command again to continue")
             )
 
-    made.add_done_callback(tell)
+    call.add_done_callback(tell)
     return answer

@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from actors.cluster.attach import attach
-from actors.cluster.follower import GLANCE, ClusterLost, Follower, HealthMonitor, ServerFroze, ServerStuck
+from actors.cluster.follower import CHECK_SECONDS, ClusterLost, Follower, HealthMonitor, ServerFroze, ServerStuck
 from actors.cluster.head import CLIENT, HeadWatch
 from actors.cluster.operations import NAMESPACE, server_name
 from actors.cluster.own_cluster import ClusterWatch, is_joined, is_ours, own_cluster
@@ -41,7 +41,7 @@ from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
 
 # Consecutive deaths of the server without a new checkpoint before the run fails.
-DEATHS = 3
+MAX_DEATHS = 3
 HEARTBEAT = Heartbeat()
 # Seconds in which the server of a lost cluster may write a checkpoint.
 LEAVE_SECONDS = 5.0
@@ -68,8 +68,8 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
     """
     stop = Stop()
     refuse_unsendable(spec)
-    ours = not is_joined() and cluster_address(spec.experiment) is None
-    if ours and spec.experiment.placement != "pack":
+    is_private = not is_joined() and cluster_address(spec.experiment) is None
+    if is_private and spec.experiment.placement != "pack":
         value = spec.experiment.placement
         raise without_effect("placement", value, "one node", "give --address, or leave it out")
     with interruptible(stop.ask):
@@ -77,36 +77,44 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
             callbacks.start(
                 RunStart(spec.experiment, directory, spec.limits, resume, spec.figures, spec.method.asynchronous)
             )
-            callbacks.prepare("starting Ray" if ours else "joining Ray")
+            callbacks.prepare("starting Ray" if is_private else "joining Ray")
             try:
                 with cluster(spec.experiment, spec.experiment.clients), stop.well(), terminable(stop.set):
                     return _on_cluster(spec, directory, callbacks, resume, stop)
             except ClusterLost as lost:
                 if stop.is_set():
                     raise _stopped(spec, directory) from None
-                if not (restarts and ours):
-                    raise RunFailed("cluster", str(lost), hint=f"go on with: {how_to_go_on(spec, directory)}") from None
-                restarts, resume = restarts - 1, True
-                logger.warning("%s; the run goes on with a new cluster, as it may %d more times", lost, restarts)
+                if not (restarts and is_private):
+                    hint = f"resume with: {how_to_go_on(spec, directory)}"
+                    raise RunFailed("cluster", str(lost), hint=hint) from None
+                restarts -= 1
+                resume = True
+                logger.warning("%s; the run resumes on a new cluster; restarts left: %d", lost, restarts)
 
 
 def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, stop: Stop) -> bool:
     """Run on the cluster that this process has joined.
 
     The server actor runs on this node, which has the run directory, or on another node. From another node its files
-    are copied to this one.
+    are copied to this one. The arguments are those of `run_on_ray`; `stop` is the request to stop.
     """
     experiment = spec.experiment
     attached = cluster_address(experiment)
-    watch: HealthMonitor = ClusterWatch() if attached is None else HeadWatch(attached)
+    watch: HealthMonitor = ClusterWatch()
+    if attached is not None:
+        watch = HeadWatch(attached)
     own_node = ray.get_runtime_context().get_node_id()
     node = find_node(experiment.server_node or own_node)
     elsewhere = (attached or "").startswith(CLIENT) or node["NodeID"] != own_node
-    memory = Need.of(spec).server if attached else 0.0
+    server_directory = None if elsewhere else directory.resolve()
+    memory = 0.0
     if attached:
+        memory = Need.of(spec).server
         carry_by_value([spec])
-    hosted, setting = ray.put(_with_shared_source(spec.without_training_rows())), _setting(spec, directory, callbacks)
-    deaths, last = 0, None
+    hosted = ray.put(_with_shared_source(spec.without_training_rows()))
+    setting = _setting(spec, directory, callbacks)
+    deaths = 0
+    last = None
     with synced(directory) if elsewhere else nullcontext():
         while True:
             # If the first node has gone, another node may have the resource.
@@ -115,7 +123,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
             options = server_options(node, memory) | {"name": server_name(setting.label), "namespace": NAMESPACE}
             callbacks.prepare("starting the server and its workers")
             actor: Any = actor_class(ParameterServer).options(**options)
-            server: Any = actor.remote(hosted, None if elsewhere else directory.resolve(), setting)
+            server: Any = actor.remote(hosted, server_directory, setting)
             try:
                 sync = RunDirSync(directory) if elsewhere else None
                 return Follower(server, setting, callbacks, stop, sync, watch).follow(resume)
@@ -126,20 +134,17 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                     _leave(server, directory)
                 raise
             except (RayError, ShardDied, ServerFroze) as error:
-                if (lost := watch.confirm_lost()) is not None:
-                    raise ClusterLost(lost) from None
-                if not isinstance(error, RayActorError | ShardDied | ServerFroze):
-                    raise
-                if (missing := _missing(str(error))) is not None:
-                    raise InputError(
-                        "address", f"node {node['NodeName']} {missing}", hint="install its dependencies there"
-                    ) from None
+                _check_is_death(error, watch, node["NodeName"])
                 newest = next(iter(newest_first(directory / CHECKPOINTS)), None)
-                deaths, last, resume = (deaths + 1 if newest == last else 1), newest, True
+                if newest != last:
+                    deaths = 0
+                deaths += 1
+                last = newest
+                resume = True
                 wrong = _wrong(error)
-                if deaths == DEATHS:
-                    wrong += f", {DEATHS} times without a new checkpoint"
-                    raise RunFailed("server", wrong, hint=f"go on with: {how_to_go_on(spec, directory)}") from None
+                if deaths == MAX_DEATHS:
+                    wrong += f", {MAX_DEATHS} times without a new checkpoint"
+                    raise RunFailed("server", wrong, hint=f"resume with: {how_to_go_on(spec, directory)}") from None
                 logger.warning("%s; it is started again from %s", wrong, newest or "the beginning")
                 callbacks.start(
                     RunStart(experiment, directory, spec.limits, True, spec.figures, spec.method.asynchronous)
@@ -151,6 +156,29 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
             finally:
                 if watch.lost() is None and ray.is_initialized():
                     ray.kill(server)
+
+
+def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
+    """Raise an error unless the server or a shard has died, so that a restart can help.
+
+    Args:
+        error: The error of the run.
+        watch: The health check of the cluster.
+        node: The name of the server's node.
+
+    Raises:
+        ClusterLost: The cluster is lost.
+        InputError: A node lacks a dependency.
+        Exception: The given error, if it has another cause.
+    """
+    lost = watch.confirm_lost()
+    if lost is not None:
+        raise ClusterLost(lost) from None
+    if not isinstance(error, RayActorError | ShardDied | ServerFroze):
+        raise error
+    missing = _missing(str(error))
+    if missing is not None:
+        raise InputError("address", f"node {node} {missing}", hint="install its dependencies there") from None
 
 
 def _with_shared_source(spec: RunSpec) -> RunSpec:
@@ -165,57 +193,77 @@ def _leave(server: Any, directory: Path) -> None:
 
     The server may outlive the cluster. It has to release the directory before another process can resume the run.
     """
+    # The cluster is lost, so the request may raise any error.
     with suppress(Exception):
         server.stop.remote()
         give_up = time.monotonic() + LEAVE_SECONDS
         while is_written(directory / EVENTS) and time.monotonic() < give_up:
-            time.sleep(GLANCE)
+            time.sleep(CHECK_SECONDS)
 
 
 def _setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting:
+    """Return the inputs of the server besides the run.
+
+    Args:
+        spec: The run.
+        directory: The run directory.
+        callbacks: The user's callbacks.
+    """
     experiment = spec.experiment
-    data, asked = spec.data, groups(experiment, experiment.clients, experiment.device)
-    starts = START_SECONDS if is_ours() and fits(asked) else None
+    data = spec.data
+    checksum = None
+    if experiment.data_on_nodes:
+        blocks = Blocks(data.offsets, data.offsets[:0], [])
+        checksum = fingerprint(data)
+    else:
+        blocks = put_blocks(data)
+    requested = groups(experiment, experiment.clients, experiment.device)
+    starts = START_SECONDS if is_ours() and fits(requested) else None
     return Setting(
-        blocks=Blocks(data.offsets, data.offsets[:0], []) if experiment.data_on_nodes else put_blocks(data),
-        groups=asked,
-        group_of=group_of(asked, experiment, experiment.clients),
+        blocks=blocks,
+        groups=requested,
+        group_of=group_of(requested, experiment, experiment.clients),
         driver=this_process(),
         description=describe(spec, "eval" in callbacks.blocking),
         # Ray takes only UTF-8 in names of actors, and a path may hold any bytes.
         label=f"{socket.gethostname()}:{directory.resolve()}".encode(errors="backslashreplace").decode(),
-        fingerprint=fingerprint(data) if experiment.data_on_nodes else None,
+        fingerprint=checksum,
         audience=Audience(callbacks.subscribed, callbacks.blocking),
         heartbeat=replace(HEARTBEAT, starts=starts),
     )
 
 
 def _wrong(error: Exception) -> str:
+    """Return a clause about the failure of the server."""
     if isinstance(error, ServerFroze):
         return str(error)
-    return f"{'a shard of the server' if isinstance(error, ShardDied) else 'the server'} died"
+    if isinstance(error, ShardDied):
+        return "a shard of the server died"
+    return "the server died"
 
 
 def _stopped(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
     """Return the error for a run that was stopped without a checkpoint of that moment."""
     if (directory / CONFIG).exists():
-        return Interrupted(f"stopped as of the last checkpoint; go on with: {how_to_go_on(spec, directory)}")
+        return Interrupted(f"stopped as of the last checkpoint; resume with: {how_to_go_on(spec, directory)}")
     return KeyboardInterrupt("stopped before the run began")
 
 
 def _missing(text: str) -> str | None:
     """Return the import error of a node that lacks a dependency, or None if the text reports no such error."""
-    lines = [line.strip() for line in text.splitlines()]
-    why = next((line for line in reversed(lines) if line.startswith(("ModuleNotFoundError", "ImportError"))), None)
-    return None if why is None else f"cannot run fedraa ({why})"
+    for line in reversed(text.splitlines()):
+        if line.strip().startswith(("ModuleNotFoundError", "ImportError")):
+            return f"cannot run fedraa ({line.strip()})"
+    return None
 
 
 @contextmanager
 def cluster(options: ClusterOptions, clients: int) -> Iterator[None]:
     """Provide Ray for one or more runs: the joined cluster, the one at `address`, or a private one."""
+    address = cluster_address(options)
     if is_joined():
         yield
-    elif (address := cluster_address(options)) is None:
+    elif address is None:
         with own_cluster(cores(options, clients)):
             yield
     else:

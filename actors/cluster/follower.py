@@ -20,7 +20,7 @@ from fedraa.errors import CallbackRaised, RunFailed, ShardDied
 # Seconds during which the server may collect events before it answers, if the run waits for no callback.
 LISTEN_SECONDS = 0.2
 # Seconds between two health checks while the driver waits for an answer.
-GLANCE = 0.2
+CHECK_SECONDS = 0.2
 # Seconds between two synchronizations of a remote run directory.
 PULL_SECONDS = 2.0
 # Seconds without all workers before the user is warned about missing resources. A crowded machine gets more time.
@@ -73,7 +73,7 @@ class Follower:
     watch: HealthMonitor
     # Time of the stop request (monotonic).
     _stop_at: float | None = None
-    # The callback that asked to end the run at the last event.
+    # The callback that requested the end of the run at the last event.
     _asking: str | None = None
     _raised: CallbackRaised | None = None
     _began: float = field(default_factory=time.monotonic)
@@ -120,25 +120,28 @@ class Follower:
     def _warn_of_missing(self, started: int) -> None:
         """Warn once if workers wait for resources. Workers that have their resources only need time to start."""
         setting = self.setting
-        asked = sum(group.workers for group in setting.groups)
-        waits = setting.heartbeat.starts is None and started < asked and not self._warned
+        requested = sum(group.workers for group in setting.groups)
+        waits = setting.heartbeat.starts is None and started < requested and not self._warned
         if waits and time.monotonic() - self._began > PATIENCE_SECONDS * crowded():
             self._warned = True
             needs = " or ".join(sorted({_words(group.needs) for group in setting.groups}))
-            logger.warning("%d of %d workers have started; the others wait for %s each", started, asked, needs)
+            logger.warning("%d of %d workers have started; each of the others waits for %s", started, requested, needs)
 
     def _answer(self, ref: ray.ObjectRef[Any]) -> Any:
         """Return the server's answer. Raises an error if the server or the cluster fails meanwhile."""
         self._look()
-        while not ray.wait([ref], timeout=GLANCE)[0]:
+        while not ray.wait([ref], timeout=CHECK_SECONDS)[0]:
             self._look()
         return ray.get(ref)
 
     def _look(self) -> None:
+        """Raise an error if the cluster is lost, or if the server is frozen or does not stop."""
         self._tell_to_stop()
-        if (lost := self.watch.lost()) is not None:
+        lost = self.watch.lost()
+        if lost is not None:
             raise ClusterLost(lost)
-        if (silence := self._pulse.silence()) is not None:
+        silence = self._pulse.silence()
+        if silence is not None:
             raise ServerFroze(f"the server froze: no sign of life for {silence:.3g} s")
         if self._stop_at is not None and time.monotonic() > self._stop_at + STOP_SECONDS and not self._saves():
             raise ServerStuck
@@ -149,6 +152,7 @@ class Follower:
             self._stop_at = time.monotonic()
 
     def _saves(self) -> bool:
+        """Return True if the server answers that it is writing a checkpoint."""
         saving = self.server.saving.remote()
         return bool(ray.wait([saving], timeout=SAVING_SECONDS)[0]) and bool(ray.get(saving))
 

@@ -22,17 +22,18 @@ ANSWER_SECONDS = 5.0
 ASK_SECONDS = 2.0
 # Upper bound in seconds on the time that counts between two checks. The head cannot answer while this process does not
 # check.
-GLANCE = 2.0
+MAX_COUNTED_SECONDS = 2.0
 # Seconds during which a head may refuse to answer, or be too busy. After 60 s Ray itself ends the joined processes and
 # prints its own error.
-GONE_SECONDS, SILENT_SECONDS = 20.0, 45.0
+GONE_SECONDS = 20.0
+SILENT_SECONDS = 45.0
 # Requests that a head and its client port answer at once. Ray's own attempt to connect takes minutes.
 GREETINGS: dict[bool, tuple[str, Any]] = {
     False: ("/ray.rpc.NodeInfoGcsService/GetClusterId", gcs.GetClusterIdRequest()),
     True: ("/ray.rpc.RayletDriver/ClusterInfo", client.ClusterInfoRequest(type=client.ClusterInfoType.PING)),
 }
 TOKEN = (
-    "wants the token that `ray get-auth-token` prints on its head node: "
+    "requires the token that `ray get-auth-token` prints on its head node: "
     "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to that token or put it into ~/.ray/auth_token"
 )
 
@@ -44,7 +45,9 @@ class Head:
         self.address = address
         as_client = address.startswith(CLIENT)
         try:
-            at = address.removeprefix(CLIENT) if as_client else canonicalize_bootstrap_address_or_die(address)
+            target = address.removeprefix(CLIENT)
+            if not as_client:
+                target = canonicalize_bootstrap_address_or_die(address)
             header = raylet.AuthenticationTokenLoader.instance().get_token_for_http_header()
         except ConnectionError as error:
             raise InputError("address", _first_line(error).split(". ")[0].lower(), got=address) from None
@@ -52,7 +55,7 @@ class Head:
             raise InputError("address", f"the cluster at {address} {TOKEN}") from None
         self._header = [(key.lower(), value) for key, value in header.items()]
         method, self._request = GREETINGS[as_client]
-        self._channel = grpc.insecure_channel(at, options=(("grpc.enable_http_proxy", 0),))
+        self._channel = grpc.insecure_channel(target, options=(("grpc.enable_http_proxy", 0),))
         self._call = self._channel.unary_unary(method, request_serializer=type(self._request).SerializeToString)
 
     def ask(self) -> Any:
@@ -83,33 +86,43 @@ class HeadWatch:
 
     def __init__(self, address: str) -> None:
         self._head = Head(address)
-        self._silent, self._looked, self._bound = 0.0, time.monotonic(), SILENT_SECONDS
-        self._asked, self._question = self._looked, self._head.ask()
+        self._silent = 0.0
+        self._bound = SILENT_SECONDS
+        self._looked = time.monotonic()
+        self._ask_again(self._looked)
 
     def lost(self) -> str | None:
         """Return the cause if the head is lost."""
         if self._silent > self._bound:
             return f"the head of the Ray cluster at {self._head.address} gives no answer"
         now = time.monotonic()
-        self._silent += min(GLANCE, now - self._looked)
+        self._silent += min(MAX_COUNTED_SECONDS, now - self._looked)
         self._looked = now
         if self._question.done():
-            if (error := self._question.exception()) is None:
+            self._bound = SILENT_SECONDS
+            if self._question.exception() is None:
                 self._silent = 0.0
-            refused = error is not None and self._question.code() == grpc.StatusCode.UNAVAILABLE
-            self._bound = GONE_SECONDS if refused else SILENT_SECONDS
+            elif self._question.code() == grpc.StatusCode.UNAVAILABLE:
+                self._bound = GONE_SECONDS
             if now > self._asked + ASK_SECONDS:
-                self._asked, self._question = now, self._head.ask()
+                self._ask_again(now)
         return None
+
+    def _ask_again(self, now: float) -> None:
+        """Send the next request."""
+        self._asked = now
+        self._question = self._head.ask()
 
     def confirm_lost(self) -> str | None:
         """Return the cause after waiting for the answer to a fresh request.
 
         The driver calls this after another failure, which may be the first sign of a lost head.
         """
-        self._asked, self._question = time.monotonic(), self._head.ask()
-        while (lost := self.lost()) is None and (self._silent or not self._question.done()):
+        self._ask_again(time.monotonic())
+        lost = self.lost()
+        while lost is None and (self._silent or not self._question.done()):
             time.sleep(0.1)
+            lost = self.lost()
         return lost
 
 

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TUNABLES = "GLIBC_TUNABLES"
-# By default glibc raises the threshold to 32 MB as blocks are freed and keeps as much free memory, so that a worker
-# holds far more than it uses. Mapping every large block again costs page faults, unless the pages are huge. Actors with
-# a liveness probe train in a thread. A separate arena for it costs small models a tenth more CPU time.
-LEAN = "glibc.malloc.mmap_threshold=4194304:glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
+# By default glibc raises the threshold up to 32 MB when blocks are freed, and keeps that much free memory, so that a
+# worker holds far more than it uses. Mapping every large block again costs page faults, unless the pages are huge.
+# Actors with a liveness probe train in a thread. A separate arena for it costs small models a tenth more CPU time.
+MALLOC_SETTINGS = "glibc.malloc.mmap_threshold=4194304:glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -22,7 +22,7 @@ def lean() -> Iterator[None]:
     if TUNABLES in os.environ or not _huge_pages():
         yield
         return
-    os.environ[TUNABLES] = LEAN
+    os.environ[TUNABLES] = MALLOC_SETTINGS
     try:
         yield
     finally:

@@ -38,17 +38,18 @@ class Metrics(Callback):
 
     def __init__(self, run: str) -> None:
         # Ray takes only ASCII in tags.
-        tags, run_tag = ("run",), {"run": run.encode("ascii", "backslashreplace").decode()}
-        self._updates = Counter(NAMES["updates"], "Updates taken in", tags)
+        run_tag = {"run": run.encode("ascii", "backslashreplace").decode()}
+        tags = tuple(run_tag)
+        self._updates = Counter(NAMES["updates"], "Applied updates", tags)
         self._staleness = Histogram(NAMES["staleness"], "Staleness of an update, in steps", STALENESS, tags)
         self._mix = Histogram(NAMES["mix"], "Real time to mix an update in", SECONDS, tags)
         self._idle = Gauge(NAMES["idle"], "Share of the workers without work", tags)
         self._workers = Gauge(NAMES["workers"], "Workers that have started", tags)
         self._accuracy = Gauge(NAMES["accuracy"], "Test accuracy", tags)
-        self._bytes = Counter(NAMES["bytes"], "Bytes billed to the devices", (*tags, "way"))
+        self._bytes = Counter(NAMES["bytes"], "Bytes sent and received by the devices", (*tags, "way"))
         self._faults = Counter(NAMES["faults"], "Faults", tags)
-        self._dropped = Counter(NAMES["dropped"], "Tasks that came to nothing by their clients' fault", tags)
-        self._quarantined = Counter(NAMES["quarantined"], "Clients that are left out from then on", tags)
+        self._dropped = Counter(NAMES["dropped"], "Tasks dropped by their clients' fault", tags)
+        self._quarantined = Counter(NAMES["quarantined"], "Quarantined clients", tags)
         counters = (self._updates, self._bytes, self._faults, self._dropped, self._quarantined)
         for metric in (*counters, self._staleness, self._mix, self._idle, self._workers, self._accuracy):
             metric.set_default_tags(run_tag)
@@ -90,7 +91,9 @@ class Metrics(Callback):
         structured(str(event["kind"]), run=self._run, **{name: event[name] for name in event if name != "kind"})
 
     def _sent(self, way: str, event: Event) -> None:
-        if sent := _number(event, f"bytes_{way}"):
+        sent = _number(event, f"bytes_{way}")
+        # The counter refuses increments of 0.
+        if sent:
             self._bytes.inc(sent, {"way": way})
 
 

@@ -15,7 +15,7 @@ from ray._private import node, ray_constants, services
 # An extension module without type information.
 raylet: Any = _raylet
 # The port number of a service that does not run.
-NONE = -1
+NO_PORT = -1
 # A raylet requires living agents. This command does nothing and ends when the raylet closes its input.
 STAND_IN = "cat"
 AGENTS = ("--dashboard_agent_command", "--runtime_env_agent_command")
@@ -51,11 +51,19 @@ def _without_agents(start: Any) -> Any:
         if process_type == ray_constants.PROCESS_TYPE_RAYLET:
             flags = dict(word.split("=", 1) for word in command if word.startswith("--") and "=" in word)
             for port in PORTS:
-                raylet.persist_port(flags["--session_dir"], flags["--node_id"], port, NONE)
-            command = [f"{flag}={STAND_IN}" if (flag := word.partition("=")[0]) in AGENTS else word for word in command]
+                raylet.persist_port(flags["--session_dir"], flags["--node_id"], port, NO_PORT)
+            command = [_with_stand_in(word) for word in command]
         return start(command, process_type, **options)
 
     return started
+
+
+def _with_stand_in(word: str) -> str:
+    """Return an argument of a raylet; the command of an agent is replaced."""
+    flag = word.partition("=")[0]
+    if flag in AGENTS:
+        return f"{flag}={STAND_IN}"
+    return word
 
 
 @contextmanager

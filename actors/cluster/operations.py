@@ -38,15 +38,20 @@ def runs(address: str) -> list[tuple[str, Progress | None, int]]:
 
 
 def stop(run: str, address: str) -> None:
-    """Ask a run, named by its label or its directory, to end with a checkpoint; raise InputError if none has it."""
+    """Request the end of a run with a checkpoint. Raise InputError unless exactly one run has this name.
+
+    Args:
+        run: The label or the directory of the run.
+        address: The address of the cluster.
+    """
     attach(address)
     try:
         servers = list(_servers())
         wanted = [server for label, server in servers if run == label or _directory(label) == Path(run).absolute()]
         if len(wanted) != 1:
-            there = ", ".join(sorted(label for label, _ in servers)) or "none"
+            labels = ", ".join(sorted(label for label, _ in servers)) or "none"
             raise InputError(
-                "run", f"{len(wanted)} runs at {address} have this name", got=run, expected=f"one of {there}"
+                "run", f"{len(wanted)} runs at {address} have this name", got=run, expected=f"one of {labels}"
             )
         ray.get(wanted[0].stop.remote(), timeout=ANSWER_SECONDS)
     finally:
@@ -66,8 +71,8 @@ def fetch(run: Path, node: str | None, address: str, out: Path) -> None:
         raise InputError("out", f"{out} is in use", hint="choose a directory that is new or empty")
     attach(address)
     try:
-        there = NodeAffinitySchedulingStrategy(find_node(node or HEAD)["NodeID"], soft=False)
-        read = ray.remote(_read).options(num_cpus=0, scheduling_strategy=there)
+        on_node = NodeAffinitySchedulingStrategy(find_node(node or HEAD)["NodeID"], soft=False)
+        read = ray.remote(_read).options(num_cpus=0, scheduling_strategy=on_node)
         files = ray.get(read.remote(run))
         if CONFIG not in files:
             raise InputError("run", f"{run} on that node is not a run directory; it has no {CONFIG}")

@@ -35,16 +35,17 @@ private: Any = worker
 # An extension module without type information.
 raylet: Any = _raylet
 # The number of start attempts is this plus the load per core, rounded down and at least 1.
-TRIES = 2
-MOST_TRIES = 10
+BASE_ATTEMPTS = 2
+MAX_ATTEMPTS = 10
 # Seconds between two attempts.
 PAUSE_SECONDS = 2.0
 # Seconds for which one of Ray's own processes may be stopped.
 FROZEN_SECONDS = 30.0
-CENTRAL = {"raylet": "raylet", "gcs_server": "GCS"}
+CENTRAL_PROCESSES = {"raylet": "raylet", "gcs_server": "GCS"}
 # Importing this module here would take as long as all other work before a cluster starts.
 PRELOADED = "actors.worker.worker"
-TOKEN, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"
+TOKEN = "RAY_AUTH_TOKEN"
+MODE = "RAY_AUTH_MODE"
 
 logger = logging.getLogger(__name__)
 # The cluster that `begun` has started, until `own_cluster` takes it.
@@ -86,17 +87,18 @@ def _started(cpus: int) -> Iterator[None]:
     with _own_token(), _quiet():
         for attempt in count(1):
             with own_folder() as folder, _ended_in(folder):
-                if (wrong := _start(folder, cpus)) is None:
+                wrong = _start(folder, cpus)
+                if wrong is None:
                     yield
                     return
-            tries = min(MOST_TRIES, TRIES + math.floor(crowded()))
-            if attempt >= tries:
+            attempts = min(MAX_ATTEMPTS, BASE_ATTEMPTS + math.floor(crowded()))
+            if attempt >= attempts:
                 raise RunFailed(
                     "engine",
-                    f"Ray did not start, {attempt} times, at last because: {wrong}",
-                    hint="try again when the machine has less to do, or choose --engine local",
+                    f"Ray did not start in {attempt} attempts; the last error is: {wrong}",
+                    hint="try again when the machine is less busy, or choose --engine local",
                 )
-            logger.warning("Ray did not start: %s; it is tried again, %d of %d", wrong, attempt + 1, tries)
+            logger.warning("Ray did not start: %s; next attempt: %d of %d", wrong, attempt + 1, attempts)
             time.sleep(PAUSE_SECONDS)
 
 
@@ -115,8 +117,10 @@ class ClusterWatch:
     def lost(self) -> str | None:
         """Return the cause if one of the processes died or froze."""
         node = private._global_node
-        for kind, name in CENTRAL.items():
-            for started in [] if node is None else node.all_processes.get(kind, ()):
+        if node is None:
+            return None
+        for kind, name in CENTRAL_PROCESSES.items():
+            for started in node.all_processes.get(kind, ()):
                 if started.process.poll() is not None:
                     return f"Ray's {name} died"
                 if self._stands_still(started.process.pid):
@@ -169,6 +173,7 @@ def _ended_in(folder: Path) -> Iterator[None]:
             # A regular shutdown would wait for processes that cannot answer.
             if not ray.is_initialized() or watch.lost():
                 kill_all_of(folder)
+            # Ray may raise any error if one of its processes is dead. The processes are killed next.
             with suppress(Exception):
                 ray.shutdown()
             kill_all_of(folder)
@@ -176,7 +181,7 @@ def _ended_in(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Let Ray listen on loopback, as it does on systems whose firewalls ask about every open port."""
+    """Let Ray listen on loopback, as it does on systems with a firewall that prompts for every open port."""
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:

@@ -19,7 +19,7 @@ PREFIX = "fedraa-"
 # The file that the owner locks while it lives.
 OWNER = "owner"
 # A socket's path may have 107 characters. Ray's names below the folder take 80 of them and the folder's name 16.
-LONGEST = 107 - 80 - 16
+MAX_PARENT_LENGTH = 107 - 80 - 16
 
 
 @contextmanager
@@ -29,7 +29,8 @@ def own_folder() -> Iterator[Path]:
     Folders of killed owners are removed first.
     """
     parent = tempfile.gettempdir()
-    parent = parent if len(parent) <= LONGEST else "/tmp"
+    if len(parent) > MAX_PARENT_LENGTH:
+        parent = "/tmp"
     sweep(Path(parent))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     with (folder / f"{OWNER}.new").open("wb") as lock:

@@ -33,20 +33,25 @@ PATH = "PYTHONPATH"
 
 def refuse_unsendable(spec: "RunSpec") -> None:
     """Raise InputError for a component of a run that cannot be pickled."""
-    if (wrong := _unsendable(spec)) is None:
+    wrong = _unsendable(spec)
+    if wrong is None:
         return
-    parts = (*spec.experiment, ("dataset", spec.data.source), ("model", spec.traced.module))
-    given = ((name, value) for name, value in parts if _unsendable(value))
-    name, value = next(given, ("engine", "a part of this run"))
-    what = f"the {name} that was given" if name in spec.given else short_text(value)
+    name = "engine"
+    component = "a component of this run"
+    for field, value in (*spec.experiment, ("dataset", spec.data.source), ("model", spec.traced.module)):
+        if _unsendable(value):
+            name = field
+            component = f"the passed {field}" if field in spec.object_fields else short_text(value)
+            break
     raise InputError(
         name,
-        f"{what} cannot be sent to Ray's processes: {wrong}",
-        hint="let it make what cannot be pickled when it is first used, or choose --engine local",
+        f"{component} cannot be sent to Ray's processes: {wrong}",
+        hint="create the members that cannot be pickled on first use, or choose --engine local",
     )
 
 
 def _unsendable(part: object) -> str | None:
+    """Return the reason if an object cannot be pickled."""
     try:
         pickler: Any = registry.CloudPickler(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
         pickler.dump(part)
@@ -65,7 +70,8 @@ def carry_by_value(parts: Iterable[object]) -> None:
     while True:
         finder = _Finder(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
         try:
-            finder.dump(parts)  # type: ignore[no-untyped-call]  # cloudpickle has no types
+            # cloudpickle has no types.
+            finder.dump(parts)  # type: ignore[no-untyped-call]
         except (TypeError, AttributeError, PicklingError) as error:
             raise InputError("address", f"a component of this run cannot be sent to another cluster: {error}") from None
         new = finder.modules.keys() - registry.list_registry_pickle_by_value()
@@ -80,8 +86,9 @@ def carry_by_value(parts: Iterable[object]) -> None:
 def importable() -> Iterator[None]:
     """Let child processes import the user's modules from the same folders as this process."""
     before = os.environ.get(PATH)
-    folders = [folder for entry in sys.path if (folder := Path(entry).resolve()).is_dir()]
-    os.environ[PATH] = os.pathsep.join(dict.fromkeys(str(one) for one in folders if not _is_installed(one)))
+    folders = [Path(entry).resolve() for entry in sys.path]
+    of_user = [str(folder) for folder in folders if folder.is_dir() and not _is_installed(folder)]
+    os.environ[PATH] = os.pathsep.join(dict.fromkeys(of_user))
     try:
         yield
     finally:
@@ -95,7 +102,8 @@ class _Finder(cloudpickle.CloudPickler):
     """A pickler that discards its output and collects the user's `modules` that it meets by reference."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)  # type: ignore[no-untyped-call]  # cloudpickle has no types
+        # cloudpickle has no types.
+        super().__init__(*args, **options)  # type: ignore[no-untyped-call]
         self.modules: dict[str, ModuleType] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -103,7 +111,8 @@ class _Finder(cloudpickle.CloudPickler):
             module = obj if isinstance(obj, ModuleType) else sys.modules.get(obj.__module__)
             if module is not None and _is_own(module):
                 self.modules[module.__name__] = module
-        return super().reducer_override(obj)  # type: ignore[no-untyped-call]  # cloudpickle has no types
+        # cloudpickle has no types.
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
 
 def _is_own(module: ModuleType) -> bool:
@@ -111,7 +120,8 @@ def _is_own(module: ModuleType) -> bool:
 
     `__main__` always travels by value.
     """
-    root, file = module.__name__.partition(".")[0], getattr(module, "__file__", None)
+    root = module.__name__.partition(".")[0]
+    file = getattr(module, "__file__", None)
     if root == "__main__" or root in PACKAGES or root in sys.stdlib_module_names or file is None:
         return False
     return file.endswith(".py") and not _is_installed(Path(file).resolve())

@@ -23,17 +23,30 @@ NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 def groups(options: ClusterOptions, clients: int, device: str) -> tuple[WorkerGroup, ...]:
-    """Return the worker groups of a run with this number of clients: one group unless it sets `resources`."""
+    """Return the worker groups of a run: one group unless it sets `resources`.
+
+    Args:
+        options: The options of the cluster.
+        clients: The number of clients.
+        device: The device of the experiment.
+    """
     if options.resources is not None:
         return tuple(parse_group(text) for text in options.resources)
-    count, threads = workers(options, clients), options.threads_per_worker
+    count = workers(options, clients)
+    threads = options.threads_per_worker
     if cluster_address(options) is not None and options.workers is None:
         count = min(clients, max(1, int(_total("CPU")) // threads))
     return (WorkerGroup(count, {"CPU": threads, "GPU": gpu_share(device, count)}),)
 
 
 def group_of(groups: Sequence[WorkerGroup], devices: DeviceOptions, clients: int) -> Index:
-    """Return the worker group that trains each client, int64 [clients]."""
+    """Return the worker group that trains each client, int64 [clients].
+
+    Args:
+        groups: The worker groups.
+        devices: The options of the devices.
+        clients: The number of clients.
+    """
     if len(groups) == 1:
         return np.zeros(clients, np.int64)
     return group_of_clients(groups, devices.compute, clients)
@@ -49,11 +62,10 @@ def gpu_share(device: str, count: int) -> float:
 
 def fits(asked: Iterable[WorkerGroup]) -> bool:
     """Return True if the cluster has the resources of all these workers together."""
-    whole = ray.cluster_resources()  # type: ignore[no-untyped-call]  # ray leaves it untyped
     needs: Counter[str] = Counter()
     for group in asked:
         needs.update({name: group.workers * amount for name, amount in group.needs.items()})
-    return all(amount <= whole.get(name, 0.0) + ROUNDING for name, amount in needs.items())
+    return all(amount <= _total(name) + ROUNDING for name, amount in needs.items())
 
 
 def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
@@ -92,7 +104,9 @@ def nodes_for_shards(count: int) -> list[str]:
 
 def living_nodes() -> list[dict[str, Any]]:
     """Return the descriptions of all living nodes."""
-    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # ray leaves it untyped
+    # Ray leaves this function untyped.
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node for node in nodes if node["Alive"]]
 
 
 def find_node(wanted: str) -> dict[str, Any]:
@@ -101,9 +115,11 @@ def find_node(wanted: str) -> dict[str, Any]:
     for node in nodes:
         if wanted in (node["NodeID"], node["NodeManagerAddress"], node["NodeName"], *node["Resources"]):
             return dict(node)
-    there = ", ".join(sorted(f"{node['NodeName']} ({node['NodeID'][:8]})" for node in nodes))
-    raise InputError("server_node", got=wanted, expected=f"the id, address, name or a resource of a node: {there}")
+    known = ", ".join(sorted(f"{node['NodeName']} ({node['NodeID'][:8]})" for node in nodes))
+    raise InputError("server_node", got=wanted, expected=f"the id, address, name or a resource of a node: {known}")
 
 
 def _total(resource: str) -> float:
-    return float(ray.cluster_resources().get(resource, 0))  # type: ignore[no-untyped-call]  # ray leaves it untyped
+    """Return the amount of a resource in the whole cluster."""
+    # Ray leaves this function untyped.
+    return float(ray.cluster_resources().get(resource, 0))  # type: ignore[no-untyped-call]

@@ -6,7 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
-STDOUT, STDERR = "1", "2"
+STDOUT = "1"
+STDERR = "2"
 # The titles of Ray's actor processes begin with this.
 RAYS = b"ray::"
 
@@ -19,7 +20,9 @@ def crowded() -> float:
 def cpu_seconds(process: int) -> float:
     """Return the user and system time of a process in seconds; 0 if it has ended."""
     fields = _fields(process)
-    return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    if fields is None:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def is_stopped(process: int) -> bool:
@@ -33,7 +36,9 @@ def kill_all_of(folder: Path) -> None:
 
     Ray's processes change their titles later, and frozen ones outlive the process that started them.
     """
-    for entry in PROC.glob("[0-9]*") if PROC.exists() else ():
+    if not PROC.exists():
+        return
+    for entry in PROC.glob("[0-9]*"):
         if int(entry.name) != os.getpid() and _is_of(entry, f"{folder}/"):
             with suppress(OSError):
                 os.kill(int(entry.name), signal.SIGKILL)
@@ -46,15 +51,17 @@ def _is_of(entry: Path, folder: str) -> bool:
     a dead raylet for a minute.
     """
     try:
-        given = (entry / "cmdline").read_bytes()
-        files = os.listdir(entry / "fd") if given.startswith(RAYS) else (STDOUT, STDERR)
+        command = (entry / "cmdline").read_bytes()
+        files = [STDOUT, STDERR]
+        if command.startswith(RAYS):
+            files = os.listdir(entry / "fd")
     except OSError:
         return False
     for file in files:
         with suppress(OSError):
             if os.readlink(entry / "fd" / file).startswith(folder):
                 return True
-    return f"={folder}".encode() in given
+    return f"={folder}".encode() in command
 
 
 def _fields(process: int) -> list[str] | None:

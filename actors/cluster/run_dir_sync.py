@@ -37,7 +37,9 @@ def changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
 
     The logs are read last, so that they contain every event that a checkpoint needs.
     """
-    stamps, whole, tails = _stamps(directory), {}, {}
+    stamps = _stamps(directory)
+    whole = {}
+    tails = {}
     for name, stamp in list(stamps.items()):
         if name in GROWING or seen.get(name) == stamp:
             continue
@@ -48,7 +50,7 @@ def changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
             del stamps[name]
     for name in GROWING:
         if name in stamps:
-            start = seen[name][0] if name in seen else 0
+            start = _size(seen, name)
             with (directory / name).open("rb") as stream:
                 stream.seek(start)
                 tails[name] = stream.read()
@@ -73,8 +75,9 @@ class RunDirSync:
         The run can therefore be resumed after an interruption at any point.
         """
         for name, tail in new.tails.items():
-            start = self.seen[name][0] if name in self.seen else 0
-            with (self.directory / name).open("r+b" if (self.directory / name).exists() else "wb") as stream:
+            start = _size(self.seen, name)
+            (self.directory / name).touch()
+            with (self.directory / name).open("r+b") as stream:
                 stream.truncate(start)
                 stream.seek(start)
                 stream.write(tail)
@@ -99,8 +102,15 @@ def synced(directory: Path) -> Iterator[None]:
                 (directory / EVENTS).unlink()
 
 
+def _size(stamps: Mapping[str, Stamp], name: str) -> int:
+    """Return the size of a file, 0 if it has no stamp."""
+    size, _ = stamps.get(name, (0, 0))
+    return size
+
+
 def _stamps(directory: Path) -> dict[str, Stamp]:
-    found = {}
+    """Return the stamps of all files by their relative paths, without temporary files and the lock."""
+    stamps = {}
     for folder, _, names in os.walk(directory):
         for name in names:
             path = Path(folder, name)
@@ -109,5 +119,5 @@ def _stamps(directory: Path) -> dict[str, Stamp]:
                     stat = path.stat()
                 except FileNotFoundError:
                     continue
-                found[path.relative_to(directory).as_posix()] = (stat.st_size, stat.st_mtime_ns)
-    return found
+                stamps[path.relative_to(directory).as_posix()] = (stat.st_size, stat.st_mtime_ns)
+    return stamps

@@ -44,11 +44,12 @@ def submit(arguments: Sequence[str], address: str, working_dir: Path | None, say
     try:
         job = client.submit_job(entrypoint=command, runtime_env=environment)
     except RuntimeError as error:
-        # Its text is a sentence of the dashboard.
+        # The text of the error is a sentence of the dashboard.
         raise RunFailed("address", f"no job could be submitted at {address}: {error}") from None
     say(f"job {job}")
     asyncio.run(_follow(client, job, say))
-    if (status := client.get_job_status(job)) != "SUCCEEDED":
+    status = client.get_job_status(job)
+    if status != "SUCCEEDED":
         raise RunFailed(job, f"the job at {address} ended as {status.lower()}")
 
 
@@ -58,7 +59,8 @@ def check_size(folder: Path) -> None:
 
     def add(path: Path) -> None:
         nonlocal total
-        total += path.stat().st_size if path.is_file() else 0
+        if path.is_file():
+            total += path.stat().st_size
 
     _dir_travel(folder, [], add, include_gitignore=True)
     if total > GCS_STORAGE_MAX_SIZE:

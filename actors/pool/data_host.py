@@ -30,7 +30,13 @@ class DataHost:
     def blocks(self, problem: ProblemOptions, dealing: Dealing, wanted: int) -> Blocks:
         """Return the shards, which this node reads on the first call.
 
-        Raises InputError if their fingerprint is not `wanted`.
+        Args:
+            problem: The options of the dataset.
+            dealing: The settings for dealing it to the clients.
+            wanted: The fingerprint of the driver's shards.
+
+        Raises:
+            InputError: The fingerprint of this node's shards is another one.
         """
         if self._blocks is None:
             self._blocks = self._read(problem, dealing, wanted)
@@ -61,14 +67,14 @@ class DataHosts:
     def blocks(self, node: str) -> tuple[Any, ray.ObjectRef[Any]]:
         """Return the host of a node and the reference of its Blocks, which is ready after it has read the dataset."""
         if node not in self._actors:
-            there = NodeAffinitySchedulingStrategy(node, soft=False)
-            self._actors[node] = actor_class(DataHost).options(num_cpus=0, scheduling_strategy=there).remote()
+            on_node = NodeAffinitySchedulingStrategy(node, soft=False)
+            self._actors[node] = actor_class(DataHost).options(num_cpus=0, scheduling_strategy=on_node).remote()
             self._pulses[node] = LivenessProbe(self._actors[node], self.heartbeat)
         blocks = self._actors[node].blocks.remote(self.problem, self.dealing, self.fingerprint)
         return self._actors[node], blocks
 
     def drop(self, node: str, host: Any) -> None:
-        """Remove a node's host, whose shards are lost or unusable, unless another host has replaced it.
+        """Remove a node's host if its shards are lost, unless another host has replaced it.
 
         The next request reads the shards again.
         """
@@ -79,7 +85,8 @@ class DataHosts:
     def drop_frozen(self) -> None:
         """Remove hosts without a sign of life. Calls of workers that wait for them then fail and are repeated."""
         for node, pulse in list(self._pulses.items()):
-            if (silence := pulse.silence()) is not None:
+            silence = pulse.silence()
+            if silence is not None:
                 logger.warning("data host on node %s: no sign of life for %.3g s; it is replaced", node[:8], silence)
                 self.drop(node, self._actors[node])
 

@@ -13,7 +13,17 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from actors.cluster.placement import worker_options
 from actors.pool.data_host import DataHosts
-from actors.pool.handles import EVALUATE, FIRST, LOAD, START, TRAIN, Call, HangDetector, PendingEvaluation, WorkerHandle
+from actors.pool.handles import (
+    EVALUATE,
+    LOAD,
+    START,
+    STARTUP_CALLS,
+    TRAIN,
+    Call,
+    HangDetector,
+    PendingEvaluation,
+    WorkerHandle,
+)
 from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.pool.queues import Queues
 from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
@@ -27,11 +37,11 @@ from fedraa.errors import RunFailed
 from fedraa.messages import Fault, Index, SharedBuffer, Task, Update, Vector
 
 # Calls queued on a worker: one in training, and the next one, which is there when the first ends.
-DEPTH = 2
+CALLS_PER_WORKER = 2
 # Consecutive deaths of a worker without a finished call before it is given up.
-DEATHS = 3
+MAX_DEATHS = 3
 # Seconds between two checks for frozen actors.
-GLANCE = 1.0
+CHECK_SECONDS = 1.0
 DIED = "worker died"
 
 logger = logging.getLogger(__name__)
@@ -47,7 +57,7 @@ class RayExecutor:
       - It replaces a worker that dies, hangs or freezes. The task in training becomes a fault, and the tasks that
         waited behind it go to other workers.
       - If a call of several tasks failed, the culprit is unknown. Each of these tasks is sent again in a separate call.
-      - It gives a worker up after `DEATHS` consecutive deaths. Raises RunFailed if a worker group has no worker left.
+      - It gives a worker up after `MAX_DEATHS` consecutive deaths. Raises RunFailed if a group has no worker left.
 
     Args:
         worker_spec: The reference of the WorkerSpec.
@@ -91,11 +101,11 @@ class RayExecutor:
     _last: str = ""
 
     @classmethod
-    def of(cls, spec: RunSpec, **given: Any) -> Self:
-        """Return the executor of a run and start its workers. `given` sets other fields, at least `groups`."""
+    def of(cls, spec: RunSpec, **fields: Any) -> Self:
+        """Return the executor of a run and start its workers. `fields` sets other fields, at least `groups`."""
         experiment = spec.experiment
-        if "blocks" not in given:
-            given["blocks"] = put_blocks(spec.data)
+        if "blocks" not in fields:
+            fields["blocks"] = put_blocks(spec.data)
         return cls(
             worker_spec=ray.put(make_worker_spec(spec)),
             evaluation_data=ray.put(spec.evaluation_data),
@@ -103,7 +113,7 @@ class RayExecutor:
             device=experiment.device,
             placement=experiment.placement,
             stack=experiment.vmap_batch,
-            **given,
+            **fields,
         )
 
     def __post_init__(self) -> None:
@@ -127,7 +137,9 @@ class RayExecutor:
         give_up = time.monotonic() + timeout
         while not self._faults and task not in self._outcomes and self.receive(give_up):
             pass
-        return self._faults.popleft() if self._faults else self._outcomes.pop(task, None)
+        if self._faults:
+            return self._faults.popleft()
+        return self._outcomes.pop(task, None)
 
     def ready(self, timeout: float) -> list[Update | Fault]:
         if not self._outcomes and not self._faults:
@@ -161,13 +173,13 @@ class RayExecutor:
         """
         for number, group in enumerate(self.groups):
             if all(handle.group != number for handle in self._handles.values()):
-                whose = f" for tier {number + 1}" if len(self.groups) > 1 else ""
-                raise RunFailed(
-                    "workers",
-                    f"none is left{whose}: {group.workers} died {DEATHS} times in a row, the last of: {self._last}",
-                )
+                problem = "none is left"
+                if len(self.groups) > 1:
+                    problem += f" for tier {number + 1}"
+                problem += f": {group.workers} died {MAX_DEATHS} times in a row; the last error is: {self._last}"
+                raise RunFailed("workers", problem)
         left = give_up - time.monotonic()
-        timeout = min(GLANCE, max(0.0, left))
+        timeout = min(CHECK_SECONDS, max(0.0, left))
         if not self._calls:
             time.sleep(timeout)
             return left > 0
@@ -184,7 +196,9 @@ class RayExecutor:
     def _spawn(self, number: int, group: int, deaths: int) -> None:
         needs = self.groups[group].needs
         options = self._class.options(**worker_options(self.groups[group], self.placement))
-        device = "cpu" if self.device == "auto" and not needs.get("GPU") else self.device
+        device = self.device
+        if device == "auto" and not needs.get("GPU"):
+            device = "cpu"
         actor = options.remote(number, self.worker_spec, self.threads, device)
         handle = WorkerHandle(number, group, actor, LivenessProbe(actor, self.heartbeat), deaths)
         self._handles[number] = handle
@@ -207,18 +221,20 @@ class RayExecutor:
 
     def _send(self) -> None:
         """Fill the queues of the workers, the emptiest first, with the tasks that are due first."""
-        while self._evaluations and (handle := self._emptiest()) is not None:
+        while self._evaluations:
+            handle = self._emptiest()
+            if handle is None:
+                break
             pending = self._evaluations.popleft()
             ref = handle.actor.evaluate.remote(pending.ref, self.evaluation_data)
             self._call(Call(EVALUATE, handle, ref, evaluation=pending))
         for group in range(len(self.groups)):
-            while (
-                self._queues.waits(group)
-                and (handle := self._emptiest(group)) is not None
-                and len(handle.calls) < DEPTH
-            ):
+            while self._queues.waits(group):
+                handle = self._emptiest(group)
+                if handle is None or len(handle.calls) >= CALLS_PER_WORKER:
+                    break
                 assert handle.blocks is not None
-                tasks = self._queues.take(group, DEPTH * len(self._ready(group)))
+                tasks = self._queues.take(group, CALLS_PER_WORKER * len(self._ready(group)))
                 jobs, shared_args = self._serializer.pack(tasks, handle.blocks)
                 ref = handle.actor.train_all.remote(jobs, *shared_args)
                 self._call(Call(TRAIN, handle, ref, work=sum(map(self._work, tasks)), tasks=tasks))
@@ -230,14 +246,16 @@ class RayExecutor:
 
     def _end(self, call: Call) -> None:
         """Handle the end of a call: a result, an error in the called method, or the worker's death."""
-        handle, result, wrong, of_client = call.handle, None, None, False
+        handle = call.handle
+        result = wrong = None
+        of_client = False
         try:
             result = ray.get(call.ref)
         except RayError as error:
             if self.check is not None:
                 self.check()
             lost = isinstance(getattr(error, "cause", error), ObjectLostError)
-            if isinstance(error, RayTaskError) and not lost and call.kind not in FIRST:
+            if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = told(error.cause)
                 of_client = may_be_the_clients(error.cause) and not isinstance(error.cause, RayError)
             # Calls end in order. The first call of the worker either ended well or is the one that killed it.
@@ -249,19 +267,19 @@ class RayExecutor:
                 return self._bury(handle, self._cause(call, error))
         now = time.monotonic()
         if handle.calls[0] is call:
-            if call.kind not in FIRST:
+            if call.kind not in STARTUP_CALLS:
                 self.hang_detector.saw(call.kind, call.work, now - handle.since)
                 handle.deaths = 0
             handle.since = now
         handle.calls.remove(call)
         del self._calls[call.ref]
-        if call.kind in FIRST and result is not None:
+        if call.kind in STARTUP_CALLS and result is not None:
             self._ready_or_load(handle, result)
         self._deliver(call, result, wrong, of_client=of_client)
 
     def _cause(self, call: Call, error: RayError) -> str:
         """Return the cause of a worker's death."""
-        if call.kind not in FIRST:
+        if call.kind not in STARTUP_CALLS:
             return DIED
         cause = getattr(error, "cause", error)
         return f"worker did not start: {_last_line(str(cause))}"
@@ -271,7 +289,8 @@ class RayExecutor:
         if isinstance(answer, Blocks):
             handle.blocks = answer
         elif self.hosts is None:
-            handle.node, handle.blocks = answer, self.blocks
+            handle.node = answer
+            handle.blocks = self.blocks
         else:
             handle.node = answer
             handle.host, ref = self.hosts.blocks(answer)
@@ -279,7 +298,7 @@ class RayExecutor:
 
     def _check(self, handle: WorkerHandle) -> None:
         """Replace the worker if its first call exceeds the time limit."""
-        if not handle.calls or handle.calls[0].kind in FIRST:
+        if not handle.calls or handle.calls[0].kind in STARTUP_CALLS:
             return
         bound = self.hang_detector.bound(handle.calls[0].kind, handle.calls[0].work)
         if time.monotonic() - handle.since > bound:
@@ -290,13 +309,14 @@ class RayExecutor:
 
         Workers may be silent because they wait for a data host or a server shard, which are therefore checked first.
         """
-        self._glance_at = time.monotonic() + GLANCE
+        self._glance_at = time.monotonic() + CHECK_SECONDS
         if self.watch is not None:
             self.watch()
         if self.hosts is not None:
             self.hosts.drop_frozen()
         for handle in list(self._handles.values()):
-            if (silence := handle.pulse.silence()) is not None:
+            silence = handle.pulse.silence()
+            if silence is not None:
                 if self.check is not None:
                     self.check()
                 self._bury(handle, f"worker froze: no sign of life for {silence:.3g} s")
@@ -305,14 +325,24 @@ class RayExecutor:
         """Deliver the outcome of a call: its result, or the error.
 
         If a call of several tasks failed, each of them is sent again in a separate call.
+
+        Args:
+            call: The ended call.
+            result: Its result, if it succeeded.
+            wrong: The error, if it failed.
+            of_client: True if training itself raised the error.
         """
-        handle, tasks = call.handle.number, call.tasks
+        worker = call.handle.number
+        tasks = call.tasks
         if wrong is None:
             self._take_in(call, result)
         elif len(tasks) == 1:
-            self._settle(tasks[0], Fault(tasks[0].id, handle, wrong, of_client))
+            self._settle(tasks[0], Fault(tasks[0].id, worker, wrong, of_client))
         else:
-            self._faults.append(Fault(None, handle, wrong + (f"; {len(tasks)} tasks go again, alone" if tasks else "")))
+            error = wrong
+            if tasks:
+                error += f"; each of its {len(tasks)} tasks is sent again in a separate call"
+            self._faults.append(Fault(None, worker, error))
             self._queues.again(tasks, alone=True)
             if call.evaluation is not None:
                 self._evaluate_again(call.evaluation, wrong)
@@ -335,21 +365,21 @@ class RayExecutor:
             raise RunFailed("evaluation", f"it failed {MAX_TASK_ATTEMPTS} times: {wrong}")
         self._evaluations.append(pending)
 
-    def _bury(self, handle: WorkerHandle, what: str) -> None:
+    def _bury(self, handle: WorkerHandle, cause: str) -> None:
         """Replace a dead or unresponsive worker, or give it up after too many consecutive deaths."""
         ray.kill(handle.actor)
         del self._handles[handle.number]
-        self._last = what
+        self._last = cause
         deaths = handle.deaths + 1
-        if deaths < DEATHS:
+        if deaths < MAX_DEATHS:
             self._spawn(handle.number, handle.group, deaths)
         else:
-            what += f"; given up after {deaths} deaths in a row"
-            logger.warning("worker %d: %s; %d go on", handle.number, what, len(self._handles))
+            cause += f"; given up after {deaths} deaths in a row"
+            logger.warning("worker %d: %s; workers left: %d", handle.number, cause, len(self._handles))
         for call in handle.calls:
             del self._calls[call.ref]
         culprit, *innocent = handle.calls
-        self._deliver(culprit, None, what)
+        self._deliver(culprit, None, cause)
         for call in innocent:
             self._queues.again(call.tasks)
             if call.evaluation is not None:

@@ -12,9 +12,12 @@ from actors.pool.pulse import LivenessProbe
 from actors.pool.serializer import Blocks
 from fedraa.messages import Evaluation, Task, Vector
 
-START, LOAD, TRAIN, EVALUATE = "start", "load", "train", "evaluate"
+START = "start"
+LOAD = "load"
+TRAIN = "train"
+EVALUATE = "evaluate"
 # Calls before any work, which have no time limit.
-FIRST = (START, LOAD)
+STARTUP_CALLS = (START, LOAD)
 
 
 @dataclass(eq=False)
@@ -75,14 +78,14 @@ class PendingEvaluation:
 
 @dataclass
 class HangDetector:
-    """Time limits from observations: `factor` times the slowest pace so far, but at least `least` seconds.
+    """Time limits from observations: `factor` times the slowest pace so far, but at least `min_seconds`.
 
     Work is measured in units to which durations are roughly proportional, per kind of work. A pace is seconds per unit.
     A kind without observations may take `unseen` seconds.
     """
 
     factor: float = 20.0
-    least: float = 60.0
+    min_seconds: float = 60.0
     unseen: float = 3600.0
     _paces: dict[str, float] = field(default_factory=dict)
 
@@ -100,4 +103,4 @@ class HangDetector:
         """Return the seconds after which this piece of work counts as hung."""
         if kind not in self._paces:
             return self.unseen
-        return max(self.least, self.factor * self._paces[kind] * work)
+        return max(self.min_seconds, self.factor * self._paces[kind] * work)

@@ -3,6 +3,7 @@
 A frozen process (stopped, swapped out or deadlocked) answers no call, so that its caller would wait forever.
 """
 
+import math
 import os
 import time
 from contextlib import suppress
@@ -17,11 +18,11 @@ from actors.cluster.processes import cpu_seconds, crowded
 GROUP = "pulse"
 # Upper bound in seconds on the time that counts between two checks. An actor's answer cannot arrive while no check
 # runs.
-GLANCE = 2.0
+MAX_COUNTED_SECONDS = 2.0
 # An answer may take this many times as long as the slowest answer so far.
-SLOWER = 10.0
+SLOWNESS_FACTOR = 10.0
 # Share of a core: a process that uses this much CPU time is not frozen.
-AT_WORK = 0.05
+MIN_CPU_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class LivenessProbe:
     """
 
     def __init__(self, actor: Any, heartbeat: Heartbeat) -> None:
-        self._actor, self._heartbeat = actor, heartbeat
+        self._actor = actor
+        self._heartbeat = heartbeat
         self._here = ray.get_runtime_context().get_node_id()
         # Node and process id of the actor.
         self._heard: tuple[str, int] | None = None
@@ -58,7 +60,7 @@ class LivenessProbe:
     def silence(self) -> float | None:
         """Return the seconds without an answer if they exceed the bound. The caller repeats this call regularly."""
         now = time.monotonic()
-        self._silent += min(GLANCE, now - self._looked)
+        self._silent += min(MAX_COUNTED_SECONDS, now - self._looked)
         self._looked = now
         if self._ref is None:
             if self._silent >= self._heartbeat.every:
@@ -78,7 +80,9 @@ class LivenessProbe:
         self._begin()
 
     def _begin(self) -> None:
-        self._silent, self._looked, self._used = 0.0, time.monotonic(), None
+        self._silent = 0.0
+        self._used = None
+        self._looked = time.monotonic()
 
     def _hear(self, ref: ray.ObjectRef[Any]) -> None:
         # The first answer includes the start of the process.
@@ -91,24 +95,30 @@ class LivenessProbe:
         self._begin()
 
     def _bound(self) -> float:
+        """Return the seconds without an answer after which the actor counts as frozen."""
         heartbeat = self._heartbeat
         if self._heard is None:
-            return float("inf") if heartbeat.starts is None else heartbeat.starts * crowded()
-        least = heartbeat.bound if self._heard[0] == self._here else heartbeat.far
-        return max(least * crowded(), SLOWER * self._slowest)
+            if heartbeat.starts is None:
+                return math.inf
+            return heartbeat.starts * crowded()
+        bound = heartbeat.bound if self._heard[0] == self._here else heartbeat.far
+        return max(bound * crowded(), SLOWNESS_FACTOR * self._slowest)
 
     def _works(self, seconds: float) -> bool:
         """Return True if the process has used CPU time in these seconds, and then restart the bound.
 
         Only processes of this node can be inspected.
         """
-        works = self._used is not None and self._cpu_seconds() - self._used > AT_WORK * seconds
+        works = self._used is not None and self._cpu_seconds() - self._used > MIN_CPU_SHARE * seconds
         if works:
             self._begin()
         return works
 
     def _cpu_seconds(self) -> float:
-        return cpu_seconds(self._heard[1]) if self._heard is not None and self._heard[0] == self._here else 0.0
+        """Return the CPU seconds of the actor's process; 0 if it is not on this node."""
+        if self._heard is None or self._heard[0] != self._here:
+            return 0.0
+        return cpu_seconds(self._heard[1])
 
 
 @ray.method(concurrency_group=GROUP)

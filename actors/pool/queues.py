@@ -25,7 +25,9 @@ class Queues:
     """
 
     def __init__(self, groups: int, group_of: Index | None, work: Callable[[Task], float], stack: int = 1) -> None:
-        self._group_of, self._work, self._stack = group_of, work, stack
+        self._group_of = group_of
+        self._work = work
+        self._stack = stack
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._waiting: list[list[tuple[float, int]]] = [[] for _ in range(groups)]
         self._alone: set[int] = set()
@@ -37,11 +39,13 @@ class Queues:
         self.again([task])
 
     def again(self, tasks: Iterable[Task], *, alone: bool = False) -> None:
-        """Queue unfinished tasks again. With `alone` each of them travels in a separate call from then on."""
+        """Queue unfinished tasks again. With `alone`, each later call of such a task carries no other task."""
         for task in tasks:
             if alone:
                 self._alone.add(task.id)
-            group = 0 if self._group_of is None else int(self._group_of[task.client])
+            group = 0
+            if self._group_of is not None:
+                group = int(self._group_of[task.client])
             heapq.heappush(self._waiting[group], (self._tasks[task.id][1], task.id))
 
     def ended(self, task: Task, *, well: bool) -> None:

@@ -50,7 +50,8 @@ def put_blocks(data: Federated) -> Blocks:
     if data.source is not None:
         return Blocks(data.offsets, data.offsets[:0], [])
     row_bytes = nbytes(take(data.x_train, slice(1)))
-    starts, size = [0], 0
+    starts = [0]
+    size = 0
     for client, rows in enumerate(data.sizes.tolist()):
         if size and size + rows * row_bytes > BLOCK_BYTES:
             starts.append(client)
@@ -78,9 +79,9 @@ class Job:
     buffer: Array | int | tuple[int, ...]
     mask: Array | int | None
     extras: dict[str, Array | int]
-    x: int
-    y: int
-    rows: tuple[int, int]
+    x: int = -1
+    y: int = -1
+    rows: tuple[int, int] = (0, 0)
 
     def work(self, shared_args: Sequence[Any], source: Source | None = None) -> Work:
         """Return the task with its buffer, fetched from server shards if necessary, and the client's data.
@@ -88,11 +89,14 @@ class Job:
         The data come from `source` if there is one.
         """
         start, end = self.rows
-        mask = None if self.mask is None else _found(self.mask, shared_args)
+        mask = None
+        if self.mask is not None:
+            bits = _found(self.mask, shared_args)
+            mask = np.unpackbits(bits, count=self.header.size).view(np.bool_)
         task = replace(
             self.header,
             buffer=self._params(shared_args),
-            mask=None if mask is None else np.unpackbits(mask, count=self.header.size).view(np.bool_),
+            mask=mask,
             extras={name: _found(array, shared_args) for name, array in self.extras.items()},
         )
         if source is not None:
@@ -119,8 +123,11 @@ class Job:
 
 
 def _found(array: Array | int, shared_args: Sequence[Any]) -> Array:
-    found: Array = shared_args[array] if isinstance(array, int) else array
-    return found
+    """Return an array of a job: itself, or the shared argument at its index."""
+    if not isinstance(array, int):
+        return array
+    shared: Array = shared_args[array]
+    return shared
 
 
 @dataclass
@@ -146,24 +153,29 @@ class TaskSerializer:
             return shared_args.setdefault(ref, len(shared_args))
 
         def packed(array: Array | SharedBuffer | MadeBuffer) -> Array | int:
-            array = array.make() if isinstance(array, MadeBuffer) else array
+            if isinstance(array, MadeBuffer):
+                array = array.make()
             values = array.values if isinstance(array, SharedBuffer) else array
-            return values if values.nbytes < INLINE_BYTES else number(self._put(array))
+            if values.nbytes < INLINE_BYTES:
+                return values
+            return number(self._put(array))
+
+        def packed_buffer(task: Task) -> Array | int | tuple[int, ...]:
+            if isinstance(task.buffer, CutOnShards):
+                return tuple(map(number, task.buffer.refs))
+            return packed(_here(task))
 
         jobs = []
         for task in tasks:
-            x, y, rows = blocks.find(task.client) if blocks.refs else (None, None, (0, 0))
             job = Job(
                 header=replace(task, buffer=RemoteBuffer(task.size), mask=None, extras={}),
-                buffer=tuple(map(number, task.buffer.refs))
-                if isinstance(task.buffer, CutOnShards)
-                else packed(_here(task)),
+                buffer=packed_buffer(task),
                 mask=None if task.mask is None else packed(np.packbits(task.mask)),
                 extras={name: packed(extra) for name, extra in task.extras.items()},
-                x=-1 if x is None else number(x),
-                y=-1 if y is None else number(y),
-                rows=rows,
             )
+            if blocks.refs:
+                x, y, rows = blocks.find(task.client)
+                job = replace(job, x=number(x), y=number(y), rows=rows)
             jobs.append(job)
         return jobs, list(shared_args)
 

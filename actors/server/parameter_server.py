@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -65,13 +66,13 @@ class ParameterServer:
     Responsibilities:
       - It holds the fragmented model: in this process (LocalStore) or, if the experiment sets `server_shards`, on shard
         actors (ShardedStore).
-      - It asks the scheduler for the fragment of a client's next task and sends the task to a worker.
+      - It gets the fragment of a client's next task from the scheduler and sends the task to a worker.
       - It mixes a client's update into the fragment, with a weight that depends on the update's staleness.
       - It writes checkpoints, the event log and the evaluations to the run directory, and resumes from a checkpoint.
       - It ends the run at its limit or on request, and stops all workers.
 
     The first three are the work of AsyncServer (fedraa/server/async_server.py), which applies updates one at a time.
-    The alternatives are the synchronous servers. A method whose schedule is Rounds or ScheduledRounds
+    The alternatives are the synchronous servers. A method with the schedule Rounds or ScheduledRounds
     (fedraa/server/schedule.py) gets a RoundServer (fedraa/server/round_server.py), which waits for the updates of a
     cohort and then takes one step. Nothing else in this actor changes.
 
@@ -79,7 +80,7 @@ class ParameterServer:
 
     Args:
         spec: The run.
-        directory: The run directory; None for a temporary one, which `apply_update` fills and `changes` reads.
+        directory: The run directory; None for a temporary one, which `take` fills and `changes` reads.
         setting: The workers, the data and the driver.
     """
 
@@ -89,7 +90,8 @@ class ParameterServer:
         self._own = ExitStack()
         self._directory = directory or self._own.enter_context(own_folder()) / "run"
         self._directory.mkdir(exist_ok=True)
-        self._spec, self._setting = spec, setting
+        self._spec = spec
+        self._setting = setting
         self._relay = Relay(CallbackList([Metrics(setting.label)], progress_seconds=0.0), setting.audience)
         self._executor: RayExecutor | None = None
         self._stop = threading.Event()
@@ -99,9 +101,15 @@ class ParameterServer:
 
         After `fail` it writes a checkpoint and returns False.
         """
-        spec, experiment, setting = self._spec, self._spec.experiment, self._setting
+        spec = self._spec
+        experiment = spec.experiment
+        setting = self._setting
         heartbeat = setting.heartbeat
-        store = ShardedStore.of(spec, heartbeat) if experiment.server_shards > 1 else None
+        store = None
+        shard_checks: dict[str, Any] = {}
+        if experiment.server_shards > 1:
+            store = ShardedStore.of(spec, heartbeat)
+            shard_checks = {"check": store.check, "watch": store.watch}
         hosts = None
         if setting.fingerprint is not None:
             dealing = make_dealing(experiment, experiment, experiment.seed)
@@ -112,9 +120,8 @@ class ParameterServer:
             groups=setting.groups,
             group_of=setting.group_of,
             hosts=hosts,
-            check=None if store is None else store.check,
-            watch=None if store is None else store.watch,
             heartbeat=heartbeat,
+            **shard_checks,
         )
         try:
             return RunSession(
@@ -139,7 +146,10 @@ class ParameterServer:
 
     def look(self) -> tuple[Progress | None, int]:
         """Return the progress, None before the first step, and the number of started workers."""
-        return self._relay.latest, 0 if self._executor is None else self._executor.busy()[1]
+        started = 0
+        if self._executor is not None:
+            _, started = self._executor.busy()
+        return self._relay.latest, started
 
     def listen(self, asking: str | None, timeout: float) -> tuple[list[Event], Progress | None, int]:
         """Return the events for the driver's callbacks (Relay.listen) and the answer of `look`."""

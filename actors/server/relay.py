@@ -9,7 +9,7 @@ from fedraa.callbacks.events import Event, Progress
 from fedraa.errors import CallbackRaised
 
 # Maximum number of queued events. A run that is further ahead of its callbacks waits.
-FULL = 10_000
+MAX_QUEUED_EVENTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,11 @@ class Relay:
     """
 
     def __init__(self, own: CallbackList, audience: Audience) -> None:
-        self.subscribed, self.blocking = own.subscribed | audience.subscribed, audience.blocking
+        self.subscribed = own.subscribed | audience.subscribed
+        self.blocking = audience.blocking
         self.latest: Progress | None = None
-        self._own, self._audience = own, audience
+        self._own = own
+        self._audience = audience
         self._changed = Condition()
         self._queue: deque[Event] = deque()
         # Numbers of events since the start.
@@ -53,7 +55,7 @@ class Relay:
             if kind in self._audience.blocking and not past:
                 self._until_it_has(answered=self._put)
                 return self._asking
-            if len(self._queue) >= FULL:
+            if len(self._queue) >= MAX_QUEUED_EVENTS:
                 self._until_it_has(answered=0)
             return None
 
@@ -64,12 +66,14 @@ class Relay:
     def listen(self, asking: str | None, timeout: float) -> list[Event]:
         """Return the queued events when the run waits or is over, at the latest after `timeout` seconds."""
         with self._changed:
-            self._answered, self._asking = self._taken, asking
+            self._answered = self._taken
+            self._asking = asking
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._over or self._urgent, timeout)
             events = list(self._queue)
             self._queue.clear()
-            self._taken, self._urgent = self._put, False
+            self._taken = self._put
+            self._urgent = False
             self._changed.notify_all()
             return events
 

@@ -75,8 +75,10 @@ class Route:
 
     def push(self, update: Update, cuts: Sequence[list[ray.ObjectRef[Any]]]) -> Update:
         """Send the shards their pieces of the trained buffer; return the update with their receipt in its place."""
-        push, new = uuid4().hex, update.params
-        if wrong := wrong_kind(new, (sum(map(len, self.places)),)):
+        push = uuid4().hex
+        new = update.params
+        wrong = wrong_kind(new, (sum(map(len, self.places)),))
+        if wrong:
             receipt = Receipt(push, wrong, 0, 0.0)
         else:
             answers = ray.get(

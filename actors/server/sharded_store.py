@@ -7,6 +7,7 @@ parameters from the shards' object stores and push trained ones to the shards. A
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -26,13 +27,13 @@ from fedraa.server.stores.sharded import Split, assemble_pieces
 from fedraa.submodels.assignment import Assignment, Submodel
 
 # Maximum number of mixes by which the server may be ahead of the shards.
-UNSETTLED = 64
+MAX_UNSETTLED = 64
 # Seconds between two checks for frozen shards.
-GLANCE = 1.0
+CHECK_SECONDS = 1.0
 
 
 class ShardedStore:
-    """A Store whose parameters [d] are on shards, on different nodes as far as possible.
+    """A Store with its parameters [d] on shards, which are on different nodes as far as possible.
 
     Raises ShardDied when a shard has died or is frozen.
 
@@ -62,11 +63,13 @@ class ShardedStore:
         self._rule = rule
         self._shards: list[Any] = []
         for number, node in enumerate(nodes_for_shards(shards)):
-            there = NodeAffinitySchedulingStrategy(node, soft=False)
+            on_node = NodeAffinitySchedulingStrategy(node, soft=False)
             where = [next((p.where for p in pieces if p.shard == number), None) for pieces in split.pieces]
             common = [next((p.common for p in pieces if p.shard == number), None) for pieces in split.pieces]
-            actor = actor_class(ShardActor).options(num_cpus=0, scheduling_strategy=there)
-            share: Any = {"common": common, "shared_weight": rule.shared_weight} if rule.shared_weight != 1 else {}
+            actor = actor_class(ShardActor).options(num_cpus=0, scheduling_strategy=on_node)
+            share: Any = {}
+            if rule.shared_weight != 1:
+                share = {"common": common, "shared_weight": rule.shared_weight}
             self._shards.append(
                 actor.remote(params[split.own[number]], where, norms=norms, is_delta_mix=rule.is_delta_mix, **share)
             )
@@ -80,7 +83,9 @@ class ShardedStore:
 
     @classmethod
     def of(cls, spec: RunSpec, heartbeat: Heartbeat | None = None) -> "ShardedStore":
-        rule, experiment = cast(AsyncRule, spec.method.update), spec.experiment
+        """Return the store of a run and start its shards."""
+        rule = cast(AsyncRule, spec.method.update)
+        experiment = spec.experiment
         assert rule.is_convex_mix
         rule = rule.bind(AsyncModel(spec.params, experiment.clients, len(spec.submodels), spec.at_a_time))
         norms = experiment.max_update_norm is not None
@@ -107,7 +112,7 @@ class ShardedStore:
         for piece in self._split.pieces[task.fragment]:
             shard = self._shards[piece.shard]
             self._unsettled.append(shard.mix.remote(task.fragment, task.id, update.receipt.push, mix))
-        if len(self._unsettled) > UNSETTLED:
+        if len(self._unsettled) > MAX_UNSETTLED:
             self._settle()
         return ApplyResult(mix)
 
@@ -120,11 +125,11 @@ class ShardedStore:
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         buffers = {task.id: _cut_of(task) for task in tasks}
-        there = list(dict.fromkeys(buffers.values()))
-        cuts = self._get([cut for buffer in there for cut in buffer.cuts])
+        distinct = list(dict.fromkeys(buffers.values()))
+        cuts = self._get(list(chain.from_iterable(buffer.cuts for buffer in distinct)))
         pieces = iter(self._get([piece for [piece] in cuts]))
         values = {}
-        for buffer in there:
+        for buffer in distinct:
             places = [piece.place for piece in self._split.pieces[buffer.fragment]]
             values[buffer] = assemble_pieces(places, [next(pieces) for _ in places])
         return {number: values[buffer] for number, buffer in buffers.items()}
@@ -169,7 +174,8 @@ class ShardedStore:
     def watch(self) -> None:
         """Raise ShardDied if a shard gives no sign of life."""
         for number, pulse in enumerate(self._pulses):
-            if (silence := pulse.silence()) is not None:
+            silence = pulse.silence()
+            if silence is not None:
                 raise ShardDied("server_shards", f"shard {number} froze: no sign of life for {silence:.3g} s")
 
     def close(self) -> None:
@@ -178,11 +184,11 @@ class ShardedStore:
         self._shards.clear()
         self._pulses.clear()
 
-    def _gathered(self, what: str) -> Vector:
+    def _gathered(self, method: str) -> Vector:
         """Call a method of every shard and return the results, each for the shard's coordinates, as one [d]."""
         self._settle()
         params = self._rest.copy()
-        answers = self._get([getattr(shard, what).remote() for shard in self._shards])
+        answers = self._get([getattr(shard, method).remote() for shard in self._shards])
         for own, values in zip(self._split.own, answers, strict=True):
             params[own] = values
         return params
@@ -190,8 +196,8 @@ class ShardedStore:
     def _held(self, task: Task) -> CutOnShards:
         """Store the pieces of a checkpointed task's buffer on the shards of its fragment and return the buffer."""
         pieces = self._split.pieces[task.fragment]
-        held = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
-        return self._cut(task.fragment, held)
+        stored = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
+        return self._cut(task.fragment, stored)
 
     def _cut(self, fragment: int, cuts: list[ray.ObjectRef[Any]]) -> CutOnShards:
         size = sum(len(piece.place) for piece in self._split.pieces[fragment])
@@ -207,7 +213,7 @@ class ShardedStore:
         try:
             while True:
                 with suppress(GetTimeoutError):
-                    return list(ray.get(refs, timeout=GLANCE))
+                    return list(ray.get(refs, timeout=CHECK_SECONDS))
                 self.watch()
         except (RayActorError, ActorUnschedulableError, ObjectLostError) as error:
             raise ShardDied("server_shards", f"a shard died: {error}") from None

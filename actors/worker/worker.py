@@ -62,12 +62,13 @@ class Worker:
             raise
 
     def _train_all(self, jobs: list[Job], shared_args: tuple[Any, ...]) -> list[Update]:
-        updates, height = [], self._worker_spec.stack
+        updates = []
+        height = self._worker_spec.stack
         for start in range(0, len(jobs), height):
-            some = jobs[start : start + height]
-            work = [job.work(shared_args, self._worker_spec.source) for job in some]
+            stack = jobs[start : start + height]
+            work = [job.work(shared_args, self._worker_spec.source) for job in stack]
             trained = [self.train(*work[0])] if height == 1 else self._trainer.train_all(work)
-            updates += [job.answer(update, shared_args) for job, update in zip(some, trained, strict=True)]
+            updates += [job.answer(update, shared_args) for job, update in zip(stack, trained, strict=True)]
         return updates
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:

@@ -104,7 +104,7 @@ def at_chosen_tasks(method: str, directory: Path, deaths: int, freezes: int, rng
         spec,
         groups=(WorkerGroup(2, {"CPU": 1}),),
         worker=doomed(frozenset(tasks[:deaths]), frozenset(tasks[deaths:]), marks),
-        hang_detector=HangDetector(least=FREEZE, factor=0.0),
+        hang_detector=HangDetector(min_seconds=FREEZE, factor=0.0),
     )
     try:
         RunSession(spec, directory, executor, threading.Event()).execute()

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.cluster.memory import lean
-from actors.pool.executor import DEPTH
+from actors.pool.executor import CALLS_PER_WORKER
 from actors.worker.worker import Worker
 from benchmarks.system.bare import Spent
 from benchmarks.system.footprint import footprint, memory
@@ -191,11 +191,11 @@ def empty(dataset: Dataset, model: str, repeats: int, *, clients: int = 100, upd
 
 
 def echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
-    """Return the seconds per call of actors with `DEPTH` queued calls each, as the workers of a pool have."""
+    """Return the seconds per call of actors with `CALLS_PER_WORKER` queued calls each, like workers."""
     ref = ray.put(params)
     ray.get([actor.call.remote(ref) for actor in actors])
     started, used = time.perf_counter(), cpu_seconds_of_all()
-    calls = {actor.call.remote(ref): actor for actor in actors for _ in range(DEPTH)}
+    calls = {actor.call.remote(ref): actor for actor in actors for _ in range(CALLS_PER_WORKER)}
     for _ in range(updates):
         [ended], _ = ray.wait(list(calls), num_returns=1)
         ray.get(ended)

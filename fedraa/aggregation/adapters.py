@@ -35,14 +35,17 @@ class Pair:
     @property
     def fan_in(self) -> int:
         """Return the number of inputs of one unit. A's initial values are in proportion to 1 / sqrt(fan_in)."""
-        return 1 if self.table else (self.a.stop - self.a.start) // self.rank
+        if self.table:
+            return 1
+        return int(self.a.stop - self.a.start) // self.rank
 
     def begin(self, params: Vector, rng: np.random.Generator) -> None:
         """Set A to new random values and B to 0."""
         start = rng.uniform(-1, 1, self.a.stop - self.a.start) / math.sqrt(self.fan_in)
         if self.padding is not None:
             start.reshape(self.rank, -1)[:, self.padding] = 0
-        params[self.a], params[self.b] = start, 0
+        params[self.a] = start
+        params[self.b] = 0
 
     def factors(self, params: Vector) -> tuple[Matrix, Matrix]:
         """Return B [out, rank] and A [rank, in] of a full vector [d], in float64."""
@@ -53,7 +56,9 @@ class Pair:
         """Return scale B A, flat, in the order of the layer's weight."""
         b, a = self.factors(params)
         product = b @ a
-        return self.scale * (product.T if self.table else product).reshape(-1)
+        if self.table:
+            product = product.T
+        return self.scale * product.reshape(-1)
 
     def squared_norm(self, params: Vector) -> float:
         """Return ||B A||^2 = tr(B'B AA'), without computing the product B A."""
@@ -64,21 +69,22 @@ class Pair:
 def adapters(traced: Traced) -> list[Pair]:
     """Return the adapters of a model, in the order of its parameters."""
     layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
-    there = {name: (shape, slice(offset, offset + math.prod(shape))) for name, shape, offset in layers}
+    tensors = {name: (shape, slice(offset, offset + math.prod(shape))) for name, shape, offset in layers}
     modules = dict(traced.module.named_modules())
-    found = []
-    for name, (shape, where) in there.items():
-        if (match := _A.fullmatch(name)) is None:
+    pairs = []
+    for name, (shape, where) in tensors.items():
+        match = _A.fullmatch(name)
+        if match is None:
             continue
-        other = there.get(f"{match['layer']}{match['kind']}B{match['rest']}")
+        other = tensors.get(f"{match['layer']}{match['kind']}B{match['rest']}")
         if other is None or other[0][1:2] != shape[:1]:
             continue
         layer = modules.get(match["layer"].rstrip("."))
         pair = Pair(where, other[1], shape[0])
         if isinstance(layer, Adapted):
-            _, merged = there.get(f"{match['layer']}merged", (None, None))
+            _, merged = tensors.get(f"{match['layer']}merged", (None, None))
             pair = replace(pair, merged=merged, scale=layer.scale)
             if isinstance(layer.base, nn.Embedding):
                 pair = replace(pair, table=True, padding=layer.base.padding_idx)
-        found.append(pair)
-    return found
+        pairs.append(pair)
+    return pairs

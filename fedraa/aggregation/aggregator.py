@@ -108,7 +108,7 @@ class Aggregator(Stateful, ABC):
         `run.params` [d] is the current model at any time. Raises InputError if the model is unsuitable.
         """
 
-    def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
+    def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
         """Return the numbers of coordinates that the client's next task sends down and up, for its traffic.
 
         None means the number of coordinates of its submodel, both ways.

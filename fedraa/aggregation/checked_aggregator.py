@@ -15,27 +15,27 @@ from fedraa.vectors.finite import LARGEST, at_most, largest_of, unfit
 
 
 class BoundAggregator(Stateful):
-    """An Aggregator around any object with `add` and `finish`. The object may lack `see` and `moves`.
+    """An Aggregator around any object with `add` and `finish`. The object may lack `see` and `traffic_sizes`.
 
     An error that the object raises, and a result that cannot be used, is an InputError that names its class.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_part",)
 
-    def __init__(self, given: Any, run: RunContext) -> None:
+    def __init__(self, part: Any, run: RunContext) -> None:
         self._size = run.traced.size
-        self._part = given.bind(self._size, run.clients)
+        self._part = part.bind(self._size, run.clients)
         with calling("aggregator", self._part):
             if hasattr(self._part, "see"):
                 self._part.see(run)
 
-    def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
+    def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
         """Return the coordinates down and up of the client's next task, or None if they are its part of the model."""
-        if not hasattr(self._part, "moves"):
+        if not hasattr(self._part, "traffic_sizes"):
             return None
         with calling("aggregator", self._part):
-            moves: tuple[int, int] | None = self._part.moves(client, assignment)
-        return moves
+            sizes: tuple[int, int] | None = self._part.traffic_sizes(client, assignment)
+        return sizes
 
     def add(self, contribution: ClientDelta) -> None:
         with calling("aggregator", self._part):

@@ -25,7 +25,8 @@ class CoverageMean(Aggregator):
     state_fields: ClassVar[tuple[str, ...]] = ("_delta", "_participants", "_weights")
 
     def start(self, size: int, clients: int) -> None:
-        self._size, self._room = size, ReusableBuffer(size, np.float32)
+        self._size = size
+        self._room = ReusableBuffer(size, np.float32)
         self._weights = CoverageCounter(size, np.float32)
         self._begin_round()
 
@@ -40,7 +41,8 @@ class CoverageMean(Aggregator):
         return self._delta
 
     def add(self, contribution: ClientDelta) -> None:
-        weight, total = np.float32(contribution.weight), self._sum()
+        weight = np.float32(contribution.weight)
+        total = self._sum()
 
         def add(place: Index | slice, delta: Vector) -> None:
             total[place] += scale(weight, delta)
@@ -50,7 +52,9 @@ class CoverageMean(Aggregator):
         self._participants += contribution.weight
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        mean, covered, divisor = self._sum(), totals.trained, self._divisor()
+        mean = self._sum()
+        covered = totals.trained
+        divisor = self._divisor()
 
         def divide(piece: slice) -> None:
             where = mask_or_true(covered[piece])

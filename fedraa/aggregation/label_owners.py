@@ -30,7 +30,8 @@ class LabelOwners:
     """
 
     def __init__(self, traced: Traced, held: npt.NDArray[np.bool_]) -> None:
-        self._held, self._room = held, ReusableBuffer(traced.size, np.bool_)
+        self._labels_held = held
+        self._room = ReusableBuffer(traced.size, np.bool_)
         classes = held.shape[1]
         layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
         rows = [
@@ -47,9 +48,10 @@ class LabelOwners:
 
     def __call__(self, client: int) -> Mask:
         # Only the output rows differ from the last mask.
-        last = self._room.last()
-        mask: Mask = self._room.filled(True) if last is None else last
-        held = self._held[client]
+        mask: Mask | None = self._room.last()
+        if mask is None:
+            mask = self._room.filled(True)
+        held = self._labels_held[client]
         for offset, width in self._rows:
             mask[offset : offset + len(held) * width] = np.repeat(held, width)
         return mask

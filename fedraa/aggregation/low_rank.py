@@ -13,9 +13,6 @@ from fedraa.messages import Index, Vector
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext
 
-# Weight of adapters with the product 0. If all products are 0, the adapters have equal weights.
-LEAST = 1e-12
-
 
 @dataclass
 class LowRank(CoverageMean):
@@ -31,9 +28,10 @@ class LowRank(CoverageMean):
         self._pairs: list[Pair] = []
 
     def see(self, run: RunContext) -> None:
-        self._run, self._pairs = run, adapters(run.traced)
+        self._run = run
+        self._pairs = adapters(run.traced)
 
-    def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
+    def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
         if self._pairs and assignment.mask is not None:
             raise InputError(
                 "aggregator",

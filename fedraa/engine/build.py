@@ -54,7 +54,7 @@ from fedraa.submodels.indices import owners
 # Fields that describe a named component and do not apply to an object.
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
 # Test samples on which metrics are tried before the start.
-TRIAL = 32
+TRIAL_SAMPLES = 32
 Options = TypeVar("Options", bound=ClientOptions)
 
 
@@ -77,20 +77,25 @@ def build(
         dataset: A dataset that replaces the named one.
         doing: Receives a text about each long step.
     """
-    given = objects_of(dict(experiment), model, dataset)
+    object_fields = objects_of(dict(experiment), model, dataset)
     if dataset is not None and experiment.data_on_nodes:
         raise without_effect("data_on_nodes", True, "a dataset that is given as an object")
-    for field in _ONLY_BY_NAME["model"] if model is not None else ():
-        _refuse_set(experiment, field, "a model that is given as an object")
-    for field in _ONLY_BY_NAME["dataset"] if dataset is not None else ():
-        _refuse_set(experiment, field, "a dataset that is given as an object")
-    method, objective = resolve(experiment), make_objective(experiment.objective)
+    if model is not None:
+        _refuse_options_of_names(experiment, "model")
+    if dataset is not None:
+        _refuse_options_of_names(experiment, "dataset")
+    method = resolve(experiment)
+    objective = make_objective(experiment.objective)
     metrics = make_metrics(experiment.metrics, objective.summary())
-    doing(f"reading {experiment.dataset if dataset is None else 'the dataset'}")
-    if not isinstance(dataset, FederatedDataset):
-        dataset = read(experiment) if dataset is None else as_dataset(dataset, targets(objective))
+    if dataset is None:
+        doing(f"reading {experiment.dataset}")
+        dataset = read(experiment)
+    else:
+        doing("reading the dataset")
+        if not isinstance(dataset, FederatedDataset):
+            dataset = as_dataset(dataset, targets(objective))
     experiment = with_clients(experiment, dataset)
-    names = object_names(model, dataset if "dataset" in given else None)
+    names = object_names(model, dataset if "dataset" in object_fields else None)
     experiment = experiment.model_copy(update=names)
     concurrency = getattr(method.schedule, "concurrency", None)
     if concurrency is not None and concurrency > experiment.clients:
@@ -107,7 +112,8 @@ def build(
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
     # A real minibatch, because memory is measured on it, with at least the two samples that the tracer needs.
     batch = take(dataset.x_train, slice(max(2, experiment.batch_size)))
-    transforms = transforms.fitted(batch) if transforms else transforms
+    if transforms:
+        transforms = transforms.fitted(batch)
     example = mapped(lambda part: torch.from_numpy(part.copy()), batch)
     pair = mapped(lambda part: part[:2], example)
     wanted = torch.from_numpy(dataset.y_train[:2])
@@ -116,7 +122,7 @@ def build(
         return misfit(objective, result, wanted, classes)
 
     classes = dataset.classes
-    doing(f"checking the model{': what can be cut' if method.cuts else ''}")
+    doing("checking the model: finding the parts to cut" if method.cuts else "checking the model")
     if model is not None:
         model = own_model(model, pair, wrong, objective)
     else:
@@ -129,13 +135,14 @@ def build(
             seed=experiment.seed,
             misfit=wrong,
         )
-    few, few_y = mapped(torch.tensor, take(dataset.x_test, slice(TRIAL))), torch.tensor(dataset.y_test[:TRIAL])
-    refuse_misfit(metrics, model, few, few_y, objective)
+    trial_x = mapped(torch.tensor, take(dataset.x_test, slice(TRIAL_SAMPLES)))
+    trial_y = torch.tensor(dataset.y_test[:TRIAL_SAMPLES])
+    refuse_misfit(metrics, model, trial_x, trial_y, objective)
     probabilities = find_probabilities(model, example, objective)
     with naming_whole_methods(method):
         traced = trace_model(method, model, pair, None if experiment.quiet else _tell)
         sets = method.submodel.submodels(traced)
-    doing("looking for what training changes in the model besides its parameters")
+    doing("looking for buffers that training changes")
     state = probe(traced.module, mapped(lambda part: part[: 2 * ROWS], example), objective.outputs)
     if state.min_batch > 1:
         method = replace(method, local=replace(method.local, min_batch=state.min_batch))
@@ -146,31 +153,48 @@ def build(
         raise InputError("model", "it has initial values that are not finite", got=traced.module)
     params[owners(traced, sets) == 0] = 0.0
     drop_weights(traced.module)
+    labels = np.zeros((experiment.clients, 1), bool)
+    if objective.classifies:
+        labels = labels_held(data, dataset.classes)
     spec = RunSpec(
-        experiment,
-        method,
-        data,
-        traced,
-        fleet,
-        params,
-        sets,
-        example,
-        labels_held(data, dataset.classes) if objective.classifies else np.zeros((experiment.clients, 1), bool),
-        timing,
-        metrics,
-        objective,
-        given,
-        transforms,
-        state,
+        experiment=experiment,
+        method=method,
+        data=data,
+        traced=traced,
+        fleet=fleet,
+        params=params,
+        index_sets=sets,
+        example=example,
+        labels_held=labels,
+        timing=timing,
+        metrics=metrics,
+        objective=objective,
+        object_fields=object_fields,
+        transforms=transforms,
+        state=state,
     )
     doing("checking that it can be run")
     with naming_whole_methods(method):
         preflight(spec)
-    found = find_large_inputs(data, standardise=experiment.standardise), find_unused_labels(data), probabilities
     fragments = len(getattr(method.submodel, "ratios", ()))
-    added = find_added_outputs(fragments, spec.objective, scaled=make_worker_spec(spec).fragment_scale)
-    warn((*found, added, *state.warnings, *warn_of_small_shards(spec), *warn_of_no_adapters(spec)))
+    warn(
+        (
+            find_large_inputs(data, standardise=experiment.standardise),
+            find_unused_labels(data),
+            probabilities,
+            find_added_outputs(fragments, spec.objective, scaled=make_worker_spec(spec).fragment_scale),
+            *state.warnings,
+            *warn_of_small_shards(spec),
+            *warn_of_no_adapters(spec),
+        )
+    )
     return spec
+
+
+def _refuse_options_of_names(experiment: Experiment, component: str) -> None:
+    """Raise InputError if an option of a named model or dataset is set beside an object."""
+    for field in _ONLY_BY_NAME[component]:
+        _refuse_set(experiment, field, f"a {component} that is given as an object")
 
 
 def _refuse_set(options: Section, field: str, beside: str) -> None:
@@ -187,13 +211,19 @@ def _refuse_set(options: Section, field: str, beside: str) -> None:
 
 
 def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able: int) -> None:
-    """Raise InputError if more clients are to be evaluated than the `able` ones, which have test samples."""
-    for field, count in (("personalised", options.personalised), ("client_evals_of", options.client_evals_of)):
-        if (options.client_evals if field == "client_evals_of" else count) is None:
+    """Raise InputError if more clients are to be evaluated than have test samples.
+
+    Args:
+        options: The options of evaluations.
+        clients: The number of clients.
+        able: The number of clients with test samples.
+    """
+    for switch, field in (("personalised", "personalised"), ("client_evals", "client_evals_of")):
+        if getattr(options, switch) is None:
             continue
         if not able:
-            name = "client_evals" if field == "client_evals_of" else field
-            raise InputError(name, "no client that trains has its own test samples", hint="leave it out")
+            raise InputError(switch, "no client that trains has its own test samples", hint="leave it out")
+        count = getattr(options, field)
         if count is not None and count > able:
             expected = f"at most {able}, the number of the {clients} clients with their own test samples"
             raise InputError(field, got=count, expected=expected)
@@ -209,14 +239,17 @@ def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Optio
     A `dirichlet` implies its partition. Otherwise the data decide.
     """
     natural = isinstance(dataset, FederatedDataset) and dataset.has_clients
-    partition, clients = options.partition, options.clients
-    if partition is None:
-        partition = "natural" if natural else "iid"
-        if options.dirichlet is not None:
-            partition = "dirichlet"
+    partition = options.partition
+    if partition is None and options.dirichlet is not None:
+        partition = "dirichlet"
+    elif partition is None and natural:
+        partition = "natural"
+    elif partition is None:
+        partition = "iid"
+    clients = options.clients
     default = ClientOptions.model_fields["clients"].default
     if isinstance(partition, str) and partition == "natural" and clients == default:
-        clients = (dataset.own_clients if isinstance(dataset, FederatedDataset) else None) or clients
+        clients = getattr(dataset, "own_clients", None) or clients
     return options.model_copy(update={"partition": partition, "clients": clients})
 
 
@@ -227,11 +260,19 @@ def read(problem: ProblemOptions) -> Dataset | FederatedDataset:
 
 def targets(objective: Objective) -> Targets | None:
     """Return the check of a data set's targets, or None if the targets are labels."""
-    return None if objective.classifies else objective.targets
+    if objective.classifies:
+        return None
+    return objective.targets
 
 
 def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> Dealing:
-    """Return the settings for dealing the dataset to the clients."""
+    """Return the settings for dealing the dataset to the clients.
+
+    Args:
+        problem: The options of the dataset and the objective.
+        clients: The options of the clients.
+        seed: Seed of the run.
+    """
     partitioner = make_partitioner(
         "iid" if clients.partition is None else clients.partition,
         dirichlet=clients.dirichlet,
@@ -252,7 +293,15 @@ def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> 
 
 
 def _timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
-    period, spans = options.availability_period, None
+    """Return the model of the time that tasks take.
+
+    Args:
+        options: The options of the devices.
+        clients: The number of clients.
+        seed: Seed of the run.
+    """
+    period = options.availability_period
+    spans = None
     if options.availability is not None:
         spans = read_availability(options.availability, clients, period, seed)
     elif period is not None:

@@ -16,15 +16,15 @@ Columns = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Evaluating:
-    """An evaluation in progress: the step and the time of its model, and the counts of the clients by then."""
+    """An evaluation in progress: the step and the time of its model, and the `counts` of each client at that time."""
 
     step: int
     t: float
     result: PendingEvaluation
-    clients: State
+    counts: State
 
     def state(self) -> State:
-        return {"step": self.step, "t": self.t, "params": self.result.params, "clients": self.clients}
+        return {"step": self.step, "t": self.t, "params": self.result.params, "counts": self.counts}
 
 
 class ClientResults(Stateful):
@@ -44,7 +44,9 @@ class ClientResults(Stateful):
         every: int | None = None,
         write: Callable[[int, float, Columns], None] | None = None,
     ) -> None:
-        self._data, self._every, self._write = data, every, write
+        self._data = data
+        self._every = every
+        self._write = write
         self._evaluations = 0
         self._unwritten: State | None = None
 
@@ -63,7 +65,7 @@ class ClientResults(Stateful):
             "step": pending.step,
             "t": pending.t,
             "clients": dict(evaluation.clients),
-            "standing": dict(pending.clients),
+            "counts": dict(pending.counts),
         }
         if self._every is not None and self._evaluations % self._every == 0:
             self.finish()
@@ -76,17 +78,22 @@ class ClientResults(Stateful):
             self._write(self._unwritten["step"], self._unwritten["t"], self._columns(self._unwritten))
             self._unwritten = None
 
-    def _columns(self, found: State) -> Columns:
+    def _columns(self, results: State) -> Columns:
+        """Return the columns of one evaluation."""
         assert self._data is not None
-        measured, standing = dict(found["clients"]), found["standing"]
-        clients, reasons = measured.pop("client"), dict(map(tuple, standing["quarantined"]))
+        counts = results["counts"]
+        reasons = dict(map(tuple, counts["quarantined"]))
+        measured = dict(results["clients"])
+        clients = measured.pop("client")
         numbers = clients.tolist()
-        names = self._data.names
+        names = [""] * len(numbers)
+        if self._data.names is not None:
+            names = [self._data.names[client] for client in numbers]
         return {
             "client": clients,
-            "name": ["" if names is None else names[client] for client in numbers],
+            "name": names,
             "samples": self._data.sizes[clients],
             **measured,
-            "updates": standing["updates"][clients],
+            "updates": counts["updates"][clients],
             "quarantined": [reasons.get(client, "") for client in numbers],
         }

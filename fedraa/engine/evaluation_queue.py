@@ -74,9 +74,9 @@ class EvaluationQueue:
 
     def start(self, server: Server, now: float) -> None:
         """Start an evaluation of the server's model. `now` is the time on the run's clock."""
-        clients = self._client_results.standing(server.task_table)
+        counts = self._client_results.standing(server.task_table)
         result = self._executor.evaluate(server.params)
-        self._pending.append(Evaluating(server.step, now, result, clients))
+        self._pending.append(Evaluating(server.step, now, result, counts))
         self.last_step = server.step
 
     def collect(self, timeout: float) -> Evaluation | None:
@@ -116,7 +116,7 @@ class EvaluationQueue:
         self._client_results.restore(state["client_results"])
         for pending in state["pending"]:
             result = self._executor.evaluate(pending["params"])
-            self._pending.append(Evaluating(pending["step"], pending["t"], result, pending["clients"]))
+            self._pending.append(Evaluating(pending["step"], pending["t"], result, pending["counts"]))
         # The target of an extended run may not be reached yet.
         if self._target is not None and self._target_value is not None and self._target.reached(self._target_value):
             self.time_to_target = state["time_to_target"]

@@ -11,13 +11,15 @@ class EventDispatcher:
     """A queue of log lines, which it delivers to callbacks in order."""
 
     def __init__(self, listeners: EventSink | None = None) -> None:
-        self._listeners = CallbackList() if listeners is None else listeners
-        self._untold: deque[Mapping[str, object]] = deque()
+        if listeners is None:
+            listeners = CallbackList()
+        self._listeners = listeners
+        self._undelivered: deque[Mapping[str, object]] = deque()
 
     def recorded(self, line: Mapping[str, object]) -> None:
         """Queue a line that was written to the log, if a callback subscribes to its kind."""
         if line["kind"] in self._listeners.subscribed:
-            self._untold.append(line)
+            self._undelivered.append(line)
 
     def tell(self) -> str | None:
         """Deliver queued events. Return the name of the callback that requested a stop, or None.
@@ -26,9 +28,9 @@ class EventDispatcher:
             CallbackRaised: A callback failed. Its event and the later ones stay in the queue.
         """
         asking = None
-        while self._untold:
-            asking = self._listeners.tell(event_of(self._untold[0])) or asking
-            self._untold.popleft()
+        while self._undelivered:
+            asking = self._listeners.tell(event_of(self._undelivered[0])) or asking
+            self._undelivered.popleft()
         return asking
 
     def progress(self, progress: Progress) -> None:
@@ -37,7 +39,9 @@ class EventDispatcher:
     @property
     def next_undelivered(self) -> int | None:
         """The number (`seq`) of the first undelivered line, None if all lines were delivered."""
-        return int(str(self._untold[0]["seq"])) if self._untold else None
+        if not self._undelivered:
+            return None
+        return int(str(self._undelivered[0]["seq"]))
 
     def replay_events(self, lines: Iterable[Mapping[str, object]], next_undelivered: int | None) -> None:
         """Replay the events of a resumed run's log.
@@ -50,7 +54,7 @@ class EventDispatcher:
             if next_undelivered is None or int(str(line["seq"])) < next_undelivered:
                 self._listeners.tell(event_of(line), past=True)
             else:
-                self._untold.append(line)
+                self._undelivered.append(line)
 
     @property
     def waits_for_evaluations(self) -> bool:

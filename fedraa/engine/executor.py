@@ -160,20 +160,24 @@ class LocalExecutor:
         """Train this task and, in a stack, the next ones of its shape."""
         first = self._tasks[task]
         apart = self._alone | self._trained.keys() | {task}
-        alike = (one for number, one in self._tasks.items() if number not in apart and one.widths == first.widths)
-        some = [first, *(() if task in self._alone else islice(alike, self._stack - 1))]
-        outcomes = self.outcomes(self._trainer, some)
+        alike = (other for number, other in self._tasks.items() if number not in apart and other.widths == first.widths)
+        stack = [first]
+        if task not in self._alone:
+            stack += islice(alike, self._stack - 1)
+        outcomes = self.outcomes(self._trainer, stack)
+        numbers = [stacked.id for stacked in stack]
         if outcomes is None:
-            self._alone |= {one.id for one in some}
+            self._alone.update(numbers)
             self._train(task)
         else:
-            self._trained |= zip((one.id for one in some), outcomes, strict=True)
+            self._trained |= zip(numbers, outcomes, strict=True)
 
     def outcomes(self, trainer: Trainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
         """Return the outcomes of tasks that are trained together, or None if one of several failed."""
         try:
             with staying():
                 return trainer.train_all([Work(task, *self._data.shard(task.client, task.turn)) for task in tasks])
+        # The client's code and data may raise any exception.
         except Exception as error:
             trainer.reset()
             if len(tasks) > 1:
@@ -187,7 +191,9 @@ class LocalExecutor:
             time.sleep(timeout)
             return []
         outcome = self._outcome(next(iter(self._tasks)), ahead=False)
-        return [] if outcome is None else [outcome]
+        if outcome is None:
+            return []
+        return [outcome]
 
     def busy(self) -> tuple[int, int]:
         return int(bool(self._tasks)), 1
@@ -198,6 +204,7 @@ class LocalExecutor:
         except ValueError:
             # An error about a component of the user.
             raise
+        # The user's metrics may raise any exception.
         except Exception as error:
             raise RunFailed("evaluation", f"it failed with {told(error)}") from error
 

@@ -30,19 +30,20 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         store: Keeps the parameters of an asynchronous server. None: the server keeps them.
         share: Places the buffers that the server sends, if there is no `store`.
     """
-    experiment, method = spec.experiment, spec.method
+    experiment = spec.experiment
+    method = spec.method
     params = spec.params.copy() if store is None else spec.params
     setup = ServerSetup(
-        params,
-        spec.submodels,
-        RunContext(spec.traced, experiment.clients, experiment.seed, params, spec.example),
-        method.submodel,
-        _make_task_table(spec, record, params),
-        record,
-        BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop"),
-        spec.labels_held,
+        params=params,
+        submodels=spec.submodels,
+        run=RunContext(spec.traced, experiment.clients, experiment.seed, params, spec.example),
+        policy=method.submodel,
+        task_table=_make_task_table(spec, record, params),
+        record=record,
+        bad_clients=BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop"),
+        labels_held=spec.labels_held,
         inputs=sum(leaf[0].numel() for leaf in leaves(spec.example)),
-        fresh=method.local.grad_mix,
+        grad_mix=method.local.grad_mix,
         learn=spec.wall,
         store=store,
         share=share,
@@ -55,12 +56,15 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
 
 
 def _make_task_table(spec: RunSpec, record: Record, params: Vector) -> TaskTable:
-    solver, method = spec.method.local, spec.method
+    solver = spec.method.local
     factor = run_factor(solver.lr_schedule)
-    scales_rate = solver.full_rate or method.submodel.scales
+    scales_rate = solver.full_rate or spec.method.submodel.scales
 
     def learning_rate(at: float, widths: tuple[int, ...]) -> float:
-        return solver.lr * factor(at) * (rate(spec.traced, widths) if scales_rate else 1)
+        lr = solver.lr * factor(at)
+        if scales_rate:
+            lr *= rate(spec.traced, widths)
+        return lr
 
     return TaskTable(
         spec.data.sizes.tolist(),
@@ -91,15 +95,16 @@ def make_cost_model(spec: RunSpec) -> CostModel:
 
 def make_worker_spec(spec: RunSpec) -> WorkerSpec:
     """Return the inputs of a worker."""
-    experiment, method = spec.experiment, spec.method
+    experiment = spec.experiment
+    method = spec.method
     return WorkerSpec(
-        spec.traced,
-        method.local,
-        experiment.seed,
-        method.scales_activations,
-        experiment.bf16,
-        experiment.vmap_batch,
-        spec.metrics,
+        traced=spec.traced,
+        solver=method.local,
+        seed=experiment.seed,
+        fragment_scale=method.scales_activations,
+        bf16=experiment.bf16,
+        stack=experiment.vmap_batch,
+        metrics=spec.metrics,
         objective=spec.objective,
         transforms=spec.transforms,
         source=spec.data.source,

@@ -55,7 +55,9 @@ def dry_run(
         time: The run ends at this time.
     """
     model = model_without_values(ledger)
-    applied = None if is_foreign(describe(rule)) else rule.bind(model)
+    applied = None
+    if not is_foreign(describe(rule)):
+        applied = rule.bind(model)
     due = DueQueue()
     tasks = [0] * model.fragments
     staleness: list[int] = []

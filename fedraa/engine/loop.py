@@ -10,24 +10,24 @@ from collections.abc import Callable
 from math import inf
 from threading import Event
 
-from fedraa.callbacks.events import Limits, Progress
-from fedraa.devices.availability import Timing
+from fedraa.callbacks.events import Progress
 from fedraa.engine.checkpoint_timer import CheckpointTimer
 from fedraa.engine.client_results import ClientResults
 from fedraa.engine.evaluation_queue import EvaluationQueue
 from fedraa.engine.event_dispatcher import EventDispatcher
 from fedraa.engine.executor import Executor
+from fedraa.engine.loop_options import LoopOptions
 from fedraa.engine.loop_state import CALLBACK, LoopState, StopReason
 from fedraa.engine.run_clock import RunClock
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS, FailureAction, TaskFailures
 from fedraa.engine.tasks_in_flight import SentTask, TasksInFlight
 from fedraa.errors import RunFailed
-from fedraa.ledger.bad_clients import HOPELESS
+from fedraa.ledger.bad_clients import MAX_FIRST_FAILURES
 from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.profile import RunTimes
 from fedraa.server.server import Server
-from fedraa.server.update_checks import Bounds, MaxNorm, unsound
+from fedraa.server.update_checks import Bounds, unsound
 
 # The longest wait of one step. After it the loop checks for a request to stop.
 POLL_INTERVAL_S = 0.1
@@ -44,16 +44,10 @@ class Loop:
         server: The server.
         executor: Trains the tasks and evaluates the models.
         log: Receives the events.
-        limits: The limits of the run.
-        eval_every: The number of server steps between evaluations.
-        checkpoint_every: The number of server steps between checkpoints. None: they depend on real time.
-        timing: The model of the time that tasks take.
-        wall: True for the wall clock, False for the virtual clock.
-        max_update_norm: The largest norm of an update that is accepted.
+        options: The settings.
         save: Writes a checkpoint, and returns the seconds that the newest one on the disk took.
         stop: Ends the loop after the current step when it is set.
         announcer: Delivers the events after each step.
-        main_metric: The metric that the progress of the run shows.
         client_results: Writes the results of each client.
     """
 
@@ -62,17 +56,11 @@ class Loop:
         server: Server,
         executor: Executor,
         log: EventLog,
+        options: LoopOptions,
         *,
-        limits: Limits,
-        eval_every: int,
-        checkpoint_every: int | None,
-        timing: Timing,
-        wall: bool,
-        max_update_norm: MaxNorm,
         save: Callable[[], float],
         stop: Event,
         announcer: EventDispatcher | None = None,
-        main_metric: str = "accuracy",
         client_results: ClientResults | None = None,
     ) -> None:
         self.phase = LoopState.RUNNING
@@ -83,19 +71,19 @@ class Loop:
         self.server = server
         self.executor = executor
         self.log = log
-        self.clock = RunClock(timing, wall=wall)
+        self.clock = RunClock(options.timing, wall=options.wall)
         self.evaluations = EvaluationQueue(
             executor,
             log,
-            every=eval_every,
-            main_metric=main_metric,
-            target=limits.goal,
+            every=options.eval_every,
+            main_metric=options.main_metric,
+            target=options.limits.goal,
             client_results=client_results or ClientResults(),
         )
         self.times = RunTimes()
-        self._limits = limits
-        self._bounds = Bounds(max_update_norm)
-        self._checkpoints = CheckpointTimer(checkpoint_every)
+        self._limits = options.limits
+        self._bounds = Bounds(options.max_update_norm)
+        self._checkpoints = CheckpointTimer(options.checkpoint_every)
         self._save = save
         self._stop_request = stop
         self._announcer = announcer or EventDispatcher()
@@ -184,7 +172,7 @@ class Loop:
         # 5. Time moves to the next outcome: on the virtual clock that of the task that is due first, on the wall clock
         #    the first that has arrived and is due. None: not there yet, or the task was sent again after a failure.
         else:
-            finished = self._next_on_wall_clock() if self.clock.wall else self._next_on_virtual_clock()
+            finished = self._next_finished()
             if finished is not None:
                 self._finish_task(*finished)
 
@@ -202,7 +190,9 @@ class Loop:
             return "accuracy" if self._limits.target is None else "target"
         if self._limits.steps is not None and self.server.step >= self._limits.steps:
             return "steps"
-        return "time" if self._time_is_up() else None
+        if self._time_is_up():
+            return "time"
+        return None
 
     def _time_is_up(self) -> bool:
         """Return True if the limit of time has passed; on the virtual clock, if the next update is after it."""
@@ -257,9 +247,16 @@ class Loop:
             self._checkpoints.start(self.server.step)
             self._checkpoints.finish(self._save())
 
+    def _next_finished(self) -> tuple[Task, Outcome] | None:
+        """Return the next task in time with its outcome, or None if the outcome is missing."""
+        if self.clock.wall:
+            return self._next_on_wall_clock()
+        return self._next_on_virtual_clock()
+
     def _next_on_virtual_clock(self) -> tuple[Task, Outcome] | None:
         """Move the time to the task that is due first. Return it with its outcome, or None if that is missing."""
-        due, number = self._tasks.next_due, self._tasks.next_task
+        due = self._tasks.next_due
+        number = self._tasks.next_task
         if due == inf:
             problem = f"none of the {len(self._tasks)} devices that train will be available again"
             raise RunFailed("availability", problem, hint="end the run earlier")
@@ -310,10 +307,18 @@ class Loop:
         return self._handle_failure(sent, fault)
 
     def _refuse(self, update: Update, sent: SentTask | None, number: int | None) -> Fault | None:
-        """Return a fault of the client if the update is malformed or too large, or None if it is accepted."""
+        """Return a fault of the client if the update is malformed or too large, or None if it is accepted.
+
+        Args:
+            update: The client update.
+            sent: Its task, or None if no such task is in flight.
+            number: The number of the task.
+        """
         with self.times.server.on("mix"):
             problem = self._bounds.refuse(update, None if sent is None else sent.task)
-        return None if problem is None else Fault(number, None, f"update refused: {problem}", of_client=True)
+        if problem is None:
+            return None
+        return Fault(number, None, f"update refused: {problem}", of_client=True)
 
     def _handle_failure(self, sent: SentTask, fault: Fault) -> Fault | None:
         """Send the task again, and return None. Return the fault if the client is its cause."""
@@ -343,22 +348,22 @@ class Loop:
             self._waiting_clients.extend(self.server.commit(outcome, self.clock.now))
         self._report_progress(self.times.server.seconds["mix"] - before)
 
-    def _drop(self, task: Task, what: str) -> None:
+    def _drop(self, task: Task, error: str) -> None:
         """Record that a task failed. Raise RunFailed if no client is left, or if the run is to stop."""
-        self._waiting_clients.extend(self.server.drop(task.id, what, self.clock.now))
+        self._waiting_clients.extend(self.server.drop(task.id, error, self.clock.now))
         bad = self.server.ledger.bad_clients
         if bad.stop and task.client in bad.left_out:
             raise RunFailed(
                 f"client {task.client}",
-                f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}: {what}",
+                f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}: {error}",
                 hint="give --on-bad-client skip to continue without such clients",
             )
-        last = f"the last, client {task.client} with task {task.id}: {what}"
+        last = f"the last, client {task.client} with task {task.id}: {error}"
         if not self._tasks and not self._waiting_clients:
             failed = f"all {len(bad.left_out)} failed {bad.retries + 1} times in a row"
             raise RunFailed("clients", f"{failed}; {last}")
         if bad.hopeless:
-            raise RunFailed("clients", f"the first {HOPELESS} all failed; {last}")
+            raise RunFailed("clients", f"the first {MAX_FIRST_FAILURES} all failed; {last}")
 
     def _report_progress(self, commit_seconds: float) -> None:
         busy, workers = self.executor.busy()

@@ -6,16 +6,16 @@ from pathlib import Path
 import torch
 
 from fedraa.config.processes import cluster_address, workers
-from fedraa.data.sources.contents import Contents, inspect_contents
+from fedraa.data.sources.contents import inspect_contents
 from fedraa.data.tree import nbytes
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
 
 # Bytes of a process with torch and ray, measured on Linux.
-PROCESS = 200e6
+PROCESS_BYTES = 200e6
 # Bytes of a process on a GPU before it holds any data.
-CONTEXT = 400e6
+GPU_CONTEXT_BYTES = 400e6
 GIGA = 1e9
 
 
@@ -29,8 +29,10 @@ class Free:
     @classmethod
     def here(cls, device: str) -> "Free":
         """Return the free memory as reported by the operating system, the control group and the GPU driver."""
-        on_gpu = choose_device(device) == "cuda"
-        return cls(min(_available(), _group_left()), torch.cuda.mem_get_info()[0] if on_gpu else None)
+        gpu = None
+        if choose_device(device) == "cuda":
+            gpu, _ = torch.cuda.mem_get_info()
+        return cls(min(_available(), _group_left()), gpu)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Need:
     @classmethod
     def of(cls, spec: RunSpec) -> "Need":
         """Return lower bounds. A refused run could not have worked; an accepted one may still need more."""
-        experiment, update, size = spec.experiment, spec.method.update, spec.params.nbytes
+        experiment = spec.experiment
+        update = spec.method.update
+        size = spec.params.nbytes
         clients = spec.appearing
         remembered = float(update.memory(size // 4, clients))
         per_client = remembered - update.memory(size // 4, clients - 1)
@@ -69,19 +73,17 @@ class Need:
             remembered += sum(part.index.nbytes for part in spec.submodels if part.index is not None)
         task = experiment.vmap_batch * max(spec.measure(part.widths).memory for part in spec.submodels)
         dataset = spec.data.dataset
-        stored = sum(nbytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
-        on_ray = experiment.engine == "ray"
+        # The model, its evaluation and a step, and the average of the model if there is one.
+        copies = 4 if spec.method.schedule.polyak_fraction else 3
+        server = copies * size + remembered
+        if experiment.engine != "ray":
+            return cls(server=server, per_client=per_client, data=0.0, worker=task, task=task)
         # Processes share the arrays and files of a source; every worker has a copy of the rest.
-        source = inspect_contents(spec.data.source) if on_ray else Contents()
+        source = inspect_contents(spec.data.source)
+        stored = sum(nbytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         stored += source.array_bytes + source.file_bytes + source.copied_bytes
-        return cls(
-            # The model, its evaluation and a step, and the average of the model if there is one.
-            server=(4 if spec.method.schedule.polyak_fraction else 3) * size + remembered,
-            per_client=per_client,
-            data=float(stored) if on_ray else 0.0,
-            worker=task + PROCESS + source.copied_bytes if on_ray else task,
-            task=task,
-        )
+        worker = task + PROCESS_BYTES + source.copied_bytes
+        return cls(server=server, per_client=per_client, data=float(stored), worker=worker, task=task)
 
 
 def check(spec: RunSpec, free: Free | None = None) -> None:
@@ -92,17 +94,22 @@ def check(spec: RunSpec, free: Free | None = None) -> None:
     experiment = spec.experiment
     if cluster_address(experiment) is not None:
         return
-    free, need = free or Free.here(experiment.device), Need.of(spec)
-    count = workers(experiment, experiment.clients) if experiment.engine == "ray" else 1
+    free = free or Free.here(experiment.device)
+    need = Need.of(spec)
+    count = 1
+    if experiment.engine == "ray":
+        count = workers(experiment, experiment.clients)
     beside = free.memory - need.data - need.worker
     if need.server > beside:
-        few = int((beside - need.server) / need.per_client) + experiment.clients if need.per_client else 0
+        max_clients = 0
+        if need.per_client:
+            max_clients = int((beside - need.server) / need.per_client) + experiment.clients
         problem = (
             f"the server of {experiment.method} needs {need.server / GIGA:.3g} GB for {experiment.clients} clients, "
             f"data and a worker {(need.data + need.worker) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB are free"
         )
-        if few > 0:
-            raise InputError("clients", problem, got=experiment.clients, expected=f"at most {few}")
+        if max_clients > 0:
+            raise InputError("clients", problem, got=experiment.clients, expected=f"at most {max_clients}")
         raise InputError("memory", problem, hint="take a smaller model or a larger machine")
     fit = int((free.memory - need.server - need.data) / need.worker)
     if count > fit:
@@ -111,12 +118,12 @@ def check(spec: RunSpec, free: Free | None = None) -> None:
             f"{free.memory / GIGA:.3g} GB are free"
         )
         raise InputError("workers", problem, got=count, expected=f"at most {fit}")
-    fit = count if free.gpu is None else int(free.gpu / (CONTEXT + need.task))
+    if free.gpu is None:
+        return
+    fit = int(free.gpu / (GPU_CONTEXT_BYTES + need.task))
     if count > fit:
-        assert free.gpu is not None
-        problem = (
-            f"each needs {(CONTEXT + need.task) / GIGA:.3g} GB of the GPU, which has {free.gpu / GIGA:.3g} GB free"
-        )
+        needed = (GPU_CONTEXT_BYTES + need.task) / GIGA
+        problem = f"each needs {needed:.3g} GB of the GPU, which has {free.gpu / GIGA:.3g} GB free"
         if fit:
             raise InputError("workers", problem, got=count, expected=f"at most {fit}")
         raise InputError("workers", problem, got=count, hint="give --device cpu")
@@ -137,6 +144,9 @@ def _group_left() -> float:
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        if (group / limit).is_file() and (text := (group / limit).read_text().strip()) != "max":
+        if not (group / limit).is_file():
+            continue
+        text = (group / limit).read_text().strip()
+        if text != "max":
             return float(text) - float((group / used).read_text())
     return float("inf")

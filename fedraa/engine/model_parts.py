@@ -74,9 +74,12 @@ def naming_whole_methods(method: Method) -> Iterator[None]:
     try:
         yield
     except Uncuttable as error:
-        whole = [(name, each) for name, each in methods().items() if isinstance(each.submodel, Full) and not each.cuts]
-        names = [name for name, each in whole if each.asynchronous == method.asynchronous][:NAMED_METHODS]
-        names += [name for name, each in whole if each.asynchronous != method.asynchronous][:NAMED_METHODS]
+        whole = {
+            name: other for name, other in methods().items() if isinstance(other.submodel, Full) and not other.cuts
+        }
+        alike = [name for name, other in whole.items() if other.asynchronous == method.asynchronous]
+        unlike = [name for name, other in whole.items() if other.asynchronous != method.asynchronous]
+        names = alike[:NAMED_METHODS] + unlike[:NAMED_METHODS]
         hint = f"choose a method that trains the whole model, such as {', '.join(names)} (see `fedraa methods`)"
         raise InputError(error.field, error.text, hint=hint) from error
 

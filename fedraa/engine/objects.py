@@ -46,6 +46,7 @@ def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
     """Return the dataset that a function makes. Raise InputError if the function fails or makes something else."""
     try:
         dataset = make()
+    # The user's function may raise any exception.
     except Exception as error:
         problem = f"it failed with {type(error).__name__}: {one_line(error)}"
         raise InputError("dataset", problem, got=make) from error

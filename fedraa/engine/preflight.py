@@ -27,7 +27,7 @@ from schedulers import TOLERANCE, delay_bound
 # The clients that an error names.
 MAX_NAMED_CLIENTS = 8
 # The field of a LocalTraining that makes clients send an array.
-SENT = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversary"}
+SETTING_OF_ARRAY = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversary"}
 
 
 def preflight(spec: RunSpec) -> None:
@@ -45,18 +45,20 @@ def preflight(spec: RunSpec) -> None:
     if spec.method.update.needs_all_clients:
         _check_all_return(spec)
     memory_check.check(spec)
-    if (staleness := getattr(spec.method.update, "staleness", None)) is not None:
+    staleness = getattr(spec.method.update, "staleness", None)
+    if staleness is not None:
         factor_at(0, STALENESS.resolve(staleness))
     server = make_server(spec, _nowhere)
     # Custom components raise their errors in the first task, and for a state that no checkpoint can hold.
     task = server.assign(next(iter(server.begin())), 0.0)
     server.state()
-    asks = [name for name in task.asks if not name.startswith(EXTRA_PREFIX)]
-    if unsent := [name for name in asks if not getattr(spec.method.local, SENT.get(name, ""), False)]:
-        problem = f"{spec.experiment.method} asks its clients for {unsent[0]}, which they do not send"
-        if unsent[0] in SENT:
-            raise InputError("method", problem, hint=f"set {SENT[unsent[0]]} of its LocalTraining")
-        raise InputError("method", problem, expected=f"one of {', '.join(SENT)}")
+    for name in task.asks:
+        if name.startswith(EXTRA_PREFIX) or getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
+            continue
+        problem = f"{spec.experiment.method} requires {name} from its clients, which they do not send"
+        if name in SETTING_OF_ARRAY:
+            raise InputError("method", problem, hint=f"set {SETTING_OF_ARRAY[name]} of its LocalTraining")
+        raise InputError("method", problem, expected=f"one of {', '.join(SETTING_OF_ARRAY)}")
 
 
 def _nowhere(kind: str, t: float, /, **fields: object) -> None:
@@ -67,7 +69,8 @@ def _check_feasible(spec: RunSpec) -> None:
     """Raise InputError if some client could never get a task."""
     schedule = spec.method.schedule
     table = make_cost_model(spec).table([submodel.widths for submodel in spec.submodels])
-    cheapest, costs = table.argmin(axis=1), table.min(axis=1)
+    cheapest = table.argmin(axis=1)
+    costs = table.min(axis=1)
     worst = int(costs.argmax())
     where = f"client {worst} with its cheapest fragment {cheapest[worst]}"
     if not np.isfinite(costs[worst]):
@@ -89,39 +92,43 @@ def _check_all_return(spec: RunSpec) -> None:
     if spec.at_a_time < spec.experiment.clients:
         problem = f"{spec.experiment.method} waits for every one of the {spec.experiment.clients} clients"
         raise InputError("concurrency", problem, got=spec.at_a_time, hint="leave it out")
-    there = spec.timing.availability
-    if there is not None and there.period is None:
+    availability = spec.timing.availability
+    if availability is not None and availability.period is None:
         problem = f"it has no period, and {spec.experiment.method} waits for every client"
         raise InputError("availability", problem, got=spec.experiment.availability, hint="give --availability-period")
 
 
 def _check_inputs(spec: RunSpec) -> None:
     """Raise InputError for an option that needs one input, or one of numbers, if the data have others."""
-    method, inputs, name = spec.experiment.method, leaves(spec.example), spec.data.dataset.name
+    method = spec.experiment.method
+    inputs = leaves(spec.example)
+    name = spec.data.dataset.name
     if len(inputs) > 1:
-        for field, on, what in (
+        for field, is_set, problem in (
             ("split", spec.method.local.split, f"{method} sends one input through the two halves of a model"),
             ("vmap_batch", spec.experiment.vmap_batch > 1, "only minibatches of one input can be stacked"),
         ):
-            if on:
-                raise InputError(field, f"{what}, and the samples of {name} have {len(inputs)} inputs")
+            if is_set:
+                raise InputError(field, f"{problem}, and the samples of {name} have {len(inputs)} inputs")
     if spec.method.local.adversary and (len(inputs) > 1 or not inputs[0].is_floating_point()):
-        kinds = " and ".join(str(each.dtype).removeprefix("torch.") for each in inputs)
+        kinds = " and ".join(str(x.dtype).removeprefix("torch.") for x in inputs)
         problem = f"it changes inputs that are one array of numbers, and those of {name} are {kinds}"
         raise InputError("method", problem, got=method, hint="give another method")
 
 
 def _check_small_batches(spec: RunSpec) -> None:
     """Raise InputError if no client, or not every client, has enough samples for a batch of the model."""
-    least, sizes, kind = spec.state.min_batch, spec.data.sizes, type(spec.traced.module).__name__
-    if spec.method.local.batch_size < least:
+    min_batch = spec.state.min_batch
+    sizes = spec.data.sizes
+    kind = type(spec.traced.module).__name__
+    if spec.method.local.batch_size < min_batch:
         raise InputError(
             "batch_size",
             f"{kind} cannot be trained on batches of one sample, as with batch norm",
             got=spec.method.local.batch_size,
-            expected=f"{least} or more",
+            expected=f"{min_batch} or more",
         )
-    small = np.flatnonzero(sizes < least)
+    small = np.flatnonzero(sizes < min_batch)
     if len(small) == len(sizes):
         raise InputError(
             "clients",
@@ -199,23 +206,29 @@ def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = 
     """Return the first of some clients by number, with their names in the data, and the number of the others."""
     words = []
     for client in clients[:MAX_NAMED_CLIENTS].tolist():
-        name = str(client) if names is None else names[client]
-        words.append(str(client) if name == str(client) else f"{client} ({name})")
+        if names is None or names[client] == str(client):
+            words.append(str(client))
+        else:
+            words.append(f"{client} ({names[client]})")
+    noun = "client" if len(clients) == 1 else "clients"
+    text = f"{noun} {', '.join(words)}"
     hidden = len(clients) - MAX_NAMED_CLIENTS
-    more = f" and {hidden} more" if hidden > 0 else ""
-    return f"client{'s' * (len(clients) > 1)} {', '.join(words)}{more}"
+    if hidden > 0:
+        text += f" and {hidden} more"
+    return text
 
 
 def _check_stack(spec: RunSpec) -> None:
     """Raise InputError for a method or a model that cannot be trained in stacks."""
-    experiment, solver = spec.experiment, spec.method.local
-    for on, what in (
+    experiment = spec.experiment
+    solver = spec.method.local
+    for is_set, reason in (
         (solver.full_gradient, "it takes the gradient of all samples of a client"),
         (solver.adversary, "an adversary of each client changes its inputs"),
         (solver.split, "it splits the model in two"),
     ):
-        if on:
-            raise _unstackable(experiment.vmap_batch, f"{experiment.method} cannot be stacked, because {what}")
+        if is_set:
+            raise _unstackable(experiment.vmap_batch, f"{experiment.method} cannot be stacked, because {reason}")
     if spec.state.changes:
         raise _unstackable(experiment.vmap_batch, f"training changes {spec.state.changes[0]!r} in this model")
     widths = spec.traced.widths(spec.traced.full())

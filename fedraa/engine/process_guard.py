@@ -82,9 +82,12 @@ def run_alone() -> Iterator[None]:
 
 @contextmanager
 def _unchanged_settings() -> Iterator[None]:
-    default_type, threads = torch.get_default_dtype(), torch.get_num_threads()
-    initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    on_gpu = torch.cuda.get_rng_state_all() if initialized else None
+    default_type = torch.get_default_dtype()
+    threads = torch.get_num_threads()
+    on_gpu = None
+    # torch leaves this function untyped.
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        on_gpu = torch.cuda.get_rng_state_all()
     try:
         yield
     finally:

@@ -41,7 +41,7 @@ from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
 # The registries of components that some descriptions hold as text, and others as objects.
-_SEAMS: dict[str, ComponentRegistry[Any]] = {
+_REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
     "scheduler": SCHEDULER,
     "staleness": STALENESS,
@@ -85,9 +85,9 @@ def resumed(
     if not longer and (directory / SUMMARY).exists():
         hint = "extend it by a larger --updates, --rounds, --time, --target-accuracy or --target"
         raise InputError("run", "it has ended", got=directory, hint=hint)
-    given = {"model": model, "dataset": dataset} | dict(fields)
-    _check_given(directory, config, given)
-    with nullcontext() if trust else _only_what_is_given(directory, config["experiment"], given):
+    passed = {"model": model, "dataset": dataset} | dict(fields)
+    _check_passed(directory, config, passed)
+    with nullcontext() if trust else _importing_only_passed(directory, config["experiment"], passed):
         experiment = Experiment(**config["experiment"] | dict(fields))
         _check_same(config["experiment"], experiment.model_dump(mode="json"), set(fields) - set(longer))
         spec = build(experiment, model, dataset, doing)
@@ -102,10 +102,14 @@ def resumed(
 def how_to_go_on(spec: RunSpec, directory: Path) -> str:
     """Return the command that resumes an interrupted run, or the Python call if objects must be passed again."""
     written = spec.experiment.model_dump(mode="json")
-    again = [name for name, value in written.items() if any(map(_is_of_a_script, paths_in(value)))]
-    if again := list(dict.fromkeys([*spec.given, *again])):
-        return _call(directory, again)
-    return f"fedraa resume {quote(str(directory))}{' --trust' if foreign_in(written) else ''}"
+    from_scripts = [name for name, value in written.items() if any(map(_is_of_a_script, paths_in(value)))]
+    names = list(dict.fromkeys([*spec.object_fields, *from_scripts]))
+    if names:
+        return _call(directory, names)
+    command = f"fedraa resume {quote(str(directory))}"
+    if foreign_in(written):
+        command += " --trust"
+    return command
 
 
 def lengthen(directory: Path, spec: RunSpec) -> None:
@@ -115,7 +119,8 @@ def lengthen(directory: Path, spec: RunSpec) -> None:
     """
     if is_written(directory / EVENTS):
         raise InputError("run", "another process is writing it", got=directory, hint="wait for it, or stop it")
-    config, now = History(directory).config, describe(spec)
+    config = History(directory).config
+    now = describe(spec)
     for name in (SUMMARY, MODEL, PROFILE, SEAL):
         (directory / name).unlink(missing_ok=True)
     changed: dict[str, Any] = {name: now[name] for name in ("experiment", "method", "resolved")}
@@ -123,28 +128,31 @@ def lengthen(directory: Path, spec: RunSpec) -> None:
     write_text(directory / CONFIG, json.dumps(config | changed, indent=2) + "\n")
 
 
-def _check_given(directory: Path, config: Mapping[str, Any], given: Mapping[str, object]) -> None:
+def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[str, object]) -> None:
     """Raise InputError if an object that cannot be imported, and with which the run was started, is missing.
 
     Args:
         directory: The run directory, for errors.
         config: Its configuration.
-        given: The objects and fields that are passed again.
+        passed: The objects and fields that are passed again.
     """
-    lacking = [(name, f"a {name} given as an object") for name in config.get("given", ())]
+    needed = {name: f"a {name} given as an object" for name in config.get("given", ())}
     for name, written in config["experiment"].items():
-        if name in config.get("given", ()):
+        if name in needed:
             continue
-        if gone := [path for path in paths_in(written) if _is_gone(name, path)]:
-            lacking.append((name, f"the {name} {', '.join(gone)} of a script or a notebook"))
-    if lacking := [(name, what) for name, what in lacking if given.get(name) is None]:
-        what = " and ".join(what for _, what in lacking)
-        again = _call(directory, [name for name, _ in lacking])
-        raise InputError("run", f"it was started with {what}", got=directory, hint=f"resume it from Python: {again}")
+        gone = [path for path in paths_in(written) if _is_gone(name, path)]
+        if gone:
+            needed[name] = f"the {name} {', '.join(gone)} of a script or a notebook"
+    missing = [name for name in needed if passed.get(name) is None]
+    if missing:
+        objects = " and ".join(needed[name] for name in missing)
+        call = _call(directory, missing)
+        raise InputError("run", f"it was started with {objects}", got=directory, hint=f"resume it from Python: {call}")
 
 
-def _call(directory: Path, again: Sequence[str]) -> str:
-    return f"fedraa.resume({', '.join([repr(str(directory)), *(f'{name}=...' for name in again)])})"
+def _call(directory: Path, names: Sequence[str]) -> str:
+    """Return the Python call that resumes a run and passes these objects again."""
+    return f"fedraa.resume({', '.join([repr(str(directory)), *(f'{name}=...' for name in names)])})"
 
 
 def _is_of_a_script(path: str) -> bool:
@@ -163,26 +171,27 @@ def _is_gone(name: str, path: str) -> bool:
     return False
 
 
-def _only_what_is_given(
-    directory: Path, written: Mapping[str, Any], given: Mapping[str, Any]
+def _importing_only_passed(
+    directory: Path, written: Mapping[str, Any], passed: Mapping[str, Any]
 ) -> AbstractContextManager[None]:
     """Return a context that only imports the code that was passed again.
 
     Args:
         directory: The run directory, for errors.
         written: The fields in its configuration.
-        given: The objects and fields that are passed again.
+        passed: The objects and fields that are passed again.
 
     Raises:
         InputError: Other code is needed.
     """
-    refuse_foreign(directory, {name: value for name, value in written.items() if given.get(name) is None})
-    return importing_only([path for value in given.values() for path in paths_in(value)])
+    refuse_foreign(directory, {name: value for name, value in written.items() if passed.get(name) is None})
+    return importing_only(paths_in(list(passed.values())))
 
 
 def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
     """Raise InputError if one of these written fields names code to import. Anyone may have edited the file."""
-    if paths := foreign_in(written):
+    paths = foreign_in(written)
+    if paths:
         problem = f"it names code that would be imported and run, {', '.join(paths)}"
         raise InputError("run", problem, got=directory, hint="give --trust, in Python trust=True, if you trust it")
 
@@ -190,7 +199,7 @@ def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
 def foreign_in(written: Mapping[str, Any]) -> list[str]:
     """Return the import paths in the written fields."""
     may_change = Experiment.may_change()
-    return sorted({path for name, value in written.items() if name not in may_change for path in paths_in(value)})
+    return sorted(set(paths_in([value for name, value in written.items() if name not in may_change])))
 
 
 def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
@@ -198,16 +207,23 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
     choice = choose(directory / CHECKPOINTS, lambda state: damage(directory, state["log"]), head)
     if choice is None:
         return
-    if wrong := changed(choice.state[ASKED], experiment):
-        problem = f"it {wrong}, when {choice.path.name} was written"
+    difference = changed(choice.state[ASKED], experiment)
+    if difference is not None:
+        problem = f"it {difference}, when {choice.path.name} was written"
         raise InputError(str(directory / CONFIG), problem, hint="put that back")
     if choice.passed_over:
         listed = "; ".join(f"{name} {why}" for name, why in choice.passed_over.items())
-        logger.warning("%s goes on from %s: %s", directory, choice.path.name, listed)
+        logger.warning("%s resumes from %s: %s", directory, choice.path.name, listed)
 
 
 def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str]) -> None:
-    """Raise InputError for the first of these fields that differs between two written experiments."""
+    """Raise InputError for the first field that differs between two written experiments.
+
+    Args:
+        was: The experiment in the run directory.
+        now: The experiment with the passed fields.
+        names: The fields to compare.
+    """
     for name in sorted(names):
         if now[name] == was.get(name):
             continue
@@ -228,17 +244,26 @@ def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, l
         longer: True if the limits may differ.
     """
     now = json.loads(json.dumps(describe(spec)["resolved"]))
-    may_differ = {PENDING_EVALS_KEY, "limits"} if longer else {PENDING_EVALS_KEY}
-    if wrong := [key for key in was if now.get(key) != was[key] and key not in may_differ]:
-        problem = f"it had another model, dataset or fleet: {min(wrong)} differs"
+    may_differ = {PENDING_EVALS_KEY}
+    if longer:
+        may_differ.add("limits")
+    differing = [key for key in was if now.get(key) != was[key] and key not in may_differ]
+    if differing:
+        problem = f"it had another model, dataset or fleet: {min(differing)} differs"
         raise InputError("run", problem, got=directory, hint="give those that it was started with")
 
 
-def _check_further(given: object, before: Target, now: Target | None) -> None:
-    """Raise InputError unless the target is for the same metric and harder to reach."""
+def _check_further(value: object, before: Target, now: Target | None) -> None:
+    """Raise InputError unless the target is for the same metric and harder to reach.
+
+    Args:
+        value: The new target in the form in which the user gave it.
+        before: The previous target.
+        now: The new target.
+    """
     if now is None or now.name != before.name or now.value == before.value or not before.reached(now.value):
         expected = f"a better {before.name} than {before}"
-        raise InputError("target", got=given, expected=expected, hint="give one, or leave it out")
+        raise InputError("target", got=value, expected=expected, hint="give one, or leave it out")
 
 
 def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer: set[str]) -> None:
@@ -254,7 +279,8 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
     if longer and isinstance(was.get("schedule"), Mapping):
         kept = {name: value for name, value in was["schedule"].items() if name not in longer}
         was = {**was, "schedule": {**now["schedule"], **kept}}
-    if (where := differs(was, spec.method)) is not None:
+    where = differs(was, spec.method)
+    if where is not None:
         raise InputError(
             str(directory / CONFIG),
             f"it does not describe the method of its experiment: {where} differs",
@@ -271,32 +297,53 @@ def _parts(was: Any, now: Any, where: str = "") -> str | None:
     """Return the first path at which two descriptions differ.
 
     One description may be the text of the other.
+
+    Args:
+        was: A part of the description in config.json.
+        now: The same part of the current description.
+        where: The path of the part, empty for the whole method.
     """
     for text, described in ((was, now), (now, was)):
         if isinstance(text, str) and isinstance(described, Mapping):
             return None if _is_of(text, described, where) else where
+    if was == now:
+        return None
     if not isinstance(was, Mapping) or not isinstance(now, Mapping):
-        return None if was == now else where
+        return where
     for key in {**was, **now}:
         path = f"{where}.{key}".lstrip(".")
         if key not in was or key not in now:
             return path
-        if (differing := _parts(was[key], now[key], path)) is not None:
+        differing = _parts(was[key], now[key], path)
+        if differing is not None:
             return differing
     return None
 
 
 def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:
-    """Return True if the text makes the described component, or for a custom one, if it has no other values."""
-    seam = _SEAMS.get(where.rpartition(".")[2])
-    if seam is None or is_foreign(text):
+    """Return True if the text makes the described component, or for a custom one, if it has no other values.
+
+    Args:
+        text: The text of a component, such as `adam(beta1=0.8)`.
+        described: The description of a component.
+        where: The path of the component in the method.
+    """
+    registry = _REGISTRIES.get(where.rpartition(".")[2])
+    if registry is None or is_foreign(text):
         return says(text, described)
-    return bool(json.loads(json.dumps(describe_part(seam.resolve(text)))) == described)
+    return bool(json.loads(json.dumps(describe_part(registry.resolve(text)))) == described)
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:
-    """Raise InputError unless every limit is larger than before, and the one that ended the run is among them."""
-    was, now = history.config["resolved"]["limits"], vars(spec.limits)
+    """Raise InputError unless every limit is larger than before, and the one that ended the run is among them.
+
+    Args:
+        history: The run in its directory.
+        longer: The new limits.
+        spec: The run as it would continue.
+    """
+    was = history.config["resolved"]["limits"]
+    now = vars(spec.limits)
     for name, value in longer.items():
         before = was.get(StopOptions.LIMITS[name])
         if before is None:
@@ -310,6 +357,7 @@ def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) ->
         reason = history.summary["reason"]
         if reason not in {StopOptions.LIMITS[name] for name in longer}:
             names = [name for name, limit in StopOptions.LIMITS.items() if limit == reason]
-            flags = " or ".join(f"--{name.replace('_', '-')}" for name in names)
-            hint = f"extend it by {flags}" if flags else ""
+            hint = ""
+            if names:
+                hint = "extend it by " + " or ".join(f"--{name.replace('_', '-')}" for name in names)
             raise InputError("run", f"it ended by {reason}", got=history.directory, hint=hint)

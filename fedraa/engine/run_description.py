@@ -43,11 +43,15 @@ def describe(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, objec
         spec: The run.
         awaits_evaluations: True if a callback may end the run after an evaluation.
     """
-    fleet, traced = spec.fleet, spec.traced
+    fleet = spec.fleet
+    traced = spec.traced
+    pending_evals = MAX_PENDING_EVALS
+    if awaits_evaluations or spec.limits.goal is not None:
+        pending_evals = 0
     return {
         "format": FORMAT,
         "experiment": spec.experiment.model_dump(mode="json"),
-        "given": list(spec.given),
+        "given": list(spec.object_fields),
         "method": spec.method.described(),
         "resolved": {
             "samples": written(spec.data.sizes),
@@ -63,7 +67,7 @@ def describe(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, objec
             "stem": None if spec.stem is None else asdict(spec.stem),
             "eval_every": spec.eval_every,
             "limits": spec.limits.described(),
-            PENDING_EVALS_KEY: 0 if awaits_evaluations or spec.limits.goal is not None else MAX_PENDING_EVALS,
+            PENDING_EVALS_KEY: pending_evals,
             "figures": spec.figures.described(),
             "metrics": [metric.name for metric in spec.metrics],
             "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
@@ -75,8 +79,8 @@ def describe(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, objec
 
 
 def _describe_inputs(spec: RunSpec) -> Any:
-    data, experiment = spec.data, spec.experiment
-    transforms = make_transforms(experiment.transforms, seed=experiment.seed)
+    data = spec.data
+    transforms = make_transforms(spec.experiment.transforms, seed=spec.experiment.seed)
     return describe_inputs(data.dataset.classes, spec.example, data.scaling, transforms, data.fixed)
 
 
@@ -85,7 +89,8 @@ def described_base(spec: RunSpec) -> dict[str, object] | None:
 
     Buffers that training changes are not part of it.
     """
-    module, changed = spec.traced.module, spec.state.changes
+    module = spec.traced.module
+    changed = spec.state.changes
     parameters = frozen(module)
     if not parameters:
         return None

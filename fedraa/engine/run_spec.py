@@ -57,7 +57,7 @@ class RunSpec:
     timing: Timing
     metrics: tuple[NamedMetric, ...] = ()
     objective: Objective = field(default_factory=Classification)
-    given: tuple[str, ...] = ()
+    object_fields: tuple[str, ...] = ()
     """The fields that hold objects which the configuration cannot recreate, such as the model."""
     transforms: Transforms = field(default_factory=Transforms)
     """The random transforms of training."""
@@ -78,9 +78,13 @@ class RunSpec:
         experiment = self.experiment
         steps = experiment.updates or experiment.rounds
         if steps is None and experiment.time is None:
-            has_target = experiment.target is not None or experiment.target_accuracy is not None
-            steps = (DEFAULT_ROUNDS_TO_TARGET if has_target else DEFAULT_ROUNDS) * self._steps_per_round
-        target = None if experiment.target is None else make_target(experiment.target, self.figures)
+            rounds = DEFAULT_ROUNDS
+            if experiment.target is not None or experiment.target_accuracy is not None:
+                rounds = DEFAULT_ROUNDS_TO_TARGET
+            steps = rounds * self._steps_per_round
+        target = None
+        if experiment.target is not None:
+            target = make_target(experiment.target, self.figures)
         if experiment.target_accuracy is not None:
             refuse_no_accuracy(experiment.target_accuracy, self.figures)
         return Limits(steps, experiment.time, experiment.target_accuracy, target)
@@ -97,23 +101,26 @@ class RunSpec:
     @property
     def appearing(self) -> int:
         """The largest number of clients that take part by the end, as far as the limits bound it."""
-        schedule, clients, steps = self.method.schedule, self.experiment.clients, self.limits.steps
-        at_a_time: int | None
-        each: int | None
+        schedule = self.method.schedule
+        clients = self.experiment.clients
+        steps = self.limits.steps
+        first: int | None
+        per_step: int | None
         if schedule.asynchronous:
-            at_a_time, each = getattr(schedule, "concurrency", None), self.method.update.per_step
+            first = getattr(schedule, "concurrency", None)
+            per_step = self.method.update.per_step
         else:
-            at_a_time, each = 0, getattr(participants(schedule), "count", None)
-        if at_a_time is None or each is None or steps is None:
+            first = 0
+            per_step = getattr(participants(schedule), "count", None)
+        if first is None or per_step is None or steps is None:
             return clients
-        return min(clients, at_a_time + steps * each)
+        return min(clients, first + steps * per_step)
 
     @property
     def at_a_time(self) -> int:
         """The number of clients that train at a time, with an asynchronous method."""
-        return min(
-            self.experiment.clients, getattr(self.method.schedule, "concurrency", None) or self.experiment.clients
-        )
+        clients = self.experiment.clients
+        return min(clients, getattr(self.method.schedule, "concurrency", None) or clients)
 
     @property
     def _steps_per_round(self) -> int:
@@ -126,7 +133,9 @@ class RunSpec:
     def stem(self) -> ClientHalf | None:
         """The client's half of a model in split learning."""
         split = self.method.local.split
-        return measure_stem(self.traced.module, split, self.example) if split else None
+        if not split:
+            return None
+        return measure_stem(self.traced.module, split, self.example)
 
     def measure(self, widths: tuple[int, ...]) -> Cost:
         """Return the cost of a submodel shape, which is measured only once."""
@@ -161,12 +170,16 @@ class RunSpec:
         if isinstance(self.data, EvaluationData):
             return self.data
         count = self.experiment.personalised
-        clients = [] if count is None else chosen(self.data, count, generator(self.experiment.seed, "personalised"))
-        source, estimates = self.data.source, has_statistics(self.traced.module) or bool(self.state.estimated)
-        streamed = estimates and source is not None and self.experiment.statistics == "all"
-        some = self._without_samples() if streamed or not estimates else self._statistics_data()
-        shards = {client: self.data.client(client) for client in clients}
-        return EvaluationData.of(some, shards, streamed=streamed, reported=self._reported())
+        shards = {}
+        if count is not None:
+            clients = chosen(self.data, count, generator(self.experiment.seed, "personalised"))
+            shards = {client: self.data.client(client) for client in clients}
+        estimates = has_statistics(self.traced.module) or bool(self.state.estimated)
+        streamed = estimates and self.data.source is not None and self.experiment.statistics == "all"
+        data = self._without_samples()
+        if estimates and not streamed:
+            data = self._statistics_data()
+        return EvaluationData.of(data, shards, streamed=streamed, reported=self._reported())
 
     def _reported(self) -> npt.NDArray[np.int64] | None:
         """Return the clients with reported results, or None if no results are reported."""
@@ -179,35 +192,39 @@ class RunSpec:
         return np.array(drawn, np.int64)
 
     def _statistics_data(self) -> Federated:
-        dataset, source, count = self.data.dataset, self.data.source, int(self.data.sizes.sum())
-        most = STATISTICS_SAMPLES
+        """Return the data with only those training samples on which statistics are estimated."""
+        dataset = self.data.dataset
+        source = self.data.source
+        count = int(self.data.sizes.sum())
+        limit = STATISTICS_SAMPLES
         if source is not None:
-            each = nbytes(dataset.x_train) // len(dataset.y_train)
-            most = min(most, max(FEW, STATISTICS_BYTES // max(1, each)))
+            sample_bytes = nbytes(dataset.x_train) // len(dataset.y_train)
+            limit = min(limit, max(FEW, STATISTICS_BYTES // max(1, sample_bytes)))
         rows = np.arange(count)
-        if count > most and self.experiment.statistics == "sample":
-            rows = np.sort(generator(self.experiment.seed, "statistics").choice(count, most, replace=False))
+        if count > limit and self.experiment.statistics == "sample":
+            rows = np.sort(generator(self.experiment.seed, "statistics").choice(count, limit, replace=False))
         elif source is None:
             return self.data
-        few = self._without_samples()
         x = take(dataset.x_train, rows) if source is None else source.inputs(rows)
-        return replace(few, dataset=replace(few.dataset, x_train=x))
+        empty = self._without_samples()
+        return replace(empty, dataset=replace(empty.dataset, x_train=x))
 
     def _without_samples(self) -> Federated:
         """Return the data without all training samples."""
         dataset = self.data.dataset
-        nothing = {name: take(getattr(dataset, name), slice(0)) for name in ("x_train", "y_train")}
-        return replace(self.data, dataset=replace(dataset, **nothing))
+        no_rows = {name: take(getattr(dataset, name), slice(0)) for name in ("x_train", "y_train")}
+        return replace(self.data, dataset=replace(dataset, **no_rows))
 
 
 def participants(schedule: Schedule) -> Participation | None:
     """Return the choice of clients for the rounds of a schedule, or None if it has no rounds."""
-    made: Participation | None = schedule.participants() if isinstance(schedule, Barrier) else None
-    return made
+    if not isinstance(schedule, Barrier):
+        return None
+    return schedule.participants()
 
 
 def figures(objective: Objective, metrics: Sequence[NamedMetric]) -> Figures:
     """Return the metrics of every evaluation: those of the objective, and the user's metrics."""
-    given = objective.summary()
-    less = (*given.less, *(metric.name for metric in metrics if metric.better == "min"))
-    return replace(given, less=less, own=tuple(metric.name for metric in metrics))
+    built_in = objective.summary()
+    less = (*built_in.less, *(metric.name for metric in metrics if metric.better == "min"))
+    return replace(built_in, less=less, own=tuple(metric.name for metric in metrics))

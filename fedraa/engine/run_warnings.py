@@ -20,7 +20,7 @@ from fedraa.rundir.summary import NO_STEP
 LARGEST_INPUT = 50.0
 """Inputs beyond this often end training in NaN at usual learning rates."""
 TRIED_ROWS = 4
-FACTORS = (30.0, 1000.0)
+RANDOM_INPUT_SIZES = (30.0, 1000.0)
 """Sizes of random inputs. Only bounded outputs stay between 0 and 1 for them."""
 
 # The dimension of the classes in the outputs of each objective that takes logits.
@@ -42,32 +42,47 @@ def find_large_inputs(data: Federated, *, standardise: bool) -> str | None:
                 continue
             largest, channel = _largest(x)
             if largest > LARGEST_INPUT:
-                said = _about_large(name, largest, channel, data, standardise=standardise)
-                return f"dataset {data.dataset.name!r}: {said}"
+                problem = _about_large(name, largest, channel, data, standardise=standardise)
+                return f"dataset {data.dataset.name!r}: {problem}"
     return None
 
 
 def _about_large(name: str, largest: float, channel: int, data: Federated, *, standardise: bool) -> str:
-    if all(scaling is None for scaling in leaves(data.scaling)):
-        said = f"{name} reaches {largest:.4g}, and values beyond ±{LARGEST_INPUT:g} often end training in NaN"
-        return f"{said}; scale them" if standardise else f"{said}; leave standardise on, or scale them"
-    said = f"{name} reaches {largest:.4g} standard deviations in channel {channel}"
-    return f"{said}, which often ends training in NaN; look for outliers, or for a channel that is nearly constant"
+    """Return the problem of an input with large values, and the remedy.
+
+    Args:
+        name: The name of the input.
+        largest: The largest distance from 0.
+        channel: Its channel.
+        data: The data of the run.
+        standardise: True if the run standardises inputs.
+    """
+    if any(scaling is not None for scaling in leaves(data.scaling)):
+        return (
+            f"{name} reaches {largest:.4g} standard deviations in channel {channel}, which often ends training in NaN; "
+            "look for outliers, or for a channel that is nearly constant"
+        )
+    remedy = "scale them" if standardise else "leave standardise on, or scale them"
+    return f"{name} reaches {largest:.4g}, and values beyond ±{LARGEST_INPUT:g} often end training in NaN; {remedy}"
 
 
 def _largest(x: Array) -> tuple[float, int]:
     """Return the largest distance from 0, and its channel. Values that are not finite do not count."""
     axes = (0, *range(2, x.ndim))
-    most = np.maximum(np.fmax.reduce(x, axis=axes), -np.fmin.reduce(x, axis=axes))
-    most = np.atleast_1d(np.where(np.isfinite(most), most, 0.0))
-    channel = int(most.argmax())
-    return float(most[channel]), channel
+    extremes = np.maximum(np.fmax.reduce(x, axis=axes), -np.fmin.reduce(x, axis=axes))
+    extremes = np.atleast_1d(np.where(np.isfinite(extremes), extremes, 0.0))
+    channel = int(extremes.argmax())
+    return float(extremes[channel]), channel
 
 
 def _named(tree: Tree, name: str) -> Iterator[tuple[str, Array]]:
-    if isinstance(tree, dict | tuple):
-        for key in tree if isinstance(tree, dict) else range(len(tree)):
-            yield from _named(tree[key], f"{name}[{key!r}]")
+    """Yield each array of a tree with its name, such as x_train['image']."""
+    if isinstance(tree, dict):
+        for key, part in tree.items():
+            yield from _named(part, f"{name}[{key!r}]")
+    elif isinstance(tree, tuple):
+        for position, part in enumerate(tree):
+            yield from _named(part, f"{name}[{position}]")
     else:
         yield name, tree
 
@@ -76,7 +91,8 @@ def find_unused_labels(data: Federated) -> str | None:
     """Return a sentence if no training sample has one of the first labels, as when labels count from 1."""
     if data.labels is None or not data.labels.size:
         return None
-    first, last = int(data.labels.min()), int(data.labels.max())
+    first = int(data.labels.min())
+    last = int(data.labels.max())
     if first == 0:
         return None
     missing = "class 0 has" if first == 1 else f"classes 0..{first - 1} have"
@@ -90,12 +106,17 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
     """Return a sentence if the outputs of a model look like probabilities, and the objective takes logits.
 
     They do if they are between 0 and 1 for samples and for large random inputs, or between 0 and 1 with the sum 1.
+
+    Args:
+        model: The model.
+        example: A batch of samples.
+        objective: The objective of the run.
     """
     if type(objective) not in _CLASS_DIMENSION:
         return None
     dimension = _CLASS_DIMENSION[type(objective)]
     is_token = any(not x.is_floating_point() for x in leaves(example))
-    outputs = _outputs_of_trials(model, example, objective, factors=() if is_token else FACTORS)
+    outputs = _outputs_of_trials(model, example, objective, factors=() if is_token else RANDOM_INPUT_SIZES)
     if not outputs or not all(bool(((result >= 0) & (result <= 1)).all()) for result in outputs):
         return None
     sums_to_one = dimension is not None and all(_sums_to_one(result, dimension) for result in outputs)
@@ -162,7 +183,9 @@ def _outputs_of_trials(
     finally:
         for part, training in modes:
             part.training = training
-    return outputs if all(isinstance(result, Tensor) and result.is_floating_point() for result in outputs) else []
+    if not all(isinstance(result, Tensor) and result.is_floating_point() for result in outputs):
+        return []
+    return outputs
 
 
 def _draw_like(x: Tensor, *, factor: float, generator: torch.Generator) -> Tensor:
@@ -173,9 +196,9 @@ def find_no_step(summary: Mapping[str, Any]) -> str | None:
     """Return a sentence if a run has ended before its first step."""
     if summary["steps"]:
         return None
-    remedy = "; give it more time" if summary["reason"] == "time" else ""
-    if summary["reason"] in ("accuracy", "target"):
-        remedy = ", which meets the target already; set a harder target"
+    meets_target = ", which meets the target already; set a harder target"
+    remedies = {"time": "; give it more time", "accuracy": meets_target, "target": meets_target}
+    remedy = remedies.get(summary["reason"], "")
     return (
         f"{NO_STEP}: the run ended by {summary['reason']} at time {summary['time']:.4g}, so its figures are those of "
         f"the untrained model{remedy}"

@@ -16,6 +16,7 @@ from fedraa.engine.event_dispatcher import EventDispatcher
 from fedraa.engine.executor import Executor
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.loop import Loop
+from fedraa.engine.loop_options import LoopOptions
 from fedraa.engine.loop_state import CALLBACK, LoopState, StopReason
 from fedraa.engine.resume_guard import asked
 from fedraa.engine.run_description import PENDING_EVALS_KEY, describe, sha256
@@ -78,24 +79,31 @@ class RunSession:
             make_server(spec, self._log.record, store, executor.share),
             executor,
             self._log,
-            limits=spec.limits,
-            eval_every=spec.eval_every,
-            checkpoint_every=experiment.checkpoint_every,
-            timing=spec.timing,
-            wall=spec.wall,
-            max_update_norm=experiment.max_update_norm,
+            LoopOptions(
+                limits=spec.limits,
+                eval_every=spec.eval_every,
+                checkpoint_every=experiment.checkpoint_every,
+                timing=spec.timing,
+                wall=spec.wall,
+                max_update_norm=experiment.max_update_norm,
+                main_metric=spec.objective.main,
+            ),
             save=self._save,
             stop=stop,
             announcer=self._announcer,
-            main_metric=spec.objective.main,
             client_results=self._client_results(),
         )
 
     def _client_results(self) -> ClientResults:
-        asked = self._spec.experiment.client_evals
-        if asked is None:
+        client_evals = self._spec.experiment.client_evals
+        if client_evals is None:
             return ClientResults()
-        every = {"final": None, "all": 1}.get(asked) if isinstance(asked, str) else asked
+        # With `final`, only the last evaluation is written.
+        every: int | None = None
+        if client_evals == "all":
+            every = 1
+        elif isinstance(client_evals, int):
+            every = client_evals
         order = columns_of(self._spec.figures)
         return ClientResults(self._spec.data, every, partial(self._log.evaluated_clients, order=order))
 
@@ -115,7 +123,8 @@ class RunSession:
                 self._replay_events(None)
                 return True
             self._begin(resume)
-            if (reason := self._run()) is None:
+            reason = self._run()
+            if reason is None:
                 return False
             self._finish(reason)
             self._announcer.tell()
@@ -143,7 +152,9 @@ class RunSession:
         return reason
 
     def _begin(self, resume: bool) -> None:
-        state = load_latest(self._directory / CHECKPOINTS, self._damage) if resume else None
+        state = None
+        if resume:
+            state = load_latest(self._directory / CHECKPOINTS, self._damage)
         with written(self._directory):
             (self._directory / SEAL).unlink(missing_ok=True)
             (self._directory / FAILURE).unlink(missing_ok=True)
@@ -195,13 +206,13 @@ class RunSession:
 
     def _summary(self) -> dict[str, object]:
         """Return the summary, with `average` if all metrics are of a mean of the model."""
-        average, store = self._spec.method.schedule.polyak_fraction, self._store
-        return {
-            **summarise(History(self._directory)),
-            "time_to_target": self._loop.evaluations.time_to_target,
-            **({"average": average} if average else {}),
-            **({} if store is None else {"shards": store.report()}),
-        }
+        summary: dict[str, object] = {**summarise(History(self._directory))}
+        summary["time_to_target"] = self._loop.evaluations.time_to_target
+        if self._spec.method.schedule.polyak_fraction:
+            summary["average"] = self._spec.method.schedule.polyak_fraction
+        if self._store is not None:
+            summary["shards"] = self._store.report()
+        return summary
 
     def _save(self) -> float:
         """Save a checkpoint. Return the seconds that the newest one on the disk took."""

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a run to end with a checkpoint; a second Ctrl-C ends it at once."""
+"""Ctrl-C and SIGTERM end a run with a checkpoint; a second Ctrl-C ends it at once."""
 
 import signal
 import threading

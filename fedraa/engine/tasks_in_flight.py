@@ -39,7 +39,9 @@ class TasksInFlight:
 
     def find(self, number: int | None) -> SentTask | None:
         """Return the task with this number, or None if it is not in flight."""
-        return None if number is None else self._sent.get(number)
+        if number is None:
+            return None
+        return self._sent.get(number)
 
     @property
     def next_due(self) -> float:
@@ -70,7 +72,9 @@ class TasksInFlight:
     @property
     def next_outcome_due(self) -> float:
         """The time at which the first arrived outcome is due; infinite if none has arrived."""
-        return self._arrived_by_due_time.next_due if self._arrived_by_due_time else inf
+        if not self._arrived_by_due_time:
+            return inf
+        return self._arrived_by_due_time.next_due
 
     def pop_outcome(self) -> tuple[Task, Update | Fault]:
         """Remove the first due task among those with an outcome. Return both."""

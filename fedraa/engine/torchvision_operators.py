@@ -21,7 +21,9 @@ class Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
     ) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path, target) if fullname == NAME else None
+        if fullname != NAME:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _Patient(spec.loader)
         return spec
@@ -51,10 +53,12 @@ class _Patient(Loader):
 
 
 def _declare() -> None:
+    """Declare the two missing operators."""
     import torch
 
-    library = torch.library.Library(NAME, "FRAGMENT")  # type: ignore[no-untyped-call]  # torch's own
+    # torch leaves the methods of its libraries untyped.
+    library = torch.library.Library(NAME, "FRAGMENT")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):
         signature = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        library.define(signature)  # type: ignore[no-untyped-call]  # torch's own
+        library.define(signature)  # type: ignore[no-untyped-call]
     _declared.append(library)

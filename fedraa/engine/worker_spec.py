@@ -40,7 +40,7 @@ class WorkerSpec:
 
     def trainer(self, device: str) -> Trainer:
         keep_freed_memory()
-        given: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "seed": self.seed,
             "device": device,
             "fragment_scale": self.fragment_scale,
@@ -50,13 +50,13 @@ class WorkerSpec:
             "state": self.state,
         }
         if self.stack > 1:
-            return BatchedTrainer(self.traced, self.solver, self.stack, **given)
-        return Trainer(self.traced, self.solver, objective=self.objective, **given)
+            return BatchedTrainer(self.traced, self.solver, self.stack, **settings)
+        return Trainer(self.traced, self.solver, objective=self.objective, **settings)
 
     def evaluator(self, data: Federated, device: str) -> Evaluator:
         personal = None
         if getattr(data, "personal", None):
-            given: dict[str, Any] = {
+            settings: dict[str, Any] = {
                 "seed": self.seed,
                 "device": device,
                 "bf16": self.bf16,
@@ -64,7 +64,7 @@ class WorkerSpec:
                 "transforms": self.transforms,
                 "state": self.state,
             }
-            personal = Personal(self.traced, self.solver, **given)
+            personal = Personal(self.traced, self.solver, **settings)
         return Evaluator(
             self.traced,
             data,

@@ -1,1 +1,1 @@
-"""The decisions of a server: which client works on what, and which clients have failed. It holds no parameters."""
+"""The decisions of a server: the tasks of clients, and the policy for failed clients. It holds no parameters."""

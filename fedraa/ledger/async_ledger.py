@@ -19,7 +19,7 @@ class AsyncLedger(TaskLedger):
     was sent. The paper's literal t - tau mixes two clocks.
 
     Attributes:
-        held: By client, the task whose buffer the client trains again.
+        kept_tasks: The task of each client that trains its buffer again.
         concurrency: The limit on clients that train at a time.
     """
 
@@ -34,7 +34,7 @@ class AsyncLedger(TaskLedger):
         concurrency: int | None = None,
     ) -> None:
         super().__init__(clients=clients, seed=seed, bad_clients=bad_clients, fragments=fragments, scheduler=scheduler)
-        self.held: dict[int, Dispatch] = {}
+        self.kept_tasks: dict[int, Dispatch] = {}
         self.concurrency = Concurrency(clients, concurrency, seed)
         self._busy: set[int] = set()
 
@@ -58,11 +58,11 @@ class AsyncLedger(TaskLedger):
             may_resend: False if the client cannot train its current buffer again.
         """
         feasible = self.feasible(client)
-        held = self.held.pop(client, None)
+        kept = self.kept_tasks.pop(client, None)
         self._busy.add(client)
-        if held is not None and may_resend:
+        if kept is not None and may_resend:
             return self._send(
-                client, held.fragment, version=held.version, step=held.step, resent=True, feasible=feasible
+                client, kept.fragment, version=kept.version, step=kept.step, resent=True, feasible=feasible
             )
         if fragment is None:
             fragment = self._choose(client, now, feasible)
@@ -87,7 +87,7 @@ class AsyncLedger(TaskLedger):
         staleness = self.staleness(task)
         dispatch = self._succeed(task)
         if keep_task:
-            self.held[dispatch.client] = dispatch
+            self.kept_tasks[dispatch.client] = dispatch
         index = self.index(dispatch.fragment)
         self.stats.staleness[index] = staleness.fragment
         self.stats.losses[index] = loss
@@ -99,15 +99,16 @@ class AsyncLedger(TaskLedger):
     def drop(self, task: int) -> Dropped:
         """Count a task that failed. A client that is retried stays at work."""
         dispatch, action = self._fail(task)
-        clients = (dispatch.client,) if action == RETRY else self._next_clients(dispatch)
-        return Dropped(dispatch, action, clients)
+        if action == RETRY:
+            return Dropped(dispatch, action, (dispatch.client,))
+        return Dropped(dispatch, action, self._next_clients(dispatch))
 
     def state(self) -> State:
-        return super().state() | {"held": rows(self.held.values())}
+        return super().state() | {"kept_tasks": rows(self.kept_tasks.values())}
 
     def restore(self, state: State) -> None:
         super().restore(state)
-        self.held = {dispatch.client: dispatch for dispatch in dispatches(state["held"])}
+        self.kept_tasks = {dispatch.client: dispatch for dispatch in dispatches(state["kept_tasks"])}
         self._busy = {dispatch.client for dispatch in self.in_flight.values()}
 
     def _next_clients(self, dispatch: Dispatch) -> tuple[int, ...]:

@@ -4,9 +4,11 @@ from typing import ClassVar
 
 from fedraa.components.state import Stateful
 
-RETRY, QUARANTINED, STOP = "retry", "quarantined", "stop"
+RETRY = "retry"
+QUARANTINED = "quarantined"
+STOP = "stop"
 # If this many clients fail and none has succeeded, the shared setup is to blame, not the clients.
-HOPELESS = 50
+MAX_FIRST_FAILURES = 50
 
 
 class BadClients(Stateful):
@@ -23,14 +25,15 @@ class BadClients(Stateful):
     state_fields: ClassVar[tuple[str, ...]] = ("left_out", "_failures", "_any_well")
 
     def __init__(self, retries: int = 1, *, stop: bool = False) -> None:
-        self.retries, self.stop = retries, stop
+        self.retries = retries
+        self.stop = stop
         self.left_out: set[int] = set()
         self._failures: dict[int, int] = {}
         self._any_well = False
 
     @property
     def hopeless(self) -> bool:
-        return not self._any_well and len(self._failures) >= HOPELESS
+        return not self._any_well and len(self._failures) >= MAX_FIRST_FAILURES
 
     def failed(self, client: int) -> str:
         """Count a failed task of the client. Return the action: RETRY, QUARANTINED or STOP."""
@@ -38,7 +41,9 @@ class BadClients(Stateful):
         if failures <= self.retries:
             return RETRY
         self.left_out.add(client)
-        return STOP if self.stop else QUARANTINED
+        if self.stop:
+            return STOP
+        return QUARANTINED
 
     def well(self, client: int) -> None:
         """Reset the client's failures after an applied update."""

@@ -8,24 +8,24 @@ from fedraa.rng import generator
 
 @dataclass(frozen=True)
 class Concurrency:
-    """A limit of `most` clients at a time. None: all train.
+    """A `limit` on the clients that train at a time. None: all train.
 
     Draws follow from the seed, so there is no state to save.
     """
 
     clients: int
-    most: int | None
+    limit: int | None
     seed: int
 
     @property
     def limited(self) -> bool:
-        return self.most is not None and self.most < self.clients
+        return self.limit is not None and self.limit < self.clients
 
     def first(self) -> Sequence[int]:
         """Return the clients that begin."""
-        if self.most is None or not self.limited:
+        if self.limit is None or not self.limited:
             return range(self.clients)
-        drawn: list[int] = generator(self.seed, "concurrency").choice(self.clients, self.most, replace=False).tolist()
+        drawn: list[int] = generator(self.seed, "concurrency").choice(self.clients, self.limit, replace=False).tolist()
         return drawn
 
     def next(self, client: int, task: int, busy: Collection[int], left_out: Collection[int] = ()) -> tuple[int, ...]:
@@ -39,11 +39,14 @@ class Concurrency:
             busy: Clients that train.
             left_out: Quarantined clients.
         """
+        if not self.limited and client in left_out:
+            return ()
         if not self.limited:
-            return () if client in left_out else (client,)
+            return (client,)
         if left_out and len({*busy, *left_out}) == self.clients:
             return ()
         rng = generator(self.seed, "concurrency", task)
-        while (drawn := int(rng.integers(self.clients))) in busy or drawn in left_out:
-            pass
+        drawn = int(rng.integers(self.clients))
+        while drawn in busy or drawn in left_out:
+            drawn = int(rng.integers(self.clients))
         return (drawn,)

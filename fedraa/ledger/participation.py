@@ -15,7 +15,7 @@ from fedraa.numbers import Count, Share
 from fedraa.rng import generator
 
 # Draws of a cohort per client before an empty cohort is an error.
-DRAWS = 1000
+DRAWS_PER_CLIENT = 1000
 EXPECTED = "all, sample:K with K from 1 to the number of clients, or bernoulli:P with P over 0 and at most 1"
 
 
@@ -86,7 +86,7 @@ def draw_cohort(
     """
     if round < alone:
         return [next(client for client in range(clients) if client not in left_out)]
-    for attempt in range(clients * DRAWS):
+    for attempt in range(clients * DRAWS_PER_CLIENT):
         with calling("participation", participation):
             drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
             # This is a fast path for a million clients.
@@ -97,10 +97,13 @@ def draw_cohort(
             if len(set(cohort)) < len(cohort) or not 0 <= cohort[0] <= cohort[-1] < clients:
                 problem = f"{type(participation).__name__} drew {short_text(cohort)}"
                 raise InputError("participation", problem, expected=f"clients from 0 to {clients - 1}, each once")
-            if among := [client for client in cohort if client not in left_out]:
-                return among
-    only = "no client that is not quarantined" if left_out else "no client"
-    raise InputError("participation", f"it draws {only} of {clients}", got=text_of(participation), hint="raise it")
+            remaining = [client for client in cohort if client not in left_out]
+            if remaining:
+                return remaining
+    problem = f"it draws no client of {clients}"
+    if left_out:
+        problem += ", or only quarantined ones"
+    raise InputError("participation", problem, got=text_of(participation), hint="raise it")
 
 
 def _short(text: str) -> Participation:

@@ -10,7 +10,7 @@ from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped, Staleness
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State
-from schedulers import SchedulerRunner, once
+from schedulers import SchedulerRunner, count_once
 
 DrawCohort = Callable[[int, Collection[int]], Sequence[int]]
 """Returns the clients of a round, given its number and the quarantined clients."""
@@ -32,9 +32,9 @@ class RoundClosed:
 class RoundLedger(TaskLedger):
     """Cohorts, weights and the barrier of a synchronous server.
 
-    Every client of a cohort gets one task and reports once, or fails. Within a scheduled
-    round, each assigned task counts as an update of its fragment, so that the next client gets another fragment. At the
-    end of the round these counts are replaced: a fragment that any client trained has one update more than before.
+    Every client of a cohort gets one task, and reports once or fails. Within a scheduled round, each assigned task
+    counts as an update of its fragment, so that the next client gets another fragment. At the end of the round these
+    counts are replaced: a fragment that any client trained has one update more than before.
 
     Attributes:
         cohort: The clients of the round, in the order in which they get their tasks.
@@ -110,7 +110,7 @@ class RoundLedger(TaskLedger):
 
     def close_round(self) -> RoundClosed:
         """End the round: a fragment has one more update if any client trained it."""
-        once(self.stats.counts, self._counts_before)
+        count_once(self.stats.counts, self._counts_before)
         closed = RoundClosed(self.step, tuple(self._reported))
         self.step += 1
         return closed

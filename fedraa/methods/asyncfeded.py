@@ -50,7 +50,7 @@ class AsyncFedED(AsyncRule):
             return went, _square(gone)
 
         sums = map_chunks(len(new), lengths)
-        length, gone = (ordered_sum([each[at] for each in sums]) ** 0.5 for at in (0, 1))
+        length, gone = (ordered_sum([piece[at] for piece in sums]) ** 0.5 for at in (0, 1))
         if length == 0:
             return ApplyResult(0.0)
         weight = self.server_lr / (gone / length + self.epsilon)
@@ -61,8 +61,9 @@ class AsyncFedED(AsyncRule):
 def _square(piece: Vector) -> float:
     """Return the sum of squares. Rows are summed in float32: exact enough for a ratio, at half the cost."""
     end = len(piece) - len(piece) % SUMMED
-    rows, rest = piece[:end].reshape(-1, SUMMED), piece[end:]
-    return float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64) + np.einsum("i,i->", rest, rest))
+    rows = piece[:end].reshape(-1, SUMMED)
+    tail = piece[end:]
+    return float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64) + np.einsum("i,i->", tail, tail))
 
 
 register(

@@ -50,15 +50,16 @@ class Fadas(FedBuffRule):
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         self._worst = max(self._worst, update.staleness)
-        taken = super().apply_update(update, model)
-        if taken.new_version:
+        result = super().apply_update(update, model)
+        if result.new_version:
             self._worst = 0
-        return taken
+        return result
 
     def _step(self, params: Vector, weight: float) -> None:
-        cut = self._worst if self._worst > self.delay_limit else 1
         assert self._stepping is not None
-        self._stepping.server_lr = self.optimizer.server_lr / cut
+        self._stepping.server_lr = self.optimizer.server_lr
+        if self._worst > self.delay_limit:
+            self._stepping.server_lr /= self._worst
         super()._step(params, weight)
 
 

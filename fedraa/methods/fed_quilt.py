@@ -72,7 +72,9 @@ class DeltaMix(AsyncRule):
     def start(self, model: AsyncModel) -> None:
         self._factor = among(self._factor, model.at_work)
         self._share = min(1.0, self.server_gain * (model.fragments / model.at_work))
-        self.shared_weight = min(1.0, self.server_gain / model.at_work) / self._share if self.spread else 1.0
+        self.shared_weight = 1.0
+        if self.spread:
+            self.shared_weight = min(1.0, self.server_gain / model.at_work) / self._share
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         weight = self.weight(update.staleness, update.balance)
@@ -130,8 +132,10 @@ class RMSNormalizedDelta(DeltaMix):
             return squares(delta), squares(normalized[piece])
 
         sums = map_chunks(len(normalized), normalize_chunk)
-        before, after = (ordered_sum(list(chain.from_iterable(each[at] for each in sums))) for at in (0, 1))
-        return normalized, (before / after) ** 0.5 if after else 1.0
+        before, after = (ordered_sum(list(chain.from_iterable(piece[at] for piece in sums))) for at in (0, 1))
+        if not after:
+            return normalized, 1.0
+        return normalized, (before / after) ** 0.5
 
     def memory(self, size: int, clients: int) -> int:
         return 4 * size
@@ -145,7 +149,7 @@ register(
         formula=(
             "`theta_j ← theta_j + a · delta`, a = min(1, gain · M / N). The delivered model is a mean of the last ones."
         ),
-        when="Little time and many devices at once: short tasks on equal fragments, whose deltas add up. No paper yet.",
+        when="Little time and many devices at once: short tasks on equal fragments; their deltas add up. No paper yet.",
         submodel=Fragments((1 / DEFAULT_FRAGMENTS,) * DEFAULT_FRAGMENTS),
         local=LocalTraining(steps="auto", full_rate=True, clip=2.0, logit_calibration=0.8),
         update=DeltaMix(),

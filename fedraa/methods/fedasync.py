@@ -71,7 +71,7 @@ register(
 
 
 def async_variant(method: Method) -> Method:
-    """Return a method whose clients train the submodels of a method in rounds, and whose server mixes as FedAsync does.
+    """Return a method with the submodels of a method in rounds and the server of FedAsync.
 
     It is a baseline that measures the cost of the barrier of `method`; no paper has it.
     """

@@ -69,8 +69,11 @@ class FedBuffRule(Buffered):
         self._factor = among(self._factor, model.at_work)
         self._total = np.zeros(size, np.float32)
         self._count = 0
-        self._stepping = None if self.optimizer is None else self.optimizer.bind(size)
-        self._moved = np.zeros(0 if self._stepping is None else size, bool)
+        self._stepping = None
+        self._moved = np.zeros(0, bool)
+        if self.optimizer is not None:
+            self._stepping = self.optimizer.bind(size)
+            self._moved = np.zeros(size, bool)
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         weight = factor_at(update.staleness, self._factor) * update.balance
@@ -84,7 +87,9 @@ class FedBuffRule(Buffered):
             self._total.fill(0)
             self._moved.fill(False)
             self._count = 0
-        return ApplyResult(weight * self.server_lr / self.size if self._stepping is None else weight, full)
+        if self._stepping is not None:
+            return ApplyResult(weight, full)
+        return ApplyResult(weight * self.server_lr / self.size, full)
 
     def _step(self, params: Vector, weight: float) -> None:
         """Move `params` [d] along the weighted buffer."""
@@ -97,7 +102,9 @@ class FedBuffRule(Buffered):
     def memory(self, size: int, clients: int) -> int:
         if self.optimizer is None:
             return 4 * size
-        return 5 * size + (self.optimizer.memory(size) if isinstance(self.optimizer, ServerOptimizer) else 0)
+        if isinstance(self.optimizer, ServerOptimizer):
+            return 5 * size + self.optimizer.memory(size)
+        return 5 * size
 
 
 register(

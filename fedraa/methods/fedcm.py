@@ -32,7 +32,7 @@ class GlobalMomentum(RoundState):
     keeps: ClassVar[str] = "Delta [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "momentum": "the server momentum is a delta over lr * steps, which it inflates anew every round",
+            "momentum": "the server momentum is a delta over lr * steps, which it inflates again every round",
             "local_optimizer": "the server momentum is a delta over lr * steps, a mean gradient only in SGD",
         }
     )
@@ -64,7 +64,8 @@ class GlobalMomentum(RoundState):
         return {"momentum": self._momentum}
 
     def restore(self, state: State) -> None:
-        self._momentum[:], self._whole = state["momentum"], None
+        self._momentum[:] = state["momentum"]
+        self._whole = None
 
 
 register(

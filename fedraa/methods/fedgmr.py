@@ -43,12 +43,14 @@ class FedGMR(Buffered):
         size = len(model.params)
         self._last = ClientRows(size, model.clients, lambda: np.full(size, np.nan, np.float32))
         self._weights: dict[int, float] = {}
-        self._sum, self._weight = np.zeros(size), np.zeros(size)
+        self._sum = np.zeros(size)
+        self._weight = np.zeros(size)
         self._covered = np.zeros(size, np.int32)
         self._count = 0
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        client, row = update.client, self._last[update.client]
+        client = update.client
+        row = self._last[client]
         if client in self._weights:
             self._add(row, self._weights[client], sign=-1)
         row.fill(np.nan)
@@ -58,16 +60,18 @@ class FedGMR(Buffered):
         self._count += 1
         full = self._count == self.size
         if full:
-            there = self._covered > 0
-            model.params[there] = (self._sum[there] / self._weight[there]).astype(np.float32)
+            covered = self._covered > 0
+            model.params[covered] = (self._sum[covered] / self._weight[covered]).astype(np.float32)
             self._count = 0
         return ApplyResult(self._weights[client] / sum(self._weights.values()), full)
 
     def _add(self, row: Vector, weight: float, *, sign: int) -> None:
-        there, step = ~np.isnan(row), sign * weight
-        self._sum += step * np.where(there, row, 0).astype(np.float64)
-        self._weight += step * there
-        self._covered += sign * there
+        """Add a client's submodel to the sums, or with the `sign` -1 remove it."""
+        covered = ~np.isnan(row)
+        step = sign * weight
+        self._sum += step * np.where(covered, row, 0).astype(np.float64)
+        self._weight += step * covered
+        self._covered += sign * covered
 
     def memory(self, size: int, clients: int) -> int:
         return size * (4 * clients + 20)

@@ -23,7 +23,7 @@ FEDROLEX = register(
         name="fedrolex",
         paper="Alam et al. 2022",
         formula="As heterofl, with a window of units that moves on every round.",
-        when="Unequal devices, none of which can train the whole model: the window trains every unit.",
+        when="Unequal devices that cannot train the whole model: the window reaches every unit.",
         submodel=Rolling(),
         local=replace(SLICED_TRAINING, weight_decay=1e-3),
         update=Mean(owned_head=True),

@@ -37,7 +37,7 @@ register(
         name="fedsam",
         paper="FedSAM, Algorithm 1",
         formula="Clients take the gradient at w + sam_rho · g / |g|; then the mean.",
-        when="Unequal data lead to sharp minima, and a flatter one is wanted. It computes twice as much.",
+        when="Unequal data lead to sharp minima; this method looks for a flatter one. A step costs two gradients.",
         local=replace(PLAIN_SGD, sam_rho=0.5),
         paper_settings=_PAPER,
     )

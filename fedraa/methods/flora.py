@@ -63,7 +63,8 @@ class FLoRA(LowRank):
 
     def add(self, contribution: ClientDelta) -> None:
         if self._pairs:
-            padded, weight = self._padded(contribution), contribution.weight
+            padded = self._padded(contribution)
+            weight = contribution.weight
             for pair, product in zip(self._pairs, self._products, strict=True):
                 product += weight * pair.change(padded)
             self._samples += weight
@@ -77,7 +78,8 @@ class FLoRA(LowRank):
         for pair, product in zip(self._pairs, self._products, strict=True):
             assert pair.merged is not None
             assert rng is not None
-            delta[pair.merged], moved[pair.merged] = product / self._samples, True
+            delta[pair.merged] = product / self._samples
+            moved[pair.merged] = True
             # The optimizer takes no step here, because the adapters are set directly.
             moved[pair.a] = moved[pair.b] = False
             pair.begin(self._params, rng)
@@ -86,11 +88,12 @@ class FLoRA(LowRank):
         self._clear()
         return delta, moved
 
-    def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        super().moves(client, assignment)
+    def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
+        super().traffic_sizes(client, assignment)
         if not self._pairs:
             return None
-        where, merged = assignment.where, self._merged
+        merged = self._merged
+        where = assignment.where
         trained = len(self._params) if isinstance(where, slice) else len(where)
         up = trained - merged
         down = up + min(merged, self._stacked - int(self._received[client]))
@@ -104,7 +107,8 @@ class FLoRA(LowRank):
 
     def _clear(self) -> None:
         self._products = [np.zeros(pair.merged.stop - pair.merged.start) for pair in self._pairs if pair.merged]
-        self._samples, self._stack = 0.0, 0
+        self._samples = 0.0
+        self._stack = 0
 
     def memory(self, size: int, clients: int) -> int:
         return super().memory(size, clients) + 8 * size + 8 * clients

@@ -25,7 +25,7 @@ HETEROFL = register(
             "A client of capacity r trains the first r of all units; each weight becomes the mean of the clients that "
             "trained it."
         ),
-        when="Unequal devices, and a small model is wanted beside the large one: the first units are one.",
+        when="Unequal devices, if a small model is needed besides the large one: the first units form it.",
         submodel=Prefix(),
         local=SLICED_TRAINING,
         update=Mean(owned_head=True),

@@ -36,24 +36,25 @@ class HetLoRA(LowRank):
     trained in a round stay. Other parameters have the same weights, over the clients that trained them.
     """
 
-    state_fields: ClassVar[tuple[str, ...]] = ("_heard",)
+    state_fields: ClassVar[tuple[str, ...]] = ("_reports",)
 
     def _begin(self, clients: int) -> None:
         super()._begin(clients)
-        self._heard = 0
+        self._reports = 0
 
     def add(self, contribution: ClientDelta) -> None:
         if self._pairs:
             padded = self._padded(contribution)
             norm = math.sqrt(sum(pair.squared_norm(padded) for pair in self._pairs))
             contribution = replace(contribution, weight=max(norm, MIN_WEIGHT))
-        self._heard += 1
+        self._reports += 1
         super().add(contribution)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         # The adapter coordinates that some clients trained, but not all.
-        mine = self._adapters() & totals.covered & (totals.coverage < self._heard)
-        participants, self._heard = np.float32(self._participants), 0
+        mine = self._adapters() & totals.covered & (totals.coverage < self._reports)
+        participants = np.float32(self._participants)
+        self._reports = 0
         delta, moved = super().finish(totals)
         if self._pairs:
             share = self._weighed[mine] / participants

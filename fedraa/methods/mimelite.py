@@ -46,8 +46,9 @@ class FrozenMomentum(GlobalMomentum):
 
     def start(self, run: RoundStateContext) -> None:
         super().start(run)
-        self._beta = np.float32(1 - run.fresh)
-        self._gradient, self._coverage = CoverageMean().bind(run.size, run.clients), CoverageCounter(run.size, np.int32)
+        self._beta = np.float32(1 - run.grad_mix)
+        self._gradient = CoverageMean().bind(run.size, run.clients)
+        self._coverage = CoverageCounter(run.size, np.int32)
 
     def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:
         gradient = DeltaView(where_of(assignment.submodel), update.extras["gradient"], mask=assignment.mask)

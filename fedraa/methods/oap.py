@@ -16,7 +16,7 @@ register(
         paper="Zhou et al. 2024",
         note="true magnitude ranks; uncovered weights keep their value",
         formula=(
-            "Each client trains the largest weights of the model, as many as it can; each weight becomes the mean of "
+            "Each client trains the largest weights of the model, up to its capacity; each weight becomes the mean of "
             "the clients that trained it."
         ),
         when="Unequal devices that should train the currently most important weights.",

@@ -18,7 +18,7 @@ register(
         paper="Jiang et al. 2022",
         note="fixed density, as the papers that compare with it run it",
         formula=(
-            "fedavg on one mask for all clients. One client alone finds the first mask; every reprune_every rounds a "
+            "fedavg on one mask for all clients. A single client finds the first mask; every reprune_every rounds a "
             "new one is chosen by squared gradients, per use of a weight."
         ),
         when="All devices are equally small: one sparse model for all.",

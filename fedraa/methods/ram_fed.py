@@ -57,21 +57,29 @@ class MemorisedMean(Aggregator):
         self._room = ReusableBuffer(size, np.float32)
 
     def add(self, contribution: ClientDelta) -> None:
-        row, lr = self._memory[contribution.client], np.float32(-contribution.lr)
+        row = self._memory[contribution.client]
+        lr = np.float32(-contribution.lr)
 
         def remember(place: Index | slice, delta: Vector) -> None:
-            update, old = np.divide(delta, lr, out=scratch("update", len(delta))), row[place]
+            update = np.divide(delta, lr, out=scratch("update", len(delta)))
+            old = row[place]
             self._change[place] += np.subtract(update, old, out=scratch("times", len(delta)))
             row[place] = update
 
         contribution.change.join(remember)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        size, clients, lr = len(self._mean), np.float32(self._clients), np.float32(-totals.lr)
-        delta: Vector = last if (last := self._room.last()) is not None else self._room.filled(0)
+        size = len(self._mean)
+        clients = np.float32(self._clients)
+        lr = np.float32(-totals.lr)
+        # Every value is overwritten below, so that the last buffer needs no clearing.
+        delta: Vector | None = self._room.last()
+        if delta is None:
+            delta = self._room.filled(0)
 
         def mean(piece: slice) -> None:
-            count, old = totals.counts[piece], self._mean[piece]
+            count = totals.counts[piece]
+            old = self._mean[piece]
             correction = np.divide(self._change[piece], count, out=np.zeros_like(old), where=count > 0)
             v = old + correction
             self._mean[piece] = self._memory.sum(piece) / clients

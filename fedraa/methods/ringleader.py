@@ -106,7 +106,7 @@ class Ringleader(AsyncRule):
         if filling:
             if len(self._now.counts.keys() | self._gone) < model.clients:
                 return ApplyResult(weight, False, keep_task=True)
-            self._todo = [each for each in range(model.clients) if each not in self._gone]
+            self._todo = [other for other in range(model.clients) if other not in self._gone]
         step_along(model.params, self.server_lr / model.clients, self._now.total)
         self._served(client)
         return ApplyResult(weight)
@@ -115,7 +115,8 @@ class Ringleader(AsyncRule):
         """Record that the client has made its step, or has left. Begin the next round if no client has one to make."""
         self._todo.remove(client)
         if not self._todo:
-            self._now, self._next = self._next, self._now.empty()
+            self._now = self._next
+            self._next = self._now.empty()
 
     def _add(self, table: SumTable, update: ClientUpdate, model: AsyncModel) -> float:
         """Add the delta to the client's sum in the table. Return its weight in v."""

@@ -67,11 +67,14 @@ class ControlVariates(RoundState):
         control = cut(self._server, where)
         if client in self._client:
             row = self._client.peek(client)
-            accumulate(control, slice(None), -1.0, row if isinstance(where, slice) else cut(row, where))
+            if not isinstance(where, slice):
+                row = cut(row, where)
+            accumulate(control, slice(None), -1.0, row)
         return control
 
     def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:
-        row, scale = self._client[contribution.client], np.float32(update.steps * contribution.lr)
+        row = self._client[contribution.client]
+        scale = np.float32(update.steps * contribution.lr)
 
         def change(place: Index | slice, delta: Vector) -> None:
             by = np.negative(self._server[place], out=scratch("by", len(delta)))

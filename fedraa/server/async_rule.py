@@ -24,7 +24,7 @@ from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_runs import CoordinateSet, IndexRuns
 
 # Largest absolute weight of an update; usual weights are in [0, 1].
-HEAVIEST = 1e3
+MAX_WEIGHT = 1e3
 NO_VALUES = np.zeros(0, np.float32)
 
 
@@ -184,7 +184,7 @@ class AsyncRule(Stateful, ABC):
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
         """Return the weight of an update. Only a rule with `is_convex_mix` defines it."""
-        raise AssertionError(f"{type(self).__name__} does not blend")
+        raise AssertionError(f"{type(self).__name__} is no convex mix")
 
     def memory(self, size: int, clients: int) -> int:
         """Return the bytes of the rule's state. A run for which they are not free is refused."""
@@ -196,7 +196,7 @@ ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry("async_rule", ("bin
 
 def model_without_values(ledger: AsyncLedger) -> AsyncModel:
     """Return a model without parameters. On it, a rule makes its decisions without training."""
-    return AsyncModel(NO_VALUES, ledger.clients, len(ledger.stats.counts), ledger.concurrency.most)
+    return AsyncModel(NO_VALUES, ledger.clients, len(ledger.stats.counts), ledger.concurrency.limit)
 
 
 def update_without_values(
@@ -225,14 +225,14 @@ def update_without_values(
 
 
 def factor_at(staleness: int, factor: Any) -> float:
-    """Return a StalenessWeight's factor. Raise InputError if it is not finite or is over `HEAVIEST`."""
+    """Return a StalenessWeight's factor. Raise InputError if it is not finite or is over `MAX_WEIGHT`."""
     with calling("staleness", factor):
         weight = factor(staleness)
-    if is_finite(weight) and abs(weight) <= HEAVIEST:
+    if is_finite(weight) and abs(weight) <= MAX_WEIGHT:
         return float(weight)
     raise InputError(
         "staleness",
         f"{getattr(factor, '__name__', factor)} returned it at staleness {staleness}",
         got=weight,
-        expected=f"a finite number of at most {HEAVIEST:g} in size",
+        expected=f"a finite number of at most {MAX_WEIGHT:g} in size",
     )

@@ -64,7 +64,8 @@ class AsyncServer(Stateful):
         self._bound = bound
         self._balance = balance
         self._learn = learn
-        self._held: dict[int, InFlightTask] = {}
+        # The task in flight of each client that trains its buffer again.
+        self._kept_flights: dict[int, InFlightTask] = {}
         self._plan()
 
     @property
@@ -79,10 +80,10 @@ class AsyncServer(Stateful):
         return self.ledger.first_clients()
 
     def assign(self, client: int, now: float) -> Task:
-        if client in self.ledger.held:
+        if client in self.ledger.kept_tasks:
             decision = self.ledger.assign(client, now)
-            held = self._held.pop(client)
-            return self.task_table.dispatch(decision, now, held.assignment, held.task.buffer)
+            kept = self._kept_flights.pop(client)
+            return self.task_table.dispatch(decision, now, kept.assignment, kept.task.buffer)
         if self._sample is None:
             decision = self.ledger.assign(client, now)
             assignment = self._assignments[decision.fragment]
@@ -99,18 +100,18 @@ class AsyncServer(Stateful):
         balance = float(self.balances[task.client])
         result = self._store.apply_update(task, flight.assignment, update, stale, balance)
         if result.keep_task:
-            self._held[task.client] = flight
+            self._kept_flights[task.client] = flight
         done = self.ledger.commit(task.id, loss=update.loss, new_version=result.new_version, keep_task=result.keep_task)
         self.task_table.commit(update, done, result.weight, now)
         if self._learn and self.task_table.costs.observe(task.widths, task.client, now - flight.left):
             self._plan()
         return done.next_clients
 
-    def drop(self, task: int, what: str, now: float) -> Iterable[int]:
+    def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         failed = self.task_table.in_flight[task].task
         self._store.drop(failed)
         dropped = self.ledger.drop(task)
-        self.task_table.drop(dropped, what, now)
+        self.task_table.drop(dropped, error, now)
         if dropped.action != RETRY:
             self._store.leave(failed.client)
         return dropped.next_clients
@@ -121,15 +122,15 @@ class AsyncServer(Stateful):
             "params": self._store.params,
             "rule": self._store.state(),
             "in_flight": self.task_table.in_flight_state(self._store.sent(in_flight)),
-            "held": [flight_state(flight) for flight in self._held.values()],
+            "kept_tasks": [flight_state(flight) for flight in self._kept_flights.values()],
         }
 
     def restore(self, state: State) -> None:
         super().restore(state)
         self._store.restore(state["params"], state["rule"])
         self.task_table.restore_in_flight(state["in_flight"], self.ledger.in_flight.values(), self._store.sent_again)
-        held = restored_flights(state["held"], self.ledger.held.values(), self._store.sent_again)
-        self._held = {flight.task.client: flight for flight in held}
+        kept = restored_flights(state["kept_tasks"], self.ledger.kept_tasks.values(), self._store.sent_again)
+        self._kept_flights = {flight.task.client: flight for flight in kept}
         self._plan()
 
     def _plan(self) -> None:
@@ -137,6 +138,6 @@ class AsyncServer(Stateful):
         costs = self.task_table.costs
         shapes = [assignment.submodel.widths for assignment in self._assignments]
         samples = np.array(self.task_table.sizes, np.int64)
-        self.balances = planned_balances(costs, shapes, samples, self._balance, self.ledger.concurrency.most)
+        self.balances = planned_balances(costs, shapes, samples, self._balance, self.ledger.concurrency.limit)
         if self.ledger.scheduler is not None:
             self.ledger.replan(costs.table(shapes), self._bound)

@@ -18,12 +18,13 @@ def blend(params: Vector, where: CoordinateSet, new: Vector, mix: float) -> None
         new: Trained weights [k].
         mix: Weight of the trained weights.
     """
-    old, fresh = np.float32(1 - mix), np.float32(mix)
+    old_weight = np.float32(1 - mix)
+    new_weight = np.float32(mix)
 
     def mixed(piece: slice) -> None:
-        change = scale(fresh, new[piece])
+        change = scale(new_weight, new[piece])
         for values, part in views(params, where, piece):
-            values *= old
+            values *= old_weight
             values += change[part].reshape(values.shape)
 
     map_chunks(len(new), mixed)
@@ -52,9 +53,13 @@ def add(
     if common is None or not len(common):
         accumulate(params, where, weight, new, sent)
         return
-    held = index_of(where)
-    held = common if isinstance(held, slice) else held[common]
-    change = new[common] if sent is None else new[common] - sent[common]
-    shared = params[held] + np.float32(weight * shared_weight) * change
+    places = common
+    coordinates = index_of(where)
+    if not isinstance(coordinates, slice):
+        places = coordinates[common]
+    change = new[common]
+    if sent is not None:
+        change -= sent[common]
+    shared = params[places] + np.float32(weight * shared_weight) * change
     accumulate(params, where, weight, new, sent)
-    params[held] = shared
+    params[places] = shared

@@ -124,7 +124,9 @@ class Adaptive(ServerOptimizer):
 
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
         def step(piece: slice) -> None:
-            m, v, where = self._m[piece], self._v[piece], mask_or_true(moved[piece])
+            m = self._m[piece]
+            v = self._v[piece]
+            where = mask_or_true(moved[piece])
             np.copyto(v, self._second(v, np.square(delta[piece])), where=where)
             np.copyto(m, np.float32(self.beta1) * m + np.float32(1 - self.beta1) * delta[piece], where=where)
             direction: Vector = np.divide(m, np.sqrt(v) + np.float32(self.tau), dtype=np.float32)
@@ -134,15 +136,15 @@ class Adaptive(ServerOptimizer):
 
     def _second(self, v: Vector, square: Vector) -> npt.NDArray[np.floating[Any]]:
         """Return the new second moment."""
-        fresh: npt.NDArray[np.floating[Any]]
+        moment: npt.NDArray[np.floating[Any]]
         match self.rule:
             case "adam":
-                fresh = np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square
+                moment = np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square
             case "yogi":
-                fresh = v - np.float32(1 - self.beta2) * square * np.sign(v - square)
+                moment = v - np.float32(1 - self.beta2) * square * np.sign(v - square)
             case _:
-                fresh = v + square
-        return fresh
+                moment = v + square
+        return moment
 
 
 @dataclass
@@ -171,15 +173,21 @@ class AmsGrad(ServerOptimizer):
 
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
         self._steps += 1
-        first, second = (1 - beta**self._steps if self.corrected else 1.0 for beta in (self.beta1, self.beta2))
+        first = second = 1.0
+        if self.corrected:
+            first = 1 - self.beta1**self._steps
+            second = 1 - self.beta2**self._steps
 
         def step(piece: slice) -> None:
-            m, v, most, where = self._m[piece], self._v[piece], self._max[piece], mask_or_true(moved[piece])
+            m = self._m[piece]
+            v = self._v[piece]
+            v_max = self._max[piece]
+            where = mask_or_true(moved[piece])
             np.copyto(m, np.float32(self.beta1) * m + np.float32(1 - self.beta1) * delta[piece], where=where)
             square = np.square(delta[piece])
             np.copyto(v, np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square, where=where)
-            np.maximum(most, v, out=most)
-            root = np.sqrt(most / np.float32(second)) + np.float32(self.epsilon)
+            np.maximum(v_max, v, out=v_max)
+            root = np.sqrt(v_max / np.float32(second)) + np.float32(self.epsilon)
             direction = (m / np.float32(first) / root).astype(np.float32)
             np.add(params[piece], np.float32(self.server_lr) * direction, out=params[piece], where=where)
 

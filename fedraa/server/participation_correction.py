@@ -31,8 +31,10 @@ def balances(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Flo
 
 
 def balanced(weight: float, balance: float) -> float:
-    """Return an arrival's weight times its client's factor, at most 1. A factor of 1 leaves the weight unchanged."""
-    return weight if balance == 1 else min(1.0, balance * weight)
+    """Return an update's weight times its client's factor, at most 1. A factor of 1 leaves the weight unchanged."""
+    if balance == 1:
+        return weight
+    return min(1.0, balance * weight)
 
 
 def planned_balances(
@@ -71,11 +73,16 @@ def pause(table: Floats, at_a_time: int | None) -> float:
     """
     if at_a_time is None or at_a_time >= len(table):
         return 0.0
-    held = np.maximum(1, np.isfinite(table).sum(axis=1))
+    # A cost is infinite if the client cannot hold the submodel.
+    held_count = np.maximum(1, np.isfinite(table).sum(axis=1))
     known = np.where(np.isfinite(table), table, 0.0)
-    low, high = 0.0, len(table) / at_a_time * float(known.max())
+    low = 0.0
+    high = len(table) / at_a_time * float(known.max())
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        busy = np.divide(known, known + middle, out=np.zeros_like(known), where=known > 0).sum(axis=1) / held
-        low, high = (middle, high) if busy.sum() > at_a_time else (low, middle)
+        busy = np.divide(known, known + middle, out=np.zeros_like(known), where=known > 0).sum(axis=1) / held_count
+        if busy.sum() > at_a_time:
+            low = middle
+        else:
+            high = middle
     return high

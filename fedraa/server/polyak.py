@@ -17,7 +17,9 @@ class PolyakAveraging:
     """
 
     def __init__(self, server: Server, share: float, mean: Mean) -> None:
-        self._server, self._share, self._mean = server, share, mean
+        self._server = server
+        self._share = share
+        self._mean = mean
 
     @property
     def step(self) -> int:
@@ -47,9 +49,9 @@ class PolyakAveraging:
         self._follow(before)
         return waiting
 
-    def drop(self, task: int, what: str, now: float) -> Iterable[int]:
+    def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         before = self._server.step
-        waiting = self._server.drop(task, what, now)
+        waiting = self._server.drop(task, error, now)
         # The dropped task may have been the last of a round, so the other updates of the round have moved the model.
         self._follow(before)
         return waiting

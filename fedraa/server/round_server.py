@@ -1,7 +1,7 @@
 """The synchronous server: rounds with a barrier."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -9,10 +9,11 @@ import torch
 
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.aggregation.checked_aggregator import BoundAggregator
-from fedraa.client.compression import Compressor, NoCompression
+from fedraa.client.compression import Compressor
 from fedraa.components.calls import calling
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError
+from fedraa.ledger.dispatch import Committed, Dropped
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
 from fedraa.server.optimizers import ServerOptimizer
@@ -29,6 +30,27 @@ from fedraa.vectors.last_trained import LastTrained
 from fedraa.vectors.run_length import spread
 
 
+@dataclass(frozen=True, eq=False)
+class RoundComponents:
+    """The components of a synchronous method in one run.
+
+    Attributes:
+        submodels: A sampler draws a submodel for every task; with a scheduler these are the fragments.
+        aggregator: Forms the mean delta of a round.
+        optimizer: Takes the server's step.
+        auxiliary: State beside the model.
+        reportable: Returns the coordinates that a client may report (HeteroFL's label-aware head). None: all.
+        download: Compresses the model that is sent to the clients.
+    """
+
+    submodels: SubmodelSampler | Sequence[Submodel]
+    aggregator: BoundAggregator
+    optimizer: ServerOptimizer
+    auxiliary: RoundState
+    reportable: Callable[[int], Mask] | None
+    download: Compressor
+
+
 class RoundServer(Stateful):
     """A server in rounds: the clients of a cohort train their submodels, then the model steps along the mean delta.
 
@@ -42,21 +64,16 @@ class RoundServer(Stateful):
         params: The model [d].
         run: The run.
         ledger: The decisions.
-        submodels: A sampler draws a submodel for every task; with a scheduler these are the fragments.
-        aggregator: Forms the mean delta of a round.
-        optimizer: Takes the server's step.
-        auxiliary: State beside the model.
+        components: The components of the method.
         task_table: The tasks.
         record: Writes an event to the log.
-        held: Returns the coordinates that a client may report (HeteroFL's label-aware head).
-        download: Compresses the model that is sent to the clients.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = (
         "params",
         "ledger",
         "task_table",
-        "_scales",
+        "_lr_steps",
         "_square",
         "_lr",
         "_last_trained",
@@ -71,15 +88,9 @@ class RoundServer(Stateful):
         params: Vector,
         run: RunContext,
         ledger: RoundLedger,
-        submodels: SubmodelSampler | Sequence[Submodel],
-        aggregator: BoundAggregator,
-        optimizer: ServerOptimizer,
-        auxiliary: RoundState,
+        components: RoundComponents,
         task_table: TaskTable,
         record: Record,
-        *,
-        held: Callable[[int], Mask] | None = None,
-        download: Compressor | None = None,
     ) -> None:
         self.params = params
         self.ledger = ledger
@@ -88,17 +99,17 @@ class RoundServer(Stateful):
         self._fragments: list[Assignment] = []
         # Without a sampler nothing follows the rounds: the base class does nothing.
         self._sampler = SubmodelSampler()
-        if isinstance(submodels, SubmodelSampler):
-            self._sampler = submodels
+        if isinstance(components.submodels, SubmodelSampler):
+            self._sampler = components.submodels
         else:
-            self._fragments = [Assignment(j, submodel) for j, submodel in enumerate(submodels)]
-        self._aggregator = aggregator
-        self._optimizer = optimizer
-        self._auxiliary = auxiliary
-        self._followers: Sequence[RoundState | SubmodelSampler] = (auxiliary, self._sampler)
+            self._fragments = [Assignment(j, submodel) for j, submodel in enumerate(components.submodels)]
+        self._aggregator = components.aggregator
+        self._optimizer = components.optimizer
+        self._auxiliary = components.auxiliary
+        self._followers: Sequence[RoundState | SubmodelSampler] = (self._auxiliary, self._sampler)
         self._record = record
-        self._held = held
-        self._download = download or NoCompression()
+        self._reportable = components.reportable
+        self._download = components.download
         self._coverage = CoverageCounter(len(params), np.int32)
         self._last_trained = LastTrained(len(params))
         self._reset()
@@ -115,7 +126,8 @@ class RoundServer(Stateful):
             decision = self.ledger.assign(client, now)
             assignment = self._fragments[decision.fragment]
         else:
-            position, cohort = self.ledger.position[client], len(self.ledger.cohort)
+            position = self.ledger.position[client]
+            cohort = len(self.ledger.cohort)
             context = RoundContext(client, self.step, position, cohort, now, self.params, self._run)
             assignment = self._sampler.draw(context)
             decision = self.ledger.assign(client, now, fragment=assignment.label)
@@ -126,7 +138,7 @@ class RoundServer(Stateful):
             self._snapshot(assignment.submodel),
             extras=dict(self._auxiliary.send(client, assignment)),
             extra_buffers=[follower.extra_buffers for follower in self._followers],
-            moves=self._aggregator.moves(client, assignment),
+            traffic_sizes=self._aggregator.traffic_sizes(client, assignment),
             asks=self._auxiliary.asks + self._sampler.asks,
         )
 
@@ -137,9 +149,10 @@ class RoundServer(Stateful):
         that fail later. The mean itself is over the clients that report.
         """
         flight = self.task_table.in_flight[update.task]
-        task, assignment = flight.task, flight.assignment
-        if self._held is not None:
-            assignment = _reported(assignment, self._held(task.client))
+        task = flight.task
+        assignment = flight.assignment
+        if self._reportable is not None:
+            assignment = _reported(assignment, self._reportable(task.client))
         weight = self.ledger.weight(task.client)
         change = DeltaView(
             where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True, gather=True
@@ -151,17 +164,17 @@ class RoundServer(Stateful):
         self._aggregator.add(contribution)
         self._coverage.add(change)
         change.settle()
-        self._scales += lr * update.steps
+        self._lr_steps += lr * update.steps
         self._square += change.squared
         self._lr = lr
         done = self.ledger.commit(task.id, loss=update.loss)
         self.task_table.commit(update, done, self._optimizer.server_lr * weight / self.ledger.weight_sum, now)
-        return self._next_round(now) if done.round_complete else ()
+        return self._next_clients(done, now)
 
-    def drop(self, task: int, what: str, now: float) -> Iterable[int]:
+    def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         dropped = self.ledger.drop(task)
-        self.task_table.drop(dropped, what, now)
-        return self._next_round(now) if dropped.round_complete else ()
+        self.task_table.drop(dropped, error, now)
+        return self._next_clients(dropped, now)
 
     def state(self) -> State:
         return super().state() | {"in_flight": self.task_table.in_flight_state()}
@@ -171,8 +184,10 @@ class RoundServer(Stateful):
         super().restore(state)
         self.task_table.restore_in_flight(state["in_flight"], self.ledger.in_flight.values())
 
-    def _next_round(self, now: float) -> Iterable[int]:
-        """Close the round and begin the next one. Return its cohort."""
+    def _next_clients(self, ended: Committed | Dropped, now: float) -> Iterable[int]:
+        """If the round is complete, close it, begin the next one and return its cohort. Return no clients otherwise."""
+        if not ended.round_complete:
+            return ()
         self._close_round(now)
         self.ledger.close_round()
         self._reset()
@@ -180,7 +195,8 @@ class RoundServer(Stateful):
 
     def _reset(self) -> None:
         """Forget the sums and the snapshots of a round."""
-        self._scales: float = 0.0
+        # The sum of learning rate times local steps over the clients that have reported.
+        self._lr_steps: float = 0.0
         self._square: float = 0.0
         self._lr = 0.0
         # By submodel; None is the whole model.
@@ -210,21 +226,24 @@ class RoundServer(Stateful):
             self._optimizer.step(self.params, delta, moved)
         refuse_unsound("server_optimizer", self._optimizer, self.params)
         for follower in self._followers:
-            follower.close(self.params, delta, moved, self._scales / self.ledger.reported)
+            follower.close(self.params, delta, moved, self._lr_steps / self.ledger.reported)
 
     def _snapshot(self, submodel: Submodel) -> SharedBuffer:
         """Return the submodel at the start of the round, as clients receive it.
 
-        All clients that train it share the buffer.
-
-        The whole model is not copied, because it does not change until all clients have trained.
+        All clients that train it share the buffer. The whole model is not copied, because it does not change until all
+        clients have trained.
         """
-        key = None if submodel.index is None else submodel
+        whole = submodel.index is None
+        key = None if whole else submodel
         if key not in self._snapshots:
-            whole = self.params[:]
-            whole.flags.writeable = False
-            part = whole if submodel.index is None else cut(whole, where_of(submodel))
-            self._snapshots[key] = SharedBuffer(part if self._download.lossless else arriving(self._download, part))
+            values = self.params[:]
+            values.flags.writeable = False
+            if not whole:
+                values = cut(values, where_of(submodel))
+            if not self._download.lossless:
+                values = arriving(self._download, values)
+            self._snapshots[key] = SharedBuffer(values)
         return self._snapshots[key]
 
 
@@ -243,9 +262,18 @@ def arriving(download: Compressor, part: Vector) -> Vector:
     return np.asarray(arrived.numpy(), np.float32)
 
 
-def _reported(assignment: Assignment, held: Mask) -> Assignment:
-    """Return the assignment without the coordinates that the client may not report; `held` covers the full vector."""
-    mask = held if assignment.submodel.index is None else cut(held, where_of(assignment.submodel))
+def _reported(assignment: Assignment, reportable: Mask) -> Assignment:
+    """Return the assignment without the coordinates that the client may not report.
+
+    Args:
+        assignment: The submodel of a task.
+        reportable: Mask [d] of the coordinates that its client may report.
+    """
+    mask = reportable
+    if assignment.submodel.index is not None:
+        mask = cut(mask, where_of(assignment.submodel))
     if mask.all():
         return assignment
-    return replace(assignment, mask=mask if assignment.mask is None else assignment.mask & mask)
+    if assignment.mask is not None:
+        mask = assignment.mask & mask
+    return replace(assignment, mask=mask)

@@ -24,13 +24,13 @@ class RoundStateContext:
         size: Number of parameters, d.
         clients: Number of clients.
         inputs: Numbers in one sample.
-        fresh: The weight `grad_mix` of the gradient beside the server's momentum.
+        grad_mix: The weight of a client's gradient beside the server's momentum.
     """
 
     size: int
     clients: int
     inputs: int
-    fresh: float
+    grad_mix: float
 
 
 @dataclass

@@ -18,7 +18,7 @@ from fedraa.messages import Vector
 from fedraa.numbers import Count, Positive, UpToOne
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.async_server import AsyncServer
-from fedraa.server.round_server import RoundServer
+from fedraa.server.round_server import RoundComponents, RoundServer
 from fedraa.server.round_state import RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.server.server import Server, ServerSetup
@@ -69,8 +69,8 @@ class AsyncSchedule(Schedule):
     scheduled: ClassVar[bool] = True
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
-        sizes, at_a_time = setup.task_table.sizes, self.concurrency
-        store = setup.store or LocalStore(setup.params, setup.submodels, update, sizes, setup.share, at_a_time)
+        sizes = setup.task_table.sizes
+        store = setup.store or LocalStore(setup.params, setup.submodels, update, sizes, setup.share, self.concurrency)
         ledger = AsyncLedger(
             clients=setup.run.clients,
             seed=setup.run.seed,
@@ -141,7 +141,8 @@ class Barrier(Schedule):
 
     def server(self, update: Mean, setup: ServerSetup) -> Server:
         run = setup.run
-        size, clients = run.traced.size, run.clients
+        size = run.traced.size
+        clients = run.clients
         participation = self.participants()
         submodels = self.submodels(setup)
         alone = submodels.alone if isinstance(submodels, SubmodelSampler) else 0
@@ -158,19 +159,15 @@ class Barrier(Schedule):
             fragments=len(setup.submodels),
             scheduler=self.planner(setup),
         )
-        return RoundServer(
-            setup.params,
-            run,
-            ledger,
-            submodels,
-            BoundAggregator(update.averaging(), run),
-            update.stepping().bind(size),
-            update.auxiliary.bind(RoundStateContext(size, clients, setup.inputs, setup.fresh)),
-            setup.task_table,
-            setup.record,
-            held=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
+        components = RoundComponents(
+            submodels=submodels,
+            aggregator=BoundAggregator(update.averaging(), run),
+            optimizer=update.stepping().bind(size),
+            auxiliary=update.auxiliary.bind(RoundStateContext(size, clients, setup.inputs, setup.grad_mix)),
+            reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.resolve(self.download_compressor),
         )
+        return RoundServer(setup.params, run, ledger, components, setup.task_table, setup.record)
 
 
 @dataclass(frozen=True)

@@ -47,12 +47,12 @@ class Server(Protocol):
     def commit(self, update: Update, now: float) -> Iterable[int]:
         """Apply an update or add it to its round; record it as `commit`. Return the clients that now wait for work."""
 
-    def drop(self, task: int, what: str, now: float) -> Iterable[int]:
+    def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         """Drop a task that failed by its client's fault, record it as `drop`, and return the clients that now wait.
 
         Args:
             task: The number of the task.
-            what: The reason of the failure.
+            error: The reason of the failure.
             now: Time on the run's clock.
         """
 
@@ -77,7 +77,7 @@ class ServerSetup:
         bad_clients: The policy for clients that fail.
         labels_held: The labels of each client.
         inputs: Numbers in one sample.
-        fresh: Weight of the fresh gradient.
+        grad_mix: The weight of a client's gradient beside the server's momentum.
         learn: True if costs follow real durations.
         store: Keeps an asynchronous server's parameters. None: the server keeps them in this process.
         share: Places the buffers that the server sends.
@@ -92,7 +92,7 @@ class ServerSetup:
     bad_clients: BadClients
     labels_held: npt.NDArray[np.bool_]
     inputs: int
-    fresh: float
+    grad_mix: float
     learn: bool
     store: Store | None
     share: Share

@@ -50,7 +50,9 @@ class Hinge(StalenessWeight):
     start: NotNegative = 4
 
     def __call__(self, staleness: int) -> float:
-        return 1.0 if staleness <= self.start else 1 / (self.slope * (staleness - self.start) + 1)
+        if staleness <= self.start:
+            return 1.0
+        return 1 / (self.slope * (staleness - self.start) + 1)
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class DelayAdaptive(StalenessWeight):
         return usual / max(usual, staleness)
 
     def among(self, clients: int) -> StalenessWeight:
-        return self if self.clients else DelayAdaptive(clients)
+        return DelayAdaptive(self.clients or clients)
 
 
 def among(weight: StalenessWeight, clients: int) -> StalenessWeight:

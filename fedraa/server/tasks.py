@@ -16,7 +16,7 @@ from fedraa.server.stores.local import shared_again
 from fedraa.submodels.assignment import Assignment
 
 # Weight of the newest commit in the displayed mean staleness.
-FORGETTING = 0.1
+STALENESS_EMA_WEIGHT = 0.1
 
 
 class Record(Protocol):
@@ -75,8 +75,12 @@ class TaskTable(Stateful):
         self.quarantined: dict[int, str] = {}
         """The reason for each quarantined client."""
         self.staleness = 0.0
-        self.sizes, self.costs = sizes, costs
-        self._record, self._lr, self._counts, self._mean_factor = record, lr, counts, mean_factor
+        self.sizes = sizes
+        self.costs = costs
+        self._record = record
+        self._lr = lr
+        self._counts = counts
+        self._mean_factor = mean_factor
         self._optimizer_states = optimizer_states or OptimizerStates(0, len(sizes), ())
         # Training samples of the applied updates.
         self._trained = 0.0
@@ -92,7 +96,7 @@ class TaskTable(Stateful):
         *,
         extras: Mapping[str, Extra] | None = None,
         extra_buffers: Sequence[ExtraBuffers] = (),
-        moves: tuple[int, int] | None = None,
+        traffic_sizes: tuple[int, int] | None = None,
         asks: tuple[str, ...] = (),
     ) -> Task:
         """Make the task of a decision, put it in flight and record it.
@@ -103,12 +107,13 @@ class TaskTable(Stateful):
             assignment: The submodel.
             buffer: Its parameters.
             extras: Further buffers that the task carries.
-            extra_buffers: Buffers that are billed in addition.
-            moves: Coordinates down and up that are billed instead of the submodel's.
-            asks: Names of further buffers that the answer must have.
+            extra_buffers: Further buffers that count as traffic.
+            traffic_sizes: Coordinates down and up that count as traffic instead of the submodel's.
+            asks: Names of further buffers that the update must hold.
         """
-        client, widths = decision.client, assignment.submodel.widths
-        down, up = self._bytes(assignment, client, extra_buffers, moves)
+        client = decision.client
+        widths = assignment.submodel.widths
+        down, up = self._bytes(assignment, client, extra_buffers, traffic_sizes)
         if decision.resent:
             down = 0
         steps = self.costs.steps(widths, client)
@@ -161,7 +166,7 @@ class TaskTable(Stateful):
         self._optimizer_states.receive(flight.assignment, update)
         self.applied[task.client] += 1
         self._trained += self.costs.samples(task.widths, task.client)
-        self.staleness += FORGETTING * (done.staleness.fragment - self.staleness)
+        self.staleness += STALENESS_EMA_WEIGHT * (done.staleness.fragment - self.staleness)
         self._record(
             "commit",
             now,
@@ -201,20 +206,27 @@ class TaskTable(Stateful):
         """Return the progress of the run in the unit of the learning rate's schedule."""
         if self._counts == "passes":
             return self._trained / sum(self.sizes)
-        return now if self._counts == "time" else step
+        if self._counts == "time":
+            return now
+        return step
 
     def _bytes(
         self,
         assignment: Assignment,
         client: int,
         extra_buffers: Sequence[ExtraBuffers],
-        moves: tuple[int, int] | None,
+        traffic_sizes: tuple[int, int] | None,
     ) -> tuple[int, int]:
-        sent, crossing = self.costs.sent(assignment.submodel.widths), self.costs.crossing(client)
+        """Return the bytes of a task's traffic down and up. The arguments are those of `dispatch`."""
+        sent = self.costs.sent(assignment.submodel.widths)
+        crossing = self.costs.crossing(client)
         down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes, self.costs.download.bytes)
-        if moves is not None:
-            down, up = self.costs.download.bytes(moves[0]), self.costs.compressor.bytes(moves[1])
-        trained = sent if assignment.mask is None else BYTES * int(assignment.mask.sum())
+        if traffic_sizes is not None:
+            down = self.costs.download.bytes(traffic_sizes[0])
+            up = self.costs.compressor.bytes(traffic_sizes[1])
+        trained = sent
+        if assignment.mask is not None:
+            trained = BYTES * int(assignment.mask.sum())
         received = trained if assignment.sends_mask else sent
         for more in extra_buffers:
             down += more.down * received
@@ -292,7 +304,13 @@ def restored_flights(
 
 
 def _restored_task(state: State, decision: Dispatch, assignment: Assignment) -> Task:
-    """Return a task of a checkpoint, which carries the values of its buffer."""
+    """Return a task of a checkpoint, which carries the values of its buffer.
+
+    Args:
+        state: The values that `flight_state` returned.
+        decision: The decision of the task.
+        assignment: The submodel.
+    """
     return Task(
         id=decision.task,
         client=decision.client,

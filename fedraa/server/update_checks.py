@@ -15,16 +15,16 @@ from fedraa.vectors.chunked import map_chunks, ordered_sum
 from fedraa.vectors.finite import LARGEST, at_most, count_not_finite, is_finite, largest_of, unfit, wrong_kind
 
 # No value of an update may exceed this multiple of max(1, largest value that the client received).
-GROWTH = 1e3
+MAX_GROWTH = 1e3
 # Further buffers of a client that hold one value for each of the trained parameters.
 AS_LONG_AS_THE_PART = ("gradient", "squares")
 AUTO = "auto"
 # Factor of the bound over the usual norm. Honest updates differ by less, even if data partitions differ tenfold.
-MULTIPLE = 20
+NORM_FACTOR = 20
 # Number of accepted updates over which the median runs.
-WINDOW = 50
+MEDIAN_WINDOW = 50
 # Number of accepted updates of a fragment before the median is used.
-WARM_UP = 5
+WARM_UP_UPDATES = 5
 
 MaxNorm = float | Literal["auto"] | None
 
@@ -32,9 +32,10 @@ MaxNorm = float | Literal["auto"] | None
 class Bounds(Stateful):
     """A judge of updates, in the order in which they are applied.
 
-    With `auto`, the norm of an update, ||w - w_received||, may be at most `MULTIPLE` times the median norm of the last
-    `WINDOW` accepted updates of its fragment. Until a fragment has `WARM_UP` accepted updates, the bound is `MULTIPLE`
-    times max(1, ||sent||). One or two outliers among these first updates do not move the median far.
+    With `auto`, the norm of an update, ||w - w_received||, may be at most `NORM_FACTOR` times the median norm of the
+    last `MEDIAN_WINDOW` accepted updates of its fragment. Until a fragment has `WARM_UP_UPDATES` accepted updates, the
+    bound is `NORM_FACTOR` times max(1, ||sent||). One or two outliers among these first updates do not move the median
+    far.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seen",)
@@ -46,26 +47,33 @@ class Bounds(Stateful):
 
     def refuse(self, update: Update, task: Task | None) -> str | None:
         """Return the reason to refuse the update, or None. An accepted update counts in later medians."""
-        number = self._max_norm if isinstance(self._max_norm, int | float) else None
         if task is not None and update.receipt is None and not isinstance(task.buffer, RemoteBuffer):
-            looked_at = receipt_of(task.params, update.params, norms=self._max_norm is not None)
             # The receipt is computed once, and all later checks use it.
-            update = replace(update, receipt=looked_at)
-        wrong = refuse(update, task, max_norm=number)
+            update = replace(update, receipt=receipt_of(task.params, update.params, norms=self._max_norm is not None))
+        max_norm = self._max_norm if isinstance(self._max_norm, int | float) else None
+        wrong = refuse(update, task, max_norm=max_norm)
         if wrong is not None or task is None:
             return wrong
-        return outgrown(update, task) or (self._unusual(update, task) if self._max_norm == AUTO else None)
+        wrong = outgrown(update, task)
+        if wrong is None and self._max_norm == AUTO:
+            wrong = self._unusual(update, task)
+        return wrong
 
     def _unusual(self, update: Update, task: Task) -> str | None:
+        """Return the reason if the norm of the update is over the bound of `auto`. Otherwise add it to the medians."""
         seen = self._seen.setdefault(task.fragment, [])
         norm, sent = norms(update, task)
-        usual = median(seen) if len(seen) >= WARM_UP else 0.0
-        bound = MULTIPLE * (usual or max(1.0, sent))
-        if norm > bound:
-            what = "the median of its fragment" if usual else "the norm of what was sent"
-            return f"the update's norm {norm:.4g} is over {MULTIPLE} times {what}, {bound / MULTIPLE:.4g}"
+        usual = 0.0
+        if len(seen) >= WARM_UP_UPDATES:
+            usual = median(seen)
+        reference = "the median of its fragment"
+        if not usual:
+            usual = max(1.0, sent)
+            reference = "the norm of the sent weights"
+        if norm > NORM_FACTOR * usual:
+            return f"the update's norm {norm:.4g} is over {NORM_FACTOR} times {reference}, {usual:.4g}"
         seen.append(norm)
-        del seen[:-WINDOW]
+        del seen[:-MEDIAN_WINDOW]
         return None
 
 
@@ -78,32 +86,37 @@ def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) 
         max_norm: The bound on the norm of the delta, ||w - w_received||; None for no bound.
     """
     if task is None:
-        return f"task {update.task} is not out"
-    for name, value, asked in (
+        return f"task {update.task} is not in flight"
+    for name, value, expected in (
         ("task", update.task, task.id),
         ("client", update.client, task.client),
         ("fragment", update.fragment, task.fragment),
         ("version", update.version, task.version),
     ):
-        if value != asked:
-            return f"{name} is {value} where {asked} was asked"
-    if wrong := _wrong_params(update, task):
+        if value != expected:
+            return f"{name} is {value}; expected {expected}"
+    wrong = _wrong_params(update, task)
+    if wrong is not None:
         return f"params {wrong}"
     if not isinstance(update.extras, Mapping):
         return f"extras are {type(update.extras).__name__}, not a mapping"
-    if missing := [name for name in task.asks if name not in update.extras]:
-        return f"{missing[0]} is missing"
+    for name in task.asks:
+        if name not in update.extras:
+            return f"{name} is missing"
     for name, buffer in update.extras.items():
-        if wrong := wrong_kind(buffer, _shape(name, task)) or _not_finite(buffer):
+        wrong = wrong_kind(buffer, _shape(name, task)) or _not_finite(buffer)
+        if wrong is not None:
             return f"{name} {wrong}"
     if not isinstance(update.steps, int | np.integer) or update.steps < 1:
         return f"the steps are {short_text(update.steps)}"
     if not is_finite(update.loss):
         return f"the training loss is {update.loss}"
     if not is_finite(update.seconds) or update.seconds < 0:
-        return f"the seconds that it took are {update.seconds}"
-    if max_norm is not None and (norm := norms(update, task)[0]) > max_norm:
-        return f"the update's norm {norm:.4g} is over the bound {max_norm:g}"
+        return f"the duration is {update.seconds} seconds"
+    if max_norm is not None:
+        norm, _ = norms(update, task)
+        if norm > max_norm:
+            return f"the update's norm {norm:.4g} is over the bound {max_norm:g}"
     return None
 
 
@@ -113,11 +126,14 @@ def outgrown(update: Update, task: Task) -> str | None:
     Such values would pass the other checks and spoil the weights of the next clients, which would then be blamed.
     """
     receipt = update.receipt or receipt_of(task.params, update.params)
-    if receipt.largest > GROWTH * max(1.0, receipt.sent):
-        return f"params hold values up to {receipt.largest:.4g} where what was sent has {receipt.sent:.4g} at most"
+    if receipt.largest > MAX_GROWTH * max(1.0, receipt.sent):
+        return f"params hold values up to {receipt.largest:.4g}, and the sent weights only up to {receipt.sent:.4g}"
     for name, buffer in update.extras.items():
         # Squares of honest gradients may be as large, and no other client receives them.
-        if not name.startswith(EXTRA_PREFIX) and (largest := largest_of(buffer)) > LARGEST:
+        if name.startswith(EXTRA_PREFIX):
+            continue
+        largest = largest_of(buffer)
+        if largest > LARGEST:
             return f"{name} hold values up to {largest:.4g}"
     return None
 
@@ -126,7 +142,9 @@ def unsound(task: Task, update: Update | None) -> str | None:
     """Return the defect of the model that the task was cut from if it explains a bad update, else None."""
     if update is not None and update.receipt is not None:
         return unfit(update.receipt.sent)
-    return None if isinstance(task.buffer, RemoteBuffer) else unfit(largest_of(task.params))
+    if isinstance(task.buffer, RemoteBuffer):
+        return None
+    return unfit(largest_of(task.params))
 
 
 def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> None:
@@ -140,7 +158,8 @@ def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> 
     """
     if at_most(params, LARGEST):
         return
-    if wrong := unfit(largest_of(params)):
+    wrong = unfit(largest_of(params))
+    if wrong:
         raise InputError(where, f"{type(part).__name__} left {wrong} in the model{when}")
 
 
@@ -163,12 +182,12 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
     if wrong is not None:
         return Receipt(push, wrong, 0, 0.0)
     assert isinstance(new, np.ndarray)
-    if not norms and at_most(new, GROWTH):
-        # No value is over GROWTH, so none can have outgrown the sent weights.
+    if not norms and at_most(new, MAX_GROWTH):
+        # No value is over MAX_GROWTH, so none can have outgrown the sent weights.
         return Receipt(push, None, 0, 0.0)
     largest = largest_of(new)
     bad = count_not_finite(new, largest)
-    before = largest_of(sent) if bad or largest > GROWTH else 0.0
+    before = largest_of(sent) if bad or largest > MAX_GROWTH else 0.0
     if bad or not norms:
         return Receipt(push, None, bad, 0.0, 0.0, largest, before)
 
@@ -177,8 +196,10 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
         change = new[piece].astype(np.float64) - whole
         return float(change @ change), float(whole @ whole)
 
-    changes, wholes = zip(*map_chunks(new.size, squared), strict=True) if new.size else ((), ())
-    return Receipt(push, None, 0, ordered_sum(changes), ordered_sum(wholes), largest, before)
+    sums = map_chunks(new.size, squared)
+    changes = ordered_sum([change for change, _ in sums])
+    wholes = ordered_sum([whole for _, whole in sums])
+    return Receipt(push, None, 0, changes, wholes, largest, before)
 
 
 def joined(push: str, pieces: Sequence[Receipt]) -> Receipt:
@@ -212,4 +233,6 @@ def _not_finite(buffer: npt.NDArray[np.float32]) -> str | None:
 
 
 def _told(bad: int) -> str | None:
-    return f"hold {bad} values that are not finite" if bad else None
+    if not bad:
+        return None
+    return f"hold {bad} values that are not finite"

@@ -21,6 +21,7 @@ from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.loop import Loop
+from fedraa.engine.loop_options import LoopOptions
 from fedraa.engine.process_guard import exclusive
 from fedraa.engine.run_description import sha256
 from fedraa.engine.run_spec import RunSpec
@@ -144,15 +145,17 @@ def _stretch(
             make_server(spec, log.record),
             TwoWorkers(spec) if workers > 1 else _one_worker(spec),
             log,
-            limits=spec.limits,
-            eval_every=spec.eval_every,
-            checkpoint_every=None,
-            timing=spec.timing,
-            wall=False,
-            max_update_norm=None,
+            LoopOptions(
+                limits=spec.limits,
+                eval_every=spec.eval_every,
+                checkpoint_every=None,
+                timing=spec.timing,
+                wall=False,
+                max_update_norm=None,
+                main_metric=spec.objective.main,
+            ),
             save=lambda: 0.0,
             stop=stop,
-            main_metric=spec.objective.main,
         )
         if state is None:
             log.begin(spec.figures)

@@ -1,4 +1,4 @@
-"""The cluster of three nodes that tests of real clusters share."""
+"""Fixtures for tests on real clusters: one cluster of three nodes that the tests share."""
 
 from collections.abc import Iterator
 
@@ -6,9 +6,10 @@ import pytest
 from nodes import Nodes, nodes
 
 
-@pytest.fixture(scope="session")  # whoever uses it is in the group "three nodes": two heads at once want the same ports
+# Tests that use this fixture are in the group "three nodes", because two heads at once need the same ports.
+@pytest.fixture(scope="session")
 def three() -> Iterator[Nodes]:
-    """A head, a node with the resource `server`, and one with the resource `phone`."""
+    """Yield a cluster of a head, a node with the resource `server`, and a node with the resource `phone`."""
     with nodes() as cluster:
         cluster.join("one", {"server": 1}, "--metrics-export-port", str(cluster.metrics))
         cluster.join("two", {"phone": 1})

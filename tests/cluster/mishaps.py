@@ -1,4 +1,4 @@
-"""What befalls workers in tests."""
+"""Failures of workers for tests."""
 
 import os
 import signal
@@ -8,9 +8,11 @@ from pathlib import Path
 
 import ray
 
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
+# Workers cannot import this module.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-LEAVE_SECONDS = 1.0  # for the answer to the call before; a worker that takes it along is blamed for that call
+# Time for the answer to the previous call. Without it, the fault would be attributed to that call.
+LEAVE_SECONDS = 1.0
 
 
 def die() -> None:
@@ -19,7 +21,7 @@ def die() -> None:
 
 
 def freeze() -> None:
-    """Stops the whole process, as a machine does that swaps itself to death."""
+    """Stop the whole process, like a machine that only swaps memory."""
     time.sleep(LEAVE_SECONDS)
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -33,7 +35,7 @@ def err() -> None:
 
 
 def first(mark: Path) -> bool:
-    """Whether no process has left the mark before; it is left now."""
+    """Return True for the first process that makes the mark, and make it."""
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:

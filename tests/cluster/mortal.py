@@ -1,4 +1,4 @@
-"""Processes that tests start, and that must not outlive these, however they end."""
+"""Child processes of tests that end with the test process."""
 
 import ctypes
 import signal
@@ -8,5 +8,5 @@ libc = ctypes.CDLL(None)
 
 
 def with_its_parent() -> None:
-    """For `preexec_fn`: SIGTERM when the parent dies, upon which `ray start` ends what it has started."""
+    """Request SIGTERM at the death of the parent, for `preexec_fn`. `ray start` then ends its processes."""
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

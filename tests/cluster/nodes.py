@@ -1,4 +1,4 @@
-"""Nodes of a cluster as `ray start` makes them, on this machine alone, behind a token of their own."""
+"""Nodes of a cluster, started by `ray start` on this machine with a separate token."""
 
 import json
 import os
@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 from mortal import with_its_parent
 from running import PATIENCE, until
 
-QUICK = {  # Ray's own settings, for clusters that are large and last long, would have a test wait
+# Ray's default settings are for large clusters, and would delay the tests.
+QUICK = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
     "health_check_failure_threshold": 4,
@@ -26,7 +27,7 @@ QUICK = {  # Ray's own settings, for clusters that are large and last long, woul
 
 @dataclass
 class Nodes:
-    """A head node without cores, and whatever nodes join it."""
+    """A head node without cores, and the nodes that join it."""
 
     folder: Path
     environment: dict[str, str]
@@ -55,7 +56,7 @@ class Nodes:
         until(lambda: "Ray runtime started" in (self.folder / f"{name}.log").read_text(), self.started[name])
 
     def join(self, name: str, resources: dict[str, float], *flags: str, **environment: str) -> None:
-        """A node with one core."""
+        """Start a node with one core."""
         given = (
             "--address",
             self.address,
@@ -69,7 +70,7 @@ class Nodes:
         self.start(name, *given, *flags, **environment)
 
     def kill(self, name: str) -> None:
-        """The whole node at once, as when its plug is pulled."""
+        """Kill all processes of the node at once, like a power failure."""
         process = self.started.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -85,7 +86,7 @@ class Nodes:
         )
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
-        """A fedraa command in the background."""
+        """Start a fedraa command in the background."""
         return subprocess.Popen(
             [sys.executable, "-m", "fedraa", *arguments],
             env=self.environment,
@@ -97,7 +98,7 @@ class Nodes:
 
 
 def free_port() -> int:
-    """Below those that Ray gives to its workers."""
+    """Return a free port below those that Ray gives to its workers."""
     while True:
         port = 2000 + secrets.randbelow(7000)
         with socket.socket() as probe:
@@ -107,7 +108,7 @@ def free_port() -> int:
 
 @contextmanager
 def nodes(quick: dict[str, int] = QUICK) -> Iterator[Nodes]:
-    """With {} for `quick` a node that is starved for seconds does not count as dead."""
+    """Provide nodes. With {} for `quick`, a node that starves for seconds does not count as dead."""
     with TemporaryDirectory(prefix="fr-", dir="/tmp", ignore_cleanup_errors=True) as name:  # sockets' names are short
         token = secrets.token_hex(32)
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")} | {

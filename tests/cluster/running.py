@@ -1,4 +1,4 @@
-"""Runs of the command line in processes of their own, which tests interrupt, freeze and kill in the middle."""
+"""Runs of the command line in separate processes, which tests interrupt, freeze and kill."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ FLAGS = ["--hidden", "8", "--clients", "4", "--local-epochs", "1", "--checkpoint
 
 
 def until(happened: Callable[[], bool], process: subprocess.Popen[Any] | None = None) -> None:
-    """Waits, but not when `process` has ended."""
+    """Wait for a condition; fail if `process` has ended."""
     give_up = time.monotonic() + PATIENCE
     while not happened():
         assert process is None or process.poll() is None, process.communicate()[0]
@@ -28,7 +28,7 @@ def until(happened: Callable[[], bool], process: subprocess.Popen[Any] | None = 
 
 @contextmanager
 def started(out: Path, *flags: str, commits: int = 60) -> Iterator[subprocess.Popen[str]]:
-    """A run with one worker in a process group of its own, as a terminal starts it, so far into its log."""
+    """Start a run with one worker in a separate process group, like a terminal, and wait for commits."""
     workers = [] if "local" in flags else ["--workers", "1"]
     process = subprocess.Popen(
         [sys.executable, "-m", "fedraa", "run", *FLAGS, *workers, "--out", str(out), *flags],
@@ -47,5 +47,5 @@ def started(out: Path, *flags: str, commits: int = 60) -> Iterator[subprocess.Po
 
 
 def resumed(directory: Path) -> None:
-    """Goes on with it, to its end."""
+    """Resume the run to its end."""
     subprocess.run([sys.executable, "-m", "fedraa", "resume", str(directory), "--quiet"], check=True)

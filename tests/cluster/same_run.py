@@ -1,4 +1,4 @@
-"""Two runs that must not differ."""
+"""Comparison of two runs that must not differ."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from fedraa.rundir.history import History
 
 
 def same(directory: Path, undisturbed: History) -> None:
-    """The same events but for faults and real times, and the same final bits."""
+    """Assert equal events, apart from faults and real times, and the same final bits."""
     history = History(directory)
     assert essence(history.lines()) == essence(undisturbed.lines())
     assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]

@@ -1,4 +1,4 @@
-"""What can be wrong with a cluster is said in one sentence, within seconds."""
+"""Problems with a cluster are reported in one sentence, within seconds."""
 
 import os
 import re
@@ -17,7 +17,8 @@ from actors.cluster.submit import GCS_STORAGE_MAX_SIZE, check_size
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("three nodes")]
 
-SECONDS = 15.0  # on a crowded machine; the rest of a command's start is Python's imports
+# The limit on a busy machine. Most of a command's start is spent on imports.
+SECONDS = 15.0
 RUN = ("--hidden", "8", "--clients", "4", "--local-steps", "2", "--updates", "20", "--quiet")
 
 

@@ -1,4 +1,4 @@
-"""Bad clients on Ray: the same log and the same bits as in one process, whoever trains what, and on shards."""
+"""Bad clients on Ray: the same log and bits as in one process, with any workers and with shards."""
 
 import sys
 from dataclasses import replace
@@ -19,11 +19,12 @@ from fedraa.testing.samples import made_up
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
-ROW = 17  # of the training data, which is beyond what the model can take
+# A row of the training data with values that the model cannot process.
+ROW = 17
 
 
 class Wary(GradientTransform):
-    """Raises where a gradient is odd."""
+    """A gradient transform that fails for a gradient that is not finite."""
 
     def apply(self, grad: Tensor, context: StepContext) -> None:
         if not grad.isfinite().all():
@@ -31,7 +32,7 @@ class Wary(GradientTransform):
 
 
 def run(out: Path, **flags: Any) -> fl.History:
-    """A run in which one client has a row of which nothing finite can come, and so has nobody else."""
+    """Return a run in which only one client has a row that leads to values that are not finite."""
     data = made_up()
     rows = data.x_train.copy()
     rows[ROW] = np.where(np.arange(rows.shape[1]) % 2, 3e38, -3e38)

@@ -1,4 +1,4 @@
-"""Callbacks on Ray: they are called in the user's process as they are without it, and end a run at the same bits."""
+"""Callbacks on Ray run in the user's process, as without Ray, and end a run at the same bits."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def experiment(out: Path, engine: str, **changes: Any) -> Experiment:
 
 
 class Records(Callback):
-    """Every call, in order, in this process."""
+    """A callback that records every call of this process in order."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
@@ -72,7 +72,7 @@ class LooksOn(Records):
 
 
 class StopAt(Callback):
-    """Ends the run at a commit."""
+    """A callback that ends the run at a commit."""
 
     def __init__(self, commit: int) -> None:
         self.commit, self.seen = commit, 0
@@ -97,7 +97,7 @@ class FailAtLooking(FailAt):
 
 
 def lines(directory: Path) -> list[dict[str, object]]:
-    """The log but for real time."""
+    """Return the log without real times."""
     return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
 
 

@@ -1,4 +1,4 @@
-"""A short dose of what `make chaos` gives to ten methods."""
+"""A short version of `make chaos` with fewer methods."""
 
 from pathlib import Path
 

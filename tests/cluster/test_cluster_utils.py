@@ -1,4 +1,4 @@
-"""Ray's own cluster for tests: on three nodes, of which one is lost and one joins, the bits are those of no cluster."""
+"""Ray's test cluster of three nodes: one is lost and one joins, and the bits are those without a cluster."""
 
 import subprocess
 import sys

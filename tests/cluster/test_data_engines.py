@@ -17,7 +17,7 @@ TEST = (X[:20], Y[:20])
 
 
 def own() -> tuple[Any, Any]:
-    """A data set and a function that travel by value, as those of a script do."""
+    """Return a dataset and a function that travel by value, like those of a script."""
 
     class Pairs(torch.utils.data.Dataset[Any]):
         def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The same seed gives the same run on every engine; on the wall clock devices are as slow as they are modelled."""
+"""The same seed gives the same run on every engine; on the wall clock, devices are as slow as modelled."""
 
 import json
 from collections import defaultdict
@@ -31,7 +31,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 def events(directory: Path) -> list[dict[str, Any]]:
-    """The log without the real times in it."""
+    """Return the log without real times."""
     lines = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key != "wall"} for line in lines]
 

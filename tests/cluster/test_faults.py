@@ -1,4 +1,4 @@
-"""Workers that die, hang and err at chosen tasks: the run is the undisturbed one, and its log says what happened."""
+"""Workers that die, hang and fail at chosen tasks: the run equals the undisturbed one, and its log has the faults."""
 
 import os
 import sys
@@ -42,7 +42,7 @@ Plan = Mapping[tuple[int | None, int], Callable[[], None]]
 
 
 def faulty(plan: Plan, marks: Path | None = None) -> type[Worker]:
-    """A worker to which the plan happens, by (worker, task): once, with `marks` as the memory, or every time."""
+    """Return a class of workers that fail by a plan for (worker, task): once if `marks` is set, or every time."""
 
     class Faulty(Worker):
         def train(self, header: Task, *rest: Any) -> Update:
@@ -96,7 +96,7 @@ def execute(
 
 @pytest.fixture(autouse=True)
 def one_task_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a fault is of one task; groups have tests of their own."""
+    """Send one task per call. Calls of several tasks have separate tests."""
     monkeypatch.setattr(queues, "GROUP_SECONDS", 0.0)
 
 
@@ -123,7 +123,7 @@ def test_what_befalls_a_task_does_not_change_the_run(
 
 @pytest.mark.parametrize("task", [0, pytest.param(9, marks=pytest.mark.slow)])
 def test_a_worker_that_freezes_is_replaced(task: int, undisturbed: History, tmp_path: Path) -> None:
-    """Also in its first task, of which nobody knows how long it may take. A slow machine freezes nobody."""
+    """A first task has no time limit from observations. A slow machine is not mistaken for a hung worker."""
     history = execute(
         experiment(),
         tmp_path / "run",
@@ -137,7 +137,7 @@ def test_a_worker_that_freezes_is_replaced(task: int, undisturbed: History, tmp_
 
 
 def test_a_worker_that_hangs_is_replaced(undisturbed: History, tmp_path: Path) -> None:
-    """It lives, and does not get on: what is borne is told by what was seen, here nothing but by this very task."""
+    """A worker that lives but hangs is replaced. Only the task that hangs has a time limit here."""
     hangs = threading.Event()
 
     class Patient(HangDetector):
@@ -145,9 +145,9 @@ def test_a_worker_that_hangs_is_replaced(undisturbed: History, tmp_path: Path) -
             return 5.0 if (tmp_path / f"{ANY} 9").exists() and not hangs.is_set() else 3600.0
 
     class Once(RayExecutor):
-        def _bury(self, handle: WorkerHandle, what: str) -> None:
+        def _bury(self, handle: WorkerHandle, cause: str) -> None:
             hangs.set()
-            super()._bury(handle, what)
+            super()._bury(handle, cause)
 
     plan = faulty({(ANY, 9): hang}, tmp_path)
     history = execute(experiment(), tmp_path / "run", plan, workers=1, hang_detector=Patient(), executor=Once)

@@ -1,4 +1,4 @@
-"""Fed-Quilt at its defaults: on Ray as in one process, and spread over shards as on one server."""
+"""Fed-Quilt with its defaults: the same on Ray as in one process, and on shards as on one server."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def go(out: Path, **flags: Any) -> History:
 
 
 def story(history: History) -> list[dict[str, Any]]:
-    """Tasks given out and taken in, which do not depend on who was quicker."""
+    """Return the dispatches and commits of a run, which do not depend on the speed of workers."""
     kinds = ("dispatch", "commit")
     return [
         {name: value for name, value in line.items() if name not in ("wall", "seq")}

@@ -1,4 +1,4 @@
-"""The system stays near its floor: CPU time, interleaved with that of bare loops, so that other load does not count."""
+"""The CPU time of the system is near that of bare loops. Both are measured in turn against other load."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Processes that freeze, Ray's own that die, a server that hears no Ctrl-C: equal bits, and nobody waits for long."""
+"""Frozen processes, dead processes of Ray, a server that receives no Ctrl-C: equal bits and short waits."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 
 class Freeze(Callback):
-    """Stops a process below this one at the 60th commit."""
+    """A callback that stops a child process at the 60th commit."""
 
     blocking = False
 
@@ -65,7 +65,8 @@ def test_who_freezes_is_as_good_as_dead(
     run(Experiment(**FIELDS, **changes, updates=UPDATES, workers=1, out=tmp_path / "run"), callbacks=[freeze])
     assert freeze.stopped
     assert time.monotonic() - began < 60 * crowded()
-    until(lambda: not Path("/proc", str(freeze.stopped)).exists())  # for Ray to bury it, after the run perhaps
+    # Ray may remove the process after the run.
+    until(lambda: not Path("/proc", str(freeze.stopped)).exists())
     same(tmp_path / "run", undisturbed)
 
 
@@ -93,7 +94,8 @@ def test_a_dead_cluster_ends_a_run_in_one_sentence(dies: str, name: str, undistu
     assert process.returncode == 1
     assert said.splitlines()[-1].startswith(f"fedraa: cluster: Ray's {name} ")
     assert said.endswith(f"fedraa resume {out}\n")
-    assert "raylet)" not in said  # what Ray itself would print
+    # The output of Ray that users must not see.
+    assert "raylet)" not in said
     resumed(out)
     same(out, undisturbed)
 

@@ -1,4 +1,4 @@
-"""Short tasks travel in groups: what befalls a group befalls none of its tasks for good."""
+"""Calls of several short tasks: a failure of the call does not drop any of its tasks."""
 
 import sys
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def trial(**changes: Any) -> RunSpec:
 
 
 def once(happens: Callable[[], None], mark: Path) -> type[Worker]:
-    """A worker to which it happens in the midst of the first group that any worker is given."""
+    """Return a class of workers, one of which fails once, during the first call of several tasks."""
 
     class Unlucky(Worker):
         def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:
@@ -75,7 +75,7 @@ def test_each_task_of_a_group_that_came_to_nothing_goes_again(
     [fault] = faults(history)
     assert (fault["task"], fault["action"]) == (None, "none")
     assert str(fault["error"]).startswith(what)
-    assert str(fault["error"]).endswith("tasks go again, alone")
+    assert str(fault["error"]).endswith("is sent again in a separate call")
 
 
 def task(client: int, params: np.ndarray | SharedBuffer, **arrays: Any) -> Task:
@@ -121,4 +121,5 @@ def test_an_array_is_put_once_and_small_ones_travel_inside() -> None:
                 np.testing.assert_array_equal(got, expected)
     assert list(serializer._refs) == [large]
     del tasks, sent, original, extra, large
-    assert not serializer._refs  # nothing is held that no task needs
+    # Buffers that no task needs are freed.
+    assert not serializer._refs

@@ -1,4 +1,4 @@
-"""The head of a cluster that is not ours dies: one sentence before Ray has its own, and the run goes on elsewhere."""
+"""The head of a joined cluster dies: one sentence appears before Ray's error, and the run resumes elsewhere."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Ctrl-C and kill -9 on whole runs of the command line: what ends, what stays, and how it goes on."""
+"""Ctrl-C and kill -9 on whole runs of the command line: processes end, files stay, and the run can be resumed."""
 
 import os
 import signal
@@ -23,12 +23,12 @@ UPDATES = 800
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:
-    """Ctrl-C: to every process of the terminal's foreground group."""
+    """Send Ctrl-C to every process of the foreground group, like a terminal."""
     os.killpg(process.pid, signal.SIGINT)
 
 
 def gone(processes: list[int]) -> bool:
-    """But for what Ray's own reaper is about to end."""
+    """Return True if these processes have ended, or are about to be ended by Ray's reaper."""
     return not any(title(process) for process in processes)
 
 

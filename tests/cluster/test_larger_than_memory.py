@@ -1,4 +1,4 @@
-"""An array of 3 GB, mapped, on two workers on Ray: what each has in memory, sampled while the example runs."""
+"""A mapped array of 3 GB on two workers on Ray: their memory, sampled while the example runs."""
 
 import os
 import re
@@ -13,7 +13,8 @@ import pytest
 from benchmarks.system.processes import descendants, memory, title
 
 ROOT = Path(__file__).parents[2]
-BOUND = 600e6  # bytes of RSS: own pages, those mapped from files and those shared with the object store, all counted
+# Bytes of RSS, with pages that are mapped from files or shared with the object store.
+BOUND = 600e6
 
 
 @pytest.mark.cluster
@@ -39,4 +40,5 @@ def test_a_worker_stays_under_600_mb_with_an_array_of_3_gb(tmp_path: Path) -> No
     assert re.search(r"3000 MB .*200 clients: accuracy \d", said)
     assert len(most) >= 2
     for worker in most.values():
-        assert worker["peak"] < BOUND, worker  # the kernel's own mark of the most, which no sample misses
+        # The kernel records the maximum, which samples could miss.
+        assert worker["peak"] < BOUND, worker

@@ -1,4 +1,4 @@
-"""A run of a model with adapters has the same bits on both engines: its base is on every worker, in no task."""
+"""A run of a model with adapters has the same bits on both engines: workers hold its base, and tasks do not."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Processes of a cluster of our own hold little more than they use; a version of a fragment is held once."""
+"""Processes of a private cluster hold little more memory than they use; a version of a fragment is held once."""
 
 import os
 import platform
@@ -39,7 +39,8 @@ def test_what_is_shared_is_put_once_however_many_carry_it() -> None:
         np.testing.assert_array_equal(stored, PARAMS)
         assert not stored.flags.writeable
         assert (stored.ctypes.data == shared.values.ctypes.data) == (copies == 0)
-    assert len(serializer._refs) == 1  # what no task carries is not held
+    # Buffers that no task carries are freed.
+    assert len(serializer._refs) == 1
     del shared
     assert not serializer._refs
 
@@ -56,7 +57,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 
 def held() -> int:
-    """Bytes that a process has of its own after two large blocks have come and gone."""
+    """Return the private bytes of a process after two large blocks were allocated and freed."""
     return 1024 * int(subprocess.run([sys.executable, "-c", HOLD], capture_output=True, text=True, check=True).stdout)
 
 

@@ -1,4 +1,4 @@
-"""Every method on both engines, an MLP and a small CNN on digits: it runs, and Ray gives the bits of one process."""
+"""Every method on both engines, with an MLP and a small CNN on digits: Ray gives the bits of one process."""
 
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,8 @@ ON_RAY = {
 def go(method: str, model: str, out: Path, **engine: Any) -> History:
     budget = {"updates": CLIENTS * ROUNDS} if find(method).asynchronous else {"rounds": ROUNDS}
     if isinstance(find(method).submodel, AdaptivePruning):
-        budget["rounds"] += AdaptivePruning.initial  # of the first client alone
+        # In the initial rounds only the first client trains.
+        budget["rounds"] += AdaptivePruning.initial
     if find(method).path("buffer_size"):
         budget["buffer_size"] = 2
     return run(
@@ -65,7 +66,7 @@ def go(method: str, model: str, out: Path, **engine: Any) -> History:
 
 
 def story(history: History) -> list[dict[str, object]]:
-    """All that happened but when it really did."""
+    """Return the events without real times."""
     return [{key: value for key, value in line.items() if key != "wall"} for line in history.lines()]
 
 
@@ -80,7 +81,7 @@ def in_one_process() -> list[Any]:
 
 @pytest.mark.parametrize(("method", "model"), in_one_process())
 def test_it_runs(method: str, model: str, tmp_path: Path) -> None:
-    """Two rounds, or as many tasks: each client gets work, and what was trained is in a model that is finite."""
+    """Two rounds, or an equal number of tasks: each client gets work, and the trained model is finite."""
     history = go(method, model, tmp_path / "run", engine="local")
     sent, commits = ([line for line in history.lines() if line["kind"] == kind] for kind in ("dispatch", "commit"))
     assert {line["client"] for line in sent} == {*range(CLIENTS)}

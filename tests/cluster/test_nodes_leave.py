@@ -1,4 +1,4 @@
-"""Nodes are lost and join in the middle of a run: it ends with the bits that it has without a cluster."""
+"""Nodes are lost and join during a run: it ends with the bits of a run without a cluster."""
 
 import os
 import re
@@ -37,7 +37,7 @@ def test_every_node_of_the_start_is_lost_and_the_run_goes_on_on_others(tmp_path:
         finally:
             driver.kill()
         assert driver.returncode == 0, said
-    # A run goes on without who has not started: on a busy machine the second worker may not have, when its node dies.
+    # A run continues without workers that have not started. On a busy machine the second worker may not have started.
     gone = [line for line in History(out).lines() if line["kind"] == "fault" and GONE.match(str(line["error"]))]
     assert {line["worker"] for line in gone} == {0, 1}
     same(out, here(tmp_path / "here", 2500))
@@ -50,7 +50,7 @@ def test_the_slurm_script_runs_on_nodes_that_slurm_would_give(tmp_path: Path) ->
     stand_ins = {
         "scontrol": "printf 'first\\nsecond\\n'",
         "hostname": "echo 127.0.0.1",
-        # all nodes are this machine; it is told apart from others that run Ray
+        # All nodes are on this machine, so each of them needs another port.
         "srun": f"while [[ $1 == -* ]]; do [[ $1 == -w ]] && shift; shift; done\n"
         f'if [[ $1 == ray ]]; then shift; set -- {sys.executable} -m ray.scripts.scripts "$@" {extra}; fi\n'
         'if [[ " $* " == *" --head "* ]]; then set -- "$@" --include-dashboard=false; fi\n'

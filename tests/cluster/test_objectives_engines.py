@@ -1,4 +1,4 @@
-"""A run that learns something else than classes, from several inputs, is the same run on both engines."""
+"""A run with another objective than classification and several inputs is the same on both engines."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers canno
 
 
 class Masked(nn.Module):
-    """Tokens and their mask by name; logits of the next token in a dict."""
+    """A model with tokens and their mask as named inputs, and the logits of the next token in a dict."""
 
     def __init__(self) -> None:
         super().__init__()

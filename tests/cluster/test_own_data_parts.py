@@ -1,4 +1,4 @@
-"""Partitioner, metric, fleet and data of a script's own: the same run in this process, on one worker and on two."""
+"""Custom partitioner, metric, fleet and data of a script: the same run in this process, on one worker and on two."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_what_needs_no_code_of_theirs_reads_such_runs(runs: Path, tmp_path: Path
 
 def test_an_own_metric_that_fails_on_a_worker_ends_the_run_with_its_name(cluster: None, tmp_path: Path) -> None:
     def late(outputs: Tensor, labels: Tensor) -> object:
-        """Right for the small batches that it is tried on before the start, wrong for a whole test set."""
+        """A metric that works for the small batches of the check before the start, and fails for a whole test set."""
         return labels if len(labels) < 100 else 0.5
 
     experiment = fl.Experiment(clients=2, workers=1, updates=4, metrics=(late,), quiet=True, out=tmp_path / "run")

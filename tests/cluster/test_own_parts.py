@@ -1,6 +1,6 @@
-"""Twelve parts of a user's own, in a folder outside any checkout: every engine, every way to give them, kill, resume.
+"""Twelve custom components in a folder outside any checkout: every engine, every way to pass them, kill, resume.
 
-The parts, and the script, are tests/fixtures/own_parts/my_ext.py.
+The components and the script are in tests/fixtures/own_parts/my_ext.py.
 """
 
 import json
@@ -72,13 +72,13 @@ by_chance = 0.3
 
 
 def but(*quick: str) -> list[Any]:
-    """All of them, those slow that are not `quick`."""
+    """Return all ways to run the script; those that are not `quick` are marked slow."""
     return [pytest.param(name, marks=[] if name in quick else [pytest.mark.slow]) for name in NAMES]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's: one file, as a script and as a module beside it, and the runs of the script in its own process."""
+    """Make a user's folder with one file, both as a script and as a module, for runs in separate processes."""
     folder = tmp_path_factory.mktemp("own")
     for name in ("study.py", "my_ext.py"):
         shutil.copy(SOURCE, folder / name)
@@ -87,7 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_one_process(folder: Path, name: str) -> History:
-    """The script's run that all others are like; made once."""
+    """Return the script's reference run, which is made once."""
     if not (folder / f"local-{name}").exists():
         said = command(folder, [*SCRIPT, "run", f"local-{name}", name, "engine=local"]).split()
         assert said[:2] == {"scheduled": ["callback", "620"], "by-client": ["steps", "400"]}.get(name, ["steps", "100"])
@@ -99,14 +99,14 @@ def environment() -> dict[str, str]:
 
 
 def command(folder: Path, words: list[str], code: int = 0) -> str:
-    """What a command in the folder says."""
+    """Return the output of a command in the folder."""
     done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == code, done.stderr
     return done.stderr if code else done.stdout
 
 
 def killed(folder: Path, words: list[str], out: str, commits: int = 90) -> None:
-    """The command, and its driver killed when the log in `out` is so long."""
+    """Run the command, and kill its driver when the log in `out` has this number of commits."""
     process = subprocess.Popen(words, cwd=folder, env=environment())
     log, give_up = folder / out / "events.jsonl", time.monotonic() + 120
     while not log.exists() or log.read_text().count('"commit"') < commits:
@@ -147,7 +147,7 @@ def test_what_reads_a_run_names_its_parts(folder: Path, name: str) -> None:
         assert f"__main__:{part}" in config
         assert part in page
         assert f"my_ext:{part}" in plan
-        # what the others decide is in no line of the log
+        # Replay cannot check these components, because the log lacks their decisions.
         assert bool(re.search(rf"__main__:{part} .*not checked", said)) == (part in BELIEVED)
 
 

@@ -1,4 +1,4 @@
-"""A model from a module beside the user's script trains on a cluster of our own and on one that has never seen it."""
+"""A model from a module beside the user's script trains on a private cluster and on one without the module."""
 
 import subprocess
 import sys

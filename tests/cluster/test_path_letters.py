@@ -1,4 +1,4 @@
-"""Run directories on Ray whose paths hold any letters, and bytes that are no letters."""
+"""Run directories on Ray with any letters in their paths, and with bytes that are no letters."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who trains where: worker groups for tiers of devices, fewer workers than asked, data that nodes read themselves."""
+"""Placement of clients on workers: worker groups for tiers of devices, missing workers, data that nodes read."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Random items of data sets: the same run in this process, on one worker and on two."""
+"""Random items of datasets: the same run in this process, on one worker and on two."""
 
 import random
 from pathlib import Path
@@ -18,10 +18,10 @@ MODULE_GENERATOR = np.random.default_rng(0)
 
 
 def mixed(samples: Any) -> Any:
-    """Return a data set that travels by value, as one of a script does."""
+    """Return a dataset that travels by value, like one of a script."""
 
     class Mixed(torch.utils.data.Dataset[Any]):
-        """Draws from the global generators, from some of its attributes, and from one of this module."""
+        """A dataset that draws from the global generators, from its attributes, and from a generator of this module."""
 
         def __init__(self, samples: Any) -> None:
             self.samples = samples

@@ -1,4 +1,4 @@
-"""Clusters of several nodes, started by the command line: attach, submit, place, watch, stop, lose nodes and go on."""
+"""Clusters of several nodes, started by the command line: attach, submit, place, watch, stop, lose nodes and resume."""
 
 import re
 from pathlib import Path

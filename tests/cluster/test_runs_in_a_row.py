@@ -1,4 +1,4 @@
-"""Runs one after another in one process leave nothing behind."""
+"""Consecutive runs in one process leave no actors, processes or objects behind."""
 
 import os
 import time
@@ -13,11 +13,12 @@ from fedraa.config.experiment import Experiment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
-PATIENCE = 60  # seconds for Ray to bury the last of the killed
+# Seconds until Ray has removed the killed processes.
+PATIENCE = 60
 
 
 def left() -> list[object]:
-    """Actors, processors and object memory that are in use."""
+    """Return the actors, processes and object memory that are in use."""
     actors = ("ray::Worker", "ray::ParameterServer")
     whole, free = ray.cluster_resources(), ray.available_resources()
     return [

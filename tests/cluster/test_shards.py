@@ -1,4 +1,4 @@
-"""The server spread over shards: the run is that of one server, and parameters go by themselves to and from workers."""
+"""A server on shards: the run equals that of one server, and workers exchange parameters with the shards directly."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def execute(
     resume: bool = False,
     **changes: Any,
 ) -> bool:
-    """A run on two shards of this process's own; whether it came to its end."""
+    """Run on two shards with a cluster of this process. Return True if the run reached its end."""
     directory.mkdir(exist_ok=True)
     spec, stop = build(experiment(**{"server_shards": 2, **changes})), threading.Event()
     store = ShardedStore.of(spec)
@@ -121,7 +121,7 @@ def test_no_parameters_pass_through_the_server() -> None:
         assert task.nbytes > 100_000
         [job], shared_args = TaskSerializer().pack([task], put_blocks(spec.data))
         assert len(ray.cloudpickle.dumps(job)) < task.nbytes / 50
-        # What the server is told is where the pieces are; a worker finds them there, and says that it has pushed.
+        # The server knows the places of the pieces; workers fetch them there and count their pushes.
         route, *cuts = (ray.get(shared_args[number]) for number in job.buffer)
         assert all(isinstance(piece, ray.ObjectRef) for [piece] in cuts)
         buffer = route.pull(cuts)

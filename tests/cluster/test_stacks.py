@@ -45,7 +45,7 @@ def test_bits_are_those_of_the_local_engine(method: dict[str, Any], tmp_path: Pa
 
 
 def mortal(mark: Path) -> type[Worker]:
-    """A worker that dies once, when it has trained a stack, before it can say so."""
+    """Return a class of workers, one of which dies once, after it has trained a stack and before it answers."""
 
     class Mortal(Worker):
         def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:
@@ -58,7 +58,7 @@ def mortal(mark: Path) -> type[Worker]:
 
 
 def test_a_worker_that_dies_at_a_stack_changes_nothing(tmp_path: Path) -> None:
-    """Its tasks go again, each in a stack of its own."""
+    """Each task of a failed stack is sent again and trained separately."""
     trial = experiment(**METHODS[1])
     local = run(trial.model_copy(update={"engine": "local", "out": tmp_path / "local"}))
     spec, directory = build(trial), tmp_path / "run"

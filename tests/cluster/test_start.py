@@ -1,4 +1,4 @@
-"""A cluster of our own is warm when it is there."""
+"""The processes of a private cluster have imported their modules when the cluster is ready."""
 
 import re
 import subprocess

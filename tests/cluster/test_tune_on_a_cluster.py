@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster come to what they come to here."""
+"""Trials on a Ray cluster have the results of trials in this process."""
 
 from pathlib import Path
 from typing import Any

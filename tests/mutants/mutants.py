@@ -118,8 +118,8 @@ MUTANTS: list[Mutant] = [
         ("tau: Positive = 1e-3", "tau: Positive = 1e-8", DEFAULTS),
         ("self._v = np.full(size, self.tau**2, np.float32)", "self._v = np.zeros(size, np.float32)", FULL),
         (
-            "fresh = np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square",
-            "fresh = np.float32(self.beta2) * v + square",
+            "moment = np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square",
+            "moment = np.float32(self.beta2) * v + square",
             FULL,
         ),
         (
@@ -127,7 +127,7 @@ MUTANTS: list[Mutant] = [
             "np.copyto(m, np.float32(self.beta) * (m + delta[piece]), where=moved[piece])",
             FULL,
         ),
-        ("np.maximum(most, v, out=most)", "most[:] = v", RIVALS),
+        ("np.maximum(v_max, v, out=v_max)", "v_max[:] = v", RIVALS),
     ),
     *_in(
         "fedraa/server/staleness.py",
@@ -171,8 +171,8 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/server/round_server.py",
         (
-            "follower.close(self.params, delta, moved, self._scales / self.ledger.reported)",
-            "follower.close(self.params, delta, moved, self._scales)",
+            "follower.close(self.params, delta, moved, self._lr_steps / self.ledger.reported)",
+            "follower.close(self.params, delta, moved, self._lr_steps)",
             TERMS,
         ),
         (
@@ -230,12 +230,12 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "fedraa/server/round_server.py",
-        "self._scales += lr * update.steps",
-        "self._scales += lr * update.steps * self.ledger.reported / self.ledger.clients",
+        "self._lr_steps += lr * update.steps",
+        "self._lr_steps += lr * update.steps * self.ledger.reported / self.ledger.clients",
         (GUARDS,),
     ),
     *_in(
-        "schedulers/planner.py",
+        "schedulers/scheduler_runner.py",
         ("counts[:] = before + (counts > before)", "counts[:] = counts", GUARDS),
     ),
     *_in(
@@ -308,7 +308,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "schedulers/greedy.py",
-        ("least = candidates[updates == updates.min()]", "least = candidates[updates == updates.max()]", SCHEDULERS),
+        ("tied = candidates[updates == updates.min()]", "tied = candidates[updates == updates.max()]", SCHEDULERS),
     ),
     *_in(
         "schedulers/bound.py",

@@ -10,7 +10,7 @@ from reference.task_clock import LoggedTask, Tasks
 from fedraa.replay.log_line import Line
 from fedraa.rng import generator
 from fedraa.server.async_rule import ApplyResult
-from schedulers import FragmentStats, SchedulerRunner, once
+from schedulers import FragmentStats, SchedulerRunner, count_once
 
 
 class AsyncChecker:
@@ -149,7 +149,7 @@ class RoundChecker:
         line.expect("round", self.step)
         line.expect("clients", len(self._round))
         line.expect("fragments", sorted(flight.fragment for flight in self._round))
-        once(self._standing.counts, self._before)
+        count_once(self._standing.counts, self._before)
         self._round, self._weight_sum = [], 0.0
         self.due = None
         self.step += 1

@@ -69,17 +69,17 @@ class Store(Protocol):
 
 
 def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task]:
-    """Return tasks of a checkpoint, whose buffers are arrays, with the buffers that `make` returns.
+    """Return tasks of a checkpoint with the buffers that `make` returns. Their own buffers are arrays.
 
     Tasks of the same step and fragment that carry one array get one buffer.
     """
-    made: dict[object, tuple[Vector, Buffer]] = {}
+    buffers: dict[object, tuple[Vector, Buffer]] = {}
     again = []
     for task in tasks:
         cut = (task.step, task.fragment, task.widths)
-        if cut not in made or made[cut][0] is not task.params:
-            made[cut] = (task.params, make(task))
-        again.append(replace(task, buffer=made[cut][1]))
+        if cut not in buffers or buffers[cut][0] is not task.params:
+            buffers[cut] = (task.params, make(task))
+        again.append(replace(task, buffer=buffers[cut][1]))
     return again
 
 
@@ -89,22 +89,27 @@ def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncMode
     The model is checked for values that are not finite after a new version, except if a rule with guarantees mixed in
     a share of at most 1 of finite values.
 
+    Args:
+        rule: The rule.
+        client_update: The update.
+        model: The model that the rule changes.
+
     Raises:
         InputError: The result is not an ApplyResult of a finite number and two bools, or the model is not finite.
     """
     with calling("async_rule", rule):
-        taken = rule.apply_update(client_update, model)
-    bools = isinstance(taken, ApplyResult) and all(flag in (True, False) for flag in taken[1:])
-    if not bools or not is_finite(taken.weight):
+        result = rule.apply_update(client_update, model)
+    bools = isinstance(result, ApplyResult) and all(flag in (True, False) for flag in result[1:])
+    if not bools or not is_finite(result.weight):
         raise InputError(
             "async_rule",
             f"{type(rule).__name__} returned a wrong result",
-            got=taken,
+            got=result,
             expected="ApplyResult(weight, new_version, keep_task) with a finite number and two bools",
         )
-    if taken.new_version and not ((rule.is_convex_mix or rule.bounded_by_weight) and 0 <= taken.weight <= 1):
+    if result.new_version and not ((rule.is_convex_mix or rule.bounded_by_weight) and 0 <= result.weight <= 1):
         refuse_unsound("async_rule", rule, model.params, f" with the update of client {client_update.client}")
-    return ApplyResult(float(taken.weight), bool(taken.new_version), bool(taken.keep_task))
+    return ApplyResult(float(result.weight), bool(result.new_version), bool(result.keep_task))
 
 
 def rule_state(rule: AsyncRule, params: Vector) -> State:
@@ -143,7 +148,9 @@ class LocalStore:
         self.params = params
         self._fragments = fragments
         self._model = AsyncModel(params, len(sizes), max(1, len(fragments)), at_a_time)
-        self._rule, self._sizes, self._share = rule.bind(self._model), sizes, share
+        self._rule = rule.bind(self._model)
+        self._sizes = sizes
+        self._share = share
         if self._rule.shared_weight != 1 and fragments:
             common = common_places([part.index for part in fragments], len(params))
             self._model = replace(self._model, common=common)
@@ -157,7 +164,7 @@ class LocalStore:
         submodel = assignment.submodel
         if submodel not in self._cuts:
             values = cut(self.params, where_of(submodel))
-            # A checkpoint need not copy what cannot change.
+            # A checkpoint does not copy read-only arrays.
             values.flags.writeable = False
             self._cuts[submodel] = self._share(values)
         return self._cuts[submodel]

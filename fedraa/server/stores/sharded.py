@@ -1,4 +1,4 @@
-"""Fragments spread over several servers: which coordinates are where, and what each server does with its own."""
+"""The split of a model over server shards, and the operations of one shard on its coordinates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +14,13 @@ from fedraa.vectors.index_runs import CoordinateSet, common_places, in_runs, ind
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """What of a fragment is on a shard: `place` in the fragment's buffer [k], `where` in what the shard owns.
+    """The part of a fragment that one shard holds.
 
-    `common` are the places in the piece of what all fragments hold.
+    Attributes:
+        shard: The shard, from 0.
+        place: Positions of the piece [p] in the buffer [k] of the fragment.
+        where: Positions of the piece [p] in the coordinates [d_s] of the shard.
+        common: Positions in the piece of the coordinates that all fragments hold.
     """
 
     shard: int
@@ -27,10 +31,14 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A model spread over shards: `own` are each one's coordinates, ascending; `pieces` those of each fragment.
+    """The split of a model over shards.
 
-    A coordinate is on shard (first fragment that contains it) % shards: what all fragments share is on shard 0, and a
-    fragment is in its own shard and there. Coordinates in no fragment, which nobody trains, are on none.
+    A coordinate is on shard j % shards, with j the first fragment that contains it. The coordinates that all fragments
+    hold are therefore on shard 0. Coordinates in no fragment are never trained and are on no shard.
+
+    Attributes:
+        own: The coordinates of each shard, ascending.
+        pieces: The pieces of each fragment.
     """
 
     own: tuple[Index, ...]
@@ -38,7 +46,13 @@ class Split:
 
     @classmethod
     def of(cls, indices: Sequence[Index], size: int, shards: int) -> "Split":
-        """Of a model of `size` coordinates, of which fragment j has `indices[j]` [k]."""
+        """Return the split of a model.
+
+        Args:
+            indices: The coordinates [k] of each fragment.
+            size: Parameters of the model, d.
+            shards: The number of shards.
+        """
         home = np.full(size, -1)
         for j, index in reversed(list(enumerate(indices))):
             home[index] = j % shards
@@ -56,13 +70,13 @@ class Split:
         return cls(own, tuple(pieces))
 
 
-def _found(some: Index, places: Index) -> Index:
-    """Where in `places` those of `some` are."""
-    return np.flatnonzero(np.isin(places, some))
+def _found(wanted: Index, places: Index) -> Index:
+    """Return the positions in `places` of the values that are in `wanted`."""
+    return np.flatnonzero(np.isin(places, wanted))
 
 
 def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector:
-    """The buffer [k] of a fragment."""
+    """Return the buffer [k] of a fragment, assembled from its pieces at these places."""
     buffer = np.empty(sum(map(len, places)), np.float32)
     for place, piece in zip(places, pieces, strict=True):
         buffer[place] = piece
@@ -70,12 +84,17 @@ def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector
 
 
 class Shard:
-    """The server of a part of the coordinates: cuts pieces of fragments out of it, and mixes others in.
+    """The server of a part of the coordinates. It cuts pieces of fragments for workers and mixes trained pieces in.
 
-    `params` [d_s] are its coordinates, and `where[j]` are those of them that are in fragment j. A pushed update is kept
-    until the server asks the shard to mix it in. With `is_delta_mix` the shard adds the delta, and coordinates at the
-    places `common[j]` of its piece of fragment j get the share `shared_weight` of the weight. With `norms` it measures
-    the delta.
+    The shard keeps a pushed piece until the server calls `mix` or `forget` for its task.
+
+    Args:
+        params: The initial values of the shard's coordinates [d_s].
+        where: For each fragment, the positions of its piece in these coordinates. None: no piece is on this shard.
+        norms: True to measure the norms of deltas.
+        is_delta_mix: True to add the delta. False: mix the trained values in.
+        common: For each fragment, the positions in its piece of the coordinates that all fragments hold.
+        shared_weight: With `is_delta_mix`, the share of the weight that these coordinates get.
     """
 
     def __init__(
@@ -90,63 +109,86 @@ class Shard:
     ) -> None:
         self.params = np.array(params)
         self.pulls = self.pushes = 0
-        self._where, self._norms, self._is_delta_mix = (
-            [None if w is None else in_runs(w) for w in where],
-            norms,
-            is_delta_mix,
-        )
-        self._common, self._in_common = common or [None] * len(where), shared_weight
+        self._where = [None if places is None else in_runs(places) for places in where]
+        self._norms = norms
+        self._is_delta_mix = is_delta_mix
+        self._common = common or [None] * len(where)
+        self._shared_weight = shared_weight
         self._pushed: dict[int, dict[str, Vector]] = {}
         self._mean: Vector | None = None
 
     def cut(self, fragment: int) -> Vector:
-        """Its piece of the fragment as it stands, a copy."""
+        """Return a copy of this shard's piece of a fragment."""
         return np.array(self.params[index_of(self._of(fragment))])
 
     def receive(self, task: int, push: str, sent: Vector, new: Vector) -> Receipt:
-        """A piece that answers a task comes in; what is to be said of it. One that is wrong is not kept."""
+        """Check a trained piece, keep it if it is sound, and return the receipt.
+
+        Args:
+            task: The number of the task.
+            push: The id of the push.
+            sent: The piece that the worker received.
+            new: The trained piece.
+        """
         receipt = receipt_of(sent, new, push, norms=self._norms)
         if receipt.wrong is None and not receipt.bad:
             self.pushes += 1
-            self._pushed.setdefault(task, {})[push] = new - sent if self._is_delta_mix else new
+            kept = new - sent if self._is_delta_mix else new
+            self._pushed.setdefault(task, {})[push] = kept
         return receipt
 
     def mix(self, fragment: int, task: int, push: str, weight: float) -> None:
-        """Takes in what was pushed under that name for the task, and forgets what else was."""
-        where, came = self._of(fragment), self._pushed.pop(task)[push]
+        """Mix in the piece of one push, and discard all other pushes for the task.
+
+        Args:
+            fragment: The fragment of the task.
+            task: The number of the task.
+            push: The id of the push that the server accepted.
+            weight: The weight of the update.
+        """
+        where = self._of(fragment)
+        piece = self._pushed.pop(task)[push]
         if self._is_delta_mix:
-            add(self.params, where, weight, came, None, self._common[fragment], self._in_common)
+            add(self.params, where, weight, piece, None, self._common[fragment], self._shared_weight)
         else:
-            blend(self.params, where, came, weight)
+            blend(self.params, where, piece, weight)
 
     def forget(self, task: int) -> None:
-        """The task has no answer: what was pushed for it goes."""
+        """Discard all pushes for a task that failed."""
         self._pushed.pop(task, None)
 
     def average(self) -> None:
-        """Keeps a mean over its versions from now on."""
+        """Keep a mean over all later versions."""
         self._mean = self.params.copy()
 
     def follow(self, share: float) -> None:
-        """mean <- mean + share * (theta - mean)."""
+        """Update the mean: mean <- mean + share * (theta - mean)."""
         assert self._mean is not None
         follow(self._mean, self.params, share)
 
     def mean(self) -> Vector:
-        """The mean of its coordinates."""
+        """Return the mean [d_s]."""
         assert self._mean is not None
         return self._mean
 
     def load_mean(self, mean: Vector) -> None:
-        """Go on from this mean."""
+        """Set the mean [d_s]."""
         self._mean = np.array(mean)
 
     def load(self, params: Vector, pulls: int, pushes: int) -> None:
-        """Go on from these, with no task out."""
-        self.params, self.pulls, self.pushes = np.array(params), pulls, pushes
+        """Restore a checkpoint. No task is in flight afterwards.
+
+        Args:
+            params: The parameters [d_s].
+            pulls: The number of fetches by workers so far.
+            pushes: The number of pushes by workers so far.
+        """
+        self.params = np.array(params)
+        self.pulls = pulls
+        self.pushes = pushes
         self._pushed.clear()
 
     def _of(self, fragment: int) -> CoordinateSet:
         where = self._where[fragment]
-        assert where is not None, "no piece of that fragment is here"
+        assert where is not None, "this shard holds no piece of the fragment"
         return where

@@ -1,4 +1,4 @@
-"""A busy head's passing trouble with Ray's client is asked once more; all else is said at once."""
+"""A transient error of Ray's client at a busy head is retried once; other errors are reported at once."""
 
 import pytest
 import ray
@@ -13,7 +13,7 @@ VERSIONS = "Version mismatch: The cluster: Ray: 2.0.1 Python: 3.11.1 This proces
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
-    """What `ray.init` raises, one after the other; None joins."""
+    """Replace `ray.init`: it raises these errors in turn, and joins for None."""
     left: list[str | None] = []
 
     def init(**_: object) -> None:

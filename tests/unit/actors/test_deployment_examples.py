@@ -1,4 +1,4 @@
-"""What is there to copy: the cluster's YAML, the Slurm script, the dashboard."""
+"""The deployment examples: the cluster's YAML, the Slurm script and the dashboard."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""When a worker counts as hung, in numbers worked out by hand."""
+"""The time limits of workers, against numbers that were computed by hand."""
 
 from actors.pool.handles import HangDetector
 

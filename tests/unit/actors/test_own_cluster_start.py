@@ -1,4 +1,4 @@
-"""A cluster of our own that does not start is tried again, in a new folder, and given up in one sentence."""
+"""The start of a private cluster is retried in a new folder, and fails with one sentence."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from fedraa.errors import RunFailed
 
 
 class Starts:
-    """`ray.init`, which fails the first times; where it was to start each time, and whether the one before is gone."""
+    """A replacement of `ray.init` that fails at first. It records the folder of each start."""
 
     def __init__(self, failures: int) -> None:
         self.failures, self.folders, self.gone = failures, list[Path](), list[bool]()

@@ -1,4 +1,4 @@
-"""Folders of a run's own are closed to others, and swept only when their owner is no more."""
+"""The folders of a run are closed to other users, and removed only after their owner has ended."""
 
 import subprocess
 import sys
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster.own_folder import LONGEST, is_own, own_folder, sweep
+from actors.cluster.own_folder import MAX_PARENT_LENGTH, is_own, own_folder, sweep
 
 KILLED = """
 import os, signal, subprocess, sys
 from actors.cluster import own_folder
-own_folder.LONGEST = 1000  # not in /tmp, where others sweep
+own_folder.MAX_PARENT_LENGTH = 1000  # not in /tmp, where others sweep
 with own_folder.own_folder() as folder:
     with (folder / "log").open("w") as log:
         child = subprocess.Popen(["sleep", "1000"], stdout=log, stderr=log)
@@ -24,7 +24,7 @@ with own_folder.own_folder() as folder:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.cluster.own_folder.LONGEST", 1000)
+    monkeypatch.setattr("actors.cluster.own_folder.MAX_PARENT_LENGTH", 1000)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
 
@@ -42,7 +42,8 @@ def test_the_next_start_sweeps_what_a_killed_owner_left_frozen_processes_too(tmp
     killed = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
     folder, child = killed.stdout.split()
     assert Path(folder).exists()
-    (tmp_path / "fedraa-mine").mkdir()  # somebody else's: no owner's file
+    # A folder of another program has no owner file.
+    (tmp_path / "fedraa-mine").mkdir()
     with own_folder() as ours:
         assert sorted(tmp_path.iterdir()) == sorted([ours, tmp_path / "fedraa-mine"])
         sweep(tmp_path)
@@ -55,7 +56,7 @@ def test_the_next_start_sweeps_what_a_killed_owner_left_frozen_processes_too(tmp
 
 def test_ray_may_name_its_sockets_below() -> None:
     name = "/fedraa-12345678/ray/session_2026-11-22_03-50-13_300402_1234567/sockets/plasma_store"
-    assert LONGEST + len(name) <= 107
+    assert MAX_PARENT_LENGTH + len(name) <= 107
 
 
 def _runs(process: int) -> bool:

@@ -1,4 +1,4 @@
-"""Which of a user's modules travel by value, and which processes can import."""
+"""The user's modules that travel by value, and the processes that can import them."""
 
 import sys
 import threading
@@ -29,7 +29,7 @@ MODULES = {
 
 @pytest.fixture
 def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with modules that this process imports."""
+    """Return a folder with modules that this process imports."""
     for name, source in MODULES.items():
         (tmp_path / f"{name}.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -41,7 +41,7 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def elsewhere(pickled: Path, path: Path | None = None) -> Any:
-    """What another process, which has no such modules unless they are at `path`, gets from the pickle."""
+    """Return the unpickled object of another process, which finds these modules only at `path`."""
     code = f"import pickle; print(pickle.load(open({str(pickled)!r}, 'rb'))[0](5))"
     extra = "" if path is None else f"import sys; sys.path.insert(0, {str(path)!r}); "
     return execute([sys.executable, "-c", extra + code], capture_output=True, text=True, check=False, cwd="/")

@@ -1,4 +1,4 @@
-"""Which waiting tasks travel together."""
+"""The waiting tasks that travel in one call."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def task(number: int, client: int = 0) -> Task:
 
 
 def filled(dues: list[float], pace: float | None = None) -> Queues:
-    """Tasks 0, 1, ... of one unit of work each."""
+    """Return the tasks 0, 1, ... of one unit of work each."""
     queues = Queues(1, None, lambda task: 1.0)
     for number, due in enumerate(dues):
         queues.submit(task(number), due)

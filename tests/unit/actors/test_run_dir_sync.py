@@ -1,4 +1,4 @@
-"""A run directory that is followed: whatever moment it is read at, the copy can be gone on with."""
+"""The copy of a run directory can be resumed, at whatever moment it was read."""
 
 from pathlib import Path
 

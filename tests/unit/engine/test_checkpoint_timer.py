@@ -7,7 +7,7 @@ from fedraa.engine.checkpoint_timer import CHECKPOINT_INTERVAL_S, CHECKPOINT_PAU
 
 
 class Clock:
-    """The real time of a test."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0

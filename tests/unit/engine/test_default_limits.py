@@ -1,4 +1,4 @@
-"""The limits of a run that sets none: twenty rounds, or with a target as long as it takes within reason."""
+"""The limits of a run that sets none: twenty rounds, or with a target a large number of rounds."""
 
 from typing import Any
 

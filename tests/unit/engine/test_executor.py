@@ -16,7 +16,7 @@ SIZE = 10
 
 
 class SleepingTrainer:
-    """Returns what it gets, after a while, and keeps the numbers of the tasks."""
+    """A trainer that returns its input after a pause and records the numbers of the tasks."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -1,4 +1,4 @@
-"""Parts given as mappings, objects and classes, with NumPy numbers, too: written down so that a run can go on."""
+"""Components that are passed as mappings, objects and classes, also with NumPy numbers, are written for a resume."""
 
 import json
 from enum import IntEnum
@@ -32,7 +32,7 @@ class Two(IntEnum):
 
 
 class Half(Sample):
-    """An own part that has not the fields of ours."""
+    """A custom component without the fields of the built-in ones."""
 
     def __init__(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""A run moves from running to draining to finished, and is saved before it drains or where it is stopped."""
+"""A run moves from running to draining to finished. It is saved before it drains, or if it is stopped."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +13,7 @@ from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.loop import Loop
+from fedraa.engine.loop_options import LoopOptions
 from fedraa.engine.loop_state import LoopState, StopReason
 from fedraa.engine.run_spec import RunSpec
 from fedraa.rundir.event_log import EventLog
@@ -36,12 +37,14 @@ class Run:
             make_server(spec, self.log.record),
             LocalExecutor(worker.trainer("cpu"), worker.evaluator(spec.evaluation_data, "cpu"), spec.data),
             self.log,
-            limits=limits,
-            eval_every=100,
-            checkpoint_every=100,
-            timing=Timing(0, 0.1),
-            wall=False,
-            max_update_norm=None,
+            LoopOptions(
+                limits=limits,
+                eval_every=100,
+                checkpoint_every=100,
+                timing=Timing(0, 0.1),
+                wall=False,
+                max_update_norm=None,
+            ),
             save=self._save,
             stop=self.stop,
         )

@@ -1,4 +1,4 @@
-"""Many clients: what is done once per run takes seconds for a hundred thousand, what is done per event is O(1)."""
+"""Many clients: the work per run takes seconds for a hundred thousand clients, and the work per event is O(1)."""
 
 import json
 import time
@@ -42,7 +42,7 @@ def test_a_hundred_thousand_clients_start_in_seconds(method: str) -> None:
 
 
 def per_event(clients: int, learn: bool) -> float:
-    """CPU seconds per assignment and commit: the best of some batches."""
+    """Return the CPU seconds per assignment and commit, as the minimum over batches."""
     spec = fleet(clients, "fed-raa")
     server = make_server(spec, lambda *_, **__: None)
     server._learn = learn  # type: ignore[attr-defined]  # as on the wall clock

@@ -1,10 +1,10 @@
-"""What cannot fit is refused before the start, with the numbers and what would fit."""
+"""A run that cannot fit into memory is refused before the start, with the numbers and a run that would fit."""
 
 from refusals import refuses
 
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
-from fedraa.engine.memory_check import CONTEXT, PROCESS, Free, Need, check
+from fedraa.engine.memory_check import GPU_CONTEXT_BYTES, PROCESS_BYTES, Free, Need, check
 
 
 def test_a_small_run_fits_this_machine() -> None:
@@ -12,7 +12,7 @@ def test_a_small_run_fits_this_machine() -> None:
 
 
 def test_the_memory_of_ram_fed_is_one_model_per_client() -> None:
-    """4 bytes x d x (clients + 3), ALGORITHMS: an update remembered per client, their mean, change and count."""
+    """Four bytes x d x (clients + 3): an update remembered per client, their mean, change and count."""
     spec = build(Experiment(method="ram-fed", clients=100))
     d = spec.params.size
     assert Need.of(spec).server == 4 * d * (100 + 3) + 3 * 4 * d
@@ -32,7 +32,7 @@ def test_ram_fed_with_too_many_clients_names_the_number_that_fits() -> None:
 
 def test_model_that_never_fits_is_refused() -> None:
     with refuses("memory", "fedavg"):
-        check(build(Experiment(method="fedavg")), Free(PROCESS / 2, None))
+        check(build(Experiment(method="fedavg")), Free(PROCESS_BYTES / 2, None))
 
 
 def test_too_many_workers_names_the_number_that_fits() -> None:
@@ -49,4 +49,4 @@ def test_too_many_workers_for_the_gpu_names_the_number_that_fits() -> None:
     with refuses("workers", "needs 0.4", "1 GB free", "at most 2", got=4):
         check(spec, Free(1e12, 1e9))
     with refuses("workers", "--device cpu", got=4):
-        check(spec, Free(1e12, CONTEXT / 2))
+        check(spec, Free(1e12, GPU_CONTEXT_BYTES / 2))

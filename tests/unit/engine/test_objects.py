@@ -1,4 +1,4 @@
-"""Runs with a model, a dataset or a component given as an object say so wherever they are shown."""
+"""Runs with a model, a dataset or a component that was passed as an object show this everywhere."""
 
 import shlex
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Net(nn.Module):
 
 
 class Forgetful(Random):
-    """Keeps its value under another name, so that nothing writes it down."""
+    """A component that keeps its value under another name, so that its description lacks the value."""
 
     def __init__(self, bias: float = 0.5) -> None:
         super().__init__()
@@ -89,7 +89,8 @@ def test_command_is_a_call_that_names_what_is_missing(run: fl.History) -> None:
     call, _, comment = told.partition("  # ")
     assert not told.startswith("fedraa run")
     assert "mlp" not in told
-    names = eval(call, {"fedraa": type("Module", (), {"run": staticmethod(dict)})})  # our own text
+    # The evaluated text is from fedraa.
+    names = eval(call, {"fedraa": type("Module", (), {"run": staticmethod(dict)})})
     assert {name for name, value in names.items() if value is ...} == {"model", "dataset"}
     assert (names["method"], names["rounds"], names["local_steps"]) == ("fedavg", 2, 1)
     assert "model: Net" in comment

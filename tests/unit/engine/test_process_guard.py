@@ -1,4 +1,4 @@
-"""Runs in threads of one process take turns, and leave the process as it was."""
+"""Runs in threads of one process take turns, and restore the settings of the process."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor

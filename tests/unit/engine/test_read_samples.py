@@ -81,7 +81,7 @@ def trained_alone(steps: int | str) -> Any:
 
 @pytest.mark.parametrize(("steps", "as_many"), [("auto", 1), ("auto:3", 3)])
 def test_personalised_training_takes_the_steps_of_free_communication(steps: str, as_many: int) -> None:
-    """A pass is one minibatch here, whatever its order."""
+    """Check one pass, which is one minibatch here in any order."""
     found = trained_alone(steps)
     np.testing.assert_allclose(found, trained_alone(as_many), atol=1e-5)
     assert np.abs(found - trained_alone(4 - as_many)).max() > 1e-3

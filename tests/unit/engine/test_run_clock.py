@@ -18,7 +18,7 @@ def test_due_is_the_cost_after_now() -> None:
 
 
 class RealTime:
-    """The real time of a test."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0

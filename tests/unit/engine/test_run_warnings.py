@@ -1,4 +1,4 @@
-"""What can be run but is probably not what the user wants is said in one warning, and what is in order in none."""
+"""A run that works but is probably not intended gives one warning; a good run gives none."""
 
 import json
 import re
@@ -29,7 +29,7 @@ PIXELS = RNG.integers(0, 256, (60, 1, 4, 4)).astype(np.uint8)
 
 
 def warned(x: Any = X, y: Any = Y, *, classes: int = 3, model: nn.Module | None = None, **fields: Any) -> list[str]:
-    """The warnings of building a run of these samples."""
+    """Return the warnings of building a run of these samples."""
     data = fl.Dataset("mine", x, y, x[:12], y[:12], classes)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -73,7 +73,7 @@ def test_a_doubtful_run_has_one_warning_and_a_good_one_none(given: dict[str, Any
 
 
 class Transposed(nn.Module):
-    """The softmax over another dimension."""
+    """A softmax over another dimension."""
 
     def __init__(self, dimension: int) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ def test_fragments_that_predict_numbers_are_warned_of(fields: dict[str, Any], na
 
 
 def test_sum_of_two_fragments_is_twice_the_target(tmp_path: Path) -> None:
-    """The warning is right: predictions of the full model are nearly as many times too large as there are fragments."""
+    """The warning is right: the factor of the full model's predictions is about the number of fragments."""
     x = RNG.normal(size=(400, 3)).astype(np.float32)
     y = (x[:, 0] - 2 * x[:, 1]).astype(np.float32)
     data = fl.Dataset("line", x[:300], y[:300], x[300:], y[300:])

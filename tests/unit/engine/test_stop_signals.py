@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM within one process: who is asked, what raises, and which handlers are left alone."""
+"""Ctrl-C and SIGTERM in one process: the request to stop, the exceptions, and the restored handlers."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""A failed task is sent again, until its client or the workers are known to be the cause."""
+"""A failed task is sent again until its client or the workers are identified as the cause."""
 
 import pytest
 

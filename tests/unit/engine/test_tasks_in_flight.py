@@ -1,4 +1,4 @@
-"""Tasks finish by due time on the virtual clock; on the wall clock, those that arrived do."""
+"""Tasks finish by due time on the virtual clock; on the wall clock, only after they have arrived."""
 
 from math import inf
 

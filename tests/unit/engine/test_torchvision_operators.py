@@ -1,4 +1,4 @@
-"""torchvision that does not load for want of two operators, and one that fails otherwise."""
+"""Two imports of torchvision: one fails because two operators are missing, and one for another reason."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def test_a_model_of_torchvision_can_be_imported_and_used(tmp_path: Path) -> None
     [(WANTING, "loaded"), ("print('once'); raise RuntimeError('broken otherwise')", "RuntimeError: broken otherwise")],
 )
 def test_it_is_tried_again_only_for_these_operators(text: str, told: str, tmp_path: Path) -> None:
-    """A stand-in that looks one of them up, and one that fails for another reason."""
+    """Make two replacements of torchvision: one needs a missing operator, and one fails for another reason."""
     package = tmp_path / "torchvision"
     package.mkdir()
     (package / "__init__.py").write_text(text)

@@ -1,4 +1,4 @@
-"""What a run directory names is imported when it is trusted, and not before: it may be anyone's."""
+"""Code that a run directory names is imported only with trust, because anyone may have written the directory."""
 
 import json
 import shlex
@@ -34,7 +34,7 @@ FOREIGN = ["module_of_mine:First", "module_of_mine:net"]
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """There once the foreign module has been imported."""
+    """Return a file that exists after the foreign module was imported."""
     mark = tmp_path / "imported"
     (tmp_path / "module_of_mine.py").write_text(CODE.format(mark=str(mark)))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -44,7 +44,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def foreign(mark: Path, tmp_path: Path) -> Path:
-    """A run of a foreign model and scheduler, whose module has been forgotten since."""
+    """Return a run of a foreign model and scheduler. Their module is not imported any more."""
     out = tmp_path / "run"
     fl.run(fl.Experiment(**SMALL, out=out, scheduler=FOREIGN[0], model=FOREIGN[1]))
     mark.unlink()
@@ -119,7 +119,8 @@ def test_what_was_given_as_an_object_is_to_be_given_again(tmp_path: Path) -> Non
     [
         ("scheduler", "module_of_mine:First"),
         ("model", "module_of_mine:net"),
-        ("model", "module_of_mine:1"),  # no path by its form, and a model's name all the same
+        # The text has not the form of a path, but names a model.
+        ("model", "module_of_mine:1"),
         ("dataset", "module_of_mine:data"),
         ("compute", "module_of_mine:fleet"),
         ("partition", "module_of_mine:Deal(share=0.5)"),
@@ -127,7 +128,8 @@ def test_what_was_given_as_an_object_is_to_be_given_again(tmp_path: Path) -> Non
         ("gradient_transforms", ["module_of_mine:Term"]),
         ("async_rule", r"convex-mix(staleness='module_of_mine\x3afirst')"),
         ("method", {"kind": "Method", "update": {"kind": "module_of_mine:Rule"}}),
-        ("scheduler", "fedraa.cli.main:os.system"),  # what is not ours within what is
+        # A foreign function in a module of fedraa.
+        ("scheduler", "fedraa.cli.main:os.system"),
     ],
 )
 def test_wherever_it_is_named(field: str, value: Any, mark: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ SAMPLES = (1, 5, 2, 8, 3)
 
 @dataclass
 class Curious(Scheduler):
-    """A custom scheduler whose choice depends on everything that it is given, and on what it keeps."""
+    """A custom scheduler with choices that depend on all of its inputs and on its state."""
 
     calls: int = 0
 
@@ -226,7 +226,7 @@ def test_a_task_that_may_not_be_resent_is_chosen_again() -> None:
     for client in ledger.first_clients():
         ledger.assign(client, 0.0)
     [again] = ledger.commit(0, loss=1.0, new_version=True, keep_task=True).next_clients
-    assert ledger.held[again].task == 0
+    assert ledger.kept_tasks[again].task == 0
     decision = ledger.assign(again, 0.0, may_resend=False)
     assert (decision.resent, decision.step) == (False, 1)
-    assert not ledger.held
+    assert not ledger.kept_tasks

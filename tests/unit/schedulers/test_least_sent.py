@@ -1,4 +1,4 @@
-"""Least sent: tasks in flight count, the delay bound holds, ties are drawn."""
+"""Least-sent: tasks in flight count, the delay bound holds, and ties are drawn."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def test_clients_that_come_at_once_are_spread_evenly() -> None:
     picks = chosen(LeastSent, equal, None, 12)
     assert [sorted(picks[start : start + 4]) for start in (0, 4, 8)] == [[0, 1, 2, 3]] * 3
     assert len({tuple(picks[start : start + 4]) for start in (0, 4, 8)}) > 1  # ties are not broken by number
-    # Gre-RAA counts what has come back, which is nothing here
+    # Gre-RAA counts applied updates, and there are none here.
     assert np.bincount(chosen(GreRAA, equal, None, 12), minlength=4).tolist() != [3, 3, 3, 3]
 
 

@@ -1,4 +1,4 @@
-"""Who trains what next: the delay bound, the feasible sets, fairness, and what follows for a whole run."""
+"""The choice of fragments: the delay bound, the feasible sets, fairness, and the results for a whole run."""
 
 import heapq
 
@@ -26,7 +26,7 @@ INF = np.inf
 
 
 def costs(fragments: int, slow: int = 5, clients: int = 10) -> npt.NDArray[np.float64]:
-    """c[n, j] = share of fragment j over capability, 1 for the first `slow` clients and 3 for the others."""
+    """Return c[n, j] = share of fragment j over compute speed, 1 for the first `slow` clients and 3 for the others."""
     compute = np.where(np.arange(clients) < slow, 1.0, 3.0)
     return np.array(RATIOS[fragments])[None, :] / compute[:, None]
 
@@ -46,7 +46,7 @@ def choose(
 
 
 class Fixed(Scheduler):
-    """A scheduler that always chooses the same."""
+    """A scheduler that always makes the same choice."""
 
     def __init__(self, choice: object) -> None:
         self.choice = choice
@@ -101,7 +101,7 @@ def test_the_bound_is_compared_with_tolerance() -> None:
 
 
 def test_client_without_a_feasible_fragment_gets_its_cheapest() -> None:
-    """Costs that were learned may exceed a given bound."""
+    """Learned costs may exceed a delay bound that the user set."""
     table = costs(4)
     runner = planned(GreRAA(), table, bound=0.01)
     assert runner.feasible(0).tolist() == []
@@ -182,7 +182,7 @@ def test_random_is_uniform_over_all_fragments_whatever_they_cost() -> None:
 def simulate(
     scheduler: SchedulerRunner, table: npt.NDArray[np.float64], updates: int
 ) -> tuple[float, float, list[int]]:
-    """Always-busy clients: time per update, mean global staleness after the start, updates per fragment."""
+    """Return the time per update, the mean total staleness after the start, and the updates per fragment."""
     rng = np.random.default_rng(0)
     counts = np.zeros(table.shape[1], np.int64)
     due: list[tuple[float, int, int, int, int]] = []

@@ -1,4 +1,4 @@
-"""Data against speed, weights of deltas, and the mean of the model, by hand."""
+"""The participation correction, the weights of deltas, and the mean of the model, against results by hand."""
 
 from typing import Any
 
@@ -32,7 +32,8 @@ def test_the_mean_over_all_steps_is_1() -> None:
 
 def test_a_factor_scales_a_weight_up_to_1() -> None:
     assert [balanced(0.6, factor) for factor in (1.0, 0.5, 2.0)] == [0.6, 0.3, 1.0]
-    assert balanced(1.5, 1.0) == 1.5  # of an own staleness: as it is
+    # A custom staleness weight is used unchanged.
+    assert balanced(1.5, 1.0) == 1.5
 
 
 def arrival(delta: float, *, staleness: int = 0, balance: float = 1.0) -> ClientUpdate:
@@ -54,7 +55,7 @@ def test_deltas_are_added_with_the_weight_c_g_m_by_n(
 
 
 def test_what_all_fragments_hold_takes_1_mth_of_the_weight() -> None:
-    """N = 10 clients, M = 4: the weight 1.2 * 4 / 10 = .48 where a fragment is alone, 1.2 / 10 at coordinate 2."""
+    """N = 10, M = 4: the weight is 1.2 * 4 / 10 = .48 on one fragment, and 1.2 / 10 at the shared coordinate 2."""
     indices = [np.array([1, 2]), np.array([0, 2]), np.array([2, 3]), np.array([2, 4])]
     common = common_places(indices, 5)
     assert [places.tolist() for places in common] == [[1], [1], [0], [0]]
@@ -64,7 +65,7 @@ def test_what_all_fragments_hold_takes_1_mth_of_the_weight() -> None:
 
 
 def test_with_few_clients_no_weight_is_over_1() -> None:
-    """N = 2, M = 4: 1.2 * 4 / 2 is 1, what all hold takes 1.2 / 2."""
+    """N = 2, M = 4: 1.2 * 4 / 2 is cut to 1, and shared coordinates get 1.2 / 2."""
     model = AsyncModel(np.array([0, 10, 20, 30], np.float32), 2, 4, common=(np.array([0]),))
     assert DeltaMix().bind(model).apply_update(arrival(2.0), model).weight == 1
     np.testing.assert_allclose(model.params, [0, 11.2, 22, 30], rtol=1e-6)
@@ -116,7 +117,7 @@ def test_of_few_that_train_a_delta_counts_as_of_as_many_clients() -> None:
 
 
 class Counting:
-    """A server whose model is 10, 20, 30, ... after its steps, every second commit one."""
+    """A server with the models 10, 20, 30, ... after its steps. Every second commit makes a step."""
 
     def __init__(self) -> None:
         self.step, self.commits = 0, 0

@@ -1,4 +1,4 @@
-"""What an update may be without a bound, with a number and with `auto`; what is remembered of it."""
+"""The bound on updates: none, a number, and `auto` with the remembered norms."""
 
 import io
 from dataclasses import replace
@@ -9,11 +9,11 @@ from test_validation import GOOD, SIZE, TASK
 
 from fedraa.messages import Task, Update
 from fedraa.rundir.checkpoint import read, write
-from fedraa.server.update_checks import MULTIPLE, WARM_UP, Bounds
+from fedraa.server.update_checks import NORM_FACTOR, WARM_UP_UPDATES, Bounds
 
 
 def away(distance: float, task: Task = TASK) -> Update:
-    """An update at this distance from what was sent, all in one coordinate."""
+    """Return an update at this distance from the sent weights, in one coordinate."""
     params = task.params.copy()
     params[3] += np.float32(distance)
     return replace(GOOD, fragment=task.fragment, params=params)
@@ -26,7 +26,7 @@ def of_fragment(number: int) -> Task:
 @pytest.mark.parametrize("value", [1e30, -1e30, 1001.0])
 def test_what_no_training_comes_to_is_refused_without_a_bound(value: float) -> None:
     wrong = Bounds().refuse(away(value), TASK)
-    assert wrong == f"params hold values up to {abs(value):.4g} where what was sent has 0 at most"
+    assert wrong == f"params hold values up to {abs(value):.4g}, and the sent weights only up to 0"
     assert Bounds().refuse(away(1000), TASK) is None
 
 
@@ -56,8 +56,8 @@ def test_a_number_bounds_every_update() -> None:
 
 
 def test_the_very_first_update_is_bounded_by_what_was_sent() -> None:
-    """||w|| is 0 here, for which 1 stands; of a task of norm 3, three times as much is allowed."""
-    assert "over 20 times the norm of what was sent, 1" in str(Bounds("auto").refuse(away(20.5), TASK))
+    """||w|| is 0 here, so the bound uses 1; for a task of norm 3 the bound is three times as large."""
+    assert "over 20 times the norm of the sent weights, 1" in str(Bounds("auto").refuse(away(20.5), TASK))
     assert Bounds("auto").refuse(away(19.5), TASK) is None
     longer = replace(TASK, buffer=np.array([3] + [0] * (SIZE - 1), np.float32))
     assert Bounds("auto").refuse(away(59.5, longer), longer) is None
@@ -65,24 +65,25 @@ def test_the_very_first_update_is_bounded_by_what_was_sent() -> None:
 
 
 def test_then_by_a_multiple_of_the_median_of_its_fragment() -> None:
-    """Medians are those of (1, 2, 3, 4, 15): 3, however odd the last was, and of 50 ones once they are older."""
+    """The median of (1, 2, 3, 4, 15) is 3, even with the outlier; later it is the median of 50 ones."""
     bounds = Bounds("auto")
     for norm in (1, 15, 2, 4, 3):
         assert bounds.refuse(away(norm), TASK) is None
-    assert bounds.refuse(away(3 * MULTIPLE + 1), TASK) == (
+    assert bounds.refuse(away(3 * NORM_FACTOR + 1), TASK) == (
         "the update's norm 61 is over 20 times the median of its fragment, 3"
     )
     other = of_fragment(5)
-    assert bounds.refuse(away(19.5, other), other) is None  # of which nothing is known yet
+    # A fragment without accepted updates.
+    assert bounds.refuse(away(19.5, other), other) is None
     for _ in range(50):
         assert bounds.refuse(away(1), TASK) is None
-    assert bounds.refuse(away(MULTIPLE + 1), TASK) is not None
-    assert bounds.refuse(away(MULTIPLE - 1), TASK) is None
+    assert bounds.refuse(away(NORM_FACTOR + 1), TASK) is not None
+    assert bounds.refuse(away(NORM_FACTOR - 1), TASK) is None
 
 
 def test_what_is_refused_does_not_move_the_median() -> None:
     bounds = Bounds("auto")
-    for _ in range(WARM_UP):
+    for _ in range(WARM_UP_UPDATES):
         bounds.refuse(away(1), TASK)
     for _ in range(200):
         assert bounds.refuse(away(100), TASK) is not None
@@ -91,7 +92,7 @@ def test_what_is_refused_does_not_move_the_median() -> None:
 
 def test_clients_that_do_not_move_do_not_make_all_others_odd() -> None:
     bounds = Bounds("auto")
-    for _ in range(WARM_UP):
+    for _ in range(WARM_UP_UPDATES):
         assert bounds.refuse(away(0), TASK) is None
     assert bounds.refuse(away(1), TASK) is None
 

@@ -1,4 +1,4 @@
-"""Deltas whose coordinates are evened, by hand in NumPy, and in runs."""
+"""RMS-normalized deltas, against NumPy and in runs."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def drawn(count: int) -> list[tuple[int, np.ndarray]]:
 
 @pytest.mark.parametrize("even", [0.25, 0.5, 1.0])
 def test_steps_by_hand(even: float) -> None:
-    """Gain 1, N = 4, M = 2: the weight 1 / 2, of what both hold 1 / 4."""
+    """Gain 1, N = 4, M = 2: the weight is 1 / 2, and 1 / 4 on shared coordinates."""
     state, theta, squares, counts = model(), np.zeros(5), np.zeros(5), [0, 0]
     rule = RMSNormalizedDelta(server_gain=1.0, power=even).bind(state)
     for fragment, delta in drawn(SQUARES_WINDOW * 2 + 20):

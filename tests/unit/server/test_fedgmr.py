@@ -1,4 +1,4 @@
-"""FedGMR on numbers worked out by hand: the mean of everyone's last submodel, and submodels that grow."""
+"""FedGMR against results by hand: the mean of the last submodels of all clients, and growing submodels."""
 
 from itertools import pairwise
 
@@ -36,7 +36,7 @@ def test_two_submodels_of_different_age() -> None:
 
 
 def test_whole_fresh_models_of_equal_data_are_averaged() -> None:
-    """Densities 1, ages 0: the mean of everyone's last model, however often each answered."""
+    """Densities 1, ages 0: the mean of the last models of all clients, for any number of updates of each."""
     model, rng, last = AsyncModel(np.zeros(6, np.float32), 3, 1), np.random.default_rng(0), {}
     rule = FedGMR().bind(model)
     for _ in range(200):
@@ -47,7 +47,7 @@ def test_whole_fresh_models_of_equal_data_are_averaged() -> None:
 
 
 def test_what_no_submodel_has_keeps_its_bits() -> None:
-    """Also when it was covered before, and is no more."""
+    """A coordinate that no last submodel covers any more stays."""
     model = AsyncModel(np.array([0.1, 0.2, 0.3], np.float32), 2, 1)
     rule = FedGMR().bind(model)
     for k in range(50):
@@ -62,7 +62,7 @@ def test_what_no_submodel_has_keeps_its_bits() -> None:
 
 
 def test_the_floor_rises_and_never_falls() -> None:
-    """Each rung applies until its point: .05 up to .2 T, and 1 from .8 T on."""
+    """Each density applies until its point: .05 up to .2 T, and 1 from .8 T on."""
     policy = Growing(until=10.0)
     assert [policy.floor(now) for now in (0, 1.99, 2, 4, 6, 7.99, 8, 99)] == [0.05, 0.05, 0.1, 0.2, 0.5, 0.5, 1, 1]
     floors = [policy.floor(now) for now in np.linspace(0, 12, 200)]
@@ -78,11 +78,12 @@ def test_masks_are_nested_and_of_the_largest_weights_of_all_tensors() -> None:
         assert not (less & ~more).any()
     assert all(mask[200:300].all() for mask in masks)
     assert masks[1][:200].sum() == 90  # a tenth of 900
-    assert masks[1][300:].sum() == 14  # two per cent of 700, the least
+    # Two per cent of 700, the minimum.
+    assert masks[1][300:].sum() == 14
 
 
 def test_the_largest_are_those_that_sorting_puts_first() -> None:
-    """Of equals the first, and what is no number after all others: by Python's own stable sort."""
+    """Of equal values the first counts, and NaN is last, as in Python's stable sort."""
     rng = np.random.default_rng(2)
     for density in (0.001, 0.1, 0.5, 0.97, 1.0):
         params = np.round(rng.standard_normal(300) * 2).astype(np.float32)  # many equals
@@ -113,7 +114,7 @@ def test_growing_until_0_is_refused() -> None:
 
 
 class Scaled(nn.Module):
-    """A block whose only parameters are vectors."""
+    """A block with vectors as its only parameters."""
 
     def __init__(self) -> None:
         super().__init__()

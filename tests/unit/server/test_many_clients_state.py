@@ -1,4 +1,4 @@
-"""What grows with the clients that appear, not with those that there are."""
+"""State that grows with the clients that take part, not with the number of all clients."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_a_row_is_made_when_its_client_first_appears(in_memory: int) -> None:
 
 @pytest.mark.parametrize("in_memory", [2**30, 0])
 def test_rows_that_are_being_saved_stay_as_they_were(in_memory: int) -> None:
-    """They are not copied for it; only a block that is written to meanwhile is, to where it was: memory, or a file."""
+    """A checkpoint copies no rows. A block that is written meanwhile is copied to its place in memory or a file."""
     rows = ClientRows(BLOCK_BYTES // 4, 9, lambda: np.zeros(BLOCK_BYTES // 4, np.float32), in_memory)
     for client in range(3):
         rows[client][:] = client
@@ -50,7 +50,8 @@ def test_rows_that_are_being_saved_stay_as_they_were(in_memory: int) -> None:
     assert np.shares_memory(rows.peek(2), first[2])
     kept = rows.peek(2)
     del first
-    rows[2][:] = 5  # nobody saves it any more
+    # No checkpoint holds it any more.
+    rows[2][:] = 5
     assert kept[0] == 5
 
 

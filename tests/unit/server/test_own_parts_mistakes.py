@@ -1,4 +1,4 @@
-"""What an own part does wrong is one sentence that names its field; runs of the same experiment share nothing."""
+"""A mistake of a custom component is one sentence with its field; runs of the same experiment share no state."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Asynchronous rules of other papers on numbers worked out by hand: gains of two coordinates, theta from (1, 2)."""
+"""Asynchronous rules of other papers against results by hand: deltas of two coordinates, theta from (1, 2)."""
 
 import re
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ TRIPLE: list[One] = [(0, FIRST, 0), (0, SECOND, 0), (1, THIRD, 2)]
 
 
 class Played:
-    """A rule that takes arrivals in, and what it makes of each."""
+    """A rule that applies updates, with its results."""
 
     def __init__(self, rule: AsyncRule, clients: int = 2, start: Sequence[float] = START) -> None:
         self.model = AsyncModel(np.array(start, np.float32), clients, 1)
@@ -70,7 +70,7 @@ def random_arrivals(count: int, clients: int, size: int = 5, seed: int = 0) -> l
 
 
 def same(ours: AsyncRule, theirs: AsyncRule, arrivals: Sequence[One], clients: int = 3) -> None:
-    """The two rules make the same of the arrivals, to rounding."""
+    """Assert that two rules give the same results for the same updates, to rounding."""
     ones, others = (Played(rule, clients, np.ones(5)).all(arrivals) for rule in (ours, theirs))
     np.testing.assert_allclose(ones.thetas, others.thetas, rtol=0, atol=1e-5)
     assert [one.new_version for one in ones.taken] == [one.new_version for one in others.taken]
@@ -94,7 +94,7 @@ def test_fedbuff_of_momentum_0_is_todays() -> None:
 
 
 def test_a_sum_of_ten_with_rate_point_7_is_a_mean_with_rate_7() -> None:
-    """The authors' code steps along the sum, u <- beta u + sum: their lr .7 at K = 10 is our server_lr 7."""
+    """The authors' code steps along the sum, u <- beta u + sum: lr .7 there at K = 10 equals server_lr 7."""
     arrivals = random_arrivals(30, 3)
     theta, u = np.ones(5), np.zeros(5)
     for flush in range(3):
@@ -137,25 +137,25 @@ def test_ca2fl_of_two() -> None:
 
 
 def test_ca2fl_compares_both_of_a_client_with_what_was_there_before_the_buffer() -> None:
-    """(1.5, 1.5); the one that overwrites at once telescopes to (1.166667, 1.5)."""
+    """The result is (1.5, 1.5); a rule that overwrites at once telescopes to (1.166667, 1.5)."""
     Played(CA2FL(3)).all(CACHED).close(START, START, (1.5, 1.5))
 
 
 def test_ca2fl_without_a_memory_is_fedbuff_of_weight_1() -> None:
-    """h stays 0 as long as nobody answers twice over flushes: the first flush, and every one of ever new clients."""
+    """h stays 0 while no client reports twice across buffers: in the first buffer, and with new clients only."""
     arrivals = [(client, gain, 0) for client, (_, gain, _) in enumerate(random_arrivals(4, 4))]
     same(CA2FL(4), FedBuffRule(4, "constant"), arrivals, clients=4)
 
 
 def test_ca2fl_of_all_clients_once_is_uniform_fedavg() -> None:
-    """v = mean g whatever h was."""
+    """v = mean g for any h."""
     gains = [gain for _, gain, _ in random_arrivals(12, 3)]
     arrivals = [(k % 3, gain, 0) for k, gain in enumerate(gains)]
     same(CA2FL(3, server_lr=0.5), FedBuffRule(3, "constant", server_lr=0.5), arrivals)
 
 
 def test_ca2fl_of_one_client_is_fedbuff() -> None:
-    """v = h + mean(g - h), also with the client several times in a buffer."""
+    """v = h + mean(g - h), also with several updates of one client in a buffer."""
     same(CA2FL(2), FedBuffRule(2, "constant"), random_arrivals(9, 1), clients=1)
 
 
@@ -203,7 +203,7 @@ def test_ringmaster_of_no_limit_is_fedbuff_of_one_arrival() -> None:
 
 
 def test_ringmaster_without_a_limit_has_that_of_its_clients() -> None:
-    """Strictly less: with N clients all at work the mean staleness is N - 1."""
+    """The bound is strict: with all N clients at work the mean staleness is N - 1."""
     played = Played(Ringmaster(), clients=4).all([(0, FIRST, 3), (0, FIRST, 4)])
     assert [taken.new_version for taken in played.taken] == [True, False]
 
@@ -237,7 +237,7 @@ def test_fadas_with_bias_correction() -> None:
 
 
 def test_fadas_cuts_by_the_worst_of_the_buffer_alone() -> None:
-    """Of staleness 0, 4, 1 the step is a quarter; the next buffer, all at the limit, has the full one."""
+    """With staleness 0, 4, 1 the step is divided by four; the next buffer, all at the limit, has the full step."""
     arrivals = [(0, (1.0, 1.0), stale) for stale in (0, 4, 1, 1, 1, 0)]
     cut, plain = (Played(Fadas(3, delay_limit=limit)).all(arrivals) for limit in (1, 10**9))
     first = np.array(cut.thetas[2]) - START
@@ -252,7 +252,7 @@ def test_fadas_without_a_limit_is_amsgrad_behind_a_buffer() -> None:
 
 
 def test_fadas_of_all_clients_fresh_is_fedadam_in_amsgrad_form() -> None:
-    """A flush of every client once is a round: AMSGrad's step along the mean, in NumPy."""
+    """A buffer with one update of every client equals a round: AMSGrad's step along the mean, in NumPy."""
     gains = np.random.default_rng(1).standard_normal((4, 3, 5))
     theta, m, v, top = np.ones(5), np.zeros(5), np.zeros(5), np.zeros(5)
     for each in gains.mean(axis=1):
@@ -276,7 +276,7 @@ def test_the_authors_values_of_fadas() -> None:
 
 
 def test_asyncfeded() -> None:
-    """r = 0, 0, |(1.5, .5)| / 2 = .790569; the third was sent theta_0."""
+    """r = 0, 0, |(1.5, .5)| / 2 = .790569; the third client received theta_0."""
     played = Played(AsyncFedED())
     sent = [START, (2.0, 2.0), START]
     for (client, gain, stale), there in zip(TRIPLE, sent, strict=True):
@@ -318,7 +318,7 @@ def test_ringleader_of_one_client_steps_at_every_arrival() -> None:
 
 
 def test_every_client_has_the_same_weight_in_a_step_of_ringleader() -> None:
-    """v = 1/N sum_i G_i / b_i, kept up to date as arrivals come, is that worked out from the rows."""
+    """v = 1/N sum_i G_i / b_i, updated at each arrival, equals the value computed from the rows."""
     clients = 6
     played = Played(Ringleader(), clients, np.ones(5))
     for client, gain, _ in random_arrivals(600, clients):

@@ -1,4 +1,4 @@
-"""A model spread over shards is the model in one place: the same bits whatever is mixed in."""
+"""A model on shards equals the model in one place: the same bits for any updates."""
 
 import subprocess
 import sys
@@ -109,7 +109,8 @@ def test_a_shard_keeps_nothing_that_is_wrong_and_mixes_what_it_is_told_to() -> N
         shard.mix(0, 8, "c", 0.5)
     shard.mix(0, 7, "c", 0.5)
     np.testing.assert_array_equal(shard.params, [0.5, 0.5])
-    with pytest.raises(KeyError):  # what else was pushed for the task is forgotten
+    # Other pushes for the task are discarded.
+    with pytest.raises(KeyError):
         shard.mix(0, 7, "d", 0.5)
     shard.receive(8, "e", sent, good)
     shard.forget(8)

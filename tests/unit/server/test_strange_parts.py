@@ -1,4 +1,4 @@
-"""Parts that cannot be copied, looked at only, saved or made; callbacks that nobody would call."""
+"""Components that cannot be copied, pickled, saved or created; callbacks with unknown hooks."""
 
 import sys
 import threading
@@ -85,11 +85,11 @@ def test_error_of_a_component_is_one_line_with_its_type(tmp_path: Path, monkeypa
         raise RuntimeError("two\n  lines")
     (tmp_path / "ends_the_process.py").write_text("import sys\nsys.exit(7)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    seam: ComponentRegistry[Any] = ComponentRegistry("scheduler", (), {"leaving": leaves})
+    registry: ComponentRegistry[Any] = ComponentRegistry("scheduler", (), {"leaving": leaves})
     with refuses("scheduler", "SystemExit: 7", got="ends_the_process:X"):
-        seam.resolve("ends_the_process:X")
+        registry.resolve("ends_the_process:X")
     with refuses("scheduler", "SystemExit: 3", got="leaving"):
-        seam.resolve("leaving")
+        registry.resolve("leaving")
 
 
 def test_callback_with_an_unknown_hook_suggests_the_known_one(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a task carries: values are read only where they are, what is shared is one object, also after a checkpoint."""
+"""The buffers of tasks: remote values are not read, and shared buffers are one object, also after a checkpoint."""
 
 import io
 from dataclasses import replace
@@ -19,7 +19,7 @@ from fedraa.submodels.assignment import Assignment
 
 
 def saved(state: State) -> State:
-    """The state as it comes back from a file."""
+    """Return the state after a round trip through a file."""
     stream = io.BytesIO()
     write(stream, state)
     return read(stream.getvalue())
@@ -30,7 +30,7 @@ def spec_of(method: str) -> RunSpec:
 
 
 def nowhere(kind: str, t: float, /, **fields: object) -> None:
-    """Records nothing."""
+    """Discard an event."""
 
 
 def test_values_that_are_elsewhere_cannot_be_read_but_their_number_is_known() -> None:

@@ -1,4 +1,4 @@
-"""Who leaves nonsense in the model is named: a part of the server, not the client that is sent it next."""
+"""An error about unusable values in the model names the component that caused them, not the next client."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "hidden": (8,), "local
 
 
 class Average(fl.Aggregator):
-    """A mean, of which `value` becomes one number in round 2, where `counts` says that it does."""
+    """A mean in which one number becomes `value` in the third round; `counts` is True if it counts as moved."""
 
     def __init__(self, value: float, counts: bool = True) -> None:
         self.value, self.counts = value, counts
@@ -57,7 +57,7 @@ class Rule(fl.AsyncRule):
 
 
 class Late(fl.AsyncRule):
-    """A buffer of three, which spoils the model when that is full, or before."""
+    """A buffer of three updates that spoils the model when it is full, or before."""
 
     def __init__(self, value: float, at: int) -> None:
         self.value, self.at, self.count = value, at, 0
@@ -70,7 +70,7 @@ class Late(fl.AsyncRule):
 
 
 class Mix(ConvexMix):
-    """A mix that may do anything after it."""
+    """A convex mix that then spoils the model."""
 
     is_convex_mix = False
 
@@ -116,7 +116,7 @@ def test_what_does_not_move_the_model_may_be_anything(tmp_path: Path) -> None:
 
 
 def test_what_is_called_no_version_is_looked_at_before_it_is_kept(tmp_path: Path) -> None:
-    """The rule spoils the model between two versions, and then the run is stopped, or its time is up."""
+    """The rule spoils the model between two versions, and the run is then stopped, or its time is up."""
     model = np.zeros(6, np.float32)
     store = LocalStore(model, [Submodel((6,), None)], Late(np.nan, 1), [1, 1])
     model[2] = np.nan
@@ -134,7 +134,7 @@ def test_one_number_among_many_is_found_wherever_it_is(value: float, sound: bool
 
 
 def test_a_weight_that_blows_the_model_up_slowly_is_not_the_clients_fault(tmp_path: Path) -> None:
-    """Each update is mixed in with -480: finite, and in the end no client could train what it would be sent."""
+    """Each update is mixed in with -480: the values are finite, but in the end no client can train them."""
     with refuses("async_rule", "ConvexMix"):
         fl.run(
             **SMALL, method="fedasync", staleness=lambda k: -800.0, dataset=made_up(), updates=60, out=tmp_path / "run"

@@ -1,4 +1,4 @@
-"""Bad updates stop at the door: refused with a reason, recorded, and the model keeps every bit."""
+"""Bad updates are refused with a reason and recorded, and the model keeps every bit."""
 
 import json
 import re
@@ -21,6 +21,7 @@ from fedraa.engine.build import build
 from fedraa.engine.executor import Evaluated
 from fedraa.engine.factories import make_server
 from fedraa.engine.loop import Loop
+from fedraa.engine.loop_options import LoopOptions
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 from fedraa.rundir.event_log import EventLog
@@ -53,10 +54,10 @@ def test_a_good_update_may_pass() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"task": 8}, "task is 8 where 7 was asked"),
-        ({"client": 0}, "client is 0 where 2 was asked"),
-        ({"fragment": 0}, "fragment is 0 where 1 was asked"),
-        ({"version": 6}, "version is 6 where 5 was asked"),
+        ({"task": 8}, "task is 8; expected 7"),
+        ({"client": 0}, "client is 0; expected 2"),
+        ({"fragment": 0}, "fragment is 0; expected 1"),
+        ({"version": 6}, "version is 6; expected 5"),
         ({"params": np.zeros(SIZE)}, "params are float64, not float32"),
         ({"params": [0.0] * SIZE}, "params are list, not float32"),
         ({"extras": [("gradient", np.zeros(SIZE, np.float32))]}, "extras are list, not a mapping"),
@@ -70,8 +71,8 @@ def test_a_good_update_may_pass() -> None:
         ({"steps": 0}, "the steps are 0"),
         ({"steps": float("nan")}, "the steps are nan"),
         ({"steps": "3"}, "the steps are '3'"),
-        ({"seconds": float("inf")}, "the seconds that it took are inf"),
-        ({"seconds": -1e9}, "the seconds that it took are -1000000000.0"),
+        ({"seconds": float("inf")}, "the duration is inf seconds"),
+        ({"seconds": -1e9}, "the duration is -1000000000.0 seconds"),
     ],
 )
 def test_each_thing_wrong_is_named(change: dict[str, Any], why: str) -> None:
@@ -79,7 +80,7 @@ def test_each_thing_wrong_is_named(change: dict[str, Any], why: str) -> None:
 
 
 def test_what_was_not_asked_for_is_refused() -> None:
-    assert refuse(GOOD, None) == "task 7 is not out"
+    assert refuse(GOOD, None) == "task 7 is not in flight"
 
 
 def test_the_bound_is_on_the_distance_from_what_was_sent() -> None:
@@ -95,7 +96,7 @@ def test_any_finite_numbers_pass(values: list[float]) -> None:
 
 
 def poison(good: Update, draw: Callable[[st.SearchStrategy[Any]], Any]) -> Update:
-    """One of all the ways to be wrong, with the rest right."""
+    """Return an update with one of all possible defects."""
     kind = draw(st.sampled_from(["task", "client", "fragment", "version", "number", "size", "dtype", "loss", "norm"]))
     match kind:
         case "task" | "client" | "fragment" | "version":
@@ -120,7 +121,7 @@ def poison(good: Update, draw: Callable[[st.SearchStrategy[Any]], Any]) -> Updat
 
 
 class Scripted:
-    """A pool in which the test says what comes back: each task is answered with `answer(task)`."""
+    """An executor in which the test makes the outcomes: each task gets `answer(task)`."""
 
     def __init__(self, answer: Callable[[Task], Update | Fault]) -> None:
         self.answer = answer
@@ -157,12 +158,14 @@ def make_loop(spec: RunSpec, executor: Scripted, directory: Path, updates: int) 
         make_server(spec, log.record),
         executor,
         log,
-        limits=Limits(updates, None, None),
-        eval_every=1000,
-        checkpoint_every=1000,
-        timing=Timing(0, 0.1),
-        wall=False,
-        max_update_norm=1e3,
+        LoopOptions(
+            limits=Limits(updates, None, None),
+            eval_every=1000,
+            checkpoint_every=1000,
+            timing=Timing(0, 0.1),
+            wall=False,
+            max_update_norm=1e3,
+        ),
         save=lambda: 0.0,
         stop=Event(),
     )
@@ -183,7 +186,7 @@ def test_no_poison_reaches_the_model(
     seen: list[bytes] = []
 
     def answer(task: Task) -> Update:
-        """Poison until the third time of asking, which is another task; the model must be the same at each."""
+        """Send bad values until the third attempt, which is another task; the model must be the same at each."""
         seen.append(loop.server.params.tobytes())
         return poison(honest(task), data.draw) if len(seen) < 3 else honest(task)
 
@@ -227,7 +230,8 @@ def test_a_client_whose_answers_lack_what_was_asked_for_is_left_out(method: str,
         return replace(honest(task), extras={name: task.extra(name) if name in task.extras else task.params})
 
     made = find(method)
-    if method == "prunefl":  # of which the first client trains alone at first
+    # Only the first client trains at first.
+    if method == "prunefl":
         made = replace(made, submodel=AdaptivePruning(initial=0))
     run = build(Experiment(method=made, clients=3, hidden=(8,), engine="local"))
     loop = make_loop(run, Scripted(answer), tmp_path / "run", updates=4)

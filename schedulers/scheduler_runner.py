@@ -11,7 +11,7 @@ from schedulers.bound import delay_bound
 from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
 # A fragment is feasible if its cost is at most (1 + TOLERANCE) * K. Clients with one sample more than others keep the
-# same feasible fragments, and rounding does not exclude the fragment whose cost is K* itself.
+# same feasible fragments, and rounding does not exclude a fragment that costs exactly K*.
 TOLERANCE = 0.01
 
 
@@ -29,11 +29,11 @@ class WrongChoice(ValueError):
         super().__init__(f"{self.problem}; expected {expected}")
 
 
-def _to_look_at(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return a read-only view of the array."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
+    shown = array.view()
+    shown.flags.writeable = False
+    return shown
 
 
 @dataclass(eq=False)
@@ -50,11 +50,12 @@ class FragmentStats:
 
     @classmethod
     def start(cls, fragments: int) -> "FragmentStats":
+        """Return the statistics before the first task."""
         counts, sent, staleness = (np.zeros(fragments, np.int64) for _ in range(3))
         return cls(counts, sent, staleness, np.full(fragments, np.inf))
 
 
-def once(counts: Ints, before: Ints) -> None:
+def count_once(counts: Ints, before: Ints) -> None:
     """Close a round: a fragment that was trained in it gets one update, however many clients trained it.
 
     Both arrays change in place.
@@ -77,7 +78,8 @@ class SchedulerRunner:
 
     def plan(self, costs: Costs, bound: float | None) -> None:
         """Decide by these costs c[n, j] [N, M] from now on."""
-        self.costs, self.bound = costs, delay_bound(costs) if bound is None else bound
+        self.costs = costs
+        self.bound = delay_bound(costs) if bound is None else bound
         self.scheduler.plan(self.costs, self.bound)
 
     def feasible(self, client: int) -> Ints:
@@ -87,16 +89,16 @@ class SchedulerRunner:
 
     def of(self, clients: Ints) -> "SchedulerRunner":
         """Return a runner for these clients only, with the same bound and a new copy of the scheduler."""
-        few = SchedulerRunner(deepcopy(self.scheduler))
-        few.plan(self.costs[clients], self.bound)
-        return few
+        runner = SchedulerRunner(deepcopy(self.scheduler))
+        runner.plan(self.costs[clients], self.bound)
+        return runner
 
     def allowed(self) -> npt.NDArray[np.bool_]:
         """Return a mask [N, M]: True if the fragment is feasible for the client."""
         return np.asarray((self.costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(self.costs))
 
     def choose(
-        self, client: int, turn: int, now: float, feasible: Ints, standing: FragmentStats, rng: np.random.Generator
+        self, client: int, turn: int, now: float, feasible: Ints, stats: FragmentStats, rng: np.random.Generator
     ) -> int:
         """Return the fragment that the scheduler chooses for the client.
 
@@ -107,7 +109,7 @@ class SchedulerRunner:
             turn: Number of tasks that the client had before.
             now: Time on the run's clock, in time units.
             feasible: The client's fragments within the delay bound.
-            standing: Statistics of the fragments.
+            stats: Statistics of the fragments.
             rng: The source of randomness.
 
         Raises:
@@ -116,19 +118,19 @@ class SchedulerRunner:
         if self.scheduler.bounded and not feasible.size:
             # Costs that are learned on the wall clock may exceed a given bound for all fragments of a client.
             return int(self.costs[client].argmin())
-        view = SchedulingContext(
+        context = SchedulingContext(
             client,
             turn,
             now,
-            _to_look_at(feasible),
-            _to_look_at(self.costs[client]),
+            _read_only(feasible),
+            _read_only(self.costs[client]),
             self.bound,
-            _to_look_at(standing.counts),
-            _to_look_at(standing.sent),
-            _to_look_at(standing.staleness),
-            _to_look_at(standing.losses),
+            _read_only(stats.counts),
+            _read_only(stats.sent),
+            _read_only(stats.staleness),
+            _read_only(stats.losses),
         )
-        chosen = self.scheduler.choose(view, rng)
+        chosen = self.scheduler.choose(context, rng)
         fragments = self.costs.shape[1]
         if isinstance(chosen, bool) or not isinstance(chosen, int | np.integer) or not 0 <= chosen < fragments:
             problem = f"chose {chosen!r:.80} for client {client}"

@@ -1,0 +1,30 @@
+"""The settings of the event loop."""
+
+from dataclasses import dataclass
+
+from fedraa.callbacks.events import Limits
+from fedraa.devices.availability import Timing
+from fedraa.server.update_checks import MaxNorm
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """The settings of a loop.
+
+    Attributes:
+        limits: The limits of the run.
+        eval_every: The number of server steps between evaluations.
+        checkpoint_every: The number of server steps between checkpoints. None: they depend on real time.
+        timing: The model of the time that tasks take.
+        wall: True for the wall clock, False for the virtual clock.
+        max_update_norm: The largest norm of an update that is accepted.
+        main_metric: The metric that the progress of the run shows.
+    """
+
+    limits: Limits
+    eval_every: int
+    checkpoint_every: int | None
+    timing: Timing
+    wall: bool
+    max_update_norm: MaxNorm
+    main_metric: str = "accuracy"
