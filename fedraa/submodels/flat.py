@@ -37,7 +37,9 @@ def load(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> Non
     size = sum(p.numel() for p in parameters)
     if vector.shape != (size,):
         raise InputError("vector", got=vector, expected=f"{size} values, as this module has parameters")
-    flat = torch.tensor(vector) if writable else view(vector)
+    flat = view(vector)
+    if writable:
+        flat = torch.tensor(vector)
     start = 0
     for p in parameters:
         p.data = flat[start : start + p.numel()].view(p.shape).to(p)

@@ -104,7 +104,9 @@ class Traced:
         if not reasons:
             return "it has no hidden units"
         text = "; ".join(reasons)
-        return text if len(text) <= _SHORT else reasons[0][:_SHORT]
+        if len(text) > _SHORT:
+            return reasons[0][:_SHORT]
+        return text
 
     def widths(self, indices: IndexSet) -> tuple[int, ...]:
         """Return the number of units of each group that an index set keeps."""
@@ -160,7 +162,7 @@ class Traced:
                 along = index * math.prod(shape[dim + 1 :])
                 place = place + along.reshape(-1, *(1,) * (len(shape) - dim - 1))
             parts.append(place.reshape(-1))
-        flat = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        flat = np.concatenate([np.zeros(0, np.int64), *parts])
         flat.flags.writeable = False
         self._flat[key] = flat
         while len(self._flat) > _REMEMBERED:

@@ -100,27 +100,30 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
         gradients: The expected gradient of each trainable parameter.
     """
     parameters = trainable(module)
-    found: dict[int, Tensor] = {}
-    again: list[int] = []
+    computed: dict[int, Tensor] = {}
+    repeated: list[int] = []
 
     def take(p: Tensor) -> None:
         assert p.grad is not None
-        again.extend([id(p)] * (id(p) in found))
-        found[id(p)], p.grad = p.grad, None
+        if id(p) in computed:
+            repeated.append(id(p))
+        computed[id(p)] = p.grad
+        p.grad = None
         p.data.fill_(torch.nan)
 
     for p in parameters:
-        p.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        # Torch's method has no types.
+        p.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
     try:
         _differentiate(_run(module, inputs))
     except Exception:
         # The code of a module may raise any type for NaN.
         return False
     for p, first in zip(parameters, gradients, strict=True):
-        second = found.get(id(p))
+        second = computed.get(id(p))
         if first is not None and (second is None or not torch.equal(first.isfinite(), second.isfinite())):
             return False
-    return not again
+    return not repeated
 
 
 def _run(module: nn.Module, inputs: Tree) -> list[Tensor]:
@@ -141,8 +144,8 @@ def _read_parameters(outputs: Sequence[Tensor]) -> Iterator[nn.Parameter]:
     seen = set(waiting)
     while waiting:
         node = waiting.pop()
-        variable = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
-        if isinstance(variable, nn.Parameter):
+        variable = getattr(node, "variable", None)
+        if type(node).__name__ == "AccumulateGrad" and isinstance(variable, nn.Parameter):
             yield variable
         further = {following for following, _ in node.next_functions if following is not None} - seen
         seen |= further

@@ -227,7 +227,9 @@ class Capacities:
 
     def __post_init__(self) -> None:
         levels: Any = of_python(self.levels)
-        object.__setattr__(self, "levels", levels if isinstance(levels, tuple) else (levels,))
+        if not isinstance(levels, tuple):
+            levels = (levels,)
+        object.__setattr__(self, "levels", levels)
         object.__setattr__(self, "redraw", of_python(self.redraw))
         if self.levels != AUTO:
             for level in self.levels:
@@ -261,8 +263,10 @@ class WithCapacities(SubmodelPolicy):
     capacities: Capacities
 
     def __post_init__(self) -> None:
-        given: Any = self.capacities
+        capacities: Any = self.capacities
         # `describe` writes capacities as a mapping.
-        if isinstance(given, Mapping) and given.get(KIND) == Capacities.__name__:
-            given = Capacities(**{name: value for name, value in given.items() if name != KIND})
-        object.__setattr__(self, "capacities", given if isinstance(given, Capacities) else Capacities(given))
+        if isinstance(capacities, Mapping) and capacities.get(KIND) == Capacities.__name__:
+            capacities = Capacities(**{name: value for name, value in capacities.items() if name != KIND})
+        elif not isinstance(capacities, Capacities):
+            capacities = Capacities(capacities)
+        object.__setattr__(self, "capacities", capacities)

@@ -39,25 +39,32 @@ class Arbitrary(SubmodelPolicy):
     regions: Literal["hidden", "units"] = "hidden"
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        whole, large, masked = run.whole(), self._large(run), self._masks(run)
+        whole = run.whole()
+        large = self._large(run)
+        masked = self._masks(run)
 
         def draw(context: RoundContext) -> Assignment:
             if context.round == 0:
                 return Assignment(0, whole)
             count = max(1, self.parts // 2) if context.client in large else 1
-            common = self.uncovered_every and context.round % self.uncovered_every == 0
-            who = () if common else (context.client,)
-            order = generator(run.seed, "gap" if common else "regions", context.round, *who).permutation(self.parts)
+            stream: str = "regions"
+            index: tuple[int, ...] = (context.round, context.client)
+            if self.uncovered_every and context.round % self.uncovered_every == 0:
+                # All clients of this round draw the same regions.
+                stream, index = "gap", (context.round,)
+            order = generator(run.seed, stream, *index).permutation(self.parts)
             chosen = order[:count]
-            return Assignment(int((1 << chosen).sum()), whole, masked(chosen, context.round, *who), sends_mask=False)
+            return Assignment(int((1 << chosen).sum()), whole, masked(chosen, *index), sends_mask=False)
 
         return Pure(draw)
 
     def _large(self, run: RunContext) -> frozenset[int]:
         """Return the clients that train half of the regions."""
-        if self.level == "MIX":
-            return frozenset(generator(run.seed, "levels").permutation(run.clients)[: run.clients // 2].tolist())
-        return frozenset(range(run.clients) if self.level == "L" else ())
+        if self.level == "L":
+            return frozenset(range(run.clients))
+        if self.level == "S":
+            return frozenset()
+        return frozenset(generator(run.seed, "levels").permutation(run.clients)[: run.clients // 2].tolist())
 
     def _masks(self, run: RunContext) -> Callable[..., Mask]:
         """Return a function that makes the mask of the `chosen` regions in a round, for one client or for all."""

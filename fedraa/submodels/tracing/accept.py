@@ -46,7 +46,7 @@ def check_code(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
             layer = f"{name!r} of {type(module).__name__}" if name else type(part).__name__
-            problem = f"{layer} is TorchScript, whose code cannot be followed"
+            problem = f"{layer} is TorchScript, and its code cannot be followed"
             raise InputError("module", problem, hint="give the plain module")
 
 
@@ -63,11 +63,11 @@ def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parame
     """
     kind = type(module).__name__
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    others = [p for p in strange if p.requires_grad]
-    outputs, gradients = _gradients(module, inputs, [*named.values(), *others])
+    foreign = [p for p in strange if p.requires_grad]
+    outputs, gradients = _gradients(module, inputs, [*named.values(), *foreign])
     if not outputs:
         raise no_output(kind)
-    for p, gradient in zip(others, gradients[len(named) :], strict=True):
+    for p, gradient in zip(foreign, gradients[len(named) :], strict=True):
         if gradient is not None:
             raise unregistered(kind, p)
     if all(gradient is None for gradient in gradients):
@@ -126,9 +126,11 @@ def _gradients(
 
 def private(module: nn.Module, *, share: bool = False) -> nn.Module:
     """Return a copy of a module. With `share` it shares the memory of its parameters."""
-    shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()} if share else {}
+    memo: dict[int, object] = {}
+    if share:
+        memo = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
     try:
-        return copy.deepcopy(module, computed(module) | shared | copy_scripts(module))
+        return copy.deepcopy(module, computed(module) | memo | copy_scripts(module))
     except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
         raise InputError("module", f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
 
@@ -139,4 +141,6 @@ def first_line(error: BaseException, limit: int = 150) -> str:
     if isinstance(error, KeyError):
         # The message is only the key.
         line = f"KeyError: {line}"
-    return line if len(line) <= limit else line[: limit - 3] + "..."
+    if len(line) > limit:
+        line = line[: limit - 3] + "..."
+    return line

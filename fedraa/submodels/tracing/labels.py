@@ -130,21 +130,25 @@ class Ties:
         small_a, small_b = _shrink(a, b)
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
 
-    def _rather_whole(self, labels: Tensor, others: Tensor) -> bool:
-        """Return True if `labels` should stay whole rather than `others`.
+    def _rather_whole(self, labels: Tensor, other: Tensor) -> bool:
+        """Return True if `labels` should stay whole rather than `other`.
 
         Labels of parameters and fixed labels come first, and then the smaller number of labels.
         """
-        first, second = is_raw(labels) or self._is_fixed(labels), is_raw(others) or self._is_fixed(others)
-        return first or (not second and _count(labels) <= _count(others))
+        if is_raw(labels) or self._is_fixed(labels):
+            return True
+        if is_raw(other) or self._is_fixed(other):
+            return False
+        return _count(labels) <= _count(other)
 
     def _spanned(self, labels: Tensor) -> Callable[[], str]:
         """Return the reason why these labels are tied to each other, as a function."""
-        mine, spans = compress(labels)[0].reshape(-1).numpy(), len(self._spans)
+        mine = compress(labels)[0].reshape(-1).numpy()
+        spans = len(self._spans)
 
         def reason() -> str:
-            found = (reason for noted, reason in reversed(self._spans[:spans]) if np.isin(mine, noted).any())
-            return next(found, "it scales positions, not units")
+            reasons = (text for noted, text in reversed(self._spans[:spans]) if np.isin(mine, noted).any())
+            return next(reasons, "it scales positions, not units")
 
         return reason
 
@@ -158,7 +162,9 @@ class Ties:
         for noted, reason in (*self._pins, *self._spans):
             if np.isin(roots.component(torch.from_numpy(noted)), mine).any():
                 return reason() if callable(reason) else reason
-        return "all its units are tied to each other" if _count(labels) > 1 else "it is one unit alone"
+        if _count(labels) > 1:
+            return "all its units are tied to each other"
+        return "it is a single unit"
 
     def resolve(self) -> Roots:
         """Return the connected components of the ties so far."""
@@ -199,7 +205,7 @@ class Roots:
 
 def compress(*labels: Tensor) -> tuple[Tensor, ...]:
     """Return the labels without the dimensions along which all of them (of one shape) only repeat."""
-    return tuple(x.reshape(-1) if x.dim() == 0 else x for x in _shrink(*labels))
+    return tuple(x.reshape(x.shape or (1,)) for x in _shrink(*labels))
 
 
 def varies(labels: Tensor, dim: int) -> bool:

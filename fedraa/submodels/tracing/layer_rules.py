@@ -14,8 +14,10 @@ def linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
     x, weight, bias = arguments_of(args, kwargs, "input", "weight", "bias")
     labels = r.labels(x)
     if r.name(weight) is None and weight.dim() == 2:
-        made = product(r, labels, r.labels(weight).T)
-        r.put(out, (made if bias is None else r.ties.merge(made, r.labels(bias))).expand(out.shape))
+        labels = product(r, labels, r.labels(weight).T)
+        if bias is not None:
+            labels = r.ties.merge(labels, r.labels(bias))
+        r.put(out, labels.expand(out.shape))
         return
     inner = r.ties.span(labels, range(labels.dim() - 1), "a linear layer reads them at every position")
     r.bind(weight, 1, inner.reshape(-1))
@@ -75,7 +77,7 @@ def batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
         args, kwargs, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats"
     )
     if kwargs.get("training", own):
-        r.estimated.update(known for tensor in (mean, var) if (known := r.name(tensor)))
+        r.estimated.update(known for known in map(r.name, (mean, var)) if known)
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
     channels = r.ties.span(labels, dims, f"`{name}` takes its statistics over all of them").reshape(-1)

@@ -132,7 +132,9 @@ class Recorder(TorchFunctionMode):
         if name in _READS_VALUES and not makes_tensors and any(x in self._data for x in read):
             if name in _ASKS:
                 self.asked = name
-                return not out if self.deny else out
+                if self.deny:
+                    return not out
+                return out
             raise DataDependentError(f"its forward branches on data or leaves PyTorch: it reads values by `{name}`")
         # This function returns nothing and changes its first argument.
         changed = args[0] if name == "setitem" else out
@@ -182,8 +184,10 @@ class Recorder(TorchFunctionMode):
             result: The transposed or converted tensor.
             dims: For each dimension of the result, the dimension of `tensor`, or None if it is new.
         """
-        before = self._turned[tensor][1] if tensor in self._turned else range(tensor.dim())
-        original = self._turned[tensor][2] if tensor in self._turned else tensor
+        before: Sequence[int | None] = range(tensor.dim())
+        original = tensor
+        if tensor in self._turned:
+            _, before, original = self._turned[tensor]
         self._turned[result] = (self.name(tensor), [None if d is None else before[d] for d in dims], original)
 
     def labels(self, tensor: Tensor) -> Tensor:
@@ -212,7 +216,8 @@ class Recorder(TorchFunctionMode):
         for _ in gone:
             labels = labels.squeeze(-1)
         for at, dim in enumerate(dims):
-            labels = labels.unsqueeze(at) if dim is None else labels
+            if dim is None:
+                labels = labels.unsqueeze(at)
         return labels.expand(tensor.shape)
 
     def put(self, tensor: Tensor, labels: Tensor) -> None:
@@ -343,13 +348,13 @@ class Recorder(TorchFunctionMode):
     def _note(
         self, frame: FrameType, name: str, before: Tensor, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        found = place(frame)
-        if not found or found[0] not in self._modules:
+        caller = place(frame)
+        if caller is None or caller[0] not in self._modules:
             return
         if name == GROUPED or any(varies(before, dim) for dim in range(before.dim())):
             after = tuple(self.labels(x) for x in tensors(out))
             light = tuple(before if isinstance(x, Tensor) else x for x in args)
-            self.sites.append(Site(self._modules[found[0]], found[1], name, light, kwargs, before, after))
+            self.sites.append(Site(self._modules[caller[0]], caller[1], name, light, kwargs, before, after))
 
     def split(self, labels: Tensor) -> None:
         """Record a view if its labels vary along two dimensions, because only one can be cut."""

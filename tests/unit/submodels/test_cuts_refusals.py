@@ -154,7 +154,7 @@ def test_why_a_model_is_whole_is_short() -> None:
 
 def test_one_unit_is_not_said_to_be_many() -> None:
     net = nn.Sequential(nn.Linear(6, 1), nn.ReLU(), nn.Linear(1, 3))
-    assert trace(net, VECTOR).uncut["0"] == "0 stays whole: it is one unit alone."
+    assert trace(net, VECTOR).uncut["0"] == "0 stays whole: it is a single unit."
 
 
 def test_a_letter_of_an_equation_may_be_one_number_for_all() -> None:
