@@ -23,7 +23,9 @@ class CoverageCounter:
     """
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32]) -> None:
-        self._size, self._kind, self._room = size, kind, ReusableBuffer(size, kind)
+        self._size = size
+        self._kind = kind
+        self._room = ReusableBuffer(size, kind)
         self._start()
 
     def _start(self) -> None:
@@ -39,10 +41,11 @@ class CoverageCounter:
             self._whole += self._kind(amount)
             return
         self._total += amount if float(amount).is_integer() else EXACT
-        runs = change.runs() if self._total <= EXACT else None
-        if runs is not None:
-            self._runs.append((*runs, amount))
-            return
+        if self._total <= EXACT:
+            runs = change.runs()
+            if runs is not None:
+                self._runs.append((*runs, amount))
+                return
         self._spread()
         for place in change.places():
             self._put(place, amount)
@@ -56,7 +59,8 @@ class CoverageCounter:
     def state(self) -> State:
         if not self._runs and self._sums is None:
             return {"count": 0, "whole": self._whole}
-        whole, self._whole = self._whole, self._kind(0)
+        whole = self._whole
+        self._whole = self._kind(0)
         count = np.asarray(self._all())
         self._whole = whole
         return {"count": count, "whole": whole}
@@ -79,8 +83,8 @@ class CoverageCounter:
         return sums
 
     def _put(self, place: Index | slice, amount: float) -> None:
-        sums, more = self._each(), self._kind(amount)
-        sums[place] = sums[place] + more
+        sums = self._each()
+        sums[place] = sums[place] + self._kind(amount)
 
     def _each(self) -> npt.NDArray[Any]:
         if self._sums is None:
@@ -92,5 +96,6 @@ class CoverageCounter:
         if not self._runs:
             return
         levels: RunLengthArray = added(self._runs, self._kind(0), self._kind, self._size)
-        sums, self._runs = self._each(), []
+        sums = self._each()
+        self._runs = []
         map_chunks(self._size, lambda piece: np.add(sums[piece], levels[piece], out=sums[piece]))

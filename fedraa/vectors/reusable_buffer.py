@@ -21,9 +21,11 @@ class ReusableBuffer:
         """Return an array filled with `value`."""
         array = self.last()
         if array is None:
-            self._memory = (
-                np.full(self._size, value, self._kind).data if value else np.zeros(self._size, self._kind).data
-            )
+            # The system gives zeroed memory, so 0 needs no pass over it.
+            memory = np.zeros(self._size, self._kind)
+            if value:
+                memory.fill(value)
+            self._memory = memory.data
             return self._given(self._memory)
         map_chunks(self._size, lambda piece: array[piece].fill(value))
         return array
