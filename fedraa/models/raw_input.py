@@ -27,7 +27,9 @@ class RawInputModel(nn.Module):
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return the model's result for a batch of raw inputs."""
-        x: Any = named or (inputs[0] if len(inputs) == 1 else inputs)
+        x: Any = named or inputs
+        if len(inputs) == 1 and not named:
+            x = inputs[0]
         if isinstance(x, dict | tuple):
             return forward(self.model, self._scaled(self._scaling, x, several=True))
         x = self._scaled(self._scaling, x, several=False)
@@ -52,10 +54,14 @@ class RawInputModel(nn.Module):
         if isinstance(x, tuple):
             return tuple(self._scaled(_part(scaling, i), part, several=several) for i, part in enumerate(x))
         x = _as_input(torch.as_tensor(x), several=several)
-        return x if scaling is None else self.scalings[scaling](x)
+        if scaling is None:
+            return x
+        return self.scalings[scaling](x)
 
 
 class _Scaled(nn.Module):
+    """The scaling of one input by the mean and the standard deviation of each channel."""
+
     mean: Tensor
     std: Tensor
 
@@ -70,7 +76,9 @@ class _Scaled(nn.Module):
 
 
 def _part(scaling: Any, key: Any) -> Any:
-    return None if scaling is None else scaling[key]
+    if scaling is None:
+        return None
+    return scaling[key]
 
 
 def _as_input(x: Tensor, *, several: bool) -> Tensor:

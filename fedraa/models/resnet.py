@@ -58,7 +58,9 @@ class PreactivatedBlock(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = F.relu(self.norm1(x))
-        shortcut = x if self.shortcut is None else self.shortcut(out)
+        shortcut = x
+        if self.shortcut is not None:
+            shortcut = self.shortcut(out)
         out = self.conv1(out)
         out = self.conv2(F.relu(self.norm2(out)))
         total: torch.Tensor = out + shortcut

@@ -12,7 +12,7 @@ from fedraa.submodels.traced import IndexSet, Traced
 
 Mask = npt.NDArray[np.bool_]
 # Coordinates per byte of a bitmap.
-BITS = 8
+COORDINATES_PER_BYTE = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ class Assignment:
         if self.mask is None:
             return sent(coordinates), sent_back(coordinates)
         trained = int(self.mask.sum())
-        bitmap = -(-len(self.mask) // BITS)
+        bitmap = -(-len(self.mask) // COORDINATES_PER_BYTE)
         up = sent_back(trained) + bitmap
         if not self.sends_mask:
             return sent(coordinates), up

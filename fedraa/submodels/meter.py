@@ -44,8 +44,8 @@ def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -
         inputs = mapped(lambda part: part.clone(), example)
         try:
             traced.costs[key] = _measure(module, inputs)
+        # The code of a module may raise any type.
         except Exception as error:
-            # The code of a module may raise any type.
             rows = len(leaves(example)[0])
             problem = f"{type(module).__name__} cannot be trained on a batch of {rows}: {first_line(error)}"
             raise InputError("model", problem) from error

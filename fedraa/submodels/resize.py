@@ -64,12 +64,12 @@ class Stated(NamedTuple):
     mixed: bool
 
 
-MADE = frozenset(("new_zeros", "zeros"))
+ZERO_MAKERS = frozenset(("new_zeros", "zeros"))
 GROUPED = "_grouped_mm"
 _SHAPED = frozenset(("expand", "reshape", "view"))
 # Names of functions that return parts of their argument.
 PARTS = frozenset(("getitem", "narrow", "split"))
-RESIZED = _SHAPED | PARTS | MADE | {GROUPED, "unflatten"}
+RESIZED = _SHAPED | PARTS | ZERO_MAKERS | {GROUPED, "unflatten"}
 
 
 def name_of(func: Callable[..., Any]) -> str:
@@ -220,7 +220,7 @@ def _followed(
     """
     numbers = stated.numbers
     # Code may make zeros of the full width, or of the width of other units.
-    if name in MADE:
+    if name in ZERO_MAKERS:
         _, sizes = _shape(name, args, kwargs)
         sizes[stated.outs[0]] = numbers[0]
         owner = args[: int(name == "new_zeros")]

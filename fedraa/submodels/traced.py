@@ -23,10 +23,10 @@ IndexSet = tuple[np.ndarray, ...]
 """One sorted int64 array of kept units per group, in the order of `Traced.groups`."""
 
 # Maximum number of characters of a reason, because it is part of a sentence.
-_SHORT = 200
+_MAX_REASON_LENGTH = 200
 
 # Number of flat indices kept per traced module. Each is as large as the model's parameters twice over.
-_REMEMBERED = 8
+_MAX_CACHED_INDICES = 8
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class Traced:
         if not reasons:
             return "it has no hidden units"
         text = "; ".join(reasons)
-        if len(text) > _SHORT:
-            return reasons[0][:_SHORT]
+        if len(text) > _MAX_REASON_LENGTH:
+            return reasons[0][:_MAX_REASON_LENGTH]
         return text
 
     def widths(self, indices: IndexSet) -> tuple[int, ...]:
@@ -165,7 +165,7 @@ class Traced:
         flat = np.concatenate([np.zeros(0, np.int64), *parts])
         flat.flags.writeable = False
         self._flat[key] = flat
-        while len(self._flat) > _REMEMBERED:
+        while len(self._flat) > _MAX_CACHED_INDICES:
             self._flat.popitem(last=False)
         return flat
 

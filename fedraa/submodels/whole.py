@@ -74,8 +74,8 @@ def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
         strange = [p for p in _read_parameters(outputs) if id(p) not in registered]
         if outputs and not strange:
             _differentiate(outputs)
+    # The code of a module may raise any type.
     except Exception as error:
-        # The code of a module may raise any type.
         raise InputError("module", f"{kind} cannot be trained: {first_line(error)}") from error
     if not outputs:
         raise no_output(kind)
@@ -116,8 +116,8 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
         p.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
     try:
         _differentiate(_run(module, inputs))
+    # The code of a module may raise any type for NaN.
     except Exception:
-        # The code of a module may raise any type for NaN.
         return False
     for p, first in zip(parameters, gradients, strict=True):
         second = computed.get(id(p))

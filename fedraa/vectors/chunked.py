@@ -23,15 +23,15 @@ T = TypeVar("T")
 Kind = TypeVar("Kind", bound=np.generic)
 
 # Number of elements that NumPy converts to float64 at a time. NumPy adds the sums of these blocks in order.
-SUMMED = 8192
+SUM_BLOCK = 8192
 # Elements per chunk. Smaller chunks take more calls, and much larger ones leave the caches.
-PIECE = 16 * SUMMED
+CHUNK_SIZE = 16 * SUM_BLOCK
 # Below this number of elements one thread is enough.
-ALONE = 1 << 22
+MIN_PARALLEL_SIZE = 1 << 22
 # Maximum number of threads; more do not read memory faster.
-THREADS = 4
+MAX_THREADS = 4
 # Shares of the work per thread, so that a thread on a busy core does not delay the others.
-SHARES = 4
+SHARES_PER_THREAD = 4
 
 _OF_THREAD = local()
 
@@ -43,7 +43,7 @@ def map_chunks(size: int, work: Callable[[slice], T]) -> list[T]:
 
 def pieces(size: int) -> list[slice]:
     """Return the slices that divide a buffer of `size` elements into chunks."""
-    return [slice(start, min(size, start + PIECE)) for start in range(0, size, PIECE)]
+    return [slice(start, min(size, start + CHUNK_SIZE)) for start in range(0, size, CHUNK_SIZE)]
 
 
 def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
@@ -52,11 +52,11 @@ def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
     Each item stands for one chunk. Many items use several cores.
     """
     threads = 1
-    if len(items) * PIECE >= ALONE:
-        threads = min(THREADS, _cores())
+    if len(items) * CHUNK_SIZE >= MIN_PARALLEL_SIZE:
+        threads = min(MAX_THREADS, _cores())
     if threads == 1:
         return [work(item) for item in items]
-    size = -(-len(items) // (SHARES * threads))
+    size = -(-len(items) // (SHARES_PER_THREAD * threads))
     shares = [items[first : first + size] for first in range(0, len(items), size)]
 
     def do(share: Sequence[S]) -> list[T]:
@@ -78,7 +78,7 @@ def scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[
     """
     kept: dict[str, npt.NDArray[Any]] = _OF_THREAD.__dict__
     if role not in kept or len(kept[role]) < size:
-        kept[role] = np.empty(max(size, PIECE), kind)
+        kept[role] = np.empty(max(size, CHUNK_SIZE), kind)
     return kept[role][:size]
 
 
@@ -172,14 +172,14 @@ def ordered_sum(sums: Sequence[float]) -> float:
 
 
 def squares(delta: Vector) -> list[float]:
-    """Return the sum of squares of each block of `SUMMED` elements, as input of `ordered_sum`.
+    """Return the sum of squares of each block of `SUM_BLOCK` elements, as input of `ordered_sum`.
 
     This is the order in which NumPy sums products in float64. The logs contain the bits of that result.
     """
     wide = scratch("squares", len(delta), np.float64)
     np.copyto(wide, delta)
-    end = len(wide) - len(wide) % SUMMED
-    rows = wide[:end].reshape(-1, SUMMED)
+    end = len(wide) - len(wide) % SUM_BLOCK
+    rows = wide[:end].reshape(-1, SUM_BLOCK)
     tail = wide[end:]
     sums: list[float] = np.einsum("ij,ij->i", rows, rows).tolist()
     if len(tail):
@@ -189,7 +189,7 @@ def squares(delta: Vector) -> list[float]:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(THREADS, _cores()), "pass")
+    return ThreadPoolExecutor(min(MAX_THREADS, _cores()), "pass")
 
 
 # A child process has only the thread that forked it, so the pool must be made again.

@@ -12,7 +12,7 @@ from fedraa.vectors.reusable_buffer import ReusableBuffer
 from fedraa.vectors.run_length import Run, RunLengthArray, Sums, added
 
 # A float32 represents every whole number up to this one.
-EXACT = 2.0**24
+LARGEST_EXACT = 2.0**24
 
 
 class CoverageCounter:
@@ -40,8 +40,8 @@ class CoverageCounter:
         if change.whole:
             self._whole += self._kind(amount)
             return
-        self._total += amount if float(amount).is_integer() else EXACT
-        if self._total <= EXACT:
+        self._total += amount if float(amount).is_integer() else LARGEST_EXACT
+        if self._total <= LARGEST_EXACT:
             runs = change.runs()
             if runs is not None:
                 self._runs.append((*runs, amount))
@@ -71,7 +71,7 @@ class CoverageCounter:
         if np.any(state["count"]):
             self._each()[:] = state["count"]
             # The total is not saved, so it is taken as too large for exact runs.
-            self._total = EXACT
+            self._total = LARGEST_EXACT
 
     def _all(self) -> Sums:
         if self._sums is None:

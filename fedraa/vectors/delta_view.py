@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Index, Vector
-from fedraa.vectors.chunked import PIECE, ordered_sum, parallel_map, pieces, squares, subtract
-from fedraa.vectors.index_runs import RUN, CoordinateSet, IndexRuns, global_slices, in_runs, index_of
+from fedraa.vectors.chunked import CHUNK_SIZE, ordered_sum, parallel_map, pieces, squares, subtract
+from fedraa.vectors.index_runs import MIN_RUN_LENGTH, CoordinateSet, IndexRuns, global_slices, in_runs, index_of
 
 Mask = npt.NDArray[np.bool_]
 Take = Callable[[Index | slice, Vector], None]
@@ -146,13 +146,13 @@ class DeltaView:
             index = where[index]
         coordinates: CoordinateSet = index
         # The mask changes at the end of each run. Slices pay off only if the runs are long.
-        if np.count_nonzero(mask[1:] != mask[:-1]) <= 2 * len(kept) // RUN:
+        if np.count_nonzero(mask[1:] != mask[:-1]) <= 2 * len(kept) // MIN_RUN_LENGTH:
             coordinates = in_runs(index)
         return list(global_slices(coordinates, slice(0, len(kept)))), kept
 
     @cached_property
     def _pieces(self) -> list[slice]:
-        """Return slices of the buffers with `PIECE` trained coordinates each, except the last.
+        """Return slices of the buffers with `CHUNK_SIZE` trained coordinates each, except the last.
 
         With these slices the norm has the bits of one pass over the trained coordinates.
         """
@@ -165,15 +165,15 @@ class DeltaView:
             mask = self._mask[piece]
             count = int(np.count_nonzero(mask))
             held += count
-            if held >= PIECE:
+            if held >= CHUNK_SIZE:
                 # Number of trained coordinates of this chunk that still fit.
-                last = PIECE - (held - count)
+                last = CHUNK_SIZE - (held - count)
                 end = piece.start + last
                 if count < len(mask):
                     end = piece.start + int(np.flatnonzero(mask)[last - 1]) + 1
                 slices.append(slice(start, end))
                 start = end
-                held -= PIECE
+                held -= CHUNK_SIZE
         if held:
             slices.append(slice(start, len(self._mask)))
         return slices

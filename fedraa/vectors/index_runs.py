@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", bound=np.generic)
 
 # Average run length from which a slice per run is faster than indices.
-RUN = 512
+MIN_RUN_LENGTH = 512
 # Coordinates that are examined at a time.
 WINDOW = 1 << 16
 
@@ -94,7 +94,7 @@ def in_runs(index: Index) -> Index | IndexRuns:
     for start in range(0, len(index) - 1, WINDOW):
         window = index[start : start + WINDOW + 1]
         ends = np.flatnonzero(np.diff(window) != 1) + (start + 1)
-        if len(places) - 1 + len(ends) > len(index) // RUN:
+        if len(places) - 1 + len(ends) > len(index) // MIN_RUN_LENGTH:
             return index
         places += ends.tolist()
     return IndexRuns(index, index[places].tolist(), [*places, len(index)])

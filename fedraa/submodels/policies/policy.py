@@ -25,7 +25,7 @@ from fedraa.submodels.traced import IndexSet, Traced
 
 AUTO = ("auto",)
 """Placeholder for the levels of capacities that follow from devices, until the devices are known."""
-REMEMBERED = 8
+MAX_CACHED_SUBMODELS = 8
 """Number of submodels that a run caches. Each holds an index twice as large as its parameters."""
 
 
@@ -59,7 +59,7 @@ class RunContext:
         key = tuple(np.asarray(units).tobytes() for units in kept)
         if key not in self._submodels:
             self._submodels[key] = Submodel.of(self.traced, kept)
-            if len(self._submodels) > REMEMBERED:
+            if len(self._submodels) > MAX_CACHED_SUBMODELS:
                 self._submodels.popitem(last=False)
         self._submodels.move_to_end(key)
         return self._submodels[key]

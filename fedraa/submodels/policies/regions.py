@@ -11,7 +11,7 @@ from fedraa.errors import InputError
 from fedraa.rng import generator
 from fedraa.submodels import indices, masks
 from fedraa.submodels.assignment import Assignment, Mask
-from fedraa.submodels.policies.masked import LABELLED
+from fedraa.submodels.policies.masked import MAX_LABELLED_PARTS
 from fedraa.submodels.policies.policy import Pure, RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
@@ -34,7 +34,7 @@ class Arbitrary(SubmodelPolicy):
     """
 
     level: Literal["L", "S", "MIX"] = "L"
-    parts: Annotated[int, Field(ge=1, le=LABELLED)] = 4
+    parts: Annotated[int, Field(ge=1, le=MAX_LABELLED_PARTS)] = 4
     uncovered_every: NonNegativeInt = 10
     regions: Literal["hidden", "units"] = "hidden"
 

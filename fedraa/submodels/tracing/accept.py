@@ -119,8 +119,8 @@ def _gradients(
             if not sums or not parameters:
                 return outputs, [None] * len(parameters)
             return outputs, torch.autograd.grad(sums, parameters, allow_unused=True)
+    # The code of a module may raise any type.
     except Exception as error:
-        # The code of a module may raise any type.
         raise InputError("module", f"{type(module).__name__} cannot be trained: {first_line(error)}") from error
 
 

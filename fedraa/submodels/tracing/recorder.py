@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedraa.errors import InputError
-from fedraa.submodels.resize import GROUPED, MADE, RESIZED, Place, name_of, place
+from fedraa.submodels.resize import GROUPED, RESIZED, ZERO_MAKERS, Place, name_of, place
 from fedraa.submodels.tracing.found import Found
 from fedraa.submodels.tracing.labels import Ties, varies
 
@@ -25,7 +25,7 @@ _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tol
 _FINDS = frozenset(("argwhere", "masked_select", "nonzero", "unique"))
 
 # Maximum number of elements of zeros that are followed.
-_STATES = 2**16
+_MAX_FOLLOWED_ZEROS = 2**16
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
@@ -144,9 +144,9 @@ class Recorder(TorchFunctionMode):
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
                 # The function was called in an unknown way.
                 self.give_up(name, changed, args, kwargs)
-            if name in RESIZED - MADE and not (isinstance(out, Tensor) and out in self._turned):
+            if name in RESIZED - ZERO_MAKERS and not (isinstance(out, Tensor) and out in self._turned):
                 self._note(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
-        if name in MADE and out.is_floating_point() and out.dim() > 1 and out.numel() <= _STATES:
+        if name in ZERO_MAKERS and out.is_floating_point() and out.dim() > 1 and out.numel() <= _MAX_FOLLOWED_ZEROS:
             # Zeros may be the first state of a recurrent layer. Their use shows their units.
             self.put(out, self.ties.raw(out.shape))
             self._note(sys._getframe(1), name, self.labels(out), out, args, kwargs)

@@ -42,10 +42,10 @@ from fedraa.submodels.tracing.verify import Trial
 
 FORMAT = 2
 # Minimum tracing time, in seconds, of an entry.
-WORTH = 1.0
+MIN_TRACE_S = 1.0
 # Seconds of tracing before a line reports it.
-AFTER = 2.0
-OFF = "FEDRAA_CACHE"
+REPORT_AFTER_S = 2.0
+CACHE_VARIABLE = "FEDRAA_CACHE"
 _IMPORTED = time.time()
 
 
@@ -66,7 +66,7 @@ def trace_once(module: nn.Module, example: Tree, tell: Callable[[str], None] | N
     codes: set[CodeType] = set()
     with _telling(f"tracing {type(module).__name__}: looking for what can be cut", tell), _noting(codes) as noted:
         traced = trace(module, example)
-    if path is not None and noted and time.monotonic() - started >= WORTH:
+    if path is not None and noted and time.monotonic() - started >= MIN_TRACE_S:
         _write(path, traced, codes)
     return traced
 
@@ -93,18 +93,18 @@ def _holds(cached: Traced, example: Tree) -> bool:
     try:
         trial = Trial(cached, mapped(lambda part: part.cpu(), example), large=True)
         return trial.fails(cached, groups) is None
+    # Tracing the module again reports the problem.
     except Exception:
-        # Tracing the module again reports the problem.
         return False
 
 
 @contextmanager
 def _telling(text: str, tell: Callable[[str], None] | None) -> Iterator[None]:
-    """Pass the text to `tell` if the block takes longer than `AFTER` seconds."""
+    """Pass the text to `tell` if the block takes longer than `REPORT_AFTER_S` seconds."""
     if tell is None:
         yield
         return
-    timer = Timer(AFTER, tell, (text,))
+    timer = Timer(REPORT_AFTER_S, tell, (text,))
     timer.daemon = True
     timer.start()
     try:
@@ -131,7 +131,7 @@ def _noting(codes: set[CodeType]) -> Iterator[bool]:
 
 
 def _folder() -> Path | None:
-    named = os.environ.get(OFF)
+    named = os.environ.get(CACHE_VARIABLE)
     if named == "":
         return None
     if named is not None:
@@ -170,8 +170,8 @@ def _key(module: nn.Module, example: Tree) -> str | None:
     stream = io.BytesIO()
     try:
         _Shapes(stream).dump((module, mapped(lambda part: (tuple(part.shape), str(part.dtype)), example)))
+    # Parts of the module may raise anything when they are pickled.
     except Exception:
-        # Parts of the module may raise anything when they are pickled.
         return None
     versions = [FORMAT, torch.__version__, np.__version__, platform.python_version(), _own_code(), custom_rules]
     return _digest(json.dumps(versions).encode() + stream.getvalue())

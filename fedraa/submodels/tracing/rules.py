@@ -135,6 +135,7 @@ def has_own() -> bool:
 def _checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     try:
         rule(r, name, out, args, kwargs)
+    # A custom rule may raise any type.
     except Exception as error:
         raise WrongRuleError(f"the rule of {name!r} fails: {first_line(error)}") from error
     if not all(map(r.follows, tensors(out))):

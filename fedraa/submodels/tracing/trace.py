@@ -15,7 +15,7 @@ from torch import nn
 from fedraa.data.tree import Tree, leaves, mapped
 from fedraa.errors import InputError
 from fedraa.models.forward import forward
-from fedraa.submodels.resize import MADE
+from fedraa.submodels.resize import ZERO_MAKERS
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.accept import check_code, check_gradients, check_kinds, first_line, private
 from fedraa.submodels.tracing.grouping import group_units
@@ -24,7 +24,7 @@ from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, tens
 from fedraa.submodels.tracing.rules import WrongRuleError, has_own, rules
 from fedraa.submodels.tracing.verify import Trial
 
-OWN_TRIES = 8
+CUSTOM_RULE_TRIES = 8
 """Trials of each cut if there are custom tracing rules."""
 LARGE = 50_000_000
 """Parameters from which a model is large: copies would dominate the time and memory of the trace."""
@@ -64,8 +64,8 @@ def trace(module: nn.Module, example: Tree) -> Traced:
         second = group_units(module, second_recorder)
         if _cut_parameters(second) > _cut_parameters(traced):
             recorder, traced = second_recorder, second
-    tries = OWN_TRIES if has_own() else 1
-    zeros = any(s.name in MADE and s.place in traced.sizes.get(s.module, ()) for s in recorder.sites)
+    tries = CUSTOM_RULE_TRIES if has_own() else 1
+    zeros = any(s.name in ZERO_MAKERS and s.place in traced.sizes.get(s.module, ()) for s in recorder.sites)
     trial = Trial(traced, example, ran, large=bool(ran), fills=recorder.found.fills, zeros=zeros, tries=tries)
     while failure := trial.fails(traced, range(len(traced.groups))):
         for g in _suspects(trial, traced):
@@ -129,8 +129,8 @@ def _light_record(
                 forward(shapes.train(training), example)
             ran.append(noted.names)
         return recorder, ran
+    # The trace with values raises the same error, or succeeds.
     except Exception:
-        # The trace with values raises the same error, or succeeds.
         return None, []
 
 
@@ -175,8 +175,8 @@ def _record(
         raise InputError("module", f"{type(module).__name__} cannot be traced, {error}") from None
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
+    # The code of a module may raise any type. Code that counts the results of a search fails with filled tensors.
     except Exception as error:
-        # The code of a module may raise any type. Code that counts the results of a search fails with filled tensors.
         if recorder.found.filled:
             return _record(module, example, shapes, choices=choices, fills=False)
         parts = [f"{list(part.shape)} of {str(part.dtype).removeprefix('torch.')}" for part in leaves(example)]
@@ -228,6 +228,7 @@ def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[ob
         return _walk(recorder, module, example)
     except (AssertionError, ValueError):
         return None
+    # The code of a module may raise any type.
     except Exception as error:
         if _fails_in_torch(error):
             raise

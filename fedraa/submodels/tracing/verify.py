@@ -24,11 +24,11 @@ from fedraa.submodels.tracing.modes import Noted, Silenced, WithoutDropout, in_d
 from fedraa.submodels.tracing.recorder import tensors
 
 # Larger outputs than this multiple of the smallest one are masks, and no scale for the others.
-MASKED = 1e5
+MASK_RATIO = 1e5
 # Smaller outputs than this multiple of the largest one's precision may be rounding errors of 0.
-ROUNDING = 1e3
+ROUNDING_RATIO = 1e3
 # Units of each group in a trial of a large module.
-NARROW = 3
+NARROW_WIDTH = 3
 
 
 class Trial:
@@ -88,8 +88,8 @@ class Trial:
             self._input = mapped(partial(_repeated, rows=rows, double=double, noise=noise), example)
             try:
                 outputs = self._run(base.to(_float_type(double)), training=False)
+            # The module's code may raise anything.
             except Exception as error:
-                # The module's code may raise anything.
                 failure = error
                 continue
             known = known or (fills, double, self._input)
@@ -178,14 +178,14 @@ class Trial:
         failure = ""
         try:
             results = self._run_modes(small, modes, back=bool(traced.sizes))
+        # The module's code may raise anything.
         except Exception as error:
-            # The module's code may raise anything.
             failure = f"the code of the module fixes its width ({first_line(error, 80)})"
         _set(base, values.zero_().index_put_((place,), chosen))
         try:
             expected = self._run_modes(base, modes)
+        # The code may count the rows that a search returns.
         except Exception as error:
-            # The code may count the rows that a search returns.
             if self._fills:
                 self._fills = False
                 return self._differ(traced, outer, inner, number, modes)
@@ -207,7 +207,7 @@ class Trial:
         rng = np.random.default_rng(1)
         units = list(traced.full())
         for g in groups:
-            units[g] = np.sort(rng.permutation(len(units[g]))[:NARROW])
+            units[g] = np.sort(rng.permutation(len(units[g]))[:NARROW_WIDTH])
         return tuple(units)
 
     def _whole(self, traced: Traced, outer: IndexSet) -> nn.Module:
@@ -285,10 +285,10 @@ def _scales(expected: Tensor) -> Tensor:
     if not sizes.numel():
         return sizes
     places = sizes.reshape(sizes.shape or (1,)).amax(0, keepdim=True)
-    exact = places[places > ROUNDING * torch.finfo(sizes.dtype).eps * places.max()]
+    exact = places[places > ROUNDING_RATIO * torch.finfo(sizes.dtype).eps * places.max()]
     if not len(exact):
         return places
-    return places.clamp(min=exact[exact <= MASKED * exact.min()].max())
+    return places.clamp(min=exact[exact <= MASK_RATIO * exact.min()].max())
 
 
 def _repeated(example: Tensor, rows: int, double: bool, noise: bool) -> Tensor:

@@ -53,18 +53,18 @@ def test_estimate_depends_on_parameters_and_sample_only(x: Tensor) -> None:
     model = nn.Sequential(MovingNorm(0.3), nn.Linear(WIDTH, WIDTH), MovingNorm(0.1))
     names = [name for name, _ in model.named_buffers()]
     start = copy_buffers(model)
-    found = []
+    copies = []
     for _ in range(2):
         put_buffers(model, start)
         torch.rand(3)
         reestimate_statistics(model, x.numpy(), batch=PART, estimated=names, read=names)
-        found.append(copy_buffers(model))
+        copies.append(copy_buffers(model))
         model.train()(x + 100)
-    assert all(torch.equal(found[0][name], found[1][name]) for name in names)
+    assert all(torch.equal(copies[0][name], copies[1][name]) for name in names)
     # the second norm's statistics are of what the first gives in training mode
     parts = [(p - p.mean(0)) / (p.var(0) + 1e-5).sqrt() for p in x.split(PART)]
     expected = torch.stack([model[1](part).var(0) for part in parts]).mean(0)
-    assert torch.allclose(found[0]["2.var"], expected, rtol=1e-3)
+    assert torch.allclose(copies[0]["2.var"], expected, rtol=1e-3)
 
 
 def test_estimate_of_batch_norms_beside_other_norms_is_the_same_as_without_them(x: Tensor) -> None:

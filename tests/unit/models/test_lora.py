@@ -84,8 +84,8 @@ def test_ranks_are_width_groups_and_a_part_is_the_whole_with_silent_units(merge:
     small = traced.cut(prefix(traced, 0.5))
     assert trained(small)["conv.lora_A.weight"] == (2, 1, 3, 3)
     assert trained(small)["table.lora_A.weight"] == (2, 10)
-    theirs = {p.data_ptr() for p in frozen(traced.module)}
-    assert {p.data_ptr() for p in frozen(small)} == theirs  # one base for all shapes
+    shared = {p.data_ptr() for p in frozen(traced.module)}
+    assert {p.data_ptr() for p in frozen(small)} == shared  # one base for all shapes
     vector = flatten(traced.module)
     assert (flatten(small) == vector[traced.flat_index(prefix(traced, 0.5))]).all()
 
@@ -106,10 +106,10 @@ def test_merged_weights_get_no_gradient_where_clients_train() -> None:
     params = flatten(traced.module)
     task = Task(0, 0, 0, 0, 0, 0, traced.widths(traced.full()), params, 0.5, 1.0)
     y = np.arange(3)
-    found = Trainer(traced, LocalTraining(momentum=0.9), seed=0).train(task, x.numpy(), y).params
+    result = Trainer(traced, LocalTraining(momentum=0.9), seed=0).train(task, x.numpy(), y).params
     still = np.concatenate([np.full(int(np.prod(s)), n.endswith("merged")) for n, s in trained(model).items()])
-    assert (found[still] == params[still]).all()
-    assert (found[~still] != params[~still]).any()
+    assert (result[still] == params[still]).all()
+    assert (result[~still] != params[~still]).any()
 
 
 def test_what_train_names_is_trained_whole() -> None:
@@ -226,7 +226,7 @@ def test_a_model_with_adapters_travels_and_answers_for_its_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "got", "shown"),
+    ("arguments", "field", "got", "shown"),
     [
         ({"targets": "quary"}, "targets", "quary", "'query'"),
         ({"targets": "xyz"}, "targets", "xyz", "query, groups, attention, out_proj"),
@@ -245,7 +245,7 @@ def test_a_model_with_adapters_travels_and_answers_for_its_layers() -> None:
         ({"seed": 2**70}, "seed", 2**70, "64 bits"),
     ],
 )
-def test_wrong_arguments_of_lora_are_refused(given: dict[str, Any], field: str, got: object, shown: str) -> None:
+def test_wrong_arguments_of_lora_are_refused(arguments: dict[str, Any], field: str, got: object, shown: str) -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -253,7 +253,7 @@ def test_wrong_arguments_of_lora_are_refused(given: dict[str, Any], field: str, 
             self.attention = nn.MultiheadAttention(4, 2)
 
     with refuses(field, shown, got=got):
-        fl.lora(Odd(), **given)
+        fl.lora(Odd(), **arguments)
 
 
 def test_models_that_take_none_are_refused() -> None:

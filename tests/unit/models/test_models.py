@@ -86,8 +86,8 @@ def test_the_transformers_are_those_of_subdismo():
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(CIFAR.repeat(32, 1, 1, 1))
         # The counter has two per multiply-add, and no attention on the CPU: two products over 17 x 17 tokens.
-        ours = counter.get_total_flops() / 2 + 128 * depth * 2 * 17**2 * width
-        assert ours == pytest.approx(flops, rel=0.025)  # theirs, for 128 samples, includes norms
+        counted = counter.get_total_flops() / 2 + 128 * depth * 2 * 17**2 * width
+        assert counted == pytest.approx(flops, rel=0.025)
 
 
 def test_the_mlp_takes_any_widths_and_dropout():
@@ -232,7 +232,7 @@ def test_a_function_or_a_class_itself():
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("source", "shown"),
     [
         (Given(), "model=..."),
         (3, "got 3;"),
@@ -241,13 +241,13 @@ def test_a_function_or_a_class_itself():
         (Path("net.pt"), "load_state_dict"),
     ],
 )
-def test_an_object_that_makes_no_model_is_refused(given, shown):
+def test_an_object_that_makes_no_model_is_refused(source, shown):
     with refuses("model", shown):
-        build_model(given, torch.zeros(2, 6), 4)
+        build_model(source, torch.zeros(2, 6), 4)
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("source", "shown"),
     [
         (lambda a, b: 3, "'a'"),
         (lambda: 3, "got 3;"),
@@ -256,9 +256,9 @@ def test_an_object_that_makes_no_model_is_refused(given, shown):
         ("__main__:absent", "__main__:absent"),
     ],
 )
-def test_a_function_that_makes_no_model_is_refused(given, shown):
+def test_a_function_that_makes_no_model_is_refused(source, shown):
     with pytest.raises(ValueError, match=f"^model.*{shown}"):
-        build_model(given, torch.zeros(2, 6), 4)
+        build_model(source, torch.zeros(2, 6), 4)
 
 
 @pytest.mark.usefixtures("user_module")

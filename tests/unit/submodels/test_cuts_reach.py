@@ -18,7 +18,7 @@ from fedraa.submodels.tracing.verify import Trial
 
 SEQUENCE = torch.randn(4, 5, 8)
 WIDTH, HEADS = 8, 4
-EACH = WIDTH // HEADS
+HEAD_WIDTH = WIDTH // HEADS
 
 
 class Block(nn.Module):
@@ -29,7 +29,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.into, self.out, self.mix = nn.Linear(WIDTH, into), nn.Linear(WIDTH, WIDTH), mix
-        self.heads, self.width, self.each = HEADS, WIDTH, EACH
+        self.heads, self.width, self.head_width = HEADS, WIDTH, HEAD_WIDTH
         for name, part in more.items():
             setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(part))
 
@@ -39,12 +39,12 @@ class Block(nn.Module):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return (q @ k.transpose(-1, -2) * EACH**-0.5).softmax(-1) @ v
+    return (q @ k.transpose(-1, -2) * HEAD_WIDTH**-0.5).softmax(-1) @ v
 
 
 def packed(m: Block, x: Tensor) -> Tensor:
     b, t, c = x.shape
-    q, k, v = m.into(x).reshape(b, t, 3, m.heads, m.each).permute(2, 0, 3, 1, 4).unbind(0)
+    q, k, v = m.into(x).reshape(b, t, 3, m.heads, m.head_width).permute(2, 0, 3, 1, 4).unbind(0)
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, c)
 
 
@@ -57,43 +57,46 @@ def split(m: Block, x: Tensor) -> Tensor:
 def sliced(m: Block, x: Tensor) -> Tensor:
     y = m.into(x)
     q, k, v = y[..., : m.width], y[:, :, m.width : 2 * m.width], y.narrow(2, 2 * m.width, m.width)
-    q, k, v = (y.unflatten(-1, (m.heads, m.each)).transpose(1, 2) for y in (q, k, v))
+    q, k, v = (y.unflatten(-1, (m.heads, m.head_width)).transpose(1, 2) for y in (q, k, v))
     return attend(q, k, v).transpose(1, 2).flatten(2)
 
 
 def batched(m: Block, x: Tensor) -> Tensor:
     b, t, c = x.size()
     q, k, v = (
-        y.reshape(b, t, m.heads, m.each).transpose(1, 2).reshape(b * m.heads, -1, m.each) for y in m.into(x).chunk(3, 2)
+        y.reshape(b, t, m.heads, m.head_width).transpose(1, 2).reshape(b * m.heads, -1, m.head_width)
+        for y in m.into(x).chunk(3, 2)
     )
     y = torch.baddbmm(x.new_zeros(1, 1, 1), torch.bmm(q, k.mT).softmax(-1), v)
-    return y.view(-1, m.heads, t, m.each).transpose(1, 2).reshape(b, -1, c)
+    return y.view(-1, m.heads, t, m.head_width).transpose(1, 2).reshape(b, -1, c)
 
 
 def normed(m: Block, x: Tensor) -> Tensor:
     b, t, c = x.size()
-    q, k, v = (y.view(b, t, m.heads, m.each).transpose(1, 2) for y in m.into(x).split(m.width, 2))
+    q, k, v = (y.view(b, t, m.heads, m.head_width).transpose(1, 2) for y in m.into(x).split(m.width, 2))
     q = q * torch.rsqrt(q.pow(2).mean(-1, keepdim=True) + 1e-3) * m.scale
-    k = F.layer_norm(k, (m.each,), m.scale)
+    k = F.layer_norm(k, (m.head_width,), m.scale)
     return attend(q * m.temperature, k, v).transpose(1, 2).reshape(b, t, c)
 
 
 def rotated(m: Block, x: Tensor) -> Tensor:
     """Two heads of queries for one of keys and values, turned by their position."""
     b, t, c = x.size()
-    kv = m.heads // 2 * m.each
+    kv = m.heads // 2 * m.head_width
     q, k, v = m.q(x), m.into(x)[..., :kv], m.into(x)[..., kv:]
-    q, k, v = (y.view(b, t, -1, m.each).transpose(1, 2) for y in (q, k, v))
+    q, k, v = (y.view(b, t, -1, m.head_width).transpose(1, 2) for y in (q, k, v))
     angle = torch.arange(t)[:, None] * torch.tensor([1.0, 0.5])
     q, k = (y * angle.cos() + torch.cat((-y[..., 1:], y[..., :1]), -1) * angle.sin() for y in (q, k))
-    k, v = (y[:, :, None].expand(b, m.heads // 2, 2, t, m.each).reshape(b, m.heads, t, m.each) for y in (k, v))
+    k, v = (
+        y[:, :, None].expand(b, m.heads // 2, 2, t, m.head_width).reshape(b, m.heads, t, m.head_width) for y in (k, v)
+    )
     return attend(q, k, v).transpose(1, 2).reshape(b, t, c)
 
 
 def grouped(m: Block, x: Tensor) -> Tensor:
     b, t, c = x.size()
     k, v = m.into(x).chunk(2, -1)
-    q, k, v = (y.view(b, t, -1, m.each).transpose(1, 2) for y in (m.q(x), k, v))
+    q, k, v = (y.view(b, t, -1, m.head_width).transpose(1, 2) for y in (m.q(x), k, v))
     return F.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2).reshape(b, t, c)
 
 
@@ -122,7 +125,7 @@ CASES: dict[str, tuple[Callable[[Block, Tensor], Tensor], dict[str, nn.Module | 
     "split": (split, {}, [4]),
     "sliced": (sliced, {}, [4]),
     "heads in the batch": (batched, {}, [4]),
-    "normed": (normed, {"scale": torch.rand(EACH) + 1, "temperature": torch.rand(HEADS, 1, 1)}, [4]),
+    "normed": (normed, {"scale": torch.rand(HEAD_WIDTH) + 1, "temperature": torch.rand(HEADS, 1, 1)}, [4]),
     "rotated": (rotated, {"q": nn.Linear(8, 8), "into": 8}, [2]),
     "grouped": (grouped, {"q": nn.Linear(8, 8), "into": 8}, [2]),
     "placed": (placed, {"q_bias": torch.randn(8), "v_bias": torch.randn(8), "table": torch.randn(9, 4)}, [4]),
@@ -283,8 +286,8 @@ def test_a_cut_trains_in_a_stack() -> None:
     traced = trace(Block(split), SEQUENCE)
     small = traced.cut((np.array([0, 2]),))
     x = torch.randn(3, 4, 5, 8)
-    found = torch.func.vmap(lambda batch: torch.func.functional_call(small, {}, (batch,)))(x)
-    torch.testing.assert_close(found, torch.stack([small(batch) for batch in x]))
+    result = torch.func.vmap(lambda batch: torch.func.functional_call(small, {}, (batch,)))(x)
+    torch.testing.assert_close(result, torch.stack([small(batch) for batch in x]))
 
 
 def test_the_full_width_runs_the_module_s_own_code() -> None:

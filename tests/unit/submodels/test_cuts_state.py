@@ -181,8 +181,8 @@ def test_a_loaded_skeleton_is_the_cut(name: str) -> None:
         indices = random_cut(traced, rng)
         torch.manual_seed(0)
         expected = traced.cut(indices).train()(example)
-        found = loaded(traced, theta, indices).train()(example)
-        assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()  # rounding depends on memory layout
+        result = loaded(traced, theta, indices).train()(example)
+        assert (result - expected).abs().max() <= 1e-5 * expected.abs().max()  # rounding depends on memory layout
         if sizes:
             check(traced, example, indices, seed)
 

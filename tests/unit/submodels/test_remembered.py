@@ -41,9 +41,9 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     traced: list[object] = []
     monkeypatch.delenv("FEDRAA_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(remembered, "WORTH", 0.0)
+    monkeypatch.setattr(remembered, "MIN_TRACE_S", 0.0)
     original = remembered.trace
-    monkeypatch.setattr(remembered, "trace", lambda *given: traced.append(given[0]) or original(*given))
+    monkeypatch.setattr(remembered, "trace", lambda *arguments: traced.append(arguments[0]) or original(*arguments))
     return traced
 
 
@@ -76,9 +76,9 @@ def same(a: Traced, b: Traced) -> bool:
 def test_it_comes_back_as_it_was(own: Callable[[int], nn.Module], calls: list[object], tmp_path: Path) -> None:
     torch.manual_seed(0)
     first, other = own(2), own(2)
-    found, again = trace_once(first, EXAMPLE), trace_once(other, EXAMPLE)
+    traced, again = trace_once(first, EXAMPLE), trace_once(other, EXAMPLE)
     assert len(calls) == 1
-    assert same(found, again)
+    assert same(traced, again)
     assert again.groups
     assert again.sizes
     half = tuple(np.arange(group.size // 2) for group in again.groups)
@@ -178,14 +178,14 @@ def test_a_line_says_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setenv("FEDRAA_CACHE", "")
 
-    def slow(*given: object) -> Traced:
+    def slow(*arguments: object) -> Traced:
         while not lines:
             time.sleep(0.001)
-        return original(*given)  # type: ignore[arg-type]  # as it came
+        return original(*arguments)  # type: ignore[arg-type]  # as it came
 
     original = remembered.trace
     monkeypatch.setattr(remembered, "trace", slow)
-    monkeypatch.setattr(remembered, "AFTER", 0.01)
+    monkeypatch.setattr(remembered, "REPORT_AFTER_S", 0.01)
     trace_once(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)), EXAMPLE, lines.append)
     assert lines == ["tracing Sequential: looking for what can be cut"]
 

@@ -12,7 +12,7 @@ from fedraa.methods.asyncfeded import AsyncFedED
 from fedraa.server.async_rule import AsyncModel, ClientUpdate
 from fedraa.server.mixing import blend
 from fedraa.vectors import chunked
-from fedraa.vectors.chunked import PIECE, SUMMED, accumulate
+from fedraa.vectors.chunked import CHUNK_SIZE, SUM_BLOCK, accumulate
 from fedraa.vectors.coverage_counter import CoverageCounter
 from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.finite import largest_of
@@ -21,12 +21,12 @@ from fedraa.vectors.last_trained import LastTrained
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 from fedraa.vectors.run_length import RunLengthArray, spread
 
-SIZES = (1, SUMMED - 1, SUMMED, SUMMED + 1, PIECE, 3 * PIECE + 5)
+SIZES = (1, SUM_BLOCK - 1, SUM_BLOCK, SUM_BLOCK + 1, CHUNK_SIZE, 3 * CHUNK_SIZE + 5)
 
 
 @pytest.fixture(autouse=True, params=[1, 3])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked, "ALONE", 1)
+    monkeypatch.setattr(chunked, "MIN_PARALLEL_SIZE", 1)
     monkeypatch.setattr(chunked, "_cores", lambda: request.param)
 
 
@@ -50,18 +50,19 @@ def places(size: int, where: str) -> CoordinateSet:
 @pytest.mark.parametrize("where", ["whole", "every third", "runs"])
 @pytest.mark.parametrize("mask", ["none", "a head", "a half"])
 def test_changes_and_their_norms(size: int, where: str, mask: str) -> None:
-    new, sent, there = drawn(size), drawn(size, 1), places(size, where)
+    new, sent, coordinates = drawn(size), drawn(size, 1), places(size, where)
     trained = {"none": np.ones(size, bool), "a head": np.arange(size) < size - 7, "a half": drawn(size, 2) > 0}[mask]
-    expected, found, counted = (np.zeros(4 * size + 3, np.float32) for _ in range(3))
-    index = np.arange(len(found))[:size] if where == "whole" else np.arange(len(found))[index_of(there)]
-    delta, change = (new - sent)[trained], DeltaView(there, new, sent, None if mask == "none" else trained, norm=True)
+    expected, result, counted = (np.zeros(4 * size + 3, np.float32) for _ in range(3))
+    index = np.arange(len(result))[:size] if where == "whole" else np.arange(len(result))[index_of(coordinates)]
+    delta = (new - sent)[trained]
+    change = DeltaView(coordinates, new, sent, None if mask == "none" else trained, norm=True)
     expected[index[trained]] = delta
 
     def put(place: Index | slice, piece: np.ndarray) -> None:
-        found[place] += piece
+        result[place] += piece
 
     change.each(put)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
     if not change.whole:
         for place in change.places():
             counted[place] += 1
@@ -69,7 +70,7 @@ def test_changes_and_their_norms(size: int, where: str, mask: str) -> None:
     assert counted.max() <= 1
     assert change.squared == float(np.einsum("i,i->", delta, delta, dtype=np.float64))
     np.testing.assert_array_equal(change.delta, delta)
-    np.testing.assert_array_equal(np.arange(len(found) if where != "whole" else size)[change.where], index[trained])
+    np.testing.assert_array_equal(np.arange(len(result) if where != "whole" else size)[change.where], index[trained])
 
 
 @pytest.mark.parametrize("amounts", [(1, 1, 1), (3, 7, 500), (0.1, 1, 0.7), (2**24, 1, 1)])
@@ -92,8 +93,8 @@ def test_tallies_add_up_in_turn(amounts: tuple[float, ...]) -> None:
 @pytest.mark.parametrize("amounts", [(1, 1, 1), (3, 7, 500), (0.1, 1, 0.7)])
 def test_a_mean_over_runs_of_neighbours_is_that_over_coordinates(amounts: tuple[float, ...]) -> None:
     """Though no weight of a coordinate is kept: of parts that meet, that overlap and that leave some out."""
-    size = 2 * PIECE + 5000
-    parts = [np.r_[100:3000, 5000:9000], np.r_[3000:5000, 8000 : PIECE + 700], np.arange(PIECE, size - 9)]
+    size = 2 * CHUNK_SIZE + 5000
+    parts = [np.r_[100:3000, 5000:9000], np.r_[3000:5000, 8000 : CHUNK_SIZE + 700], np.arange(CHUNK_SIZE, size - 9)]
     mean, counts = CoverageMean().bind(size, 3), CoverageCounter(size, np.int32)
     total, weight, count = np.zeros(size, np.float32), np.zeros(size, np.float32), np.zeros(size, np.int32)
     for client, (part, amount) in enumerate(zip(parts, amounts, strict=True)):
@@ -107,8 +108,8 @@ def test_a_mean_over_runs_of_neighbours_is_that_over_coordinates(amounts: tuple[
     delta, moved = mean.finish(totals := RoundTotals(levels := counts.finish(), 0.1))
     assert isinstance(levels, RunLengthArray)
     np.testing.assert_array_equal(delta[moved], (total / np.maximum(weight, np.float32(1e-9)))[count > 0])
-    for found, expected in ((moved, count > 0), (totals.covered, count > 0), (totals.coverage, count)):
-        np.testing.assert_array_equal(found, expected)
+    for result, expected in ((moved, count > 0), (totals.covered, count > 0), (totals.coverage, count)):
+        np.testing.assert_array_equal(result, expected)
     assert not delta[count == 0].any()
     assert spread(levels, 3) == spread(count, 3)
     by_runs, by_coordinates = LastTrained(size), LastTrained(size)
@@ -118,7 +119,7 @@ def test_a_mean_over_runs_of_neighbours_is_that_over_coordinates(amounts: tuple[
 
 
 def test_one_pass_does_for_all_who_join() -> None:
-    new, sent = drawn(3 * PIECE), drawn(3 * PIECE, 1)
+    new, sent = drawn(3 * CHUNK_SIZE), drawn(3 * CHUNK_SIZE, 1)
     first, second = np.zeros_like(new), np.zeros_like(new)
     change = DeltaView(slice(None), new, sent, gather=True)
     for target in (first, second):
@@ -149,7 +150,7 @@ def test_memory_is_used_again_once_nobody_has_a_part_of_it() -> None:
     assert not fourth.any()
 
 
-@pytest.mark.parametrize("size", [*SIZES, 5 * PIECE + 12_345])
+@pytest.mark.parametrize("size", [*SIZES, 5 * CHUNK_SIZE + 12_345])
 @pytest.mark.parametrize("where", ["whole", "every third", "half"])
 def test_asyncfededs_weight_is_of_two_norms(size: int, where: str) -> None:
     place = places(size, where)
@@ -226,9 +227,9 @@ def test_neighbours_are_a_slice_and_others_are_not() -> None:
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_the_largest_value_is_found_anywhere(wrong: float) -> None:
-    values = drawn(3 * PIECE + 5)
+    values = drawn(3 * CHUNK_SIZE + 5)
     assert largest_of(values) == np.abs(values).max()
-    for place in (0, PIECE, len(values) - 1):
+    for place in (0, CHUNK_SIZE, len(values) - 1):
         bad = values.copy()
         bad[place] = wrong
         assert not np.isfinite(largest_of(bad))
