@@ -59,7 +59,8 @@ def printed_log(*, to_stdout: bool = False) -> Iterator[None]:
     with _printing.lock:
         _printing.users += 1
         if _printing.handler is None and not logger.hasHandlers():
-            _printing.handler, _printing.level = _Lines(to_stdout=to_stdout), logger.level
+            _printing.handler = _Lines(to_stdout=to_stdout)
+            _printing.level = logger.level
             logger.addHandler(_printing.handler)
             if logger.level == logging.NOTSET:
                 logger.setLevel(logging.INFO)
@@ -93,6 +94,7 @@ class Heartbeat:
         logger.info("[%.1f s] %s", self._last - self._began, text)
 
     def close(self) -> None:
+        """Stop the log lines."""
         self._over.set()
 
     def _beat(self) -> None:

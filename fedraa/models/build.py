@@ -100,6 +100,14 @@ def build_model(
 
 
 def _mlp(sample: torch.Tensor, classes: int, hidden: tuple[int, ...], dropout: float) -> nn.Module:
+    """Return a multi-layer perceptron for these samples.
+
+    Args:
+        sample: A batch of samples.
+        classes: The number of outputs.
+        hidden: Widths of the hidden layers.
+        dropout: Dropout after each hidden layer.
+    """
     if any(width < 1 for width in hidden):
         raise InputError("hidden", got=hidden, expected="widths of 1 or more")
     if not 0 <= dropout < 1:
@@ -108,6 +116,13 @@ def _mlp(sample: torch.Tensor, classes: int, hidden: tuple[int, ...], dropout: f
 
 
 def _image_model(name: str, sample: torch.Tensor, classes: int) -> nn.Module:
+    """Return a model for images.
+
+    Args:
+        name: A key of `_IMAGE_MODELS`.
+        sample: A batch of images [b, channels, height, width].
+        classes: The number of outputs.
+    """
     make, smallest = _IMAGE_MODELS[name]
     if sample.ndim != 4 or min(sample.shape[2:]) < smallest:
         problem = f"the samples have the shape {list(sample.shape[1:])}"

@@ -52,7 +52,8 @@ class Adapted(nn.Module):
 
     def __init__(self, base: nn.Module, rank: int, scale: float, merge: bool, random: torch.Generator) -> None:
         super().__init__()
-        self.base, self.scale = base, scale
+        self.base = base
+        self.scale = scale
         weight = base.get_parameter("weight")
         # Torch's layers draw initial values from the global generator, which must not change.
         with torch.random.fork_rng(devices=[]):
@@ -78,6 +79,7 @@ class Adapted(nn.Module):
         return out + change.to(out.dtype)
 
     def _base(self, x: Tensor) -> Any:
+        """Return the base's result, with `merged` added to its weight."""
         if self.merged is None:
             return self.base(x)
         weight = self.base.get_parameter("weight")
@@ -202,7 +204,7 @@ def _frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
     """
     for name, p in model.named_parameters():
         if is_lazy(p):
-            raise InputError("model", f"{name!r} has no shape yet", hint="run the model once on a batch before")
+            raise InputError("model", f"{name!r} has no shape yet", hint="run the model on a batch first")
     free = set(map(id, chain.from_iterable(model.get_submodule(name).parameters() for name in whole)))
     memo: dict[int, Any] = {}
     for value in chain.from_iterable(vars(part).values() for part in model.modules()):
@@ -222,6 +224,7 @@ def _frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
 
 
 def _pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
+    """Return the two layers of an adapter, with `rank` units between them."""
     if isinstance(base, nn.Linear):
         return nn.Linear(base.in_features, rank, bias=False), nn.Linear(rank, base.out_features, bias=False)
     if isinstance(base, nn.Embedding):
@@ -256,7 +259,7 @@ def _chosen(model: nn.Module, targets: str | Sequence[str] | None, whole: Collec
         if reason is not None:
             raise InputError("targets", f"{name!r} {reason}", expected=LAYERS)
         if names[name] in parts:
-            raise InputError("targets", f"{name!r} is trained whole by train", hint="name it in one of the two")
+            raise InputError("targets", f"{name!r} is also named by train", hint="name it in only one of the two")
     if not chosen:
         raise InputError("targets", f"{type(model).__name__} has no layer that takes an adapter", expected=LAYERS)
     layers = {names[name] for name in chosen}

@@ -49,6 +49,13 @@ class RawInputModel(nn.Module):
         return len(self.scalings) - 1
 
     def _scaled(self, scaling: Any, x: Any, *, several: bool) -> Any:
+        """Return the inputs in the types and scales of the run.
+
+        Args:
+            scaling: Tree of indices into `scalings`; None stands for no scaling.
+            x: Raw inputs.
+            several: True if the model has several inputs.
+        """
         if isinstance(x, dict):
             return {name: self._scaled(_part(scaling, name), part, several=several) for name, part in x.items()}
         if isinstance(x, tuple):

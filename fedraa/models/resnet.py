@@ -76,6 +76,13 @@ def _stages(block: Callable[[int, int, int, Norm], nn.Module], norm: Norm) -> li
 
 
 def _resnet(channels: int, classes: int, norm: Norm) -> nn.Sequential:
+    """Return a ResNet-18.
+
+    Args:
+        channels: Channels of the images.
+        classes: Number of classes.
+        norm: Makes a norm layer for a number of channels.
+    """
     return nn.Sequential(
         ImageConv2d(channels, 64, 3, padding=1, bias=False),
         norm(64),

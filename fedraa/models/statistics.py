@@ -314,7 +314,9 @@ def _settle(
             break
         if len(states) == 3 and not growing & read and any(ratios[name] for name in moving):
             for name in moving:
-                ratio, last, now = ratios[name], states[-2][name], states[-1][name]
+                ratio = ratios[name]
+                last = states[-2][name]
+                now = states[-1][name]
                 if ratio and last is not None and now is not None:
                     limit = now.double() + (now.double() - last.double()) * ratio / (1 - ratio)
                     put_buffers(module, {name: limit.to(now.dtype)})

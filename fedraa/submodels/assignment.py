@@ -24,6 +24,7 @@ class Submodel:
 
     @classmethod
     def of(cls, traced: Traced, kept: IndexSet) -> "Submodel":
+        """Return the submodel of these units."""
         widths = traced.widths(kept)
         whole = widths == tuple(group.size for group in traced.groups)
         return cls(widths, None if whole else traced.flat_index(kept))

@@ -83,7 +83,8 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
         grid = shape
         if dimension is None:
             # The elements are divided in their flat order.
-            grid, dimension = (size,), 0
+            grid = (size,)
+            dimension = 0
         units = np.indices(grid, sparse=True)[dimension]
         count = grid[dimension]
         mine = units * parts // count

@@ -53,6 +53,7 @@ def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -
 
 
 def _measure(module: nn.Module, example: Tree) -> Cost:
+    """Return the cost of one step of SGD on a batch."""
     module.train()
     params = sum(p.numel() for p in trainable(module))
     # The step of SGD is in place, so it adds neither FLOPs nor memory.
@@ -115,6 +116,7 @@ _FORMULAS = flop_registry | {
 
 
 def _loss(module: nn.Module, example: Tree) -> Tensor:
+    """Return the sum of all outputs that have a gradient."""
     out = [x.float().sum() for x in tensors(forward(module, example)) if x.requires_grad]
     return torch.stack(out).sum()
 

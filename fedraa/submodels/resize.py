@@ -165,6 +165,8 @@ def resized(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
 
 
 class _Resized(nn.Module):
+    """A layer whose code follows the widths of its arguments."""
+
     _sizes: Mapping[Place, Stated]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -177,7 +179,8 @@ class _Resizing(TorchFunctionMode):
 
     def __init__(self, module: nn.Module, sizes: Mapping[Place, Stated]) -> None:
         super().__init__()
-        self._module, self._sizes = module, sizes
+        self._module = module
+        self._sizes = sizes
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -290,6 +293,13 @@ def _shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[i
 
 
 def _dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Return the dimension that a call splits or narrows, counted from 0.
+
+    Args:
+        name: Name of the function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+    """
     place = {"split": 2}.get(name, 1)
     dim = _argument(args, {"dim": 0, **kwargs}, place, "dim")
     return int(dim % args[0].dim())
@@ -310,6 +320,14 @@ def _slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
 
 
 def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:
+    """Return an argument of a call.
+
+    Args:
+        args: The positional arguments.
+        kwargs: The keyword arguments.
+        place: Position of the argument.
+        names: Its names, in any version of torch.
+    """
     if len(args) > place:
         return args[place]
     return next(kwargs[name] for name in names if name in kwargs)

@@ -183,6 +183,7 @@ class Traced:
         return indices
 
     def _kept(self, indices: IndexSet) -> dict[str, dict[int, np.ndarray]]:
+        """Return the kept indices, per tensor and cut dimension."""
         present = np.zeros(sum(group.size for group in self.groups) + 1, dtype=bool)
         # Indices that are always kept have unit -1.
         present[-1] = True

@@ -54,6 +54,13 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
 
 
 def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
+    """Return a traced module that is trained by the whole gradient if an early update would change it.
+
+    Args:
+        traced: The traced module.
+        example: A batch of inputs.
+        gradients: The expected gradient of each trainable parameter.
+    """
     module = traced.skeleton(traced.widths(traced.full()))
     if traced.size < BY_PIECE or _survive_updates(module, example, gradients):
         return traced
@@ -127,6 +134,7 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
 
 
 def _run(module: nn.Module, inputs: Tree) -> list[Tensor]:
+    """Return the tensors in the output of a pass in training mode."""
     with torch.enable_grad(), torch.random.fork_rng():
         return list(tensors(forward(module.train(), mapped(lambda part: part.clone(), inputs))))
 

@@ -76,6 +76,7 @@ class ClientRows:
         return row
 
     def _writable(self, place: int) -> Vector:
+        """Return a row to write to. A block that a saved state refers to is copied first."""
         number = place // self._each
         block = self._blocks[number]
         if not block.flags.writeable:
@@ -88,6 +89,7 @@ class ClientRows:
         return self._row(place)
 
     def _block(self, number: int) -> Any:
+        """Return uninitialised memory for a block, in a file if all memory is used."""
         shape = (self._each, self._size)
         if number < self._in_memory:
             return np.empty(shape, np.float32)

@@ -57,6 +57,7 @@ class CoverageCounter:
         return sums
 
     def state(self) -> State:
+        """Return the sums, and the number for all coordinates separately."""
         if not self._runs and self._sums is None:
             return {"count": 0, "whole": self._whole}
         whole = self._whole
@@ -74,6 +75,7 @@ class CoverageCounter:
             self._total = LARGEST_EXACT
 
     def _all(self) -> Sums:
+        """Return the sums, with all pending runs and the number for all coordinates."""
         if self._sums is None:
             return added(self._runs, self._whole, self._kind, self._size)
         self._spread()
@@ -87,6 +89,7 @@ class CoverageCounter:
         sums[place] = sums[place] + self._kind(amount)
 
     def _each(self) -> npt.NDArray[Any]:
+        """Return the array of sums, which is created if needed."""
         if self._sums is None:
             self._sums = self._room.filled(0)
         return self._sums

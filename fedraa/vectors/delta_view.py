@@ -33,7 +33,10 @@ class DeltaView:
         norm: bool = False,
         gather: bool = False,
     ) -> None:
-        self._where, self._new, self._sent, self._mask = where, new, sent, mask
+        self._where = where
+        self._new = new
+        self._sent = sent
+        self._mask = mask
         self._measuring = norm
         self._sums: list[float] = []
         self._joined: list[Take] | None = [] if gather else None
@@ -78,7 +81,8 @@ class DeltaView:
 
     def settle(self) -> None:
         """Run all registered consumers in one pass."""
-        takes, self._joined = self._joined, None
+        takes = self._joined
+        self._joined = None
         if takes:
             self.each(*takes)
 

@@ -29,7 +29,8 @@ class RunLengthArray:
         """Return the numbers of a chunk. If they are all equal, the result is read-only and takes no memory."""
         first = int(np.searchsorted(self.starts, piece.start, "right")) - 1
         last = int(np.searchsorted(self.starts, piece.stop, "left"))
-        values, length = self.values[first:last], piece.stop - piece.start
+        values = self.values[first:last]
+        length = piece.stop - piece.start
         if (values == values[0]).all():
             return np.broadcast_to(values[0], length)
         inner = self.starts[first + 1 : last]

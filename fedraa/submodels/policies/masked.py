@@ -43,7 +43,8 @@ class FourWay(SubmodelPolicy):
     parts: Annotated[int, Field(ge=2, le=MAX_LABELLED_PARTS)] = 4
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        whole, names = run.whole(), maskable(run.traced)
+        whole = run.whole()
+        names = maskable(run.traced)
         split = _Last(
             lambda context: masks.random_parts(
                 run.traced, self.parts, names, generator(run.seed, "split", context.round)
@@ -73,7 +74,8 @@ class Pruned(WithCapacities):
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.75, 0.5, 0.25)
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        whole, names = run.whole(), maskable(run.traced)
+        whole = run.whole()
+        names = maskable(run.traced)
         for level in self.capacities.levels:
             if not (level * self.parts).is_integer():
                 expected = f"shares that are whole parts of {self.parts}, such as 0.5 or 0.75"
@@ -101,7 +103,8 @@ class _Last(Generic[T]):
 
     def __call__(self, context: RoundContext) -> T:
         if self.value is None or self.round != context.round:
-            self.round, self.value = context.round, self.make(context)
+            self.value = self.make(context)
+            self.round = context.round
         return self.value
 
 

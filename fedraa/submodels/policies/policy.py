@@ -52,6 +52,7 @@ class RunContext:
     _submodels: OrderedDict[tuple[bytes, ...], Submodel] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def whole(self) -> Submodel:
+        """Return the whole model as a submodel."""
         return self.submodel(self.traced.full())
 
     def submodel(self, kept: IndexSet) -> Submodel:
@@ -134,6 +135,7 @@ class SubmodelSampler(Stateful):
         return ExtraBuffers()
 
     def draw(self, context: RoundContext) -> Assignment:
+        """Return the part of the model that a client trains in a round."""
         raise AssertionError("a sampler draws")
 
     def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
@@ -248,6 +250,13 @@ class Capacities:
         return cls(tuple(max((share for share in shares if share <= speed), default=min(shares)) for speed in speeds))
 
     def of(self, client: int, round: int, seed: int) -> float:
+        """Return the share of a client in a round.
+
+        Args:
+            client: The client, from 0.
+            round: The round, from 0.
+            seed: Seed of the run.
+        """
         if self.redraw:
             return float(generator(seed, "capacity", round, client).choice(self.levels))
         return float(self.levels[client % len(self.levels)])

@@ -87,6 +87,7 @@ class SharedMask(SubmodelSampler):
             self._squares.fill(0)
 
     def _choose(self, params: Vector) -> Mask:
+        """Return the mask that replaces the smallest present weights by the most important absent ones."""
         mask = self.mask.copy()
         share = REMOVABLE * 0.5 ** (self._rounds / REMOVABLE_HALF_LIFE)
         candidates = np.zeros_like(mask)

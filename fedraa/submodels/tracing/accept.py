@@ -24,7 +24,7 @@ def check_kinds(module: nn.Module) -> None:
     """
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
-            raise InputError("module", f"{name!r} has no shape yet", hint="run the module once on a batch before")
+            raise InputError("module", f"{name!r} has no shape yet", hint="run the module on a batch first")
         if tensor.is_meta:
             hint = "make the module on the CPU, or call module.to_empty(device='cpu') and set its values"
             raise InputError("module", f"{name!r} is on the meta device, which keeps no values", hint=hint)
@@ -77,9 +77,8 @@ def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parame
 
 def no_output(kind: str) -> InputError:
     """Return the error about a module of class `kind` without tensors in its output."""
-    return InputError(
-        "module", f"no tensor is found in the output of {kind}", hint="return tensors, or a dict or tuple"
-    )
+    hint = "return tensors, or a dict or tuple of tensors"
+    return InputError("module", f"the output of {kind} has no tensor", hint=hint)
 
 
 def unregistered(kind: str, p: nn.Parameter) -> InputError:

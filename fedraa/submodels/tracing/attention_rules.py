@@ -76,6 +76,7 @@ def recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: d
 
 
 def cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Label one step of a recurrent layer."""
     x, state, *weights = args
     units = _gates(r, r.labels(x), [w for w in weights if w is not None])
     _begin(r, units, state)

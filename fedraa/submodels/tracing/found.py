@@ -52,6 +52,7 @@ class Found(TorchFunctionMode):
         return first
 
     def _first(self, places: Tensor) -> Tensor:
+        """Return the places of a search, or the first place if the search is empty."""
         if len(places):
             return places
         self.filled = True

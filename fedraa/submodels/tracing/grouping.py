@@ -171,6 +171,7 @@ def _group(
 
 
 def _largest_root(entries: Units) -> int:
+    """Return the largest root of all tensors, or 0."""
     roots = chain.from_iterable(dims.values() for dims in entries.values())
     return max((int(x.max(initial=0)) for x in roots), default=0)
 
@@ -252,6 +253,14 @@ def _resize(
 
 
 def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None], mixed: bool) -> Resize | None:
+    """Return the numbers of a call, or None if one of them is unknown.
+
+    Args:
+        dim: Cut dimension of the argument.
+        outs: Dimensions of the result that come from it.
+        numbers: The numbers, with None for an unknown one.
+        mixed: True if a number also counts something else.
+    """
     known = tuple(number for number in numbers if number is not None)
     if len(known) < len(numbers):
         return None
@@ -338,6 +347,14 @@ def _described(
 def _left_whole(
     module: nn.Module, recorder: Recorder, roots: Roots, units: Mapping[str, Mapping[int, np.ndarray]]
 ) -> dict[str, str]:
+    """Return the layers that stay whole or are cut in part, each with one sentence of explanation.
+
+    Args:
+        module: The traced module.
+        recorder: The recorder of its run.
+        roots: The root of each label.
+        units: The units along each tensor and dimension.
+    """
     uncut = {}
     for name, _ in module.named_parameters():
         dim = recorder.made.get(name)

@@ -192,6 +192,7 @@ class Roots:
         self._root: np.ndarray = np.where(pinned[root], FIXED, root)
 
     def _node(self, labels: np.ndarray) -> np.ndarray:
+        """Return the position of each label in the array of components."""
         return np.where(labels >= _RAW, labels - _RAW + self._fresh, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
@@ -217,6 +218,7 @@ def varies(labels: Tensor, dim: int) -> bool:
 
 
 def _shrink(*labels: Tensor) -> tuple[Tensor, ...]:
+    """Return the labels with size 1 along dimensions along which all of them only repeat."""
     for dim in range(labels[0].dim()):
         if labels[0].size(dim) > 1 and all(x.stride(dim) == 0 for x in labels):
             labels = tuple(x.narrow(dim, 0, 1) for x in labels)
@@ -224,6 +226,7 @@ def _shrink(*labels: Tensor) -> tuple[Tensor, ...]:
 
 
 def _count(labels: Tensor) -> int:
+    """Return the number of distinct labels."""
     return len(_distinct(compress(labels)[0].reshape(-1).numpy()))
 
 
@@ -241,6 +244,7 @@ def _distinct_pairs(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _broadcast(shape: Sequence[int], out: Sequence[int]) -> set[int]:
+    """Return the dimensions of `out` along which a tensor of this shape is broadcast."""
     missing = len(out) - len(shape)
     return {d for d in range(len(out)) if d < missing or shape[d - missing] == 1}
 

@@ -113,6 +113,7 @@ class Double(TorchFunctionMode):
 
 
 def _raised(value: Any) -> Any:
+    """Return float64 or complex128 for a type of lower precision, and any other value unchanged."""
     if isinstance(value, torch.dtype):
         return _RAISED.get(value, value)
     return value
@@ -120,6 +121,7 @@ def _raised(value: Any) -> Any:
 
 @contextmanager
 def in_double() -> Iterator[None]:
+    """Use float64 as the default type of floats inside the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

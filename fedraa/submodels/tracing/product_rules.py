@@ -27,6 +27,7 @@ def product(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 
 def matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Label a matrix product of two activations, or of an activation and a parameter."""
     left, right = args
     if name == "rmatmul":
         left, right = right, left
@@ -92,7 +93,8 @@ def _only(labels: Tensor, dim: int) -> bool:
 
 def grouped(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label the product of rows `[s, in]` and the matrices `[experts, in, out]` of their experts."""
-    x, weight = args[0], args[1]
+    x = args[0]
+    weight = args[1]
     if not r.name(weight) or (x.dim(), weight.dim()) != (2, 3):
         r.give_up(name, out, args, kwargs)
         return
@@ -100,6 +102,7 @@ def grouped(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Label a matrix product plus a bias or an activation."""
     matrices = ("mat1", "mat2") if name == "addmm" else ("batch1", "batch2")
     added, left, right = arguments_of(args, kwargs, "input", *matrices)
     units = _times(r, left, right)
@@ -256,6 +259,7 @@ def scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Tie the dimension from which positions are picked."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     labels = r.ties.span(r.labels(x), [dim], "some of them are picked by position")
     unlike = _unlike_dims(labels, out)
@@ -271,6 +275,7 @@ def _unlike_dims(left: Tensor, right: Tensor) -> list[int]:
 
 
 def _varies_in_any(labels: Tensor, dims: Sequence[int]) -> bool:
+    """Return True if labels differ along one of the dimensions."""
     return any(varies(labels, d) for d in dims)
 
 
@@ -282,5 +287,6 @@ def _thin(labels: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[Any, ...]:
+    """Return the arguments with these names, passed by position or by keyword, or None for absent ones."""
     values = (*args, *[None] * len(names))[: len(names)]
     return tuple(kwargs.get(name, value) for name, value in zip(names, values, strict=True))

@@ -208,6 +208,7 @@ class Recorder(TorchFunctionMode):
         return self.raw[name]
 
     def _turned_labels(self, tensor: Tensor) -> Tensor:
+        """Return the labels of a transposed parameter, from the labels of the original."""
         _, dims, original = self._turned[tensor]
         labels = self.labels(original)
         gone = [d for d in range(labels.dim()) if d not in dims]
@@ -325,7 +326,7 @@ class Recorder(TorchFunctionMode):
             args: Its positional arguments.
             kwargs: Its keyword arguments.
         """
-        reason = f"`{name}` is not a function that can be cut"
+        reason = f"`{name}` has no tracing rule"
         for x in tensors((args, kwargs)):
             owner = self.name(x)
             if owner is None or x in self._labels:
@@ -348,6 +349,16 @@ class Recorder(TorchFunctionMode):
     def _note(
         self, frame: FrameType, name: str, before: Tensor, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        """Record a call that may contain widths.
+
+        Args:
+            frame: The frame that calls the torch function.
+            name: Name of the function.
+            before: Labels of its first argument.
+            out: Its result.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+        """
         caller = place(frame)
         if caller is None or caller[0] not in self._modules:
             return

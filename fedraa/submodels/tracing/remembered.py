@@ -49,13 +49,13 @@ CACHE_VARIABLE = "FEDRAA_CACHE"
 _IMPORTED = time.time()
 
 
-def trace_once(module: nn.Module, example: Tree, tell: Callable[[str], None] | None = None) -> Traced:
+def trace_once(module: nn.Module, example: Tree, report: Callable[[str], None] | None = None) -> Traced:
     """Return the result of `trace`, from the cache if it has the same code and shapes.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        tell: Gets a line if tracing takes long.
+        report: Gets a line if tracing takes long.
     """
     path = _entry_path(module, example)
     if path is not None:
@@ -64,7 +64,7 @@ def trace_once(module: nn.Module, example: Tree, tell: Callable[[str], None] | N
             return cached
     started = time.monotonic()
     codes: set[CodeType] = set()
-    with _telling(f"tracing {type(module).__name__}: looking for what can be cut", tell), _noting(codes) as noted:
+    with _telling(f"tracing {type(module).__name__}: looking for what can be cut", report), _noting(codes) as noted:
         traced = trace(module, example)
     if path is not None and noted and time.monotonic() - started >= MIN_TRACE_S:
         _write(path, traced, codes)
@@ -99,12 +99,12 @@ def _holds(cached: Traced, example: Tree) -> bool:
 
 
 @contextmanager
-def _telling(text: str, tell: Callable[[str], None] | None) -> Iterator[None]:
-    """Pass the text to `tell` if the block takes longer than `REPORT_AFTER_S` seconds."""
-    if tell is None:
+def _telling(text: str, report: Callable[[str], None] | None) -> Iterator[None]:
+    """Pass the text to `report` if the block takes longer than `REPORT_AFTER_S` seconds."""
+    if report is None:
         yield
         return
-    timer = Timer(REPORT_AFTER_S, tell, (text,))
+    timer = Timer(REPORT_AFTER_S, report, (text,))
     timer.daemon = True
     timer.start()
     try:
@@ -131,6 +131,7 @@ def _noting(codes: set[CodeType]) -> Iterator[bool]:
 
 
 def _folder() -> Path | None:
+    """Return the folder of the cache, or None if the cache is off."""
     named = os.environ.get(CACHE_VARIABLE)
     if named == "":
         return None
@@ -261,6 +262,7 @@ def _write(path: Path, traced: Traced, codes: set[CodeType]) -> None:
 
 
 def _read(path: Path, module: nn.Module) -> Traced | None:
+    """Return the entry of a file, or None if it is absent, damaged, or of other code."""
     try:
         digest, _, text = path.read_bytes().partition(b"\n")
         if digest.decode() != _digest(text):

@@ -31,6 +31,7 @@ _TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT
 
 
 def elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Join the labels of all tensor arguments."""
     labels = torch.zeros((), dtype=torch.int64)
     for x in tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
         labels = r.ties.merge(labels, r.labels(x))
@@ -82,6 +83,7 @@ def assign(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Handle a new tensor with constant values."""
     r.track(out)
 
 
@@ -115,7 +117,7 @@ def _turned(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, An
         return list(_moved(sizes, name, values, kwargs).shape)
     dims: list[int | None] = list(range(x.dim()))
     if name == "squeeze":
-        squeezed = _dims(x, (*values, kwargs.get("dim"))[0])
+        squeezed = _named_dims(x, (*values, kwargs.get("dim"))[0])
         return [d for d in dims if d not in squeezed or x.size(d) != 1]
     if name == "unsqueeze":
         at = (*values, kwargs.get("dim"))[0]
@@ -139,6 +141,14 @@ def _picked(dims: list[int | None], index: Any) -> list[int | None] | None:
 
 
 def _moved(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the labels after the function that moves the elements.
+
+    Args:
+        labels: Labels of the tensor.
+        name: Name of the function.
+        values: Its other positional arguments.
+        kwargs: Its keyword arguments.
+    """
     if not name.endswith("_as") and any(_is_nowhere(x) for x in tensors((values, kwargs))):
         raise ValueError(f"labels: {name} by a tensor without values")
     if name in ("T", "mT"):
@@ -181,6 +191,7 @@ def take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _places(index: Any) -> tuple[Any, ...]:
+    """Return an index as a tuple with one item per dimension."""
     return index if isinstance(index, tuple) else (index,)
 
 
@@ -216,6 +227,7 @@ def _masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor | Non
 
 
 def _is_mask(index: Any) -> bool:
+    """Return True for an index of bools."""
     if isinstance(index, list):
         return any(isinstance(i, bool | list) for i in index)
     return isinstance(index, Tensor) and index.dtype == torch.bool
@@ -242,6 +254,7 @@ def split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 def cat(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Join pieces along a dimension. Their units along all other dimensions are tied."""
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
     inputs = list(tensors(joined))
     # Skip empty tensors, such as a cache at first.
@@ -263,6 +276,7 @@ def cat(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[st
 
 
 def pad(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Pad the labels. Padding along units makes new units."""
     x, widths = arguments_of(args, kwargs, "input", "pad")
     labels = r.labels(x)
     for step in range(len(widths) // 2):
@@ -297,7 +311,7 @@ def reduce(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
     dim = kwargs.get("dim", kwargs.get("axis", positional))
     if dim is None:
         dim = _DEFAULT_DIMS.get(name)
-    dims = _dims(labels, dim)
+    dims = _named_dims(labels, dim)
     head = r.ties.span(labels, dims, f"`{name}` runs over all of them")
     for result in tensors(out):
         small = head
@@ -307,7 +321,7 @@ def reduce(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
         r.put(result, small.expand(result.shape))
 
 
-def _dims(x: Tensor, dim: Any) -> list[int]:
+def _named_dims(x: Tensor, dim: Any) -> list[int]:
     """Return the dimensions that an argument `dim` names, ascending: all of them for None or a flag in its place."""
     if dim is None or isinstance(dim, bool):
         return list(range(x.dim()))
@@ -353,11 +367,13 @@ def fold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def as_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Tie the real and imaginary parts of a number."""
     x = args[0]
     r.put(out, r.ties.span(r.labels(x), [x.dim() - 1], "they are parts of one complex number").squeeze(-1))
 
 
 def as_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Split a complex number into parts with the same unit."""
     r.put(out, r.labels(args[0]).unsqueeze(-1).expand(out.shape))
 
 
@@ -366,7 +382,7 @@ def fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])
-    head = r.ties.span(labels, _dims(labels, dim), "a Fourier transform runs over all of them")
+    head = r.ties.span(labels, _named_dims(labels, dim), "a Fourier transform runs over all of them")
     r.put(out, head.expand(out.shape))
 
 

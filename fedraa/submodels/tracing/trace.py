@@ -75,6 +75,7 @@ def trace(module: nn.Module, example: Tree) -> Traced:
 
 
 def _cut_parameters(traced: Traced) -> int:
+    """Return the number of parameters that belong to any unit."""
     return sum(group.parameters for group in traced.groups)
 
 
@@ -172,7 +173,7 @@ def _record(
             raise DataDependentError(f"its data decide which layers run: `{recorder.finds}` leaves out {unused[0]!r}")
         recorder.hold_buffers()
     except DataDependentError as error:
-        raise InputError("module", f"{type(module).__name__} cannot be traced, {error}") from None
+        raise InputError("module", f"{type(module).__name__} cannot be traced: {error}") from None
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
     # The code of a module may raise any type. Code that counts the results of a search fails with filled tensors.
@@ -259,6 +260,14 @@ def _suspects(trial: Trial, traced: Traced) -> Sequence[int]:
 
 
 def _pin(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:
+    """Fix the units of a group, so that they are never cut.
+
+    Args:
+        recorder: The recorder.
+        traced: The traced module.
+        g: The group.
+        reason: Explanation for the group.
+    """
     entry = traced.groups[g].entries[0]
     start = sum(group.size for group in traced.groups[:g])
     units = traced.units[entry.tensor][entry.dim]

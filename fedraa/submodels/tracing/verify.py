@@ -60,8 +60,11 @@ class Trial:
             zeros: True if the code makes zeros. They get the width of values that are written into them later.
             tries: Trials of each cut, with other units and parameters. Several trials also use more rows.
         """
-        self._tries, self._zeros = tries, zeros
-        self._large, self._ran, self._fills = large, ran, fills
+        self._tries = tries
+        self._zeros = zeros
+        self._large = large
+        self._ran = ran
+        self._fills = fills
         try:
             self._prepare(traced, example)
         except InputError:
@@ -84,7 +87,8 @@ class Trial:
             ways.insert(0, (8, True, True))
         known: tuple[bool, bool, Tree] | None = None
         for fills, (rows, double, noise) in product(dict.fromkeys((self._fills, False)), ways):
-            self._fills, self._double = fills, double
+            self._fills = fills
+            self._double = double
             self._input = mapped(partial(_repeated, rows=rows, double=double, noise=noise), example)
             try:
                 outputs = self._run(base.to(_float_type(double)), training=False)
@@ -97,7 +101,8 @@ class Trial:
                 known = fills, double, self._input
                 break
         if known is None:
-            problem = f"{type(traced.module).__name__} runs on it once and not again ({first_line(failure, 100)})"
+            kind = type(traced.module).__name__
+            problem = f"{kind} runs on it once, but not a second time ({first_line(failure, 100)})"
             raise InputError("example", problem) from failure
         self._fills, self._double, self._input = known
         # The tolerance is relative, because batch norms of two samples amplify rounding errors.
@@ -131,7 +136,8 @@ class Trial:
         """
         rng = np.random.default_rng(number // 2)
         outer = self._base(traced, groups)
-        half, mixed = list(outer), list(outer)
+        half = list(outer)
+        mixed = list(outer)
         for g in groups:
             order = rng.permutation(outer[g])
             count = _some(len(order), rng)
@@ -211,11 +217,13 @@ class Trial:
         return tuple(units)
 
     def _whole(self, traced: Traced, outer: IndexSet) -> nn.Module:
+        """Return the module of the larger cut."""
         if _is_full(traced, outer) and not self._large:
             return copy.deepcopy(traced.module)
         return traced.cut(outer)
 
     def _names(self, module: nn.Module, training: bool) -> list[str]:
+        """Return the names of the functions that run."""
         noted = Noted(module)
         self._run(module, training, noted)
         return noted.names
@@ -358,4 +366,5 @@ def _set(module: nn.Module, values: Tensor) -> None:
 
 
 def _some(size: int, rng: np.random.Generator) -> int:
+    """Return a random number of units, about half of `size`, and at least one less than all."""
     return min(size - 1, max(1, round(size * rng.uniform(0.35, 0.75))))
