@@ -13,7 +13,7 @@ from fedraa.errors import InputError
 from fedraa.submodels.scripted import copy_scripts
 
 BY_PIECE = 2**19
-"""Parameters above which a submodel is updated in chunks: about as many as the cache of a core holds."""
+"""Parameters above which a submodel is updated in chunks. The cache of a core holds about this number."""
 
 
 def flatten(module: nn.Module) -> np.ndarray:

@@ -165,7 +165,7 @@ def resized(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
 
 
 class _Resized(nn.Module):
-    """A layer whose code follows the widths of its arguments."""
+    """A layer with code that follows the widths of its arguments."""
 
     _sizes: Mapping[Place, Stated]
 

@@ -121,8 +121,9 @@ class RoundContext:
 class SubmodelSampler(Stateful):
     """A policy in one run. It draws submodels, and may follow client updates, as PruneFL's mask does.
 
-    `asks` names further buffers that client updates must have. In the first `alone` rounds only the first client
-    trains.
+    Attributes:
+        asks: Names of further buffers that client updates must have.
+        alone: Number of rounds at the start in which only the first client trains.
     """
 
     asks: ClassVar[tuple[str, ...]] = ()

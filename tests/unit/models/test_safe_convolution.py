@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import fedraa.models.safe_convolution  # noqa: F401  # importing it protects
+# The import replaces the kernel.
+import fedraa.models.safe_convolution  # noqa: F401
 from benchmarks.system.convolution_cases import quick_cases
 from benchmarks.system.convolutions import run_cases
 

@@ -1,4 +1,4 @@
-"""Wrapped modules: what is trained, what is cut, and what the exported names are."""
+"""Wrapped modules: their training, their cuts and their exported names."""
 
 import pickle
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_whole_and_traced_modules_cost_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fed-raa", "heterofl", "subdismo", "oap", "prunefl", "ist", "fedgmr"])
-def test_what_cannot_be_cut_names_methods_that_take_it(method: str, tmp_path: Path) -> None:
+def test_uncuttable_module_names_methods_that_accept_it(method: str, tmp_path: Path) -> None:
     common: dict[str, Any] = {"clients": 2, "engine": "local", "dataset": dataset(), "time": 1.0}
     with refuses("model", "Branching", "fedavg", "`fedraa methods`") as raised:
         fl.run(method=method, model=Branching(), out=tmp_path / "a", **common)
@@ -111,7 +111,7 @@ def test_what_cannot_be_cut_names_methods_that_take_it(method: str, tmp_path: Pa
         fl.run(method=method, model=nn.Linear(5, 2), out=tmp_path / "b", **common)
 
 
-def test_every_method_that_trains_the_whole_model_takes_it(tmp_path: Path) -> None:
+def test_uncuttable_module_runs_with_every_whole_model_method(tmp_path: Path) -> None:
     for method in ("fedasync", "fedbuff", "scaffold", "fedsam", "mimelite"):
         limit = {"updates": 10} if fl.method(method).asynchronous else {"rounds": 1}
         history = fl.run(

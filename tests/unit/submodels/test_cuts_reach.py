@@ -1,4 +1,4 @@
-"""Code that states widths as numbers, and functions beyond plain layers: what is cut, and that it is right."""
+"""Modules with widths as numbers in their code, or functions beyond plain layers: groups and exactness of cuts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -119,7 +119,7 @@ def summed(m: Block, x: Tensor) -> Tensor:
     return torch.einsum("bthd,hdc->btc", y, m.o)
 
 
-# name: (how queries, keys and values meet, parts, sizes of the groups)
+# Each name stands for an attention function, further parts, and the sizes of the groups.
 CASES: dict[str, tuple[Callable[[Block, Tensor], Tensor], dict[str, nn.Module | Tensor | int], list[int]]] = {
     "packed": (packed, {}, [4]),
     "split": (split, {}, [4]),
@@ -194,7 +194,7 @@ def in_steps(cell: nn.Module, x: Tensor) -> Tensor:
 
 
 class Own(nn.Module):
-    """A recurrent layer by hand, whose first state is of a width that its code states."""
+    """A recurrent layer in plain code, which contains the width of the first state as a number."""
 
     def __init__(self, make: Callable[[Tensor, int], Tensor]) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ STEPS: dict[str, tuple[nn.Module, list[int]]] = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_recurrent_layers(name: str) -> None:
+def test_cut_recurrent_layers_is_exact(name: str) -> None:
     module, sizes = STEPS[name]
     traced = trace(module, SEQUENCE)
     assert [group.size for group in traced.groups] == sizes
@@ -246,7 +246,7 @@ def worker(traced: Traced, theta: np.ndarray, indices: tuple[np.ndarray, ...]) -
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cuts_are_right(name: str) -> None:
+def test_cut_code_with_widths_is_exact(name: str) -> None:
     mix, parts, sizes = CASES[name]
     torch.manual_seed(0)
     module = Block(mix, **parts)  # type: ignore[arg-type]  # one of them is a width
@@ -263,8 +263,8 @@ def test_cuts_are_right(name: str) -> None:
             torch.testing.assert_close(worker(traced, flatten(traced.module), indices)(batch), expected)
 
 
-def test_no_unit_is_of_memory_that_nobody_wrote() -> None:
-    """Indices are followed where they have no values; what they picked was whatever was in memory, here the largest."""
+def test_trace_indices_without_values_makes_no_units_of_stray_memory() -> None:
+    """Indices on the meta device have no values, so the units that they pick must not depend on stray memory."""
     mix, parts, _ = CASES["placed by a network"]
     torch.use_deterministic_algorithms(True)
     try:
@@ -276,13 +276,13 @@ def test_no_unit_is_of_memory_that_nobody_wrote() -> None:
 
 
 @pytest.mark.parametrize("name", ["packed", "placed", "placed by a network", "grouped"])
-def test_large_modules_are_followed_by_their_shapes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tensors have no values, PyTorch asks for fewer sizes; that is no other path."""
+def test_trace_large_module_follows_only_shapes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch reads fewer sizes of tensors without values, which does not count as another path."""
     monkeypatch.setattr("fedraa.submodels.tracing.trace.LARGE", 0)
-    test_cuts_are_right(name)
+    test_cut_code_with_widths_is_exact(name)
 
 
-def test_a_cut_trains_in_a_stack() -> None:
+def test_cut_under_vmap_gives_the_results_of_single_batches() -> None:
     traced = trace(Block(split), SEQUENCE)
     small = traced.cut((np.array([0, 2]),))
     x = torch.randn(3, 4, 5, 8)
@@ -290,14 +290,14 @@ def test_a_cut_trains_in_a_stack() -> None:
     torch.testing.assert_close(result, torch.stack([small(batch) for batch in x]))
 
 
-def test_the_full_width_runs_the_module_s_own_code() -> None:
+def test_cut_of_full_width_keeps_the_class() -> None:
     traced = trace(Block(split), SEQUENCE)
     assert type(traced.skeleton((4,))) is Block
     assert isinstance(traced.skeleton((2,)), Block)
 
 
 class Counted(nn.Module):
-    """Each row goes through one of two experts, and the rows are put back by their number."""
+    """A layer that passes each row through one of two experts and restores the order of the rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -312,15 +312,15 @@ class Counted(nn.Module):
         return result
 
 
-def test_rows_that_are_counted_are_tried_without_more_of_them() -> None:
-    """While it is traced each expert has a row; in the trial, whose inputs have noise, one has none."""
+def test_trial_code_counts_rows_takes_no_more_rows() -> None:
+    """Each expert has a row during the trace. In the trial, with noise in its inputs, one expert has none."""
     traced = trace(Counted(), torch.stack([torch.ones(WIDTH), torch.arange(float(WIDTH))]))
     assert [group.size for group in traced.groups] == [6]
     check(traced, torch.randn(4, WIDTH), (np.array([1, 4]),))
 
 
 class Masked(nn.Module):
-    """Zeros in the shape of what the first layer gives, into which the second one writes."""
+    """Zeros in the shape of the first layer's output, into which the second layer writes."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -334,8 +334,8 @@ class Masked(nn.Module):
         return result
 
 
-def test_zeros_as_wide_as_another_group_are_found_where_one_is_cut_alone() -> None:
-    """Two units are cut to one, and so are those of the other group: only apart are their widths told apart."""
+def test_trial_zeros_of_another_groups_width_fails() -> None:
+    """Both groups are cut from two units to one. Only separate cuts show the difference of their widths."""
     x = torch.randn(4, WIDTH)
     traced = trace(Masked(2), x)
     ((place, resize),) = traced.sizes[""].items()
@@ -347,8 +347,8 @@ def test_zeros_as_wide_as_another_group_are_found_where_one_is_cut_alone() -> No
     assert Trial(wrong, x).fails(wrong, (0, 1)) is None
 
 
-def test_zeros_in_the_shape_of_one_layer_are_as_wide_as_what_another_writes() -> None:
-    """One of the two may be cut, and the other not."""
+def test_cut_zeros_get_the_width_of_the_values_written() -> None:
+    """One of the two groups may be cut, and the other stays whole."""
     traced, x = trace(Masked(6), torch.randn(4, WIDTH)), torch.randn(4, WIDTH)
     assert [group.size for group in traced.groups] == [6, 6]
     for kept in ((2, 6), (6, 2), (3, 4)):

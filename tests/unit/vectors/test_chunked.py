@@ -1,4 +1,4 @@
-"""Passes in pieces give the bits that one pass over everything gives, however many threads take part."""
+"""Passes in chunks give the bits of one pass over the whole buffer, for any number of threads."""
 
 from itertools import pairwise
 
@@ -35,13 +35,14 @@ def drawn(size: int, seed: int = 0) -> np.ndarray:
 
 
 def places(size: int, where: str) -> CoordinateSet:
-    """Of a buffer of that size in a model that is longer."""
+    """Return coordinates of a buffer of this size in a longer model."""
     match where:
         case "whole":
             return slice(None)
         case "every third":
             return in_runs(np.arange(2, 2 + 3 * size, 3))
-        case _:  # half of every 2000
+        # The runs are half of every 2000 coordinates.
+        case _:
             index = np.arange(2 * size)
             return in_runs(index[index % 2000 < 1000][:size])
 
@@ -49,7 +50,7 @@ def places(size: int, where: str) -> CoordinateSet:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("where", ["whole", "every third", "runs"])
 @pytest.mark.parametrize("mask", ["none", "a head", "a half"])
-def test_changes_and_their_norms(size: int, where: str, mask: str) -> None:
+def test_delta_view_gives_the_delta_and_its_norm(size: int, where: str, mask: str) -> None:
     new, sent, coordinates = drawn(size), drawn(size, 1), places(size, where)
     trained = {"none": np.ones(size, bool), "a head": np.arange(size) < size - 7, "a half": drawn(size, 2) > 0}[mask]
     expected, result, counted = (np.zeros(4 * size + 3, np.float32) for _ in range(3))
@@ -74,8 +75,8 @@ def test_changes_and_their_norms(size: int, where: str, mask: str) -> None:
 
 
 @pytest.mark.parametrize("amounts", [(1, 1, 1), (3, 7, 500), (0.1, 1, 0.7), (2**24, 1, 1)])
-def test_tallies_add_up_in_turn(amounts: tuple[float, ...]) -> None:
-    """On runs, on single coordinates and everywhere: with the bits that adding to each coordinate would give."""
+def test_coverage_counter_adds_in_turn(amounts: tuple[float, ...]) -> None:
+    """Sums on runs, single coordinates and the whole model have the bits of additions to each coordinate."""
     size, nothing = 9000, np.empty(0, np.float32)
     tally, expected, whole = CoverageCounter(size, np.float32), np.zeros(size, np.float32), np.float32(0)
     parts = [np.arange(100, 5000), np.arange(0, 9000, 2), np.arange(4000, 9000)]
@@ -91,8 +92,8 @@ def test_tallies_add_up_in_turn(amounts: tuple[float, ...]) -> None:
 
 
 @pytest.mark.parametrize("amounts", [(1, 1, 1), (3, 7, 500), (0.1, 1, 0.7)])
-def test_a_mean_over_runs_of_neighbours_is_that_over_coordinates(amounts: tuple[float, ...]) -> None:
-    """Though no weight of a coordinate is kept: of parts that meet, that overlap and that leave some out."""
+def test_coverage_mean_of_runs_equals_mean_of_coordinates(amounts: tuple[float, ...]) -> None:
+    """No weight is stored per coordinate. The parts meet, overlap, or omit coordinates."""
     size = 2 * CHUNK_SIZE + 5000
     parts = [np.r_[100:3000, 5000:9000], np.r_[3000:5000, 8000 : CHUNK_SIZE + 700], np.arange(CHUNK_SIZE, size - 9)]
     mean, counts = CoverageMean().bind(size, 3), CoverageCounter(size, np.int32)
@@ -118,7 +119,7 @@ def test_a_mean_over_runs_of_neighbours_is_that_over_coordinates(amounts: tuple[
     np.testing.assert_array_equal(by_runs.state()["rounds"], by_coordinates.state()["rounds"])
 
 
-def test_one_pass_does_for_all_who_join() -> None:
+def test_delta_view_settle_runs_all_consumers_in_one_pass() -> None:
     new, sent = drawn(3 * CHUNK_SIZE), drawn(3 * CHUNK_SIZE, 1)
     first, second = np.zeros_like(new), np.zeros_like(new)
     change = DeltaView(slice(None), new, sent, gather=True)
@@ -128,11 +129,12 @@ def test_one_pass_does_for_all_who_join() -> None:
     change.settle()
     np.testing.assert_array_equal(first, new - sent)
     np.testing.assert_array_equal(second, first)
-    change.join(lambda place, piece: first.__setitem__(place, 2 * piece))  # nobody else is waited for
+    # After `settle` a consumer runs at once.
+    change.join(lambda place, piece: first.__setitem__(place, 2 * piece))
     np.testing.assert_array_equal(first, 2 * second)
 
 
-def test_memory_is_used_again_once_nobody_has_a_part_of_it() -> None:
+def test_reusable_buffer_without_references_reuses_its_memory() -> None:
     room = ReusableBuffer(100, np.float32)
     first = room.filled(0)
     first += 1
@@ -152,7 +154,7 @@ def test_memory_is_used_again_once_nobody_has_a_part_of_it() -> None:
 
 @pytest.mark.parametrize("size", [*SIZES, 5 * CHUNK_SIZE + 12_345])
 @pytest.mark.parametrize("where", ["whole", "every third", "half"])
-def test_asyncfededs_weight_is_of_two_norms(size: int, where: str) -> None:
+def test_asyncfeded_weight_is_a_ratio_of_norms(size: int, where: str) -> None:
     place = places(size, where)
     at = np.arange(size) if isinstance(place, slice) else index_of(place)
     new, sent, params = drawn(size), drawn(size, 1), drawn(int(np.max(at)) + 1, 2)
@@ -169,7 +171,7 @@ def test_asyncfededs_weight_is_of_two_norms(size: int, where: str) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("step", [1, 3])
-def test_sums_on_coordinates(size: int, step: int) -> None:
+def test_accumulate_adds_on_coordinates(size: int, step: int) -> None:
     where = np.arange(2, 2 + step * size, step)
     target, new, sent = drawn(2 + step * size), drawn(size, 1), drawn(size, 2)
     expected, mixed = target.copy(), target.copy()
@@ -183,10 +185,11 @@ def test_sums_on_coordinates(size: int, step: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_runs_as_rows_are_runs(seed: int) -> None:
-    """Views of a vector, with rows where runs are alike, have what the runs have, however they are cut into pieces."""
+def test_views_of_equal_runs_equal_single_runs(seed: int) -> None:
+    """Views of a vector with rows of equal runs have the values of the single runs, for any chunks."""
     rng, starts, lengths, at = np.random.default_rng(seed), list[int](), list[int](), 0
-    for _ in range(8):  # some matrices
+    # The coordinates are those of several matrices.
+    for _ in range(8):
         width, step, rows = rng.integers(600, 700), rng.integers(700, 800), rng.integers(1, 6)
         starts += [at + row * step for row in range(rows)]
         lengths += [width] * rows
@@ -209,7 +212,7 @@ def test_runs_as_rows_are_runs(seed: int) -> None:
     np.testing.assert_array_equal(target, expected)
 
 
-def test_neighbours_are_a_slice_and_others_are_not() -> None:
+def test_in_runs_only_long_runs_become_slices() -> None:
     assert list(global_slices(in_runs(np.arange(3, 9)), slice(2, 4))) == [(slice(5, 7), slice(0, 2))]
     assert list(global_slices(slice(None), slice(2, 4))) == [(slice(2, 4), slice(0, 2))]
     assert list(global_slices(slice(10, 20), slice(2, 4))) == [(slice(12, 14), slice(0, 2))]
@@ -222,11 +225,12 @@ def test_neighbours_are_a_slice_and_others_are_not() -> None:
         [(place, part)] = global_slices(in_runs(np.array(other)), slice(0, 4))
         np.testing.assert_array_equal(place, other)
         assert part == slice(0, 4)
-    assert index_of(in_runs(np.empty(0, np.int64))).size == 0  # type: ignore[union-attr]  # it is no slice
+    # The result is an array, not a slice.
+    assert index_of(in_runs(np.empty(0, np.int64))).size == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_the_largest_value_is_found_anywhere(wrong: float) -> None:
+def test_largest_of_wrong_value_at_any_position_is_detected(wrong: float) -> None:
     values = drawn(3 * CHUNK_SIZE + 5)
     assert largest_of(values) == np.abs(values).max()
     for place in (0, CHUNK_SIZE, len(values) - 1):
@@ -235,7 +239,7 @@ def test_the_largest_value_is_found_anywhere(wrong: float) -> None:
         assert not np.isfinite(largest_of(bad))
 
 
-def test_the_last_training_of_each_coordinate() -> None:
+def test_last_trained_tracks_each_coordinate() -> None:
     last, every = LastTrained(3), np.broadcast_to(np.int32(2), 3)
     assert last.oldest == -1
     for step, coverage, oldest, state in (
