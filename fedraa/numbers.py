@@ -67,20 +67,25 @@ def of_python(value: object) -> object:
     """Return a number or an array of NumPy as Python's number or tuple, and a list as a tuple."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
-    return tuple(map(of_python, value)) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return tuple(map(of_python, value))
+    return value
 
 
 @cache
 def _adapters(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
     """Return the validator of each field of a dataclass that is a number, a flag, text or a tuple of these."""
     hints = get_type_hints(kind, include_extras=True)
-    return {each.name: TypeAdapter(hints[each.name]) for each in fields(kind) if _is_plain(hints[each.name])}
+    names = [field.name for field in fields(kind)]
+    return {name: TypeAdapter(hints[name]) for name in names if _is_plain(hints[name])}
 
 
 def _is_plain(hint: Any) -> bool:
     """Return True if values of this annotation are numbers, flags or text, tuples of these, or None."""
     if get_origin(hint) in (UnionType, Union, Annotated, tuple):
-        alternatives = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
+        alternatives = get_args(hint)
+        if get_origin(hint) is Annotated:
+            alternatives = alternatives[:1]
         return all(map(_is_plain, alternatives))
     return hint in (bool, int, float, str, NoneType, ...) or get_origin(hint) is Literal
 

@@ -44,11 +44,11 @@ def _prefix(seed: int, stream: str) -> list[int]:
 def _words(number: int) -> list[int]:
     """Return a number as words of 32 bits, the lowest first; 0 is one word."""
     words = []
-    rest = int(number)
-    while rest >= WORD:
-        rest, word = divmod(rest, WORD)
+    high = int(number)
+    while high >= WORD:
+        high, word = divmod(high, WORD)
         words.append(word)
-    return [*words, rest]
+    return [*words, high]
 
 
 def _key(stream: str) -> int:

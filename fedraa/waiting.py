@@ -27,7 +27,9 @@ class _Lines(logging.Handler):
         self._to_stdout = to_stdout
 
     def emit(self, record: logging.LogRecord) -> None:
-        stream = sys.stdout if self._to_stdout and record.levelno < logging.WARNING else sys.stderr
+        stream = sys.stderr
+        if self._to_stdout and record.levelno < logging.WARNING:
+            stream = sys.stdout
         try:
             stream.write(f"{self.format(record)}\n")
             stream.flush()
@@ -57,7 +59,8 @@ def printed_log(*, to_stdout: bool = False) -> Iterator[None]:
     with _printing.lock:
         _printing.users += 1
         if _printing.handler is None and not logger.hasHandlers():
-            _printing.handler, _printing.level = _Lines(to_stdout=to_stdout), logger.level
+            _printing.handler = _Lines(to_stdout=to_stdout)
+            _printing.level = logger.level
             logger.addHandler(_printing.handler)
             if logger.level == logging.NOTSET:
                 logger.setLevel(logging.INFO)
@@ -79,8 +82,9 @@ class Heartbeat:
     """
 
     def __init__(self, doing: Callable[[], str], began: float | None = None) -> None:
-        now = time.monotonic()
-        self._doing, self._began, self._last = doing, now if began is None else began, now
+        self._doing = doing
+        self._last = time.monotonic()
+        self._began = self._last if began is None else began
         self._over = Event()
         Thread(target=self._beat, name="fedraa-heartbeat", daemon=True).start()
 
@@ -90,6 +94,7 @@ class Heartbeat:
         logger.info("[%.1f s] %s", self._last - self._began, text)
 
     def close(self) -> None:
+        """Stop the log lines."""
         self._over.set()
 
     def _beat(self) -> None:
@@ -105,12 +110,16 @@ class Waiting:
     """
 
     def __init__(self, patience: float = PATIENCE, *, logged: bool = False) -> None:
-        self._lock, self._doing, self._over = Lock(), "starting", False
+        self._lock = Lock()
+        self._doing = "starting"
+        self._over = False
         self._status: Status | None = None
         self._timer = Timer(patience, self._show)
         self._timer.daemon = True
         self._timer.start()
-        self._heartbeat = Heartbeat(lambda: self._doing) if logged and not is_shown() else None
+        self._heartbeat: Heartbeat | None = None
+        if logged and not is_shown():
+            self._heartbeat = Heartbeat(lambda: self._doing)
 
     def say(self, doing: str) -> None:
         """Set the description of the current work."""

@@ -18,7 +18,7 @@ from fedraa.messages import Vector
 from fedraa.numbers import Positive
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 from fedraa.server.schedule import AsyncSchedule
-from fedraa.vectors.chunked import SUMMED, accumulate, map_chunks, ordered_sum, scratch, subtract
+from fedraa.vectors.chunked import SUM_BLOCK, accumulate, map_chunks, ordered_sum, scratch, subtract
 from fedraa.vectors.index_runs import global_slices
 
 
@@ -60,8 +60,8 @@ class AsyncFedED(AsyncRule):
 
 def _square(piece: Vector) -> float:
     """Return the sum of squares. Rows are summed in float32: exact enough for a ratio, at half the cost."""
-    end = len(piece) - len(piece) % SUMMED
-    rows = piece[:end].reshape(-1, SUMMED)
+    end = len(piece) - len(piece) % SUM_BLOCK
+    rows = piece[:end].reshape(-1, SUM_BLOCK)
     tail = piece[end:]
     return float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64) + np.einsum("i,i->", tail, tail))
 

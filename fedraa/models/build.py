@@ -47,7 +47,7 @@ _LONGEST_REASON = 150
 
 
 def build_model(
-    given: object,
+    source: object,
     sample: Tree,
     classes: int,
     *,
@@ -61,7 +61,7 @@ def build_model(
     The same seed gives the same weights, bit for bit. The state of torch's global generator does not change.
 
     Args:
-        given: One of `MODELS`, `package.module:callable`, or a function or class. A function or class must return an
+        source: One of `MODELS`, `package.module:callable`, or a function or class. A function or class must return an
             `nn.Module`. It is called with `classes=classes` if it has this parameter, and without arguments otherwise.
         sample: A batch of samples.
         classes: The number of outputs.
@@ -74,10 +74,10 @@ def build_model(
     Raises:
         InputError: The name is unknown, the model cannot be created, or it does not accept `sample`.
     """
-    name = given if isinstance(given, str) else path_of(given)
+    name = source if isinstance(source, str) else path_of(source)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        if isinstance(given, str) and ":" not in name and name not in MODELS:
+        if isinstance(source, str) and ":" not in name and name not in MODELS:
             raise _unknown(name)
         if not isinstance(sample, torch.Tensor) and name in MODELS:
             problem = f"it takes one input, and samples have {len(leaves(sample))}"
@@ -88,8 +88,8 @@ def build_model(
             raise without_effect("hidden", hidden, f"model {name}", "give --model mlp, or leave it out")
         elif dropout != 0.0:
             raise without_effect("dropout", dropout, f"model {name}", "give --model mlp, or leave it out")
-        elif not isinstance(given, str) or ":" in name:
-            model = _own(name, given, classes)
+        elif not isinstance(source, str) or ":" in name:
+            model = _own(name, source, classes)
         elif name in _IMAGE_MODELS:
             model = _image_model(name, sample, classes)
         else:
@@ -100,6 +100,14 @@ def build_model(
 
 
 def _mlp(sample: torch.Tensor, classes: int, hidden: tuple[int, ...], dropout: float) -> nn.Module:
+    """Return a multi-layer perceptron for these samples.
+
+    Args:
+        sample: A batch of samples.
+        classes: The number of outputs.
+        hidden: Widths of the hidden layers.
+        dropout: Dropout after each hidden layer.
+    """
     if any(width < 1 for width in hidden):
         raise InputError("hidden", got=hidden, expected="widths of 1 or more")
     if not 0 <= dropout < 1:
@@ -108,6 +116,13 @@ def _mlp(sample: torch.Tensor, classes: int, hidden: tuple[int, ...], dropout: f
 
 
 def _image_model(name: str, sample: torch.Tensor, classes: int) -> nn.Module:
+    """Return a model for images.
+
+    Args:
+        name: A key of `_IMAGE_MODELS`.
+        sample: A batch of images [b, channels, height, width].
+        classes: The number of outputs.
+    """
     make, smallest = _IMAGE_MODELS[name]
     if sample.ndim != 4 or min(sample.shape[2:]) < smallest:
         problem = f"the samples have the shape {list(sample.shape[1:])}"
@@ -117,8 +132,17 @@ def _image_model(name: str, sample: torch.Tensor, classes: int) -> nn.Module:
     return make(channels, height, width, classes)
 
 
-def _own(name: str, given: object, classes: int) -> nn.Module:
-    make = imported("model", given) if isinstance(given, str) else given
+def _own(name: str, source: object, classes: int) -> nn.Module:
+    """Return the model of a function or class, or of an import path.
+
+    Args:
+        name: The name of the model for errors.
+        source: The function, the class or the path.
+        classes: The number of outputs.
+    """
+    make = source
+    if isinstance(source, str):
+        make = imported("model", source)
     if isinstance(make, nn.Module):
         hint = "give the module to run, as model=..."
         raise InputError("model", got=make, expected="a function or a class that makes a module", hint=hint)
@@ -127,8 +151,8 @@ def _own(name: str, given: object, classes: int) -> nn.Module:
     arguments = _arguments(name, make, classes)
     try:
         model = make(**arguments)
+    # A user-defined model may raise any type.
     except Exception as error:
-        # A user-defined model may raise any type.
         problem = f"it failed with {type(error).__name__}: {one_line(error)}"
         raise InputError(f"model {name!r}", problem) from error
     if not isinstance(model, nn.Module):
@@ -162,13 +186,13 @@ def _arguments(name: str, make: Callable[..., Any], classes: int) -> dict[str, i
     return arguments
 
 
-def _advice(given: object) -> str:
+def _advice(source: object) -> str:
     """Return the hint for an object that is neither a model nor callable."""
-    if isinstance(given, list | tuple) and given and all(isinstance(layer, nn.Module) for layer in given):
+    if isinstance(source, list | tuple) and source and all(isinstance(layer, nn.Module) for layer in source):
         return "give nn.Sequential(*layers)"
-    if isinstance(given, Mapping) and any(isinstance(value, torch.Tensor) for value in given.values()):
-        return "a state dict has values only: give the module that has loaded it with load_state_dict"
-    if isinstance(given, Path):
+    if isinstance(source, Mapping) and any(isinstance(value, torch.Tensor) for value in source.values()):
+        return "a state dict has only values: give the module that has loaded it with load_state_dict"
+    if isinstance(source, Path):
         return "make the module, load the file with load_state_dict, and give the module"
     return ""
 
@@ -207,8 +231,8 @@ def refuse_misfit(
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(model):
             result = run(model.eval(), mapped(lambda part: part.clone(), batch))
+    # A user-defined model may raise any type.
     except Exception as error:
-        # A user-defined model may raise any type.
         reason = one_line(error)[:_LONGEST_REASON] or type(error).__name__
         hint = _hint(error)
         if any(part.dtype == torch.int64 for part in leaves(batch)):
@@ -233,12 +257,12 @@ def _hint(error: Exception) -> str:
 
 def _no_logits(batch: Tree, classes: int) -> Callable[[Any], str | None]:
     """Return a function that returns a clause about any result except logits [b, classes], and None for logits."""
+    expected = [len(leaves(batch)[0]), classes]
 
     def wrong(result: Any) -> str | None:
-        expected = [len(leaves(batch)[0]), classes]
-        if isinstance(result, torch.Tensor) and list(result.shape) == expected:
-            return None
         got = list(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
+        if got == expected:
+            return None
         return f"returns {got} for a batch; expected logits {expected}"
 
     return wrong

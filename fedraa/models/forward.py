@@ -10,4 +10,6 @@ def forward(model: nn.Module, inputs: Any) -> Any:
     """Return the model's result. A dict is passed as keyword arguments, and a tuple as positional arguments."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    if isinstance(inputs, tuple):
+        return model(*inputs)
+    return model(inputs)

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from numbers import Integral, Real
 from typing import Any
 
@@ -27,7 +28,8 @@ class _Lookup(nn.Module):
 
     def __init__(self, entries: int, rank: int, padding: int | None) -> None:
         super().__init__()
-        self.weight, self.padding = nn.Parameter(torch.empty(rank, entries)), padding
+        self.weight = nn.Parameter(torch.empty(rank, entries))
+        self.padding = padding
 
     def forward(self, x: Tensor) -> Tensor:
         return F.embedding(x, self.weight.T, self.padding)
@@ -36,26 +38,30 @@ class _Lookup(nn.Module):
 class Adapted(nn.Module):
     """A frozen layer with an adapter: base(x) + scale * lora_B(lora_A(x)).
 
-    `lora_A.weight` is [rank, in, ...] and `lora_B.weight` is [out, rank, ...]. Both are float32, whatever the type of
-    the base. `merged`, if it exists, has the shape of the layer's weight and is added to it. It gets no gradient; the
+    `lora_A.weight` is [rank, in, ...] and `lora_B.weight` is [out, rank, ...]. Both are float32 for any type of the
+    base. `merged`, if it exists, has the shape of the layer's weight and is added to it. It gets no gradient; the
     server changes it. The attribute `weight` is the base's weight plus the dense product of the adapter. All other
     attributes are those of the base.
     """
 
-    # The library peft uses the same names.
+    # The library peft uses the same names, which have capitals.
     lora_A: Any  # noqa: N815
+    # Likewise, the second matrix has peft's name.
     lora_B: Any  # noqa: N815
     merged: nn.Parameter | None
 
     def __init__(self, base: nn.Module, rank: int, scale: float, merge: bool, random: torch.Generator) -> None:
         super().__init__()
-        self.base, self.scale = base, scale
+        self.base = base
+        self.scale = scale
         weight = base.get_parameter("weight")
         # Torch's layers draw initial values from the global generator, which must not change.
         with torch.random.fork_rng(devices=[]):
             self.lora_A, self.lora_B = _pair(base, rank)
         self.to(weight.device)
-        self.merged = nn.Parameter(torch.zeros_like(weight, dtype=torch.float32)) if merge else None
+        self.merged = None
+        if merge:
+            self.merged = nn.Parameter(torch.zeros_like(weight, dtype=torch.float32))
         fan_in = 1 if isinstance(base, nn.Embedding) else weight[0].numel()
         start = torch.rand(self.lora_A.weight.shape, generator=random) * 2 - 1
         with torch.no_grad():
@@ -67,11 +73,13 @@ class Adapted(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self._base(x)
-        inside = x if isinstance(self.base, nn.Embedding) else x.to(self.lora_A.weight.dtype)
-        beside: Tensor = self.lora_B(self.lora_A(inside)) * self.scale
-        return out + beside.to(out.dtype)
+        if not isinstance(self.base, nn.Embedding):
+            x = x.to(self.lora_A.weight.dtype)
+        change: Tensor = self.lora_B(self.lora_A(x)) * self.scale
+        return out + change.to(out.dtype)
 
     def _base(self, x: Tensor) -> Any:
+        """Return the base's result, with `merged` added to its weight."""
         if self.merged is None:
             return self.base(x)
         weight = self.base.get_parameter("weight")
@@ -86,9 +94,12 @@ class Adapted(nn.Module):
         """Return the adapter, and `merged` if it exists, as a float32 change of the layer's weight."""
         weight = self.base.get_parameter("weight")
         product: Tensor = self.lora_B.weight.flatten(1) @ self.lora_A.weight.flatten(1)
-        product = product.T if isinstance(self.base, nn.Embedding) else product
+        if isinstance(self.base, nn.Embedding):
+            product = product.T
         change = self.scale * product.reshape(weight.shape)
-        return change if self.merged is None else change + self.merged.detach()
+        if self.merged is None:
+            return change
+        return change + self.merged.detach()
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -112,7 +123,7 @@ def lora(
 ) -> nn.Module:
     """Return a model with low-rank adapters on its frozen layers. Only the adapters are trained and sent.
 
-    The given model does not change. The result shares its parameters without a copy. The output of an adapter is 0
+    `model` does not change. The result shares its parameters without a copy. The output of an adapter is 0
     at first. Its `rank` units are a width group like any other, so a method may give weak devices only the first units,
     or a fragment. The scale is alpha / rank, with the full rank for every device. The adapter of a device then equals
     the full adapter with all other units at zero. With fragment_scale the scale is alpha / the device's rank while it
@@ -138,7 +149,8 @@ def lora(
         raise InputError("model", got=model, expected="an nn.Module")
     if isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 1:
         raise InputError("rank", got=rank, expected="a whole number from 1")
-    alpha = float(rank) if alpha is None else alpha
+    if alpha is None:
+        alpha = float(rank)
     if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < alpha < math.inf:
         raise InputError("alpha", got=alpha, expected="a number over 0")
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not -(2**63) <= seed < 2**64:
@@ -146,17 +158,19 @@ def lora(
     if any(isinstance(part, Adapted) for part in model.modules()):
         problem = f"{type(model).__name__} already has adapters"
         raise InputError("model", problem, hint="give merged(model), or the plain model")
-    rank, scale = int(rank), float(alpha) / int(rank)
+    rank = int(rank)
+    scale = float(alpha) / rank
     whole = _named(model, "train", train)
     chosen = _chosen(model, targets, whole)
-    made, random = _frozen(model, whole), torch.Generator().manual_seed(int(seed))
+    result = _frozen(model, whole)
+    random = torch.Generator().manual_seed(int(seed))
     adapted: dict[nn.Module, Adapted] = {}
-    for name, layer in list(made.named_modules(remove_duplicate=False)):
+    for name, layer in list(result.named_modules(remove_duplicate=False)):
         if name in chosen:
             if layer not in adapted:
                 adapted[layer] = Adapted(layer, rank, scale, merge, random)
-            made = _put(made, name, adapted[layer])
-    return made
+            result = _put(result, name, adapted[layer])
+    return result
 
 
 def merged(model: nn.Module) -> nn.Module:
@@ -190,14 +204,18 @@ def _frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
     """
     for name, p in model.named_parameters():
         if is_lazy(p):
-            raise InputError("model", f"{name!r} has no shape yet", hint="run the model once on a batch before")
-    free = {id(p) for name in whole for p in model.get_submodule(name).parameters()}
-    computed = [each for part in model.modules() for each in vars(part).values() if isinstance(each, Tensor)]
-    # Hooks may have stored tensors that are computed from parameters. `deepcopy` fails for these unless detached.
-    memo: dict[int, Any] = {id(tensor): tensor.detach() for tensor in computed if not tensor.is_leaf}
+            raise InputError("model", f"{name!r} has no shape yet", hint="run the model on a batch first")
+    free = set(map(id, chain.from_iterable(model.get_submodule(name).parameters() for name in whole)))
+    memo: dict[int, Any] = {}
+    for value in chain.from_iterable(vars(part).values() for part in model.modules()):
+        # Hooks may have stored tensors that are computed from parameters. `deepcopy` fails for these unless detached.
+        if isinstance(value, Tensor) and not value.is_leaf:
+            memo[id(value)] = value.detach()
     for p in model.parameters():
-        own = p.detach().clone() if id(p) in free else p.detach()
-        memo[id(p)] = nn.Parameter(own, requires_grad=id(p) in free)
+        value = p.detach()
+        if id(p) in free:
+            value = value.clone()
+        memo[id(p)] = nn.Parameter(value, requires_grad=id(p) in free)
     try:
         return copy.deepcopy(model, memo)
     except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
@@ -206,16 +224,16 @@ def _frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
 
 
 def _pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
+    """Return the two layers of an adapter, with `rank` units between them."""
     if isinstance(base, nn.Linear):
         return nn.Linear(base.in_features, rank, bias=False), nn.Linear(rank, base.out_features, bias=False)
     if isinstance(base, nn.Embedding):
         return _Lookup(base.num_embeddings, rank, base.padding_idx), nn.Linear(rank, base.embedding_dim, bias=False)
     assert isinstance(base, _CONVOLUTIONS)
     kind: Any = next(kind for kind in _CONVOLUTIONS if isinstance(base, kind))
-    how = {name: getattr(base, name) for name in ("stride", "padding", "dilation", "padding_mode")}
-    return kind(base.in_channels, rank, base.kernel_size, bias=False, **how), kind(
-        rank, base.out_channels, 1, bias=False
-    )
+    options = {name: getattr(base, name) for name in ("stride", "padding", "dilation", "padding_mode")}
+    first = kind(base.in_channels, rank, base.kernel_size, bias=False, **options)
+    return first, kind(rank, base.out_channels, 1, bias=False)
 
 
 def _chosen(model: nn.Module, targets: str | Sequence[str] | None, whole: Collection[str]) -> set[str]:
@@ -230,7 +248,7 @@ def _chosen(model: nn.Module, targets: str | Sequence[str] | None, whole: Collec
         InputError: No layer can have an adapter, or one in `targets` cannot.
     """
     names = dict(model.named_modules(remove_duplicate=False))
-    parts = {part for name in whole for part in model.get_submodule(name).modules()}
+    parts = set(chain.from_iterable(model.get_submodule(name).modules() for name in whole))
     if targets is None:
         usual = [name for name, layer in names.items() if not isinstance(layer, nn.Embedding) and layer not in parts]
         chosen = {name for name in usual if _unfit(names[name]) is None}
@@ -241,31 +259,33 @@ def _chosen(model: nn.Module, targets: str | Sequence[str] | None, whole: Collec
         if reason is not None:
             raise InputError("targets", f"{name!r} {reason}", expected=LAYERS)
         if names[name] in parts:
-            raise InputError("targets", f"{name!r} is trained whole by train", hint="name it in one of the two")
+            raise InputError("targets", f"{name!r} is also named by train", hint="name it in only one of the two")
     if not chosen:
         raise InputError("targets", f"{type(model).__name__} has no layer that takes an adapter", expected=LAYERS)
     layers = {names[name] for name in chosen}
     return {name for name, layer in names.items() if layer in layers}
 
 
-def _named(model: nn.Module, field: str, given: str | Sequence[str]) -> set[str]:
-    """Return the names of the modules that `given` names in full or by the last parts of a name.
+def _named(model: nn.Module, field: str, ends: str | Sequence[str]) -> set[str]:
+    """Return the names of the modules that are equal to one of `ends`, or end with its parts.
 
     Args:
         model: The model.
         field: The field of the InputError for a name that matches no module.
-        given: A name or several.
+        ends: Names, or the last parts of names.
     """
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]
     named: set[str] = set()
-    for end in given if isinstance(given, Iterable) and not isinstance(given, str) else (given,):
+    if isinstance(ends, str) or not isinstance(ends, Iterable):
+        ends = (ends,)
+    for end in ends:
         if not isinstance(end, str):
             raise InputError(field, got=end, expected="names of layers, or the ends of their names")
         matching = {name for name in names if name == end or name.endswith(f".{end}")}
         if not matching:
             known = list(dict.fromkeys(name.rpartition(".")[2] for name in names if name))
             close = get_close_matches(end.rpartition(".")[2], known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known[:8])}"
+            hint = f"did you mean {close[0]!r}?" if close else f"name one of {', '.join(known[:8])}"
             raise InputError(field, got=end, expected=f"the name of a layer of {type(model).__name__}", hint=hint)
         named |= matching
     return named

@@ -27,7 +27,9 @@ class RawInputModel(nn.Module):
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return the model's result for a batch of raw inputs."""
-        x: Any = named or (inputs[0] if len(inputs) == 1 else inputs)
+        x: Any = named or inputs
+        if len(inputs) == 1 and not named:
+            x = inputs[0]
         if isinstance(x, dict | tuple):
             return forward(self.model, self._scaled(self._scaling, x, several=True))
         x = self._scaled(self._scaling, x, several=False)
@@ -47,15 +49,26 @@ class RawInputModel(nn.Module):
         return len(self.scalings) - 1
 
     def _scaled(self, scaling: Any, x: Any, *, several: bool) -> Any:
+        """Return the inputs in the types and scales of the run.
+
+        Args:
+            scaling: Tree of indices into `scalings`; None stands for no scaling.
+            x: Raw inputs.
+            several: True if the model has several inputs.
+        """
         if isinstance(x, dict):
             return {name: self._scaled(_part(scaling, name), part, several=several) for name, part in x.items()}
         if isinstance(x, tuple):
             return tuple(self._scaled(_part(scaling, i), part, several=several) for i, part in enumerate(x))
         x = _as_input(torch.as_tensor(x), several=several)
-        return x if scaling is None else self.scalings[scaling](x)
+        if scaling is None:
+            return x
+        return self.scalings[scaling](x)
 
 
 class _Scaled(nn.Module):
+    """The scaling of one input by the mean and the standard deviation of each channel."""
+
     mean: Tensor
     std: Tensor
 
@@ -70,7 +83,9 @@ class _Scaled(nn.Module):
 
 
 def _part(scaling: Any, key: Any) -> Any:
-    return None if scaling is None else scaling[key]
+    if scaling is None:
+        return None
+    return scaling[key]
 
 
 def _as_input(x: Tensor, *, several: bool) -> Tensor:

@@ -58,7 +58,9 @@ class PreactivatedBlock(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = F.relu(self.norm1(x))
-        shortcut = x if self.shortcut is None else self.shortcut(out)
+        shortcut = x
+        if self.shortcut is not None:
+            shortcut = self.shortcut(out)
         out = self.conv1(out)
         out = self.conv2(F.relu(self.norm2(out)))
         total: torch.Tensor = out + shortcut
@@ -74,6 +76,13 @@ def _stages(block: Callable[[int, int, int, Norm], nn.Module], norm: Norm) -> li
 
 
 def _resnet(channels: int, classes: int, norm: Norm) -> nn.Sequential:
+    """Return a ResNet-18.
+
+    Args:
+        channels: Channels of the images.
+        classes: Number of classes.
+        norm: Makes a norm layer for a number of channels.
+    """
     return nn.Sequential(
         ImageConv2d(channels, 64, 3, padding=1, bias=False),
         norm(64),

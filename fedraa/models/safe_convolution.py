@@ -16,7 +16,7 @@ calls the replacement: in a module, a function, a script, or under vmap. It pass
 kernel.
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,41 +29,41 @@ _backward = torch.library.get_kernel(f"aten::{_OPERATOR}", "CPU")
 
 
 def _convolution_backward(
-    keys: torch.DispatchKeySet,
-    grad_output: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    bias_sizes: Sequence[int] | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
+    keys: torch.DispatchKeySet, grad_output: Tensor, input: Tensor, weight: Tensor, *options: Any
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of input, weight and bias that `output_mask` selects.
+    """Return the gradients of input, weight and bias that the output mask selects.
 
     The arguments and the result are those of PyTorch's operator `convolution_backward`.
+
+    Args:
+        keys: The dispatch keys of the call.
+        grad_output: The gradient of the result.
+        input: The input.
+        weight: The weight.
+        options: The sizes of the bias, stride, padding, dilation, transposed, output padding, groups, and the output
+            mask.
     """
-    rest = bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask
+    bias_sizes, stride, padding, dilation, transposed, _, groups, output_mask = options
     if weight.ndim == 5 and weight.dtype == torch.bfloat16:
-        grads = _convolution_backward(keys, grad_output.float(), input.float(), weight.float(), *rest)
+        grads = _convolution_backward(keys, grad_output.float(), input.float(), weight.float(), *options)
         return tuple(None if grad is None else grad.bfloat16() for grad in grads)
     strided = max(stride) > 1 and max(weight.shape[2:]) == 1 and not any(padding)
     channels = (grad_output if transposed else input).shape[1]
     if not strided or channels >= _FEW_CHANNELS or not output_mask[1]:
-        unchanged: tuple[Tensor | None, ...] = _backward.call_boxed(keys, grad_output, input, weight, *rest)
+        unchanged: tuple[Tensor | None, ...] = _backward.call_boxed(keys, grad_output, input, weight, *options)
         return unchanged
     sides = weight.ndim - 2
-    steps = stride if len(stride) == sides else [*stride] * sides
+    # One step may stand for all sides.
+    steps = [*stride, *stride[-1:] * (sides - len(stride))]
     pixels = (slice(None), slice(None), *(slice(None, None, step) for step in steps))
     unstrided = [1] * sides, padding, dilation, transposed, [0] * sides, groups
     if transposed:
         mask = [output_mask[0], True, False]
         kept = grad_output[pixels]
         grad_input, grad_weight, _ = _backward.call_boxed(keys, kept, input, weight, None, *unstrided, mask)
-        grad_bias = grad_output.sum([0, *range(2, grad_output.ndim)]) if output_mask[2] else None
+        grad_bias = None
+        if output_mask[2]:
+            grad_bias = grad_output.sum([0, *range(2, grad_output.ndim)])
         return grad_input, grad_weight, grad_bias
     grad_kept, grad_weight, grad_bias = _backward.call_boxed(
         keys, grad_output, input[pixels], weight, bias_sizes, *unstrided, output_mask
@@ -77,8 +77,9 @@ def _convolution_backward(
 
 def protect() -> torch.library.Library:
     """Replace PyTorch's kernel for as long as the returned object exists."""
-    # Torch has no types for these two calls.
+    # Torch's constructor has no types.
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    # Torch's method has no types.
     library.impl(_OPERATOR, _convolution_backward, "CPU", with_keyset=True)  # type: ignore[no-untyped-call]
     return library
 

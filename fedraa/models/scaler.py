@@ -17,7 +17,9 @@ class Scaler(nn.Module):
     rate: float = 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x / self.rate if self.training else x
+        if not self.training:
+            return x
+        return x / self.rate
 
 
 def set_scaler_rate(module: nn.Module, rate: float) -> None:

@@ -55,7 +55,9 @@ def has_statistics(module: nn.Module) -> bool:
 
 def part_sizes(count: int, batch: int) -> list[int]:
     """Return the sizes of parts of at most `batch` samples into which `count` samples are divided evenly."""
-    return [len(rows) for rows in np.array_split(np.arange(count), math.ceil(count / batch))] if count else []
+    if not count:
+        return []
+    return [len(rows) for rows in np.array_split(np.arange(count), math.ceil(count / batch))]
 
 
 def reestimate_statistics(
@@ -127,13 +129,15 @@ def settle_spectral(module: nn.Module) -> None:
         for hook in layer._forward_pre_hooks.values():
             if isinstance(hook, SpectralNorm):
                 _iterate(partial(hook.compute_weight, layer, True), layer, f"{hook.name}_")
-        if isinstance(chains := getattr(layer, "parametrizations", None), nn.ModuleDict):
-            for name, chain in chains.items():
-                for link in chain.modules():
-                    if is_spectral(link):
-                        training, link.training = link.training, True
-                        _iterate(partial(getattr, layer, name), link, "_")
-                        link.training = training
+        parametrizations = getattr(layer, "parametrizations", None)
+        if not isinstance(parametrizations, nn.ModuleDict):
+            continue
+        for name, steps in parametrizations.items():
+            for step in filter(is_spectral, steps.modules()):
+                training = step.training
+                step.training = True
+                _iterate(partial(getattr, layer, name), step, "_")
+                step.training = training
 
 
 def is_spectral(part: nn.Module) -> bool:
@@ -147,13 +151,19 @@ def copy_buffers(module: nn.Module, names: Collection[str] | None = None) -> dic
 
     Buffers that are None, or that are not in the state dict, are included.
     """
-    found: dict[str, Tensor | None] = {}
+    copies: dict[str, Tensor | None] = {}
+    for name, buffer in _all_buffers(module).items():
+        if names is None or name in names:
+            copies[name] = None if buffer is None else buffer.detach().clone()
+    return copies
+
+
+def _all_buffers(module: nn.Module) -> Buffers:
+    """Return the buffers by name, with those that are None or that are not in the state dict."""
+    buffers: dict[str, Tensor | None] = {}
     for prefix, part in module.named_modules():
-        for own, buffer in part._buffers.items():
-            name = f"{prefix}.{own}".lstrip(".")
-            if names is None or name in names:
-                found[name] = None if buffer is None else buffer.detach().clone()
-    return found
+        buffers |= {f"{prefix}.{own}".lstrip("."): buffer for own, buffer in part._buffers.items()}
+    return buffers
 
 
 def put_buffers(module: nn.Module, values: Buffers) -> None:
@@ -161,7 +171,9 @@ def put_buffers(module: nn.Module, values: Buffers) -> None:
 
     A buffer of the same shape is written in place, because the module may also hold it under other names.
     """
-    parts = dict(module.named_modules(remove_duplicate=False)) if values else {}
+    if not values:
+        return
+    parts = dict(module.named_modules(remove_duplicate=False))
     for name, value in values.items():
         prefix, _, own = name.rpartition(".")
         part = parts[prefix]
@@ -181,10 +193,7 @@ def kept_buffers(module: nn.Module) -> Iterator[None]:
     A lazy buffer, which has no shape before the block, is not restored.
     """
     lazy = {name for name, buffer in module.named_buffers() if is_lazy(buffer)}
-    names = {
-        f"{prefix}.{name}".lstrip(".") for prefix, part in module.named_modules() for name, _ in part._buffers.items()
-    }
-    values = copy_buffers(module, names - lazy)
+    values = copy_buffers(module, _all_buffers(module).keys() - lazy)
     try:
         yield
     finally:
@@ -236,8 +245,9 @@ def _training(module: nn.Module, norms: Collection[nn.Module], owners: Collectio
     momenta = [norm.momentum for norm in norms]
     module.eval()
     for norm in norms:
-        # Torch's types for these attributes are wrong. Without a momentum a norm keeps a cumulative average.
+        # Torch's type of this method is wrong.
         norm.reset_running_stats()  # type: ignore[operator]
+        # Without a momentum a norm keeps a cumulative average. Torch's type of this attribute is wrong.
         norm.momentum = None  # type: ignore[assignment]
     for part in (*norms, *owners):
         part.training = True
@@ -262,8 +272,11 @@ def _pass_over(module: nn.Module, parts: Parts, averaged: Collection[str] = ()) 
         count += 1
         for name, value in copy_buffers(module, averaged).items():
             if value is not None and value.is_floating_point():
-                known = sums.get(name)
-                sums[name] = value.double() if known is None or known.shape != value.shape else known + value
+                total = sums.get(name)
+                if total is None or total.shape != value.shape:
+                    sums[name] = value.double()
+                else:
+                    sums[name] = total + value
     return {name: total / count for name, total in sums.items()}
 
 
@@ -288,7 +301,7 @@ def _settle(
     for _ in range(MAX_PASSES):
         means = _pass_over(module, parts, estimated)
         for norm in norms:
-            # The statistics are complete after the first pass. A momentum of 0 keeps them.
+            # The statistics are complete after the first pass. A momentum of 0 keeps them. Torch's type is wrong.
             norm.momentum = 0.0  # type: ignore[assignment]
         states = [*states[-2:], copy_buffers(module, estimated)]
         first = first or states[-1]
@@ -301,7 +314,9 @@ def _settle(
             break
         if len(states) == 3 and not growing & read and any(ratios[name] for name in moving):
             for name in moving:
-                ratio, last, now = ratios[name], states[-2][name], states[-1][name]
+                ratio = ratios[name]
+                last = states[-2][name]
+                now = states[-1][name]
                 if ratio and last is not None and now is not None:
                     limit = now.double() + (now.double() - last.double()) * ratio / (1 - ratio)
                     put_buffers(module, {name: limit.to(now.dtype)})
@@ -322,7 +337,9 @@ def _difference(before: Tensor | None, after: Tensor | None) -> Tensor | None:
     if before is None or after is None or before.shape != after.shape or before.is_complex():
         return None
     change = after.double() - before.double()
-    return change if change.numel() and bool(change.isfinite().all()) else None
+    if not change.numel() or not change.isfinite().all():
+        return None
+    return change
 
 
 def _grows(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> bool:
@@ -351,7 +368,9 @@ def _ratio(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> float:
     if first is None or second is None or c is None or not c.is_floating_point() or not first.any():
         return 0.0
     ratio = float((first * second).sum() / (first * first).sum())
-    return ratio if 0 < ratio < 1 else 0.0
+    if not 0 < ratio < 1:
+        return 0.0
+    return ratio
 
 
 def _rests(before: Tensor | None, after: Tensor | None, ratio: float) -> bool:

@@ -11,7 +11,7 @@ def unwrap_module(module: nn.Module) -> nn.Module:
     """Return the module to train, without wrappers and without compiled code.
 
     A wrapper of the whole model is removed, so the tensors have the names of the inner module. A wrapper of a submodule
-    is replaced by a PlainCall, so names do not change. The given module is not changed. The result shares its tensors.
+    is replaced by a PlainCall, so names do not change. `module` is not changed. The result shares its tensors.
     """
     while (name := _inner_name(module)) is not None:
         module = module.get_submodule(name)

@@ -12,7 +12,7 @@ from fedraa.submodels.traced import IndexSet, Traced
 
 Mask = npt.NDArray[np.bool_]
 # Coordinates per byte of a bitmap.
-BITS = 8
+COORDINATES_PER_BYTE = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,13 +24,16 @@ class Submodel:
 
     @classmethod
     def of(cls, traced: Traced, kept: IndexSet) -> "Submodel":
+        """Return the submodel of these units."""
         widths = traced.widths(kept)
         whole = widths == tuple(group.size for group in traced.groups)
         return cls(widths, None if whole else traced.flat_index(kept))
 
     def take(self, params: npt.NDArray[np.generic]) -> Vector:
         """Return a copy of the part's coordinates [k] of a full vector [d]."""
-        return params.astype(np.float32) if self.index is None else params[self.index].astype(np.float32, copy=False)
+        if self.index is None:
+            return params.astype(np.float32)
+        return params[self.index].astype(np.float32, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +52,19 @@ class Assignment:
     @property
     def where(self) -> Index | slice:
         """Return the coordinates of the full vector that are trained."""
+        index = self.submodel.index
         if self.mask is None:
-            return slice(None) if self.submodel.index is None else self.submodel.index
-        return np.flatnonzero(self.mask) if self.submodel.index is None else self.submodel.index[self.mask]
+            return slice(None) if index is None else index
+        kept = np.flatnonzero(self.mask)
+        if index is None:
+            return kept
+        return index[kept]
 
     def trained(self, buffer: Vector) -> Vector:
         """Return the trained coordinates of a buffer [k] of the part, in the order of `where`."""
-        return buffer if self.mask is None else buffer[self.mask]
+        if self.mask is None:
+            return buffer
+        return buffer[self.mask]
 
     def state(self) -> dict[str, object]:
         return {
@@ -81,6 +90,9 @@ class Assignment:
         """
         if self.mask is None:
             return sent(coordinates), sent_back(coordinates)
-        trained, bitmap = int(self.mask.sum()), -(-len(self.mask) // BITS)
-        down = sent(trained) + bitmap if self.sends_mask else sent(coordinates)
-        return down, sent_back(trained) + bitmap
+        trained = int(self.mask.sum())
+        bitmap = -(-len(self.mask) // COORDINATES_PER_BYTE)
+        up = sent_back(trained) + bitmap
+        if not self.sends_mask:
+            return sent(coordinates), up
+        return sent(trained) + bitmap, up

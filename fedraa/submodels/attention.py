@@ -36,7 +36,9 @@ class CutAttention(nn.MultiheadAttention):
             F.linear(x, w, b).view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
             for x, w, b in zip((query, key, value), weights, biases, strict=True)
         )
-        mask = q.new_zeros(()) if attn_mask is None else _additive(attn_mask, q)
+        mask = q.new_zeros(())
+        if attn_mask is not None:
+            mask = _additive(attn_mask, q)
         if key_padding_mask is not None:
             mask = mask + _additive(key_padding_mask[:, None, None, :], q)
         p = self.dropout if self.training else 0.0
@@ -44,12 +46,15 @@ class CutAttention(nn.MultiheadAttention):
             scores = q @ k.transpose(-1, -2) * self.head_dim**-0.5
             attention = F.dropout((scores + mask).softmax(-1), p)
             heads = attention @ v
+            if average_attn_weights:
+                attention = attention.mean(1)
         else:
-            attention, heads = None, F.scaled_dot_product_attention(q, k, v, mask if mask.dim() else None, p)
+            attention = None
+            heads = F.scaled_dot_product_attention(q, k, v, mask if mask.dim() else None, p)
         out = self.out_proj(heads.transpose(1, 2).flatten(2))
-        if attention is not None and average_attn_weights:
-            attention = attention.mean(1)
-        return out if self.batch_first else out.transpose(0, 1), attention
+        if not self.batch_first:
+            out = out.transpose(0, 1)
+        return out, attention
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """The parameters to which element-wise masks apply."""
 
+from itertools import chain
+
 from torch import nn
 
 from fedraa.errors import Uncuttable
@@ -15,7 +17,8 @@ def maskable(traced: Traced) -> tuple[str, ...]:
     blocks = tuple(f"{name}." for name in _block_names(traced.module))
     if blocks:
         return tuple(name for name in traced.names if name.startswith(blocks))
-    cut = {entry.tensor for group in traced.groups for entry in group.entries}
+    entries = chain.from_iterable(group.entries for group in traced.groups)
+    cut = {entry.tensor for entry in entries}
     if not cut:
         raise Uncuttable("model", f"nothing of {type(traced.module).__name__} can be masked: {traced.reasons()}")
     return tuple(name for name in traced.names if name in cut)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from itertools import chain
 
 import numpy as np
 import torch
@@ -41,10 +42,12 @@ def shrink(
         for dim, index in kept.get(name, {}).items():
             if len(index) < part.size(dim):
                 part = part.index_select(dim, torch.from_numpy(index).to(part.device))
-        own = isinstance(tensor, nn.Parameter)
-        if part.data_ptr() == tensor.data_ptr() and (tensor.requires_grad or not own):
+        is_parameter = isinstance(tensor, nn.Parameter)
+        if part.data_ptr() == tensor.data_ptr() and (tensor.requires_grad or not is_parameter):
             part = part.clone()
-        memo[id(tensor)] = nn.Parameter(part, tensor.requires_grad) if own else part
+        if is_parameter:
+            part = nn.Parameter(part, tensor.requires_grad)
+        memo[id(tensor)] = part
     # This copies the structure; the tensors are already in `memo`.
     small: nn.Module = copy.deepcopy(module, memo)
     if not kept:
@@ -59,12 +62,8 @@ def shrink(
 
 def computed(module: nn.Module) -> dict[int, object]:
     """Return copies of tensors that hooks computed, such as a pruned layer's weight, by id for `copy.deepcopy`."""
-    return {
-        id(value): value.detach().clone()
-        for part in module.modules()
-        for value in vars(part).values()
-        if isinstance(value, Tensor) and not value.is_leaf
-    }
+    values = chain.from_iterable(vars(part).values() for part in module.modules())
+    return {id(value): value.detach().clone() for value in values if isinstance(value, Tensor) and not value.is_leaf}
 
 
 def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
@@ -82,10 +81,12 @@ def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
     if isinstance(layer, (nn.RNNBase, nn.RNNCellBase)):
         assert isinstance(full, (nn.RNNBase, nn.RNNCellBase))
         ends = "_l0" if isinstance(layer, nn.RNNBase) else ""
-        back, into = own.get(f"weight_hh{ends}"), own.get(f"weight_ih{ends}")
-        if back is not None and into is not None:
+        recurrent = own.get(f"weight_hh{ends}")
+        into = own.get(f"weight_ih{ends}")
+        if recurrent is not None and into is not None:
             rows = full.get_parameter(f"weight_hh{ends}").size(0)
-            layer.hidden_size, layer.input_size = full.hidden_size * back.size(0) // rows, into.size(1)
+            layer.hidden_size = full.hidden_size * recurrent.size(0) // rows
+            layer.input_size = into.size(1)
         return
     weight = _weight(layer)
     if weight is None:
@@ -98,8 +99,9 @@ def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
         assert before is not None
         if grouped:
             layer.groups = full.groups * weight.size(0) // before.size(0)
-        first, second = weight.size(0), weight.size(1) * layer.groups
-        layer.out_channels, layer.in_channels = (second, first) if layer.transposed else (first, second)
+        layer.out_channels, layer.in_channels = weight.size(0), weight.size(1) * layer.groups
+        if layer.transposed:
+            layer.out_channels, layer.in_channels = layer.in_channels, layer.out_channels
     elif isinstance(layer, nn.modules.batchnorm._NormBase):
         layer.num_features = weight.size(0)
     elif isinstance(layer, nn.GroupNorm):

@@ -13,7 +13,7 @@ from fedraa.errors import InputError
 from fedraa.submodels.scripted import copy_scripts
 
 BY_PIECE = 2**19
-"""Parameters above which a submodel is updated in chunks: about as many as the cache of a core holds."""
+"""Parameters above which a submodel is updated in chunks. The cache of a core holds about this number."""
 
 
 def flatten(module: nn.Module) -> np.ndarray:
@@ -37,7 +37,9 @@ def load(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> Non
     size = sum(p.numel() for p in parameters)
     if vector.shape != (size,):
         raise InputError("vector", got=vector, expected=f"{size} values, as this module has parameters")
-    flat = torch.tensor(vector) if writable else view(vector)
+    flat = view(vector)
+    if writable:
+        flat = torch.tensor(vector)
     start = 0
     for p in parameters:
         p.data = flat[start : start + p.numel()].view(p.shape).to(p)

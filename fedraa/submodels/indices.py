@@ -126,6 +126,7 @@ def too_small(traced: Traced, parts: Sequence[IndexSet]) -> list[Group]:
 
 
 def _largest_remainder(size: int, ratios: Sequence[float]) -> list[int]:
+    """Return sizes that sum to `size`, as close to the ratios as whole numbers allow."""
     # Quotas are rounded, so that 0.3 * 10 has no remainder.
     quotas = [round(size * ratio, 9) for ratio in ratios]
     sizes = [math.floor(quota) for quota in quotas]
@@ -136,6 +137,7 @@ def _largest_remainder(size: int, ratios: Sequence[float]) -> list[int]:
 
 
 def _ceil(ratio: float, size: int) -> int:
+    """Return the number of units of a share of `size` units, rounded up."""
     if not 0 < ratio <= 1:
         raise InputError("ratio", got=ratio, expected="a number over 0 and at most 1")
     return math.ceil(round(ratio * size, 9))

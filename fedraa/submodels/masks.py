@@ -80,10 +80,15 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
         order = (1, 0) if isinstance(owner, nn.Embedding) else range(len(shape))
         dimensions = (*sorted(traced.units.get(name, ())), *order)
         dimension = next((d for d in dimensions if shape[d] >= parts), None)
-        units = np.arange(size) if dimension is None else np.indices(shape, sparse=True)[dimension]
-        count = size if dimension is None else shape[dimension]
+        grid = shape
+        if dimension is None:
+            # The elements are divided in their flat order.
+            grid = (size,)
+            dimension = 0
+        units = np.indices(grid, sparse=True)[dimension]
+        count = grid[dimension]
         mine = units * parts // count
-        region[offset : offset + size] = mine if dimension is None else np.broadcast_to(mine, shape).ravel()
+        region[offset : offset + size] = np.broadcast_to(mine, grid).ravel()
     return region
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -37,13 +38,14 @@ def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -
         example: A batch `[b, ...]` with b >= 2.
     """
     shape = tuple(w if isinstance(w, int) else len(w) for w in widths)
-    key = (shape, tuple(size for part in leaves(example) for size in part.shape))
+    key = (shape, tuple(chain.from_iterable(part.shape for part in leaves(example))))
     if key not in traced.costs:
-        module, inputs = traced.skeleton(shape), mapped(lambda part: part.clone(), example)
+        module = traced.skeleton(shape)
+        inputs = mapped(lambda part: part.clone(), example)
         try:
             traced.costs[key] = _measure(module, inputs)
+        # The code of a module may raise any type.
         except Exception as error:
-            # The code of a module may raise any type.
             rows = len(leaves(example)[0])
             problem = f"{type(module).__name__} cannot be trained on a batch of {rows}: {first_line(error)}"
             raise InputError("model", problem) from error
@@ -51,6 +53,7 @@ def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -
 
 
 def _measure(module: nn.Module, example: Tree) -> Cost:
+    """Return the cost of one step of SGD on a batch."""
     module.train()
     params = sum(p.numel() for p in trainable(module))
     # The step of SGD is in place, so it adds neither FLOPs nor memory.
@@ -63,34 +66,34 @@ def _measure(module: nn.Module, example: Tree) -> Cost:
 
 
 def _convolution_backward(
-    grad_out: Sequence[int],
-    x: Sequence[int],
-    weight: Sequence[int],
-    bias: object,
-    stride: object,
-    padding: object,
-    dilation: object,
-    transposed: bool,
-    output_padding: object,
-    groups: int,
-    output_mask: Sequence[bool],
-    out_shape: object,
+    grad_out: Sequence[int], x: Sequence[int], weight: Sequence[int], *options: Any, **_: object
 ) -> int:
     """Return the FLOPs of a convolution's gradients.
 
     Torch's formula handles grouped weights' gradients as dense ones.
+
+    Args:
+        grad_out: Shape of the result's gradient.
+        x: Shape of the input.
+        weight: Shape of the weight.
+        options: The operator's other arguments: bias, stride, padding, dilation, transposed, output padding, groups
+            and output mask.
     """
-    return 2 * math.prod(x if transposed else grad_out) * math.prod(weight[1:]) * sum(output_mask[:2])
+    transposed, output_mask = options[4], options[7]
+    positions = x if transposed else grad_out
+    return 2 * math.prod(positions) * math.prod(weight[1:]) * int(sum(output_mask[:2]))
 
 
 def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object) -> int:
-    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]  # torch leaves both untyped
+    # Torch's formula has no types.
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
 
 def _attention_backward(
     grad_out: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object
 ) -> int:
-    return int(sdpa_backward_flop_count(grad_out, query, key, value))  # type: ignore[no-untyped-call]  # likewise
+    # Torch's formula has no types.
+    return int(sdpa_backward_flop_count(grad_out, query, key, value))  # type: ignore[no-untyped-call]
 
 
 def _grouped_product(left: Sequence[int], right: Sequence[int], *_: object, **__: object) -> int:
@@ -99,32 +102,37 @@ def _grouped_product(left: Sequence[int], right: Sequence[int], *_: object, **__
 
 
 # Torch does not count attention on a CPU, or products of experts.
-_OURS = {
+_MISSING_FORMULAS = {
     torch.ops.aten._grouped_mm: _grouped_product,
     torch.ops.aten.convolution_backward: _convolution_backward,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
 _FORMULAS = flop_registry | {
-    operator: shape_wrapper(formula)  # type: ignore[no-untyped-call]  # likewise
-    for operator, formula in _OURS.items()
+    # Torch's wrapper has no types.
+    operator: shape_wrapper(formula)  # type: ignore[no-untyped-call]
+    for operator, formula in _MISSING_FORMULAS.items()
 }
 
 
 def _loss(module: nn.Module, example: Tree) -> Tensor:
+    """Return the sum of all outputs that have a gradient."""
     out = [x.float().sum() for x in tensors(forward(module, example)) if x.requires_grad]
     return torch.stack(out).sum()
 
 
-class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # likewise
+# Torch's base class has no types.
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A counter of floating-point operations, and of the bytes of all storages that are made while it is active.
 
     It equals torch's FlopCounterMode with `flop_registry`, without an import of torch._dynamo that takes a second.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # likewise
-        self.flops = self.peak = 0
+        # Torch's constructor has no types.
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
+        self.peak = 0
         self._now = 0
 
     @classmethod
@@ -136,17 +144,18 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # likewise
         self, func: Any, types: Iterable[type], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = {x.untyped_storage().data_ptr() for x in tensors((args, kwargs)) if x.layout == torch.strided}
+        known = {x.untyped_storage().data_ptr() for x in tensors((args, kwargs)) if x.layout == torch.strided}
         out = func(*args, **kwargs)
-        if (formula := _FORMULAS.get(func.overloadpacket)) is not None:
+        formula = _FORMULAS.get(func.overloadpacket)
+        if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
         for x in tensors(out):
             # A sparse tensor has no storage. Other operators made its parts.
             if x.layout != torch.strided:
                 continue
             storage = x.untyped_storage()
-            if storage.data_ptr() not in given:
-                given.add(storage.data_ptr())
+            if storage.data_ptr() not in known:
+                known.add(storage.data_ptr())
                 self._now += storage.nbytes()
                 weakref.finalize(storage, self._free, storage.nbytes())
         self.peak = max(self.peak, self._now)

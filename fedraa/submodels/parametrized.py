@@ -37,13 +37,16 @@ def unpack(module: nn.Module) -> nn.Module:
                 setattr(layer, name, part.unpack())
     for layer in module.modules():
         if is_parametrized(layer):
-            kind, lists = type(layer), layer.get_submodule("parametrizations")
+            kind = type(layer)
+            lists = layer.get_submodule("parametrizations")
             assert isinstance(lists, nn.ModuleDict)
             layer.__class__ = type(f"Parametrized{kind.__name__}", (kind,), {name: _property(name) for name in lists})
     return module
 
 
 def _property(name: str) -> property:
+    """Return a property that computes the tensor of a parametrization."""
+
     def compute(layer: nn.Module) -> Tensor:
         result: Tensor = layer.get_submodule(f"parametrizations.{name}")()
         return result

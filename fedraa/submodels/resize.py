@@ -64,21 +64,23 @@ class Stated(NamedTuple):
     mixed: bool
 
 
-MADE = frozenset(("new_zeros", "zeros"))
+ZERO_MAKERS = frozenset(("new_zeros", "zeros"))
 GROUPED = "_grouped_mm"
 _SHAPED = frozenset(("expand", "reshape", "view"))
 # Names of functions that return parts of their argument.
 PARTS = frozenset(("getitem", "narrow", "split"))
-RESIZED = _SHAPED | PARTS | MADE | {GROUPED, "unflatten"}
+RESIZED = _SHAPED | PARTS | ZERO_MAKERS | {GROUPED, "unflatten"}
 
 
 def name_of(func: Callable[..., Any]) -> str:
     """Return the name of a torch function: the same for `torch.add`, `Tensor.add`, `Tensor.add_` and `+`."""
-    name = getattr(func, "__name__", "")
+    name: str = getattr(func, "__name__", "")
     # A property such as Tensor.T has the name of its descriptor.
     if name == "__get__":
         name = getattr(getattr(func, "__self__", None), "__name__", "")
-    return str(name.strip("_") if name.startswith("__") else name.removesuffix("_"))
+    if name.startswith("__"):
+        return name.strip("_")
+    return name.removesuffix("_")
 
 
 def place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
@@ -114,19 +116,26 @@ def stated(
         return []
     if name == "split":
         sizes = _argument(args, kwargs, 1, "split_size_or_sections", "split_size")
-        ends = [*range(sizes, size, sizes), size] if isinstance(sizes, int) else [*accumulate(sizes)]
-        return list(pairwise((0, *ends)))
+        if isinstance(sizes, int):
+            sizes = [min(sizes, size - start) for start in range(0, size, sizes)]
+        return list(pairwise((0, *accumulate(sizes))))
     if name == "narrow":
-        start, length = int(_argument(args, kwargs, 2, "start")) % size, int(_argument(args, kwargs, 3, "length"))
+        start = int(_argument(args, kwargs, 2, "start")) % size
+        length = int(_argument(args, kwargs, 3, "length"))
         return [(0, start), (start, start + length)]
     at, index = _slice(args, dim)
-    if not isinstance(index[at], slice):
+    part = index[at]
+    if not isinstance(part, slice):
         return []
-    start, stop, step = index[at].indices(size)
+    start, stop, step = part.indices(size)
     if step != 1:
-        whole = start < step and stop == size and size % step == 0
-        return [] if whole and (line.reshape(-1, step) == line[::step, None]).all() else None
-    return [] if index[at].start is None and index[at].stop is None else [(0, start), (0, stop)]
+        is_even = start < step and stop == size and size % step == 0
+        if is_even and (line.reshape(-1, step) == line[::step, None]).all():
+            return []
+        return None
+    if part.start is None and part.stop is None:
+        return []
+    return [(0, start), (0, stop)]
 
 
 def restated(sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]) -> dict[str, dict[Place, Stated]]:
@@ -137,14 +146,16 @@ def restated(sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[i
         widths: Widths of the cut.
         full: Widths of the full module.
     """
-    found = dict[str, dict[Place, Stated]]()
+    by_module: dict[str, dict[Place, Stated]] = {}
     if tuple(widths) == tuple(full):
-        return found
+        return by_module
     for module, places in sizes.items():
         for place, resize in places.items():
-            numbers, whole = (tuple(number.of(kept) for number in resize.numbers) for kept in (widths, full))
-            found.setdefault(module, {})[place] = Stated(resize.dim, resize.outs, numbers, whole, resize.mixed)
-    return found
+            numbers = tuple(number.of(widths) for number in resize.numbers)
+            in_full = tuple(number.of(full) for number in resize.numbers)
+            stated = Stated(resize.dim, resize.outs, numbers, in_full, resize.mixed)
+            by_module.setdefault(module, {})[place] = stated
+    return by_module
 
 
 def resized(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
@@ -154,6 +165,8 @@ def resized(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
 
 
 class _Resized(nn.Module):
+    """A layer with code that follows the widths of its arguments."""
+
     _sizes: Mapping[Place, Stated]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -166,25 +179,27 @@ class _Resizing(TorchFunctionMode):
 
     def __init__(self, module: nn.Module, sizes: Mapping[Place, Stated]) -> None:
         super().__init__()
-        self._module, self._sizes = module, sizes
+        self._module = module
+        self._sizes = sizes
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        name, kwargs = name_of(func), kwargs or {}
-        if name in RESIZED and (found := place(sys._getframe(1))) and found[0] is self._module:
-            stated = self._sizes.get(found[1])
-            if name == GROUPED and stated is not None:
-                func = grouped_product
-            elif stated is not None:
-                args, kwargs = _followed(name, args, kwargs, stated)
+        name = name_of(func)
+        kwargs = kwargs or {}
+        if name not in RESIZED:
+            return func(*args, **kwargs)
+        caller = place(sys._getframe(1))
+        if caller is None or caller[0] is not self._module or caller[1] not in self._sizes:
+            return func(*args, **kwargs)
+        if name == GROUPED:
+            return grouped_product(*args, **kwargs)
+        args, kwargs = _followed(name, args, kwargs, self._sizes[caller[1]])
         return func(*args, **kwargs)
 
 
 def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> Tensor:
     """Return `torch._grouped_mm` for any widths and precision.
-
-    `offs` `[experts]` holds the end of each expert's rows.
 
     Args:
         x: Rows `[s, in]`.
@@ -208,26 +223,29 @@ def _followed(
     """
     numbers = stated.numbers
     # Code may make zeros of the full width, or of the width of other units.
-    if name in MADE:
-        at, sizes = _shape(name, args, kwargs)
+    if name in ZERO_MAKERS:
+        _, sizes = _shape(name, args, kwargs)
         sizes[stated.outs[0]] = numbers[0]
-        kept = {key: value for key, value in kwargs.items() if key != "size"}
-        return (sizes,) if name == "zeros" else (args[0], sizes), kept
+        owner = args[: int(name == "new_zeros")]
+        return (*owner, sizes), {key: value for key, value in kwargs.items() if key != "size"}
     x: Tensor = args[0]
-    if name in _SHAPED or name == "unflatten":
+    if name == "unflatten":
         at, sizes = _shape(name, args, kwargs)
-        elements = x.size(at) if name == "unflatten" else x.numel()
-        _reshaped(sizes, [out - at for out in stated.outs], stated, elements)
-        return (x, at, sizes) if name == "unflatten" else (x, sizes), {}
+        _reshaped(sizes, [out - at for out in stated.outs], stated, x.size(at))
+        return (x, at, sizes), {}
+    if name in _SHAPED:
+        _, sizes = _shape(name, args, kwargs)
+        _reshaped(sizes, stated.outs, stated, x.numel())
+        return (x, sizes), {}
     if name == "split":
         return (x, numbers, stated.dim), {}
     if name == "narrow":
         return (x, stated.dim, *numbers), {}
     at, index = _slice(args, stated.dim)
-    start, stop = (
-        n if given is not None else None for n, given in zip(numbers, (index[at].start, index[at].stop), strict=True)
-    )
-    index[at] = slice(start, stop, index[at].step)
+    part = index[at]
+    start, stop = numbers
+    # A bound that the code omits stays omitted.
+    index[at] = slice(None if part.start is None else start, None if part.stop is None else stop, part.step)
     return (x, tuple(index)), {}
 
 
@@ -240,16 +258,17 @@ def _reshaped(sizes: list[int], places: Sequence[int], stated: Stated, elements:
         stated: The numbers of this cut.
         elements: Number of elements of the tensor.
     """
-    first, *rest = places
+    first, *inner = places
     if not 0 <= first < len(sizes):
         # The shape concerns other dimensions.
         return
-    if sizes[first] != -1:
-        share = sizes[first] if stated.mixed else stated.full[0]
-        sizes[first] = share * stated.numbers[0] // stated.full[0]
+    if sizes[first] != -1 and stated.mixed:
+        sizes[first] = sizes[first] * stated.numbers[0] // stated.full[0]
+    elif sizes[first] != -1:
+        sizes[first] = stated.numbers[0]
     # The elements differ if the other numbers were divided by numbers that did not follow the cut.
     if math.prod(sizes) != elements:
-        for place, number in zip(rest, stated.numbers[1:], strict=True):
+        for place, number in zip(inner, stated.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:
                 sizes[place] = number
     if -1 not in sizes:
@@ -267,14 +286,23 @@ def _shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[i
     if name == "unflatten":
         dim = _argument(args, kwargs, 1, "dim")
         return dim % args[0].dim(), list(_argument(args, kwargs, 2, "sizes"))
-    sizes = args[0 if name == "zeros" else 1 :] or _argument(args, kwargs, 1, "shape", "size")
-    return 0, list(sizes[0] if isinstance(sizes[0], Sequence) else sizes)
+    sizes = args[int(name != "zeros") :] or _argument(args, kwargs, 1, "shape", "size")
+    if isinstance(sizes[0], Sequence):
+        sizes = sizes[0]
+    return 0, list(sizes)
 
 
 def _dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    place = 2 if name == "split" else 1
-    given = args[place] if len(args) > place else kwargs.get("dim", 0)
-    return int(given % args[0].dim())
+    """Return the dimension that a call splits or narrows, counted from 0.
+
+    Args:
+        name: Name of the function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+    """
+    place = {"split": 2}.get(name, 1)
+    dim = _argument(args, {"dim": 0, **kwargs}, place, "dim")
+    return int(dim % args[0].dim())
 
 
 def _slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
@@ -292,4 +320,14 @@ def _slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
 
 
 def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:
-    return args[place] if len(args) > place else next(kwargs[name] for name in names if name in kwargs)
+    """Return an argument of a call.
+
+    Args:
+        args: The positional arguments.
+        kwargs: The keyword arguments.
+        place: Position of the argument.
+        names: Its names, in any version of torch.
+    """
+    if len(args) > place:
+        return args[place]
+    return next(kwargs[name] for name in names if name in kwargs)

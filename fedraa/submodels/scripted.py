@@ -33,7 +33,10 @@ def find_scripts(module: nn.Module) -> list[torch.jit.ScriptModule]:
     """Return the TorchScript modules that are not part of another one."""
     if isinstance(module, torch.jit.ScriptModule):
         return [module]
-    return [script for part in module.children() for script in find_scripts(part)]
+    scripts = []
+    for part in module.children():
+        scripts += find_scripts(part)
+    return scripts
 
 
 def _written(module: torch.jit.ScriptModule) -> bytes:
@@ -43,4 +46,5 @@ def _written(module: torch.jit.ScriptModule) -> bytes:
 
 
 def _read(content: bytes) -> nn.Module:
+    # Torch's function has no types.
     return cast(nn.Module, torch.jit.load(io.BytesIO(content)))  # type: ignore[no-untyped-call]

@@ -23,10 +23,10 @@ IndexSet = tuple[np.ndarray, ...]
 """One sorted int64 array of kept units per group, in the order of `Traced.groups`."""
 
 # Maximum number of characters of a reason, because it is part of a sentence.
-_SHORT = 200
+_MAX_REASON_LENGTH = 200
 
 # Number of flat indices kept per traced module. Each is as large as the model's parameters twice over.
-_REMEMBERED = 8
+_MAX_CACHED_INDICES = 8
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,9 @@ class Traced:
         if not reasons:
             return "it has no hidden units"
         text = "; ".join(reasons)
-        return text if len(text) <= _SHORT else reasons[0][:_SHORT]
+        if len(text) > _MAX_REASON_LENGTH:
+            return reasons[0][:_MAX_REASON_LENGTH]
+        return text
 
     def widths(self, indices: IndexSet) -> tuple[int, ...]:
         """Return the number of units of each group that an index set keeps."""
@@ -160,10 +162,10 @@ class Traced:
                 along = index * math.prod(shape[dim + 1 :])
                 place = place + along.reshape(-1, *(1,) * (len(shape) - dim - 1))
             parts.append(place.reshape(-1))
-        flat = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        flat = np.concatenate([np.zeros(0, np.int64), *parts])
         flat.flags.writeable = False
         self._flat[key] = flat
-        while len(self._flat) > _REMEMBERED:
+        while len(self._flat) > _MAX_CACHED_INDICES:
             self._flat.popitem(last=False)
         return flat
 
@@ -181,6 +183,7 @@ class Traced:
         return indices
 
     def _kept(self, indices: IndexSet) -> dict[str, dict[int, np.ndarray]]:
+        """Return the kept indices, per tensor and cut dimension."""
         present = np.zeros(sum(group.size for group in self.groups) + 1, dtype=bool)
         # Indices that are always kept have unit -1.
         present[-1] = True

@@ -54,6 +54,13 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
 
 
 def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
+    """Return a traced module that is trained by the whole gradient if an early update would change it.
+
+    Args:
+        traced: The traced module.
+        example: A batch of inputs.
+        gradients: The expected gradient of each trainable parameter.
+    """
     module = traced.skeleton(traced.widths(traced.full()))
     if traced.size < BY_PIECE or _survive_updates(module, example, gradients):
         return traced
@@ -74,8 +81,8 @@ def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
         strange = [p for p in _read_parameters(outputs) if id(p) not in registered]
         if outputs and not strange:
             _differentiate(outputs)
+    # The code of a module may raise any type.
     except Exception as error:
-        # The code of a module may raise any type.
         raise InputError("module", f"{kind} cannot be trained: {first_line(error)}") from error
     if not outputs:
         raise no_output(kind)
@@ -100,30 +107,34 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
         gradients: The expected gradient of each trainable parameter.
     """
     parameters = trainable(module)
-    found: dict[int, Tensor] = {}
-    again: list[int] = []
+    computed: dict[int, Tensor] = {}
+    repeated: list[int] = []
 
     def take(p: Tensor) -> None:
         assert p.grad is not None
-        again.extend([id(p)] * (id(p) in found))
-        found[id(p)], p.grad = p.grad, None
+        if id(p) in computed:
+            repeated.append(id(p))
+        computed[id(p)] = p.grad
+        p.grad = None
         p.data.fill_(torch.nan)
 
     for p in parameters:
-        p.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        # Torch's method has no types.
+        p.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
     try:
         _differentiate(_run(module, inputs))
+    # The code of a module may raise any type for NaN.
     except Exception:
-        # The code of a module may raise any type for NaN.
         return False
     for p, first in zip(parameters, gradients, strict=True):
-        second = found.get(id(p))
+        second = computed.get(id(p))
         if first is not None and (second is None or not torch.equal(first.isfinite(), second.isfinite())):
             return False
-    return not again
+    return not repeated
 
 
 def _run(module: nn.Module, inputs: Tree) -> list[Tensor]:
+    """Return the tensors in the output of a pass in training mode."""
     with torch.enable_grad(), torch.random.fork_rng():
         return list(tensors(forward(module.train(), mapped(lambda part: part.clone(), inputs))))
 
@@ -141,8 +152,8 @@ def _read_parameters(outputs: Sequence[Tensor]) -> Iterator[nn.Parameter]:
     seen = set(waiting)
     while waiting:
         node = waiting.pop()
-        variable = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
-        if isinstance(variable, nn.Parameter):
+        variable = getattr(node, "variable", None)
+        if type(node).__name__ == "AccumulateGrad" and isinstance(variable, nn.Parameter):
             yield variable
         further = {following for following, _ in node.next_functions if following is not None} - seen
         seen |= further

@@ -23,15 +23,15 @@ T = TypeVar("T")
 Kind = TypeVar("Kind", bound=np.generic)
 
 # Number of elements that NumPy converts to float64 at a time. NumPy adds the sums of these blocks in order.
-SUMMED = 8192
+SUM_BLOCK = 8192
 # Elements per chunk. Smaller chunks take more calls, and much larger ones leave the caches.
-PIECE = 16 * SUMMED
+CHUNK_SIZE = 16 * SUM_BLOCK
 # Below this number of elements one thread is enough.
-ALONE = 1 << 22
+MIN_PARALLEL_SIZE = 1 << 22
 # Maximum number of threads; more do not read memory faster.
-THREADS = 4
+MAX_THREADS = 4
 # Shares of the work per thread, so that a thread on a busy core does not delay the others.
-SHARES = 4
+SHARES_PER_THREAD = 4
 
 _OF_THREAD = local()
 
@@ -43,7 +43,7 @@ def map_chunks(size: int, work: Callable[[slice], T]) -> list[T]:
 
 def pieces(size: int) -> list[slice]:
     """Return the slices that divide a buffer of `size` elements into chunks."""
-    return [slice(start, min(size, start + PIECE)) for start in range(0, size, PIECE)]
+    return [slice(start, min(size, start + CHUNK_SIZE)) for start in range(0, size, CHUNK_SIZE)]
 
 
 def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
@@ -51,11 +51,13 @@ def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
 
     Each item stands for one chunk. Many items use several cores.
     """
-    threads = 1 if len(items) * PIECE < ALONE else min(THREADS, _cores())
+    threads = 1
+    if len(items) * CHUNK_SIZE >= MIN_PARALLEL_SIZE:
+        threads = min(MAX_THREADS, _cores())
     if threads == 1:
         return [work(item) for item in items]
-    some = -(-len(items) // (SHARES * threads))
-    shares = [items[first : first + some] for first in range(0, len(items), some)]
+    size = -(-len(items) // (SHARES_PER_THREAD * threads))
+    shares = [items[first : first + size] for first in range(0, len(items), size)]
 
     def do(share: Sequence[S]) -> list[T]:
         return [work(item) for item in share]
@@ -63,6 +65,7 @@ def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
     return list(chain.from_iterable(_pool().map(do, shares)))
 
 
+# A type checker accepts no default for the type of a type variable.
 def scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[Kind]:  # type: ignore[assignment]
     """Return uninitialised memory of this thread for the numbers of a chunk.
 
@@ -75,7 +78,7 @@ def scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[
     """
     kept: dict[str, npt.NDArray[Any]] = _OF_THREAD.__dict__
     if role not in kept or len(kept[role]) < size:
-        kept[role] = np.empty(max(size, PIECE), kind)
+        kept[role] = np.empty(max(size, CHUNK_SIZE), kind)
     return kept[role][:size]
 
 
@@ -84,12 +87,16 @@ def subtract(new: Vector, sent: Vector | None) -> Vector:
 
     Without `sent` it is `new`.
     """
-    return new if sent is None else np.subtract(new, sent, out=scratch("subtract", len(new)))
+    if sent is None:
+        return new
+    return np.subtract(new, sent, out=scratch("subtract", len(new)))
 
 
 def scale(factor: np.float32, values: Vector) -> Vector:
     """Return a multiple of a chunk, in scratch memory that the caller must not keep."""
-    return values if factor == 1 else np.multiply(factor, values, out=scratch("scale", len(values)))
+    if factor == 1:
+        return values
+    return np.multiply(factor, values, out=scratch("scale", len(values)))
 
 
 def accumulate(
@@ -107,7 +114,10 @@ def accumulate(
     factor = np.float32(weight)
 
     def add(piece: slice) -> None:
-        change = scale(factor, subtract(new[piece], None if sent is None else sent[piece]))
+        change = new[piece]
+        if sent is not None:
+            change = subtract(change, sent[piece])
+        change = scale(factor, change)
         for values, part in views(target, where, piece):
             values += change[part].reshape(values.shape)
 
@@ -145,30 +155,41 @@ def step_along(params: Vector, server_lr: float, direction: npt.NDArray[np.float
 
 def mask_or_true(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal[True]:
     """Return the mask, or True if all of it is true, because NumPy is several times faster with True."""
-    return True if (mask[:1] if mask.strides == (0,) else mask).all() else mask
+    values = mask
+    if mask.strides == (0,):
+        # A broadcast mask has only one value.
+        values = mask[:1]
+    if values.all():
+        return True
+    return mask
 
 
 def ordered_sum(sums: Sequence[float]) -> float:
     """Return the sum of the numbers, added in order."""
-    return float(np.add.accumulate(sums)[-1]) if len(sums) else 0.0
+    if not len(sums):
+        return 0.0
+    return float(np.add.accumulate(sums)[-1])
 
 
 def squares(delta: Vector) -> list[float]:
-    """Return the sum of squares of each block of `SUMMED` elements, as input of `total`.
+    """Return the sum of squares of each block of `SUM_BLOCK` elements, as input of `ordered_sum`.
 
     This is the order in which NumPy sums products in float64. The logs contain the bits of that result.
     """
     wide = scratch("squares", len(delta), np.float64)
     np.copyto(wide, delta)
-    end = len(wide) - len(wide) % SUMMED
-    rows, rest = wide[:end].reshape(-1, SUMMED), wide[end:]
+    end = len(wide) - len(wide) % SUM_BLOCK
+    rows = wide[:end].reshape(-1, SUM_BLOCK)
+    tail = wide[end:]
     sums: list[float] = np.einsum("ij,ij->i", rows, rows).tolist()
-    return [*sums, float(np.einsum("i,i->", rest, rest))] if len(rest) else sums
+    if len(tail):
+        sums.append(float(np.einsum("i,i->", tail, tail)))
+    return sums
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(THREADS, _cores()), "pass")
+    return ThreadPoolExecutor(min(MAX_THREADS, _cores()), "pass")
 
 
 # A child process has only the thread that forked it, so the pool must be made again.
@@ -176,4 +197,6 @@ os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

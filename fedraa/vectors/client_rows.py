@@ -22,7 +22,9 @@ class ClientRows:
     """
 
     def __init__(self, size: int, clients: int, new: Callable[[], Vector], in_memory: int = IN_MEMORY) -> None:
-        self._size, self.clients, self._new = size, clients, new
+        self._size = size
+        self.clients = clients
+        self._new = new
         self._place: dict[int, int] = {}
         self._blocks: list[Any] = []
         # For each block, weak references to its views in saved states.
@@ -55,7 +57,9 @@ class ClientRows:
 
     def peek(self, client: int) -> Vector:
         """Return the row of a client for reading. For a new client return its initial values without creating a row."""
-        return self._row(self._place[client]) if client in self._place else self._new()
+        if client not in self._place:
+            return self._new()
+        return self._row(self._place[client])
 
     def sum(self, piece: slice) -> Vector:
         """Return the sum of one chunk of the rows of all clients, in the order of their numbers.
@@ -72,6 +76,7 @@ class ClientRows:
         return row
 
     def _writable(self, place: int) -> Vector:
+        """Return a row to write to. A block that a saved state refers to is copied first."""
         number = place // self._each
         block = self._blocks[number]
         if not block.flags.writeable:
@@ -84,6 +89,7 @@ class ClientRows:
         return self._row(place)
 
     def _block(self, number: int) -> Any:
+        """Return uninitialised memory for a block, in a file if all memory is used."""
         shape = (self._each, self._size)
         if number < self._in_memory:
             return np.empty(shape, np.float32)
@@ -98,8 +104,8 @@ class ClientRows:
         for block in self._blocks:
             block.flags.writeable = False
         rows = [block[: len(self._place) - start] for start, block in zip(starts, self._blocks, strict=True)]
-        for some, saved in zip(rows, self._saved, strict=True):
-            saved[:] = [*(one for one in saved if one() is not None), ref(some)]
+        for view, saved in zip(rows, self._saved, strict=True):
+            saved[:] = [*(one for one in saved if one() is not None), ref(view)]
         return {"clients": np.array(list(self._place), np.int64), "rows": rows}
 
     def restore(self, state: State) -> None:

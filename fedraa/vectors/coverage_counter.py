@@ -12,7 +12,7 @@ from fedraa.vectors.reusable_buffer import ReusableBuffer
 from fedraa.vectors.run_length import Run, RunLengthArray, Sums, added
 
 # A float32 represents every whole number up to this one.
-EXACT = 2.0**24
+LARGEST_EXACT = 2.0**24
 
 
 class CoverageCounter:
@@ -23,7 +23,9 @@ class CoverageCounter:
     """
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32]) -> None:
-        self._size, self._kind, self._room = size, kind, ReusableBuffer(size, kind)
+        self._size = size
+        self._kind = kind
+        self._room = ReusableBuffer(size, kind)
         self._start()
 
     def _start(self) -> None:
@@ -38,11 +40,12 @@ class CoverageCounter:
         if change.whole:
             self._whole += self._kind(amount)
             return
-        self._total += amount if float(amount).is_integer() else EXACT
-        runs = change.runs() if self._total <= EXACT else None
-        if runs is not None:
-            self._runs.append((*runs, amount))
-            return
+        self._total += amount if float(amount).is_integer() else LARGEST_EXACT
+        if self._total <= LARGEST_EXACT:
+            runs = change.runs()
+            if runs is not None:
+                self._runs.append((*runs, amount))
+                return
         self._spread()
         for place in change.places():
             self._put(place, amount)
@@ -54,9 +57,11 @@ class CoverageCounter:
         return sums
 
     def state(self) -> State:
+        """Return the sums, and the number for all coordinates separately."""
         if not self._runs and self._sums is None:
             return {"count": 0, "whole": self._whole}
-        whole, self._whole = self._whole, self._kind(0)
+        whole = self._whole
+        self._whole = self._kind(0)
         count = np.asarray(self._all())
         self._whole = whole
         return {"count": count, "whole": whole}
@@ -67,9 +72,10 @@ class CoverageCounter:
         if np.any(state["count"]):
             self._each()[:] = state["count"]
             # The total is not saved, so it is taken as too large for exact runs.
-            self._total = EXACT
+            self._total = LARGEST_EXACT
 
     def _all(self) -> Sums:
+        """Return the sums, with all pending runs and the number for all coordinates."""
         if self._sums is None:
             return added(self._runs, self._whole, self._kind, self._size)
         self._spread()
@@ -79,10 +85,11 @@ class CoverageCounter:
         return sums
 
     def _put(self, place: Index | slice, amount: float) -> None:
-        sums, more = self._each(), self._kind(amount)
-        sums[place] = sums[place] + more
+        sums = self._each()
+        sums[place] = sums[place] + self._kind(amount)
 
     def _each(self) -> npt.NDArray[Any]:
+        """Return the array of sums, which is created if needed."""
         if self._sums is None:
             self._sums = self._room.filled(0)
         return self._sums
@@ -92,5 +99,6 @@ class CoverageCounter:
         if not self._runs:
             return
         levels: RunLengthArray = added(self._runs, self._kind(0), self._kind, self._size)
-        sums, self._runs = self._each(), []
+        sums = self._each()
+        self._runs = []
         map_chunks(self._size, lambda piece: np.add(sums[piece], levels[piece], out=sums[piece]))

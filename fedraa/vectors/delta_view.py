@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Index, Vector
-from fedraa.vectors.chunked import PIECE, ordered_sum, parallel_map, pieces, squares, subtract
-from fedraa.vectors.index_runs import RUN, CoordinateSet, IndexRuns, global_slices, in_runs, index_of
+from fedraa.vectors.chunked import CHUNK_SIZE, ordered_sum, parallel_map, pieces, squares, subtract
+from fedraa.vectors.index_runs import MIN_RUN_LENGTH, CoordinateSet, IndexRuns, global_slices, in_runs, index_of
 
 Mask = npt.NDArray[np.bool_]
 Take = Callable[[Index | slice, Vector], None]
@@ -19,8 +19,8 @@ class DeltaView:
     """The difference of the buffers `new` and `sent` [k], which hold the coordinates `where` of the model.
 
     Without `sent` the difference is `new`. With a `mask` [k] only the coordinates with True count. A slice as `where`
-    means the whole model. With `norm` the first pass also computes the norm. With `gather`, `join` only
-    registers its consumers; `settle` then runs all of them in one pass.
+    means the whole model. With `norm` the first pass also computes the norm. With `gather`, `join` only registers its
+    consumers; `settle` then runs all of them in one pass.
     """
 
     def __init__(
@@ -33,7 +33,10 @@ class DeltaView:
         norm: bool = False,
         gather: bool = False,
     ) -> None:
-        self._where, self._new, self._sent, self._mask = where, new, sent, mask
+        self._where = where
+        self._new = new
+        self._sent = sent
+        self._mask = mask
         self._measuring = norm
         self._sums: list[float] = []
         self._joined: list[Take] | None = [] if gather else None
@@ -50,15 +53,17 @@ class DeltaView:
         if self._mask is None:
             return where
         kept = np.flatnonzero(self._mask)
-        return kept if isinstance(where, slice) else where[kept]
+        if isinstance(where, slice):
+            return kept
+        return where[kept]
 
     @cached_property
     def delta(self) -> Vector:
         """Return the delta on the trained coordinates, as a new buffer."""
-        new, sent = self._new, self._sent
-        if self._mask is not None:
-            new, sent = new[self._mask], None if sent is None else sent[self._mask]
-        return new.copy() if sent is None else new - sent
+        kept = slice(None) if self._mask is None else self._mask
+        if self._sent is None:
+            return self._new[kept].copy()
+        return self._new[kept] - self._sent[kept]
 
     @property
     def squared(self) -> float:
@@ -76,7 +81,8 @@ class DeltaView:
 
     def settle(self) -> None:
         """Run all registered consumers in one pass."""
-        takes, self._joined = self._joined, None
+        takes = self._joined
+        self._joined = None
         if takes:
             self.each(*takes)
 
@@ -93,11 +99,14 @@ class DeltaView:
             for place, part in places:
                 for take in takes:
                     take(place, delta[part])
-            return squares(delta) if measuring else []
+            if not measuring:
+                return []
+            return squares(delta)
 
         sums = list(chain.from_iterable(parallel_map(self._pieces, visit)))
         if measuring:
-            self._sums, self._measuring = sums, False
+            self._sums = sums
+            self._measuring = False
 
     def places(self) -> Iterator[Index | slice]:
         """Yield the coordinates in few parts."""
@@ -110,49 +119,65 @@ class DeltaView:
     def runs(self) -> tuple[Index, Index] | None:
         """Return the starts and the ends of the runs of coordinates, or None if there are too many runs."""
         if self._mask is None and isinstance(self._where, IndexRuns):
-            starts, places = np.array(self._where.starts), np.array(self._where.places)
-            return starts, starts + np.diff(places)
-        found = list(self.places())
-        slices = [place for place in found if isinstance(place, slice)]
-        if len(slices) < len(found):
+            starts = np.array(self._where.starts)
+            return starts, starts + np.diff(self._where.places)
+        parts = list(self.places())
+        slices = [part for part in parts if isinstance(part, slice)]
+        if len(slices) < len(parts):
             return None
-        return np.array([place.start for place in slices], np.int64), np.array([p.stop for p in slices], np.int64)
+        starts = np.array([part.start for part in slices], np.int64)
+        return starts, np.array([part.stop for part in slices], np.int64)
 
     def _cut(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
         """Return the delta on a chunk, and its coordinates as `_places` returns them."""
-        delta = subtract(self._new[piece], None if self._sent is None else self._sent[piece])
+        delta = self._new[piece]
+        if self._sent is not None:
+            delta = subtract(delta, self._sent[piece])
         places, kept = self._places(piece)
-        return (delta if kept is None else delta[kept]), places
+        if kept is not None:
+            delta = delta[kept]
+        return delta, places
 
     def _places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
         """Return the trained coordinates of a chunk, and their positions in the chunk (None: all)."""
         if self._mask is None or self._mask[piece].all():
             return list(global_slices(self._where, piece)), None
-        kept = np.flatnonzero(self._mask[piece])
-        where = index_of(self._where)
-        index = kept + piece.start if isinstance(where, slice) else where[piece][kept]
         mask = self._mask[piece]
+        kept = np.flatnonzero(mask)
+        index = kept + piece.start
+        where = index_of(self._where)
+        if not isinstance(where, slice):
+            index = where[index]
+        coordinates: CoordinateSet = index
         # The mask changes at the end of each run. Slices pay off only if the runs are long.
-        many = np.count_nonzero(mask[1:] != mask[:-1]) > 2 * len(kept) // RUN
-        return list(global_slices(index if many else in_runs(index), slice(0, len(kept)))), kept
+        if np.count_nonzero(mask[1:] != mask[:-1]) <= 2 * len(kept) // MIN_RUN_LENGTH:
+            coordinates = in_runs(index)
+        return list(global_slices(coordinates, slice(0, len(kept)))), kept
 
     @cached_property
     def _pieces(self) -> list[slice]:
-        """Return slices of the buffers with `PIECE` trained coordinates each, except the last.
+        """Return slices of the buffers with `CHUNK_SIZE` trained coordinates each, except the last.
 
         With these slices the norm has the bits of one pass over the trained coordinates.
         """
         if self._mask is None:
             return pieces(len(self._new))
-        found, start, held = [], 0, 0
+        slices = []
+        start = 0
+        held = 0
         for piece in pieces(len(self._mask)):
             mask = self._mask[piece]
             count = int(np.count_nonzero(mask))
             held += count
-            if held >= PIECE:
+            if held >= CHUNK_SIZE:
                 # Number of trained coordinates of this chunk that still fit.
-                last = PIECE - (held - count)
-                end = piece.start + (last if count == len(mask) else int(np.flatnonzero(mask)[last - 1]) + 1)
-                found.append(slice(start, end))
-                start, held = end, held - PIECE
-        return [*found, slice(start, len(self._mask))] if held else found
+                last = CHUNK_SIZE - (held - count)
+                end = piece.start + last
+                if count < len(mask):
+                    end = piece.start + int(np.flatnonzero(mask)[last - 1]) + 1
+                slices.append(slice(start, end))
+                start = end
+                held -= CHUNK_SIZE
+        if held:
+            slices.append(slice(start, len(self._mask)))
+        return slices

@@ -19,7 +19,9 @@ def unfit(largest: float) -> str | None:
     """Describe the problem of a buffer with the largest absolute value `largest` (NaN if it holds one), or None."""
     if not np.isfinite(largest):
         return "values that are not finite"
-    return f"values up to {largest:.4g}" if largest > LARGEST else None
+    if largest > LARGEST:
+        return f"values up to {largest:.4g}"
+    return None
 
 
 def wrong_kind(buffer: object, shape: tuple[int, ...] | None) -> str | None:
@@ -40,7 +42,9 @@ def largest_of(buffer: npt.NDArray[np.float32]) -> float:
         return float(np.maximum.reduce(values)), -float(np.minimum.reduce(values))
 
     parts = map_chunks(flat.size, largest)
-    return abs(float(np.max(parts))) if parts else 0.0
+    if not parts:
+        return 0.0
+    return abs(float(np.max(parts)))
 
 
 def at_most(params: Vector, bound: float) -> bool:
@@ -55,4 +59,6 @@ def at_most(params: Vector, bound: float) -> bool:
 
 def count_not_finite(buffer: npt.NDArray[np.float32], largest: float) -> int:
     """Return the number of values that are not finite. `largest` is `largest_of(buffer)`."""
-    return 0 if np.isfinite(largest) else int(np.count_nonzero(~np.isfinite(buffer)))
+    if np.isfinite(largest):
+        return 0
+    return int(np.count_nonzero(~np.isfinite(buffer)))

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", bound=np.generic)
 
 # Average run length from which a slice per run is faster than indices.
-RUN = 512
+MIN_RUN_LENGTH = 512
 # Coordinates that are examined at a time.
-LOOKED_AT = 1 << 16
+WINDOW = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,32 +35,37 @@ class IndexRuns:
     places: list[int]
 
     def within(self, piece: slice) -> list[tuple[slice, slice]]:
-        """Return the slices of the full vector for a chunk, as `places_of` does."""
-        found = []
+        """Return the slices of the full vector for a chunk, each with its slice of the chunk."""
+        slices = []
         for run in range(bisect_right(self.places, piece.start) - 1, bisect_left(self.places, piece.stop)):
             first, last = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)
             start = self.starts[run] + first - self.places[run]
-            found.append((slice(start, start + last - first), slice(first - piece.start, last - piece.start)))
-        return found
+            slices.append((slice(start, start + last - first), slice(first - piece.start, last - piece.start)))
+        return slices
 
     def views(self, target: npt.NDArray[Number], piece: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
         """Yield views of a vector for a chunk of the coordinates, each with its slice of the chunk.
 
         Runs of equal length at equal distances, such as those of a matrix, become one view with a row for each run.
         """
-        run, last = bisect_right(self.places, piece.start) - 1, bisect_left(self.places, piece.stop)
+        run = bisect_right(self.places, piece.start) - 1
+        last = bisect_left(self.places, piece.stop)
         # Runs from this one on extend beyond the chunk.
         whole = bisect_right(self.places, piece.stop) - 1
         while run < last:
             first, stop = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)
-            start, end, size = self.starts[run] + first - self.places[run], run + 1, target.itemsize
+            start = self.starts[run] + first - self.places[run]
+            end = run + 1
             if first == self.places[run] and self._steps[run] > 0:
                 end = max(end, min(whole, self._alike[bisect_right(self._alike, run)] + 1))
             if end == run + 1:
                 view = target[start : start + stop - first]
             else:
-                shape, strides = (end - run, stop - first), (size * self._steps[run], size)
-                view, stop = np.ndarray(shape, target.dtype, target.data, size * start, strides), self.places[end]
+                size = target.itemsize
+                shape = (end - run, stop - first)
+                strides = (size * self._steps[run], size)
+                view = np.ndarray(shape, target.dtype, target.data, size * start, strides)
+                stop = self.places[end]
             yield view, slice(first - piece.start, stop - piece.start)
             run = end
 
@@ -83,14 +88,16 @@ CoordinateSet = Index | slice | IndexRuns
 
 def in_runs(index: Index) -> Index | IndexRuns:
     """Return the coordinates [k] as runs, or unchanged if the runs are short."""
-    places, most = [0], len(index) // RUN
-    for start in range(0, len(index) - 1, LOOKED_AT):
-        some = index[start : start + LOOKED_AT + 1]
-        ends = np.flatnonzero(np.diff(some) != 1) + (start + 1)
-        if len(places) - 1 + len(ends) > most:
+    if not len(index):
+        return index
+    places = [0]
+    for start in range(0, len(index) - 1, WINDOW):
+        window = index[start : start + WINDOW + 1]
+        ends = np.flatnonzero(np.diff(window) != 1) + (start + 1)
+        if len(places) - 1 + len(ends) > len(index) // MIN_RUN_LENGTH:
             return index
         places += ends.tolist()
-    return IndexRuns(index, index[places].tolist(), [*places, len(index)]) if len(index) else index
+    return IndexRuns(index, index[places].tolist(), [*places, len(index)])
 
 
 _KNOWN: WeakKeyDictionary["Submodel", CoordinateSet] = WeakKeyDictionary()
@@ -118,7 +125,9 @@ def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ..
     holders = np.zeros(size, np.int32)
     for where in held:
         holders[where] += 1
-    common = holders == len(indices) if len(indices) > 1 else np.zeros(size, bool)
+    common = holders == len(indices)
+    if len(indices) < 2:
+        common[:] = False
     return tuple(np.flatnonzero(common[where]) for where in held)
 
 
@@ -146,15 +155,17 @@ def views(
 
 def index_of(where: CoordinateSet) -> Index | slice:
     """Return the coordinates as NumPy indices or as a slice."""
-    return where.index if isinstance(where, IndexRuns) else where
+    if isinstance(where, IndexRuns):
+        return where.index
+    return where
 
 
 def global_slices(where: CoordinateSet, piece: slice) -> Iterable[tuple[Index | slice, slice]]:
     """Return the coordinates of a chunk of a buffer, in few parts, each with its slice of the chunk."""
     if isinstance(where, IndexRuns):
         return where.within(piece)
-    there = slice(0, piece.stop - piece.start)
+    part = slice(0, piece.stop - piece.start)
     if isinstance(where, slice):
         start = where.start or 0
-        return [(slice(start + piece.start, start + piece.stop), there)]
-    return [(where[piece], there)]
+        return [(slice(start + piece.start, start + piece.stop), part)]
+    return [(where[piece], part)]

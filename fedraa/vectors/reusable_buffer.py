@@ -13,7 +13,8 @@ class ReusableBuffer:
     """A source of arrays [size] that reuses the last array's memory once nothing refers to it or to a part of it."""
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32] | type[np.bool_]) -> None:
-        self._size, self._kind = size, kind
+        self._size = size
+        self._kind = kind
         self._memory: memoryview | None = None
         self._last: ref[Any] | None = None
 
@@ -21,9 +22,11 @@ class ReusableBuffer:
         """Return an array filled with `value`."""
         array = self.last()
         if array is None:
-            self._memory = (
-                np.full(self._size, value, self._kind).data if value else np.zeros(self._size, self._kind).data
-            )
+            # The system gives zeroed memory, so 0 needs no pass over it.
+            memory = np.zeros(self._size, self._kind)
+            if value:
+                memory.fill(value)
+            self._memory = memory.data
             return self._given(self._memory)
         map_chunks(self._size, lambda piece: array[piece].fill(value))
         return array
@@ -35,6 +38,7 @@ class ReusableBuffer:
         return self._given(self._memory)
 
     def _given(self, memory: memoryview) -> npt.NDArray[Any]:
+        """Return the memory as an array, and note the array as the last one."""
         array = np.frombuffer(memory, self._kind)
         # Views of the array keep this reference alive, because their base is the array and not the memory behind it.
         self._last = ref(array)

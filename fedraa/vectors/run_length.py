@@ -29,7 +29,8 @@ class RunLengthArray:
         """Return the numbers of a chunk. If they are all equal, the result is read-only and takes no memory."""
         first = int(np.searchsorted(self.starts, piece.start, "right")) - 1
         last = int(np.searchsorted(self.starts, piece.stop, "left"))
-        values, length = self.values[first:last], piece.stop - piece.start
+        values = self.values[first:last]
+        length = piece.stop - piece.start
         if (values == values[0]).all():
             return np.broadcast_to(values[0], length)
         inner = self.starts[first + 1 : last]
@@ -56,23 +57,37 @@ def added(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int) ->
         kind: Type of the result.
         size: Number of coordinates.
     """
-    places = np.concatenate([np.zeros(1, np.int64), *(ends for starts, stops, _ in runs for ends in (starts, stops))])
-    steps = [np.full(len(starts), sign * amount) for starts, _, amount in runs for sign in (1.0, -1.0)]
+    ends = [np.zeros(1, np.int64)]
+    steps = [np.zeros(1)]
+    for starts, stops, amount in runs:
+        ends += [starts, stops]
+        steps += [np.full(len(starts), amount), np.full(len(stops), -amount)]
+    places = np.concatenate(ends)
     order = np.argsort(places, kind="stable")
-    sums = np.cumsum(np.concatenate([np.zeros(1), *steps])[order])
+    sums = np.cumsum(np.concatenate(steps)[order])
     places = places[order]
     # Of several ends at one coordinate only the last sum counts, and an end at `size` does not count.
     last = np.flatnonzero(np.diff(places, append=size))
     return RunLengthArray(places[last], sums[last].astype(kind) + whole, size)
 
 
+def distinct_values(sums: Sums) -> npt.NDArray[Any]:
+    """Return the numbers, each of a run only once."""
+    if isinstance(sums, RunLengthArray):
+        return sums.values
+    return sums
+
+
 def spread(coverage: Sums, clients: int) -> dict[str, int]:
     """Return the log's summary of a round's coverage [d], in which `clients` clients took part."""
-    values, lengths = (coverage.values, coverage.lengths) if isinstance(coverage, RunLengthArray) else (coverage, None)
+    values = distinct_values(coverage)
     covered = values > 0
+    uncovered = np.count_nonzero(~covered)
+    if isinstance(coverage, RunLengthArray):
+        uncovered = coverage.lengths[~covered].sum()
     return {
         "coverage_min": int(values.min()),
         "coverage_max": int(values.max()),
-        "uncovered": int(np.count_nonzero(~covered) if lengths is None else lengths[~covered].sum()),
+        "uncovered": int(uncovered),
         "coverage_min_trained": int(values.min(initial=clients, where=covered)) if covered.any() else 0,
     }

@@ -298,7 +298,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/submodels/assignment.py",
-        ("return down, sent_back(trained) + bitmap", "return down, sent_back(trained)", BILLS),
+        ("up = sent_back(trained) + bitmap", "up = sent_back(trained)", BILLS),
     ),
     *_in(
         "fedraa/client/auto_steps.py",

@@ -90,7 +90,7 @@ def test_cuts_are_right(name: str) -> None:
 REASONS = {
     "a parameter read by an unknown function": {
         "layers.a": "layers.a stays whole: it meets a tensor that is never cut.",
-        "layers.p.value": "layers.p.value stays whole: `cumprod` is not a function that can be cut.",
+        "layers.p.value": "layers.p.value stays whole: `cumprod` has no tracing rule.",
         "layers.b": "layers.b stays whole: it is the output of the model.",
     },
     "layer norm": {
@@ -102,7 +102,7 @@ REASONS = {
         "3.2": "3.2 stays whole: it is the output of the model.",
     },
     "an unknown function": {
-        "layers.a": "layers.a stays whole: `cumprod` is not a function that can be cut.",
+        "layers.a": "layers.a stays whole: `cumprod` has no tracing rule.",
         "layers.c": "layers.c stays whole: it is the output of the model.",
     },
 }

@@ -1,4 +1,4 @@
-"""The numbers of the built-in components: errors about values that are no numbers or out of their range."""
+"""Numbers of the built-in components: errors about values that are not numbers or out of range."""
 
 import dataclasses
 import inspect
@@ -100,7 +100,7 @@ def test_component_with_a_wrong_number_names_the_field_and_the_allowed_ones(
     assert refused.value.expected == expected
 
 
-def test_a_value_that_is_given_twice_is_refused() -> None:
+def test_component_value_passed_twice_is_refused() -> None:
     with refuses("async_rule", "size", got="buffer(size=2, size=3)"):
         ASYNC_RULE.resolve("buffer(size=2, size=3)")
 
@@ -134,7 +134,7 @@ def test_custom_method_with_a_wrong_number_names_the_choice(changes: dict[str, A
 
 
 class AsksForMore(SubmodelSampler):
-    """Asks clients for arrays that they do not send."""
+    """A component that requests arrays which clients do not send."""
 
     def __init__(self, policy: fl.SubmodelPolicy, run: Any, name: str) -> None:
         self.asks = (name,)  # type: ignore[misc]  # a ClassVar
@@ -184,7 +184,7 @@ def test_component_in_a_component_and_an_object_are_checked_also() -> None:
         ASYNC_RULE.resolve({"kind": "buffer", "server_lr": -2})
 
 
-def test_numbers_of_numpy_are_numbers_and_annotations_of_others_are_their_own() -> None:
+def test_component_numpy_numbers_are_accepted_and_custom_annotations_are_not_checked() -> None:
     assert ASYNC_RULE.resolve(FedBuffRule(size=np.int64(3), server_lr=np.float32(0.5))).per_step == 3
 
     @dataclass
@@ -205,7 +205,7 @@ class Annotates(FedBuffRule):
     server_lr: float = -1.0
 
 
-def test_an_own_part_is_held_to_what_it_inherits() -> None:
+def test_custom_component_inherited_fields_are_checked() -> None:
     with refuses("async_rule.size", got=2.5):
         ASYNC_RULE.resolve(Inherits(size=2.5))  # type: ignore[arg-type]  # what is refused
     with refuses("async_rule.size", got=2.5):

@@ -13,9 +13,9 @@ from fedraa.submodels.masks import top
 from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelSampler, WithCapacities
 from fedraa.submodels.traced import Traced
 
-LADDER = ((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5))
+DENSITY_STEPS = ((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5))
 """Shares of the time, each with the minimum density up to it."""
-LEAST = 0.02
+MIN_TENSOR_DENSITY = 0.02
 """Share of every tensor's weights that always trains."""
 
 
@@ -33,7 +33,7 @@ class Growing(WithCapacities):
 
     def floor(self, now: float) -> float:
         """Return the minimum density at the time `now`."""
-        return next((density for point, density in LADDER if now < point * self.until), 1.0)
+        return next((density for point, density in DENSITY_STEPS if now < point * self.until), 1.0)
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         spans = _spans(run.traced)
@@ -68,7 +68,7 @@ def largest(params: Vector, spans: list[slice], density: float) -> Mask:
     weights = params[ranked]
     mask[ranked] = top(weights, max(1, round(density * len(weights))))
     for span in spans:
-        mask[span] |= top(params[span], int(np.ceil(LEAST * (span.stop - span.start))))
+        mask[span] |= top(params[span], int(np.ceil(MIN_TENSOR_DENSITY * (span.stop - span.start))))
     return mask
 
 

@@ -27,9 +27,9 @@ from fedraa.submodels.traced import Traced
 
 T = TypeVar("T")
 
-LABELLED = 62
+MAX_LABELLED_PARTS = 62
 """Number of parts that the bits of a label, int64, can hold."""
-RANKED = 127
+MAX_RANKED_PARTS = 127
 """Number of parts that int8 can number."""
 
 
@@ -40,10 +40,11 @@ class FourWay(SubmodelPolicy):
     The first half of the clients train one part, the others two. Parameters outside the blocks always train.
     """
 
-    parts: Annotated[int, Field(ge=2, le=LABELLED)] = 4
+    parts: Annotated[int, Field(ge=2, le=MAX_LABELLED_PARTS)] = 4
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        whole, names = run.whole(), maskable(run.traced)
+        whole = run.whole()
+        names = maskable(run.traced)
         split = _Last(
             lambda context: masks.random_parts(
                 run.traced, self.parts, names, generator(run.seed, "split", context.round)
@@ -68,12 +69,13 @@ class Pruned(WithCapacities):
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.75, 0.5)))
-    parts: Annotated[int, Field(ge=1, le=RANKED)] = 4
+    parts: Annotated[int, Field(ge=1, le=MAX_RANKED_PARTS)] = 4
 
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.75, 0.5, 0.25)
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        whole, names = run.whole(), maskable(run.traced)
+        whole = run.whole()
+        names = maskable(run.traced)
         for level in self.capacities.levels:
             if not (level * self.parts).is_integer():
                 expected = f"shares that are whole parts of {self.parts}, such as 0.5 or 0.75"
@@ -101,7 +103,8 @@ class _Last(Generic[T]):
 
     def __call__(self, context: RoundContext) -> T:
         if self.value is None or self.round != context.round:
-            self.round, self.value = context.round, self.make(context)
+            self.value = self.make(context)
+            self.round = context.round
         return self.value
 
 

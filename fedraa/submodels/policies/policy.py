@@ -25,7 +25,7 @@ from fedraa.submodels.traced import IndexSet, Traced
 
 AUTO = ("auto",)
 """Placeholder for the levels of capacities that follow from devices, until the devices are known."""
-REMEMBERED = 8
+MAX_CACHED_SUBMODELS = 8
 """Number of submodels that a run caches. Each holds an index twice as large as its parameters."""
 
 
@@ -52,6 +52,7 @@ class RunContext:
     _submodels: OrderedDict[tuple[bytes, ...], Submodel] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def whole(self) -> Submodel:
+        """Return the whole model as a submodel."""
         return self.submodel(self.traced.full())
 
     def submodel(self, kept: IndexSet) -> Submodel:
@@ -59,7 +60,7 @@ class RunContext:
         key = tuple(np.asarray(units).tobytes() for units in kept)
         if key not in self._submodels:
             self._submodels[key] = Submodel.of(self.traced, kept)
-            if len(self._submodels) > REMEMBERED:
+            if len(self._submodels) > MAX_CACHED_SUBMODELS:
                 self._submodels.popitem(last=False)
         self._submodels.move_to_end(key)
         return self._submodels[key]
@@ -120,8 +121,9 @@ class RoundContext:
 class SubmodelSampler(Stateful):
     """A policy in one run. It draws submodels, and may follow client updates, as PruneFL's mask does.
 
-    `asks` names further buffers that client updates must have. In the first `alone` rounds only the first client
-    trains.
+    Attributes:
+        asks: Names of further buffers that client updates must have.
+        alone: Number of rounds at the start in which only the first client trains.
     """
 
     asks: ClassVar[tuple[str, ...]] = ()
@@ -134,6 +136,7 @@ class SubmodelSampler(Stateful):
         return ExtraBuffers()
 
     def draw(self, context: RoundContext) -> Assignment:
+        """Return the part of the model that a client trains in a round."""
         raise AssertionError("a sampler draws")
 
     def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
@@ -227,7 +230,9 @@ class Capacities:
 
     def __post_init__(self) -> None:
         levels: Any = of_python(self.levels)
-        object.__setattr__(self, "levels", levels if isinstance(levels, tuple) else (levels,))
+        if not isinstance(levels, tuple):
+            levels = (levels,)
+        object.__setattr__(self, "levels", levels)
         object.__setattr__(self, "redraw", of_python(self.redraw))
         if self.levels != AUTO:
             for level in self.levels:
@@ -246,6 +251,13 @@ class Capacities:
         return cls(tuple(max((share for share in shares if share <= speed), default=min(shares)) for speed in speeds))
 
     def of(self, client: int, round: int, seed: int) -> float:
+        """Return the share of a client in a round.
+
+        Args:
+            client: The client, from 0.
+            round: The round, from 0.
+            seed: Seed of the run.
+        """
         if self.redraw:
             return float(generator(seed, "capacity", round, client).choice(self.levels))
         return float(self.levels[client % len(self.levels)])
@@ -261,8 +273,10 @@ class WithCapacities(SubmodelPolicy):
     capacities: Capacities
 
     def __post_init__(self) -> None:
-        given: Any = self.capacities
+        capacities: Any = self.capacities
         # `describe` writes capacities as a mapping.
-        if isinstance(given, Mapping) and given.get(KIND) == Capacities.__name__:
-            given = Capacities(**{name: value for name, value in given.items() if name != KIND})
-        object.__setattr__(self, "capacities", given if isinstance(given, Capacities) else Capacities(given))
+        if isinstance(capacities, Mapping) and capacities.get(KIND) == Capacities.__name__:
+            capacities = Capacities(**{name: value for name, value in capacities.items() if name != KIND})
+        elif not isinstance(capacities, Capacities):
+            capacities = Capacities(capacities)
+        object.__setattr__(self, "capacities", capacities)

@@ -45,7 +45,10 @@ class SharedMask(SubmodelSampler):
             for name, shape, offset in zip(run.traced.names, run.traced.shapes, run.traced.offsets, strict=True)
             if name in names
         ]
-        self._whole, self._density, self._every, self.alone = run.whole(), density, every, initial
+        self._whole = run.whole()
+        self._density = density
+        self._every = every
+        self.alone = initial
         self._times = weight_times(run.traced, run.example)
         self._squares = np.zeros(run.traced.size, np.float32)
         self._rounds = 0
@@ -78,11 +81,13 @@ class SharedMask(SubmodelSampler):
             mask = self._choose(params)
             pruned, regrown = self.mask & ~mask, mask & ~self.mask
             self._pruned[pruned] = params[pruned]
-            params[pruned], params[regrown] = 0.0, self._pruned[regrown]
+            params[pruned] = 0.0
+            params[regrown] = self._pruned[regrown]
             self.mask = mask
             self._squares.fill(0)
 
     def _choose(self, params: Vector) -> Mask:
+        """Return the mask that replaces the smallest present weights by the most important absent ones."""
         mask = self.mask.copy()
         share = REMOVABLE * 0.5 ** (self._rounds / REMOVABLE_HALF_LIFE)
         candidates = np.zeros_like(mask)
@@ -118,20 +123,22 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
 def _positions(traced: Traced, example: Tree) -> dict[str, float]:
     """Return the number of positions that each layer with direct parameters computes for a sample, by its name."""
     module = traced.skeleton(traced.widths(traced.full())).eval()
-    samples, found = len(leaves(example)[0]), dict[str, float]()
+    samples = len(leaves(example)[0])
+    positions: dict[str, float] = {}
 
     def note(name: str, layer: nn.Module, out: object) -> None:
-        made = out[0] if isinstance(out, tuple) else out
-        if isinstance(made, Tensor) and made.numel():
-            channels = made.shape[1 if isinstance(layer, nn.modules.conv._ConvNd) else -1]
-            found[name] = found.get(name, 0.0) + made.numel() / samples / channels
+        if isinstance(out, tuple):
+            out = out[0]
+        if isinstance(out, Tensor) and out.numel():
+            channel_dim = 1 if isinstance(layer, nn.modules.conv._ConvNd) else -1
+            positions[name] = positions.get(name, 0.0) + out.numel() / samples / out.shape[channel_dim]
 
     for name, layer in module.named_modules():
         if next(layer.parameters(recurse=False), None) is not None:
             layer.register_forward_hook(lambda layer, inputs, out, name=name: note(name, layer, out))
     with torch.no_grad(), torch.random.fork_rng():
         forward(module, example)
-    return {name: max(1.0, count) for name, count in found.items()}
+    return {name: max(1.0, count) for name, count in positions.items()}
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,9 @@ class AdaptivePruning(SubmodelPolicy):
 
     @property
     def alone(self) -> int:
-        return self.initial if self.density < 1 else 0
+        if self.density == 1:
+            return 0
+        return self.initial
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         assert run.params is not None

@@ -11,7 +11,7 @@ from fedraa.errors import InputError
 from fedraa.rng import generator
 from fedraa.submodels import indices, masks
 from fedraa.submodels.assignment import Assignment, Mask
-from fedraa.submodels.policies.masked import LABELLED
+from fedraa.submodels.policies.masked import MAX_LABELLED_PARTS
 from fedraa.submodels.policies.policy import Pure, RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
@@ -34,30 +34,37 @@ class Arbitrary(SubmodelPolicy):
     """
 
     level: Literal["L", "S", "MIX"] = "L"
-    parts: Annotated[int, Field(ge=1, le=LABELLED)] = 4
+    parts: Annotated[int, Field(ge=1, le=MAX_LABELLED_PARTS)] = 4
     uncovered_every: NonNegativeInt = 10
     regions: Literal["hidden", "units"] = "hidden"
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        whole, large, masked = run.whole(), self._large(run), self._masks(run)
+        whole = run.whole()
+        large = self._large(run)
+        masked = self._masks(run)
 
         def draw(context: RoundContext) -> Assignment:
             if context.round == 0:
                 return Assignment(0, whole)
             count = max(1, self.parts // 2) if context.client in large else 1
-            common = self.uncovered_every and context.round % self.uncovered_every == 0
-            who = () if common else (context.client,)
-            order = generator(run.seed, "gap" if common else "regions", context.round, *who).permutation(self.parts)
+            stream: str = "regions"
+            index: tuple[int, ...] = (context.round, context.client)
+            if self.uncovered_every and context.round % self.uncovered_every == 0:
+                # All clients of this round draw the same regions.
+                stream, index = "gap", (context.round,)
+            order = generator(run.seed, stream, *index).permutation(self.parts)
             chosen = order[:count]
-            return Assignment(int((1 << chosen).sum()), whole, masked(chosen, context.round, *who), sends_mask=False)
+            return Assignment(int((1 << chosen).sum()), whole, masked(chosen, *index), sends_mask=False)
 
         return Pure(draw)
 
     def _large(self, run: RunContext) -> frozenset[int]:
         """Return the clients that train half of the regions."""
-        if self.level == "MIX":
-            return frozenset(generator(run.seed, "levels").permutation(run.clients)[: run.clients // 2].tolist())
-        return frozenset(range(run.clients) if self.level == "L" else ())
+        if self.level == "L":
+            return frozenset(range(run.clients))
+        if self.level == "S":
+            return frozenset()
+        return frozenset(generator(run.seed, "levels").permutation(run.clients)[: run.clients // 2].tolist())
 
     def _masks(self, run: RunContext) -> Callable[..., Mask]:
         """Return a function that makes the mask of the `chosen` regions in a round, for one client or for all."""

@@ -53,7 +53,8 @@ class ShuffledBlocks(WithCapacities):
     shuffled: bool = True
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        traced, whole = run.traced, run.whole()
+        traced = run.traced
+        whole = run.whole()
         for level in self.capacities.levels:
             count = block_count(level)
             if self.kernels:

@@ -120,6 +120,7 @@ class DisjointGroups(SubmodelPolicy):
         # The groups of a round are the same for all of its clients.
         @lru_cache(1)
         def dealt(number: int, cohort: int) -> tuple[IndexSet, ...]:
+            """Return the index set of each client of a round."""
             problem = "each client of a round needs its own units"
             run.check_units(cohort, InputError("clients", problem, got=cohort))
             return indices.disjoint(run.traced, cohort, generator(run.seed, "groups", number))

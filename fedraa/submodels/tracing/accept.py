@@ -24,7 +24,7 @@ def check_kinds(module: nn.Module) -> None:
     """
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
-            raise InputError("module", f"{name!r} has no shape yet", hint="run the module once on a batch before")
+            raise InputError("module", f"{name!r} has no shape yet", hint="run the module on a batch first")
         if tensor.is_meta:
             hint = "make the module on the CPU, or call module.to_empty(device='cpu') and set its values"
             raise InputError("module", f"{name!r} is on the meta device, which keeps no values", hint=hint)
@@ -46,7 +46,7 @@ def check_code(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
             layer = f"{name!r} of {type(module).__name__}" if name else type(part).__name__
-            problem = f"{layer} is TorchScript, whose code cannot be followed"
+            problem = f"{layer} is TorchScript, and its code cannot be followed"
             raise InputError("module", problem, hint="give the plain module")
 
 
@@ -63,11 +63,11 @@ def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parame
     """
     kind = type(module).__name__
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    others = [p for p in strange if p.requires_grad]
-    outputs, gradients = _gradients(module, inputs, [*named.values(), *others])
+    foreign = [p for p in strange if p.requires_grad]
+    outputs, gradients = _gradients(module, inputs, [*named.values(), *foreign])
     if not outputs:
         raise no_output(kind)
-    for p, gradient in zip(others, gradients[len(named) :], strict=True):
+    for p, gradient in zip(foreign, gradients[len(named) :], strict=True):
         if gradient is not None:
             raise unregistered(kind, p)
     if all(gradient is None for gradient in gradients):
@@ -77,9 +77,8 @@ def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parame
 
 def no_output(kind: str) -> InputError:
     """Return the error about a module of class `kind` without tensors in its output."""
-    return InputError(
-        "module", f"no tensor is found in the output of {kind}", hint="return tensors, or a dict or tuple"
-    )
+    hint = "return tensors, or a dict or tuple of tensors"
+    return InputError("module", f"the output of {kind} has no tensor", hint=hint)
 
 
 def unregistered(kind: str, p: nn.Parameter) -> InputError:
@@ -119,16 +118,18 @@ def _gradients(
             if not sums or not parameters:
                 return outputs, [None] * len(parameters)
             return outputs, torch.autograd.grad(sums, parameters, allow_unused=True)
+    # The code of a module may raise any type.
     except Exception as error:
-        # The code of a module may raise any type.
         raise InputError("module", f"{type(module).__name__} cannot be trained: {first_line(error)}") from error
 
 
 def private(module: nn.Module, *, share: bool = False) -> nn.Module:
     """Return a copy of a module. With `share` it shares the memory of its parameters."""
-    shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()} if share else {}
+    memo: dict[int, object] = {}
+    if share:
+        memo = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
     try:
-        return copy.deepcopy(module, computed(module) | shared | copy_scripts(module))
+        return copy.deepcopy(module, computed(module) | memo | copy_scripts(module))
     except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
         raise InputError("module", f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
 
@@ -139,4 +140,6 @@ def first_line(error: BaseException, limit: int = 150) -> str:
     if isinstance(error, KeyError):
         # The message is only the key.
         line = f"KeyError: {line}"
-    return line if len(line) <= limit else line[: limit - 3] + "..."
+    if len(line) > limit:
+        line = line[: limit - 3] + "..."
+    return line

@@ -43,10 +43,10 @@ def multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
     split = units.view(3, heads, -1)
     r.ties.tie(split, split[:1, :, :1])
     r.bind(out_weight, 1, split[2].reshape(-1))
-    made = r.make(out_weight, 0)
-    r.bind(out_bias, 0, made)
+    outputs = r.make(out_weight, 0)
+    r.bind(out_bias, 0, outputs)
     result, weights = out
-    r.put(result, made.expand(result.shape))
+    r.put(result, outputs.expand(result.shape))
     if weights is not None:
         r.hide(weights, units, "the weights of its attention are used")
 
@@ -55,16 +55,17 @@ def recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: d
     """Label layers of one width, in one or two directions. A unit is a row in every gate, and has a state."""
     x, state, weights, biased, layers, _, _, two, *_ = args
     heads = 2 if two else 1
-    if not isinstance(weights, list) or len(weights) != (4 if biased else 2) * layers * heads:
+    per_layer = 4 if biased else 2
+    if not isinstance(weights, list) or len(weights) != per_layer * layers * heads:
         # The input is a packed sequence, or the layer has projections.
         r.give_up(name, out, args, kwargs)
         return
-    each = len(weights) // (layers * heads)
-    read, units = r.labels(x), list[Tensor]()
+    read = r.labels(x)
+    units: list[Tensor] = []
     for layer in range(layers):
         for head in range(heads):
-            at = (layer * heads + head) * each
-            units.append(_gates(r, read, weights[at : at + each]))
+            at = (layer * heads + head) * per_layer
+            units.append(_gates(r, read, weights[at : at + per_layer]))
             r.ties.tie(units[-1], units[0])
         read = torch.cat(units[-heads:])
     _begin(r, units[0], state)
@@ -75,6 +76,7 @@ def recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: d
 
 
 def cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Label one step of a recurrent layer."""
     x, state, *weights = args
     units = _gates(r, r.labels(x), [w for w in weights if w is not None])
     _begin(r, units, state)

@@ -20,7 +20,7 @@ class Found(TorchFunctionMode):
         """Create the mode. Without `fills` searches and masks keep their results."""
         super().__init__()
         self.fills = fills
-        # True once a result was empty and was filled.
+        # True if a result was empty and was filled.
         self.filled = False
 
     def __torch_function__(
@@ -30,14 +30,18 @@ class Found(TorchFunctionMode):
         if not self.fills or name not in FINDS | PICKS:
             return func(*args, **(kwargs or {}))
         if name in PICKS and len(args) > 1:
-            index = args[1]
-            args = (args[0], tuple(map(self._some, index)) if type(index) is tuple else self._some(index), *args[2:])
+            args = (args[0], self._some(args[1]), *args[2:])
         out = func(*args, **(kwargs or {}))
         if name in PICKS or (name == "where" and not isinstance(out, tuple)):
             return out
-        return tuple(map(self._first, out)) if isinstance(out, tuple) else self._first(out)
+        if isinstance(out, tuple):
+            return tuple(map(self._first, out))
+        return self._first(out)
 
     def _some(self, index: Any) -> Any:
+        """Return the index with at least one place in each mask."""
+        if type(index) is tuple:
+            return tuple(map(self._some, index))
         if not isinstance(index, Tensor) or index.dtype != torch.bool or index.is_meta:
             return index
         if not index.numel() or index.any():
@@ -48,6 +52,7 @@ class Found(TorchFunctionMode):
         return first
 
     def _first(self, places: Tensor) -> Tensor:
+        """Return the places of a search, or the first place if the search is empty."""
         if len(places):
             return places
         self.filled = True

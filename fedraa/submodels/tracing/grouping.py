@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
@@ -59,9 +59,10 @@ def _numbered(roots: Roots, number: np.ndarray, labels: Tensor) -> np.ndarray:
 
 def flat_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...], tuple[int, ...], int]:
     """Return names, shapes and offsets of the trainable parameters in the flat vector, and its length."""
-    found = [(n, tuple(p.shape), p.numel()) for n, p in module.named_parameters() if p.requires_grad]
-    ends = [0, *accumulate(size for _, _, size in found)]
-    return tuple(n for n, _, _ in found), tuple(shape for _, shape, _ in found), tuple(ends[:-1]), ends[-1]
+    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    shapes = tuple(tuple(p.shape) for p in parameters.values())
+    *offsets, size = [0, *accumulate(p.numel() for p in parameters.values())]
+    return tuple(parameters), shapes, tuple(offsets), size
 
 
 def _settle(recorder: Recorder) -> None:
@@ -82,8 +83,8 @@ def _settle(recorder: Recorder) -> None:
         roots = ties.resolve()
         settled = True
         for labels in (*recorder.splits, *recorder.raw.values()):
-            found = torch.from_numpy(roots(labels))
-            dims = [d for d in range(found.dim()) if varies(found, d)]
+            resolved = torch.from_numpy(roots(labels))
+            dims = [d for d in range(resolved.dim()) if varies(resolved, d)]
             if len(dims) > 1:
                 ties.span(labels, dims[:1], "a view splits them in two dimensions")
                 settled = False
@@ -95,10 +96,10 @@ def _entries(recorder: Recorder, roots: Roots) -> Units:
     """Return the root of each index, per tensor and dimension."""
     entries = {name: {dim: roots(x) for dim, x in dims.items()} for name, dims in recorder.bound.items()}
     for name, labels in recorder.raw.items():
-        found = torch.from_numpy(roots(labels))
-        for dim in range(found.dim()):
-            if varies(found, dim):
-                entries.setdefault(name, {})[dim] = found.movedim(dim, -1).reshape(-1, found.size(dim))[0].numpy()
+        resolved = torch.from_numpy(roots(labels))
+        for dim in range(resolved.dim()):
+            if varies(resolved, dim):
+                entries.setdefault(name, {})[dim] = _first_line(resolved, dim)
     return entries
 
 
@@ -107,13 +108,15 @@ def _parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
 
     Units inside and outside of a part form different groups.
     """
-    found = []
+    parts = []
     for site in sites:
-        line = _along(site.before, roots) if site.name in PARTS else None
-        if line is not None:
-            parts = stated(site.name, site.args, site.kwargs, *line) or ()
-            found += [line[1][a:b] for a, b in parts]
-    return found
+        if site.name not in PARTS:
+            continue
+        along = _along(site.before, roots)
+        if along is not None:
+            ranges = stated(site.name, site.args, site.kwargs, *along) or ()
+            parts += [along[1][a:b] for a, b in ranges]
+    return parts
 
 
 def _group(
@@ -130,7 +133,7 @@ def _group(
     """
     order = [name for name, _ in (*module.named_parameters(), *module.named_buffers()) if name in entries]
     places = [(name, dim) for name in order for dim in sorted(entries[name])]
-    size = 1 + max((int(x.max(initial=0)) for dims in entries.values() for x in dims.values()), default=0)
+    size = 1 + _largest_root(entries)
     signature = np.zeros(size, dtype=np.uint64)
     first = np.full(size, np.iinfo(np.int64).max)
     marks = np.random.default_rng(0).integers(1, 2**63, size=len(places) + len(parts), dtype=np.uint64)
@@ -167,6 +170,12 @@ def _group(
     return units, tuple(groups), number
 
 
+def _largest_root(entries: Units) -> int:
+    """Return the largest root of all tensors, or 0."""
+    roots = chain.from_iterable(dims.values() for dims in entries.values())
+    return max((int(x.max(initial=0)) for x in roots), default=0)
+
+
 def _sizes(
     sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
 ) -> tuple[Mapping[str, Sizes], list[Site]]:
@@ -179,18 +188,24 @@ def _sizes(
         groups: The width groups.
         number: Returns the unit of each label.
     """
-    found: dict[tuple[str, Place], Resize | None] = {}
+    resizes: dict[tuple[str, Place], Resize | None] = {}
     unclear = []
     for site in sites:
-        along = _along(site.before, number) if site.name != GROUPED else (0, np.zeros(0, np.int64))
-        if along is None:
-            continue
-        resize, key = _resize(site, along, groups, number), (site.module, site.place)
-        found[key] = _agreed(found[key], resize) if key in found else resize
-        if site.name in PARTS and found[key] is None:
+        if site.name == GROUPED:
+            resize: Resize | None = Resize(-1, (), (), False)
+        else:
+            along = _along(site.before, number)
+            if along is None:
+                continue
+            resize = _resize(site, along, groups, number)
+        key = (site.module, site.place)
+        if key in resizes:
+            resize = _agreed(resizes[key], resize)
+        resizes[key] = resize
+        if site.name in PARTS and resize is None:
             unclear.append(site)
     sizes: dict[str, dict[Place, Resize]] = {}
-    for (module, place), resize in found.items():
+    for (module, place), resize in resizes.items():
         if resize is not None and (resize.numbers or resize.dim < 0):
             sizes.setdefault(module, {})[place] = resize
     return sizes, unclear
@@ -198,10 +213,14 @@ def _sizes(
 
 def _agreed(first: Resize | None, second: Resize | None) -> Resize | None:
     """Return the common part of two calls at one place, or None if they are cut in two ways."""
-    if first == second or not first or not second:
-        return first if first == second else None
-    alike = first._replace(outs=first.outs[:1], numbers=first.numbers[:1])
-    return alike if alike == second._replace(outs=second.outs[:1], numbers=second.numbers[:1]) and first.outs else None
+    if first == second:
+        return first
+    if first is None or second is None or not first.outs:
+        return None
+    common = first._replace(outs=first.outs[:1], numbers=first.numbers[:1])
+    if common != second._replace(outs=second.outs[:1], numbers=second.numbers[:1]):
+        return None
+    return common
 
 
 def _resize(
@@ -216,26 +235,36 @@ def _resize(
         number: Returns the unit of each label.
     """
     dim, line = along
-    if site.name == GROUPED:
-        return Resize(-1, (), (), False)
     if site.name in PARTS:
-        parts = stated(site.name, site.args, site.kwargs, dim, line)
-        return None if parts is None else _as_known(dim, (), [_counted(line[a:b], groups) for a, b in parts], False)
+        ranges = stated(site.name, site.args, site.kwargs, dim, line)
+        if ranges is None:
+            return None
+        return _as_known(dim, (), [_counted(line[a:b], groups) for a, b in ranges], False)
     after = _along(site.after[0], number)
     if after is None:
         return None
     out, line = after
-    shapes = site.before.shape, site.after[0].shape
-    sources = [_sources(*shapes, d) for d in range(len(shapes[1]))]
+    shape = site.after[0].shape
+    sources = [_sources(site.before.shape, shape, d) for d in range(len(shape))]
     # These are further dimensions of the same units, such as the width of a head.
-    rest = [d for d, found in enumerate(sources) if d > out and found == {dim}]
-    numbers = [_counted(line, groups), *(Number(shapes[1][d], ()) for d in rest)]
-    return _as_known(dim, (out, *rest), numbers, bool(sources[out] - {dim}))
+    inner = [d for d, dims in enumerate(sources) if d > out and dims == {dim}]
+    numbers = [_counted(line, groups), *(Number(shape[d], ()) for d in inner)]
+    return _as_known(dim, (out, *inner), numbers, bool(sources[out] - {dim}))
 
 
 def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None], mixed: bool) -> Resize | None:
+    """Return the numbers of a call, or None if one of them is unknown.
+
+    Args:
+        dim: Cut dimension of the argument.
+        outs: Dimensions of the result that come from it.
+        numbers: The numbers, with None for an unknown one.
+        mixed: True if a number also counts something else.
+    """
     known = tuple(number for number in numbers if number is not None)
-    return Resize(dim, outs, known, mixed) if len(known) == len(numbers) else None
+    if len(known) < len(numbers):
+        return None
+    return Resize(dim, outs, known, mixed)
 
 
 def _counted(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
@@ -270,11 +299,17 @@ def _sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
 
 def _along(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
     """Return the only dimension along which units may be cut, with the unit at each index, or None."""
-    found = torch.from_numpy(number(compress(labels)[0]))
-    dims = [dim for dim in range(found.dim()) if varies(found, dim)]
+    units = torch.from_numpy(number(compress(labels)[0]))
+    dims = [dim for dim in range(units.dim()) if varies(units, dim)]
     if len(dims) != 1:
         return None
-    return dims[0], found.movedim(dims[0], -1).reshape(-1, found.size(dims[0]))[0].numpy()
+    return dims[0], _first_line(units, dims[0])
+
+
+def _first_line(values: Tensor, dim: int) -> np.ndarray:
+    """Return the values along a dimension, at the first position of all other dimensions."""
+    line: np.ndarray = values.movedim(dim, -1).reshape(-1, values.size(dim))[0].numpy()
+    return line
 
 
 def _described(
@@ -289,32 +324,37 @@ def _described(
         together: Roots of the units of each group.
     """
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    found: list[list[Entry]] = [[] for _ in together]
-    through: list[dict[str, float]] = [{} for _ in together]
-    owner = np.full(1 + max((int(x.max(initial=0)) for dims in entries.values() for x in dims.values()), default=0), -1)
+    runs: list[list[Entry]] = [[] for _ in together]
+    # For each group and parameter, the share of the parameter that belongs to other units.
+    outside: list[dict[str, float]] = [{} for _ in together]
+    owner = np.full(1 + _largest_root(entries), -1)
     for g, members in enumerate(together):
         owner[members] = g
     for name, dim in places:
         owners = owner[entries[name][dim]]
         counts = np.bincount(owners[owners >= 0], minlength=len(together))
         for g in np.flatnonzero(counts).tolist():
-            found[g].append(Entry(name, dim, int(counts[g]) // len(together[g])))
+            runs[g].append(Entry(name, dim, int(counts[g]) // len(together[g])))
             if name in trainable:
-                through[g][name] = through[g].get(name, 1.0) * (1 - counts[g] / len(owners))
-    return [
-        Group(
-            _layer(runs[0].tensor),
-            len(members),
-            tuple(runs),
-            sum(round(trainable[name].numel() * (1 - rest)) for name, rest in rests.items()),
-        )
-        for members, runs, rests in zip(together, found, through, strict=True)
-    ]
+                outside[g][name] = outside[g].get(name, 1.0) * (1 - counts[g] / len(owners))
+    groups = []
+    for members, along, shares in zip(together, runs, outside, strict=True):
+        parameters = sum(round(trainable[name].numel() * (1 - share)) for name, share in shares.items())
+        groups.append(Group(_layer(along[0].tensor), len(members), tuple(along), parameters))
+    return groups
 
 
 def _left_whole(
     module: nn.Module, recorder: Recorder, roots: Roots, units: Mapping[str, Mapping[int, np.ndarray]]
 ) -> dict[str, str]:
+    """Return the layers that stay whole or are cut in part, each with one sentence of explanation.
+
+    Args:
+        module: The traced module.
+        recorder: The recorder of its run.
+        roots: The root of each label.
+        units: The units along each tensor and dimension.
+    """
     uncut = {}
     for name, _ in module.named_parameters():
         dim = recorder.made.get(name)
@@ -323,9 +363,9 @@ def _left_whole(
             labels = recorder.bound[name][dim]
             fixed = units.get(name, {}).get(dim, np.full(len(labels), -1)) < 0
             if fixed.any():
-                what = "stays whole" if fixed.all() else "is cut in part"
+                fate = "stays whole" if fixed.all() else "is cut in part"
                 reason = recorder.ties.reason(labels[torch.from_numpy(fixed)], roots)
-                uncut[layer] = f"{layer} {what}: {reason}."
+                uncut[layer] = f"{layer} {fate}: {reason}."
         elif name not in units and name in recorder.whole:
             uncut[layer] = f"{layer} stays whole: {recorder.whole[name]}."
         elif name not in units and name in recorder.raw and recorder.raw[name].numel() > 1:

@@ -130,21 +130,25 @@ class Ties:
         small_a, small_b = _shrink(a, b)
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
 
-    def _rather_whole(self, labels: Tensor, others: Tensor) -> bool:
-        """Return True if `labels` should stay whole rather than `others`.
+    def _rather_whole(self, labels: Tensor, other: Tensor) -> bool:
+        """Return True if `labels` should stay whole rather than `other`.
 
         Labels of parameters and fixed labels come first, and then the smaller number of labels.
         """
-        first, second = is_raw(labels) or self._is_fixed(labels), is_raw(others) or self._is_fixed(others)
-        return first or (not second and _count(labels) <= _count(others))
+        if is_raw(labels) or self._is_fixed(labels):
+            return True
+        if is_raw(other) or self._is_fixed(other):
+            return False
+        return _count(labels) <= _count(other)
 
     def _spanned(self, labels: Tensor) -> Callable[[], str]:
         """Return the reason why these labels are tied to each other, as a function."""
-        mine, spans = compress(labels)[0].reshape(-1).numpy(), len(self._spans)
+        mine = compress(labels)[0].reshape(-1).numpy()
+        spans = len(self._spans)
 
         def reason() -> str:
-            found = (reason for noted, reason in reversed(self._spans[:spans]) if np.isin(mine, noted).any())
-            return next(found, "it scales positions, not units")
+            reasons = (text for noted, text in reversed(self._spans[:spans]) if np.isin(mine, noted).any())
+            return next(reasons, "it scales positions, not units")
 
         return reason
 
@@ -158,7 +162,9 @@ class Ties:
         for noted, reason in (*self._pins, *self._spans):
             if np.isin(roots.component(torch.from_numpy(noted)), mine).any():
                 return reason() if callable(reason) else reason
-        return "all its units are tied to each other" if _count(labels) > 1 else "it is one unit alone"
+        if _count(labels) > 1:
+            return "all its units are tied to each other"
+        return "it is a single unit"
 
     def resolve(self) -> Roots:
         """Return the connected components of the ties so far."""
@@ -186,6 +192,7 @@ class Roots:
         self._root: np.ndarray = np.where(pinned[root], FIXED, root)
 
     def _node(self, labels: np.ndarray) -> np.ndarray:
+        """Return the position of each label in the array of components."""
         return np.where(labels >= _RAW, labels - _RAW + self._fresh, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
@@ -199,7 +206,7 @@ class Roots:
 
 def compress(*labels: Tensor) -> tuple[Tensor, ...]:
     """Return the labels without the dimensions along which all of them (of one shape) only repeat."""
-    return tuple(x.reshape(-1) if x.dim() == 0 else x for x in _shrink(*labels))
+    return tuple(x.reshape(x.shape or (1,)) for x in _shrink(*labels))
 
 
 def varies(labels: Tensor, dim: int) -> bool:
@@ -211,6 +218,7 @@ def varies(labels: Tensor, dim: int) -> bool:
 
 
 def _shrink(*labels: Tensor) -> tuple[Tensor, ...]:
+    """Return the labels with size 1 along dimensions along which all of them only repeat."""
     for dim in range(labels[0].dim()):
         if labels[0].size(dim) > 1 and all(x.stride(dim) == 0 for x in labels):
             labels = tuple(x.narrow(dim, 0, 1) for x in labels)
@@ -218,6 +226,7 @@ def _shrink(*labels: Tensor) -> tuple[Tensor, ...]:
 
 
 def _count(labels: Tensor) -> int:
+    """Return the number of distinct labels."""
     return len(_distinct(compress(labels)[0].reshape(-1).numpy()))
 
 
@@ -235,6 +244,7 @@ def _distinct_pairs(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _broadcast(shape: Sequence[int], out: Sequence[int]) -> set[int]:
+    """Return the dimensions of `out` along which a tensor of this shape is broadcast."""
     missing = len(out) - len(shape)
     return {d for d in range(len(out)) if d < missing or shape[d - missing] == 1}
 

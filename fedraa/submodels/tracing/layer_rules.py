@@ -11,11 +11,14 @@ from fedraa.submodels.tracing.recorder import Recorder
 
 
 def linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Label a linear layer: its rows are units, and it reads the units of the last dimension."""
     x, weight, bias = arguments_of(args, kwargs, "input", "weight", "bias")
     labels = r.labels(x)
     if r.name(weight) is None and weight.dim() == 2:
-        made = product(r, labels, r.labels(weight).T)
-        r.put(out, (made if bias is None else r.ties.merge(made, r.labels(bias))).expand(out.shape))
+        labels = product(r, labels, r.labels(weight).T)
+        if bias is not None:
+            labels = r.ties.merge(labels, r.labels(bias))
+        r.put(out, labels.expand(out.shape))
         return
     inner = r.ties.span(labels, range(labels.dim() - 1), "a linear layer reads them at every position")
     r.bind(weight, 1, inner.reshape(-1))
@@ -25,6 +28,7 @@ def linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Label a convolution: its output channels are units."""
     x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "dilation", "groups"
     )
@@ -51,6 +55,7 @@ def convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def transposed(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Label a transposed convolution without groups."""
     x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "output_padding", "groups"
     )
@@ -64,6 +69,13 @@ def transposed(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def _channels(r: Recorder, x: Tensor, space: int) -> Tensor:
+    """Tie the labels over space and return the labels of the channels.
+
+    Args:
+        r: The recorder.
+        x: The input.
+        space: Number of dimensions of space.
+    """
     labels = r.labels(x)
     at = labels.dim() - space - 1
     dims = [d for d in range(labels.dim()) if d != at]
@@ -71,11 +83,12 @@ def _channels(r: Recorder, x: Tensor, space: int) -> Tensor:
 
 
 def batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Keep the channels, and bind the statistics and parameters to them."""
     x, mean, var, weight, bias, own = arguments_of(
         args, kwargs, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats"
     )
     if kwargs.get("training", own):
-        r.estimated.update(known for tensor in (mean, var) if (known := r.name(tensor)))
+        r.estimated.update(known for known in map(r.name, (mean, var)) if known)
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
     channels = r.ties.span(labels, dims, f"`{name}` takes its statistics over all of them").reshape(-1)
@@ -97,6 +110,7 @@ def group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Tie all elements over which the norm takes its statistics."""
     x, shape = arguments_of(args, kwargs, "input", "normalized_shape")
     labels = r.labels(x)
     last = range(labels.dim() - len(shape), labels.dim())
@@ -105,11 +119,13 @@ def layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def embedding(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Label an embedding: its columns are units."""
     _, weight = arguments_of(args, kwargs, "input", "weight")
     r.put(out, r.make(weight, 1).expand(out.shape))
 
 
 def prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Keep the labels, and bind the slopes to the channels."""
     x, weight = arguments_of(args, kwargs, "input", "weight")
     labels = r.labels(x)
     if weight.numel() > 1:
@@ -118,12 +134,14 @@ def prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 def glu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Join each value with its gate."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     value, gate = r.labels(x).chunk(2, -1 if dim is None else dim)
     r.put(out, r.ties.merge(value, gate))
 
 
 def bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Label a bilinear layer: it reads the units of both inputs."""
     left, right, weight, bias = arguments_of(args, kwargs, "input1", "input2", "weight", "bias")
     for dim, x in ((1, left), (2, right)):
         labels = r.labels(x)

@@ -42,11 +42,13 @@ class Noted(TorchFunctionMode):
     def __enter__(self) -> Self:
         self._hooks = [layer.register_forward_pre_hook(self._enter) for layer in self._attention]
         self._hooks += [layer.register_forward_hook(self._leave) for layer in self._attention]
-        super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves both untyped
+        # Torch's mode has no types.
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]  # likewise
+        # Torch's mode has no types.
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         for hook in self._hooks:
             hook.remove()
 
@@ -64,9 +66,10 @@ class WithoutDropout(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
         if "dropout" in name:
-            return args[0] if args else kwargs["input"]
+            return (*args, kwargs.get("input"))[0]
         place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}.get(name)
         if name in ("gru", "lstm", "rnn_relu", "rnn_tanh"):
             # Packed sequences also have their lengths as an argument.
@@ -86,7 +89,7 @@ class Silenced(TorchFunctionMode):
     ) -> Any:
         name = getattr(func, "__name__", "")
         if name in ("rand_like", "randn_like"):
-            return torch.full_like(args[0] if args else (kwargs or {})["input"], 0.5)
+            return torch.full_like((*args, (kwargs or {}).get("input"))[0], 0.5)
         if name != "_weight_norm":
             return func(*args, **(kwargs or {}))
         direction, length, dim = (*args, 0)[:3]
@@ -110,11 +113,15 @@ class Double(TorchFunctionMode):
 
 
 def _raised(value: Any) -> Any:
-    return _RAISED.get(value, value) if isinstance(value, torch.dtype) else value
+    """Return float64 or complex128 for a type of lower precision, and any other value unchanged."""
+    if isinstance(value, torch.dtype):
+        return _RAISED.get(value, value)
+    return value
 
 
 @contextmanager
 def in_double() -> Iterator[None]:
+    """Use float64 as the default type of floats inside the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

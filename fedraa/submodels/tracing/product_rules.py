@@ -27,7 +27,10 @@ def product(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 
 def matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    left, right = args if name != "rmatmul" else args[::-1]
+    """Label a matrix product of two activations, or of an activation and a parameter."""
+    left, right = args
+    if name == "rmatmul":
+        left, right = right, left
     if right.dim() == 1 and left.dim() > 1 and not r.name(left):
         r.put(out, _weighed(r, left, right).expand(out.shape))
     elif right.dim() < 2 or (left.dim() < 2 and not (r.name(right) and right.dim() == 2)):
@@ -77,8 +80,8 @@ def _layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: int) ->
         labels: Labels of the input.
         along: Dimension of the input along which its labels vary.
     """
-    others = [d for d in range(labels.dim()) if d != along]
-    inner = r.ties.span(labels, others, "a matrix product reads them at every position").reshape(-1)
+    positions = [d for d in range(labels.dim()) if d != along]
+    inner = r.ties.span(labels, positions, "a matrix product reads them at every position").reshape(-1)
     r.bind(weight, dim, inner)
     return r.make(weight, 2 * weight.dim() - 3 - dim)
 
@@ -90,7 +93,8 @@ def _only(labels: Tensor, dim: int) -> bool:
 
 def grouped(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label the product of rows `[s, in]` and the matrices `[experts, in, out]` of their experts."""
-    x, weight = args[0], args[1]
+    x = args[0]
+    weight = args[1]
     if not r.name(weight) or (x.dim(), weight.dim()) != (2, 3):
         r.give_up(name, out, args, kwargs)
         return
@@ -98,49 +102,66 @@ def grouped(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Label a matrix product plus a bias or an activation."""
     matrices = ("mat1", "mat2") if name == "addmm" else ("batch1", "batch2")
     added, left, right = arguments_of(args, kwargs, "input", *matrices)
-    made = _times(r, left, right)
-    if r.name(added) and added.dim() == 1 and made.dim() == 1:
-        r.bind(added, 0, made)
+    units = _times(r, left, right)
+    if r.name(added) and added.dim() == 1 and units.dim() == 1:
+        r.bind(added, 0, units)
     else:
-        made = r.ties.merge(r.labels(added), made)
-    r.put(out, made.expand(out.shape))
+        units = r.ties.merge(r.labels(added), units)
+    r.put(out, units.expand(out.shape))
 
 
 def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie letters that are summed over. A layer's weight makes or reads units along one letter."""
     equation, *operands = args
-    operands = list(operands[0]) if isinstance(operands[0], (list, tuple)) else operands
+    if isinstance(operands[0], (list, tuple)):
+        operands = list(operands[0])
     if not isinstance(equation, str):
         r.give_up(name, out, args, kwargs)
         return
     ins, outs = _spelled(equation.replace(" ", ""), [x.dim() for x in operands])
     terms = list(zip(ins, operands, strict=True))
-    named = [i for i, (_, x) in enumerate(terms) if r.name(x)]
     if any(len(set(letters)) < len(letters) for letters, _ in terms):
         r.give_up(name, out, args, kwargs)
         return
-    if len(terms) > 1 and len(named) == 1:
-        weights, weight = terms.pop(named[0])
-        letters = "".join(dict.fromkeys("".join(letters for letters, _ in terms)))
-        shared = set(weights) & set(letters)
-        new = [c for c in weights if c in outs and c not in letters]
-        if new and len(shared) + len(new) == len(weights):
-            labels = _multiplied(r, ((own, r.labels(x)) for own, x in terms), letters)
-            labels = labels.expand([max(x.size(own.index(c)) for own, x in terms if c in own) for c in letters])
-            varied = {c for d, c in enumerate(letters) if varies(labels, d)}
-            if not shared & set(outs) & varied:
-                made = new[r.choice(weight, len(new))]
-                r.put(out, _einsum_layer(r, weights, weight, letters, labels, made, outs).expand(out.shape))
-                return
-        terms.append((weights, weight))
+    weights = [term for term in terms if r.name(term[1])]
+    if len(terms) > 1 and len(weights) == 1:
+        terms = [term for term in terms if term is not weights[0]] + weights
+        labels = _einsum_units(r, terms, outs)
+        if labels is not None:
+            r.put(out, labels.expand(out.shape))
+            return
 
     def summed(letters: str, x: Tensor) -> Tensor:
         dims = [d for d, c in enumerate(letters) if c not in outs]
         return r.ties.span(r.labels(x), dims, "`einsum` sums over all of them")
 
     r.put(out, _multiplied(r, ((letters, summed(letters, x)) for letters, x in terms), outs).expand(out.shape))
+
+
+def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -> Tensor | None:
+    """Return the labels of activations times a weight that makes units, or None if the weight makes none.
+
+    Args:
+        r: The recorder.
+        terms: Letters and values of the activations, and then of the weight.
+        outs: Letters of the result.
+    """
+    *activations, (own, weight) = terms
+    letters = "".join(dict.fromkeys("".join(term for term, _ in activations)))
+    shared = set(own) & set(letters)
+    new = [c for c in own if c in outs and c not in letters]
+    if not new or len(shared) + len(new) != len(own):
+        return None
+    labels = _multiplied(r, ((term, r.labels(x)) for term, x in activations), letters)
+    labels = labels.expand([max(x.size(term.index(c)) for term, x in activations if c in term) for c in letters])
+    varied = {c for d, c in enumerate(letters) if varies(labels, d)}
+    if shared & set(outs) & varied:
+        return None
+    made_along = new[r.choice(weight, len(new))]
+    return _einsum_layer(r, own, weight, letters, labels, made_along, outs)
 
 
 def _multiplied(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) -> Tensor:
@@ -151,10 +172,10 @@ def _multiplied(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) 
         terms: Letters and labels of each activation.
         letters: Letters of the result.
     """
-    made = torch.zeros((1,) * len(letters), dtype=torch.int64)
+    result = torch.zeros((1,) * len(letters), dtype=torch.int64)
     for own, labels in terms:
-        made = r.ties.merge(made, _ordered(labels, own, letters))
-    return made
+        result = r.ties.merge(result, _ordered(labels, own, letters))
+    return result
 
 
 def _spelled(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
@@ -168,12 +189,14 @@ def _spelled(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
     terms = ins.split(",")
     # Without an arrow the result has the letters that occur once, in alphabetical order.
     if not arrow:
-        outs = "..." * ("..." in ins) + "".join(sorted(c for c in set(ins) - set(",.") if ins.count(c) == 1))
+        outs = "".join(sorted(c for c in set(ins) - set(",.") if ins.count(c) == 1))
+        if "..." in ins:
+            outs = "..." + outs
     spare = "".join(c for c in string.ascii_letters if c not in equation)[: max(sizes)]
     missing = [size - len(term.replace("...", "")) for term, size in zip(terms, sizes, strict=True)]
-    most = max((n for n, term in zip(missing, terms, strict=True) if "..." in term), default=0)
-    spelled = [term.replace("...", spare[most - n : most]) for n, term in zip(missing, terms, strict=True)]
-    return spelled, outs.replace("...", spare[:most])
+    longest = max((n for n, term in zip(missing, terms, strict=True) if "..." in term), default=0)
+    spelled = [term.replace("...", spare[longest - n : longest]) for n, term in zip(missing, terms, strict=True)]
+    return spelled, outs.replace("...", spare[:longest])
 
 
 def _einsum_layer(
@@ -193,9 +216,10 @@ def _einsum_layer(
         outs: Letters of the result.
     """
     summed = [c for c in weights if c in letters and c not in outs]
-    cut = next((c for c in summed if varies(labels, letters.index(c))), summed[0]) if summed else None
-    others = [d for d, c in enumerate(letters) if c != cut]
-    inner = r.ties.span(labels, others, "`einsum` reads them at every position").reshape(-1)
+    varying = [c for c in summed if varies(labels, letters.index(c))]
+    cut = (*varying, *summed, None)[0]
+    positions = [d for d, c in enumerate(letters) if c != cut]
+    inner = r.ties.span(labels, positions, "`einsum` reads them at every position").reshape(-1)
     if cut is not None:
         r.bind(weight, weights.index(cut), inner)
     return r.make(weight, weights.index(new)).view([-1 if c == new else 1 for c in outs])
@@ -211,10 +235,12 @@ def _ordered(labels: Tensor, letters: str, outs: str) -> Tensor:
     """
     kept = [c for c in outs if c in letters]
     gone = [d for d, c in enumerate(letters) if c not in outs]
-    moved = labels.permute([letters.index(c) for c in kept] + gone).flatten(len(kept)) if gone else labels
-    moved = moved.squeeze(-1) if gone else moved.permute([letters.index(c) for c in kept])
+    moved = labels.permute([letters.index(c) for c in kept] + gone)
+    if gone:
+        moved = moved.flatten(len(kept)).squeeze(-1)
     for d, c in enumerate(outs):
-        moved = moved if c in letters else moved.unsqueeze(d)
+        if c not in letters:
+            moved = moved.unsqueeze(d)
     return moved
 
 
@@ -224,21 +250,33 @@ def scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
     labels = r.ties.span(r.labels(x), [dim], "some of them are picked by position")
     if isinstance(source, Tensor):
         added = r.ties.span(r.labels(source), [dim], "some of them are picked by position")
-        unlike = [d for d in range(labels.dim()) if labels.size(d) != added.size(d)]
-        if any(varies(y, d) for y in (labels, added) for d in unlike):
+        unlike = _unlike_dims(labels, added)
+        if _varies_in_any(labels, unlike) or _varies_in_any(added, unlike):
             r.give_up(name, out, args, kwargs)
             return
-        labels = r.ties.merge(*(_thin(y, unlike) for y in (labels, added)))
+        labels = r.ties.merge(_thin(labels, unlike), _thin(added, unlike))
     r.put(out, labels.expand(out.shape))
 
 
 def gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Tie the dimension from which positions are picked."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     labels = r.ties.span(r.labels(x), [dim], "some of them are picked by position")
-    if any(varies(labels, d) and labels.size(d) != out.size(d) for d in range(labels.dim())):
+    unlike = _unlike_dims(labels, out)
+    if _varies_in_any(labels, unlike):
         r.give_up(name, out, args, kwargs)
         return
-    r.put(out, _thin(labels, [d for d in range(labels.dim()) if labels.size(d) != out.size(d)]).expand(out.shape))
+    r.put(out, _thin(labels, unlike).expand(out.shape))
+
+
+def _unlike_dims(left: Tensor, right: Tensor) -> list[int]:
+    """Return the dimensions in which the sizes of two tensors differ."""
+    return [d for d in range(left.dim()) if left.size(d) != right.size(d)]
+
+
+def _varies_in_any(labels: Tensor, dims: Sequence[int]) -> bool:
+    """Return True if labels differ along one of the dimensions."""
+    return any(varies(labels, d) for d in dims)
 
 
 def _thin(labels: Tensor, dims: Sequence[int]) -> Tensor:
@@ -249,5 +287,6 @@ def _thin(labels: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[Any, ...]:
+    """Return the arguments with these names, passed by position or by keyword, or None for absent ones."""
     values = (*args, *[None] * len(names))[: len(names)]
     return tuple(kwargs.get(name, value) for name, value in zip(names, values, strict=True))

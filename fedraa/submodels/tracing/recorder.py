@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedraa.errors import InputError
-from fedraa.submodels.resize import GROUPED, MADE, RESIZED, Place, name_of, place
+from fedraa.submodels.resize import GROUPED, RESIZED, ZERO_MAKERS, Place, name_of, place
 from fedraa.submodels.tracing.found import Found
 from fedraa.submodels.tracing.labels import Ties, varies
 
@@ -25,7 +25,7 @@ _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tol
 _FINDS = frozenset(("argwhere", "masked_select", "nonzero", "unique"))
 
 # Maximum number of elements of zeros that are followed.
-_STATES = 2**16
+_MAX_FOLLOWED_ZEROS = 2**16
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
@@ -132,7 +132,9 @@ class Recorder(TorchFunctionMode):
         if name in _READS_VALUES and not makes_tensors and any(x in self._data for x in read):
             if name in _ASKS:
                 self.asked = name
-                return not out if self.deny else out
+                if self.deny:
+                    return not out
+                return out
             raise DataDependentError(f"its forward branches on data or leaves PyTorch: it reads values by `{name}`")
         # This function returns nothing and changes its first argument.
         changed = args[0] if name == "setitem" else out
@@ -142,9 +144,9 @@ class Recorder(TorchFunctionMode):
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
                 # The function was called in an unknown way.
                 self.give_up(name, changed, args, kwargs)
-            if name in RESIZED - MADE and not (isinstance(out, Tensor) and out in self._turned):
+            if name in RESIZED - ZERO_MAKERS and not (isinstance(out, Tensor) and out in self._turned):
                 self._note(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
-        if name in MADE and out.is_floating_point() and out.dim() > 1 and out.numel() <= _STATES:
+        if name in ZERO_MAKERS and out.is_floating_point() and out.dim() > 1 and out.numel() <= _MAX_FOLLOWED_ZEROS:
             # Zeros may be the first state of a recurrent layer. Their use shows their units.
             self.put(out, self.ties.raw(out.shape))
             self._note(sys._getframe(1), name, self.labels(out), out, args, kwargs)
@@ -182,8 +184,10 @@ class Recorder(TorchFunctionMode):
             result: The transposed or converted tensor.
             dims: For each dimension of the result, the dimension of `tensor`, or None if it is new.
         """
-        before = self._turned[tensor][1] if tensor in self._turned else range(tensor.dim())
-        original = self._turned[tensor][2] if tensor in self._turned else tensor
+        before: Sequence[int | None] = range(tensor.dim())
+        original = tensor
+        if tensor in self._turned:
+            _, before, original = self._turned[tensor]
         self._turned[result] = (self.name(tensor), [None if d is None else before[d] for d in dims], original)
 
     def labels(self, tensor: Tensor) -> Tensor:
@@ -204,6 +208,7 @@ class Recorder(TorchFunctionMode):
         return self.raw[name]
 
     def _turned_labels(self, tensor: Tensor) -> Tensor:
+        """Return the labels of a transposed parameter, from the labels of the original."""
         _, dims, original = self._turned[tensor]
         labels = self.labels(original)
         gone = [d for d in range(labels.dim()) if d not in dims]
@@ -212,7 +217,8 @@ class Recorder(TorchFunctionMode):
         for _ in gone:
             labels = labels.squeeze(-1)
         for at, dim in enumerate(dims):
-            labels = labels.unsqueeze(at) if dim is None else labels
+            if dim is None:
+                labels = labels.unsqueeze(at)
         return labels.expand(tensor.shape)
 
     def put(self, tensor: Tensor, labels: Tensor) -> None:
@@ -320,7 +326,7 @@ class Recorder(TorchFunctionMode):
             args: Its positional arguments.
             kwargs: Its keyword arguments.
         """
-        reason = f"`{name}` is not a function that can be cut"
+        reason = f"`{name}` has no tracing rule"
         for x in tensors((args, kwargs)):
             owner = self.name(x)
             if owner is None or x in self._labels:
@@ -343,13 +349,23 @@ class Recorder(TorchFunctionMode):
     def _note(
         self, frame: FrameType, name: str, before: Tensor, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        found = place(frame)
-        if not found or found[0] not in self._modules:
+        """Record a call that may contain widths.
+
+        Args:
+            frame: The frame that calls the torch function.
+            name: Name of the function.
+            before: Labels of its first argument.
+            out: Its result.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+        """
+        caller = place(frame)
+        if caller is None or caller[0] not in self._modules:
             return
         if name == GROUPED or any(varies(before, dim) for dim in range(before.dim())):
             after = tuple(self.labels(x) for x in tensors(out))
             light = tuple(before if isinstance(x, Tensor) else x for x in args)
-            self.sites.append(Site(self._modules[found[0]], found[1], name, light, kwargs, before, after))
+            self.sites.append(Site(self._modules[caller[0]], caller[1], name, light, kwargs, before, after))
 
     def split(self, labels: Tensor) -> None:
         """Record a view if its labels vary along two dimensions, because only one can be cut."""

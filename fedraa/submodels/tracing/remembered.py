@@ -42,54 +42,69 @@ from fedraa.submodels.tracing.verify import Trial
 
 FORMAT = 2
 # Minimum tracing time, in seconds, of an entry.
-WORTH = 1.0
+MIN_TRACE_S = 1.0
 # Seconds of tracing before a line reports it.
-AFTER = 2.0
-OFF = "FEDRAA_CACHE"
+REPORT_AFTER_S = 2.0
+CACHE_VARIABLE = "FEDRAA_CACHE"
 _IMPORTED = time.time()
 
 
-def trace_once(module: nn.Module, example: Tree, tell: Callable[[str], None] | None = None) -> Traced:
+def trace_once(module: nn.Module, example: Tree, report: Callable[[str], None] | None = None) -> Traced:
     """Return the result of `trace`, from the cache if it has the same code and shapes.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        tell: Gets a line if tracing takes long.
+        report: Gets a line if tracing takes long.
     """
-    folder = _folder()
-    key = None if folder is None else _key(module, example)
-    path = None if folder is None or key is None else folder / f"{key}.json"
-    if path is not None and (found := _read(path, module)) is not None and _holds(found, example):
-        return found
-    started, codes = time.monotonic(), set[CodeType]()
-    with _telling(f"tracing {type(module).__name__}: looking for what can be cut", tell), _noting(codes) as noted:
+    path = _entry_path(module, example)
+    if path is not None:
+        cached = _read(path, module)
+        if cached is not None and _holds(cached, example):
+            return cached
+    started = time.monotonic()
+    codes: set[CodeType] = set()
+    with _telling(f"tracing {type(module).__name__}: looking for what can be cut", report), _noting(codes) as noted:
         traced = trace(module, example)
-    if path is not None and noted and time.monotonic() - started >= WORTH:
+    if path is not None and noted and time.monotonic() - started >= MIN_TRACE_S:
         _write(path, traced, codes)
     return traced
 
 
-def _holds(found: Traced, example: Tree) -> bool:
+def _entry_path(module: nn.Module, example: Tree) -> Path | None:
+    """Return the file of a module's entry, or None if the module is not cached."""
+    folder = _folder()
+    if folder is None:
+        return None
+    key = _key(module, example)
+    if key is None:
+        return None
+    return folder / f"{key}.json"
+
+
+def _holds(cached: Traced, example: Tree) -> bool:
     """Return True if the cached cuts are right in this process. Code may depend on settings that the key lacks.
 
     Narrow cuts are enough, as for large modules, because the full one was tried when it was traced.
     """
-    example, groups = mapped(lambda part: part.cpu(), example), range(len(found.groups))
+    groups = range(len(cached.groups))
+    if not groups:
+        return True
     try:
-        return not groups or Trial(found, example, large=True).fails(found, groups) is None
+        trial = Trial(cached, mapped(lambda part: part.cpu(), example), large=True)
+        return trial.fails(cached, groups) is None
+    # Tracing the module again reports the problem.
     except Exception:
-        # Tracing the module again reports the problem.
         return False
 
 
 @contextmanager
-def _telling(text: str, tell: Callable[[str], None] | None) -> Iterator[None]:
-    """Pass the text to `tell` if the block takes longer than `AFTER` seconds."""
-    if tell is None:
+def _telling(text: str, report: Callable[[str], None] | None) -> Iterator[None]:
+    """Pass the text to `report` if the block takes longer than `REPORT_AFTER_S` seconds."""
+    if report is None:
         yield
         return
-    timer = Timer(AFTER, tell, (text,))
+    timer = Timer(REPORT_AFTER_S, report, (text,))
     timer.daemon = True
     timer.start()
     try:
@@ -116,9 +131,12 @@ def _noting(codes: set[CodeType]) -> Iterator[bool]:
 
 
 def _folder() -> Path | None:
-    given = os.environ.get(OFF)
-    if given is not None:
-        return Path(given) if given else None
+    """Return the folder of the cache, or None if the cache is off."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named == "":
+        return None
+    if named is not None:
+        return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(base) if base else Path.home() / ".cache") / "fedraa"
@@ -137,23 +155,26 @@ class _Shapes(pickle.Pickler):
     def persistent_id(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return None
-        known = isinstance(value, nn.Parameter)
         number = self._seen.setdefault(id(value), len(self._seen))
-        values = "" if known else _digest(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return number, known, value.requires_grad, str(value.dtype), tuple(value.shape), str(value.device), values
+        form = value.requires_grad, str(value.dtype), tuple(value.shape), str(value.device)
+        if isinstance(value, nn.Parameter):
+            return number, form
+        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        return number, form, _digest(content)
 
 
 def _key(module: nn.Module, example: Tree) -> str | None:
     """Return the name of a module's entry, or None if the module has no unique name."""
-    stream, own = io.BytesIO(), described_rules()
-    if own is None:
+    custom_rules = described_rules()
+    if custom_rules is None:
         return None
+    stream = io.BytesIO()
     try:
         _Shapes(stream).dump((module, mapped(lambda part: (tuple(part.shape), str(part.dtype)), example)))
+    # Parts of the module may raise anything when they are pickled.
     except Exception:
-        # Parts of the module may raise anything when they are pickled.
         return None
-    versions = [FORMAT, torch.__version__, np.__version__, platform.python_version(), _own_code(), own]
+    versions = [FORMAT, torch.__version__, np.__version__, platform.python_version(), _own_code(), custom_rules]
     return _digest(json.dumps(versions).encode() + stream.getvalue())
 
 
@@ -172,26 +193,24 @@ def _files(codes: set[CodeType]) -> dict[str, str] | None:
     room = str(Path(__file__).parents[1])
     known = (room, *(str(Path(str(module.__file__)).parent) for module in (torch, np)))
     library = sysconfig.get_path("stdlib")
-    found = {}
+    digests = {}
     for code in codes:
         name = code.co_filename
         if name.startswith("<frozen") or name.startswith(known):
             continue
         if name.startswith(library) and "site-packages" not in name:
             continue
-        if name == "<string>" and code.co_name.startswith(
-            ("__", "<lambda>")
-            # Dataclasses and namedtuples create such code.
-        ):
+        # Dataclasses and namedtuples create such code.
+        if name == "<string>" and code.co_name.startswith(("__", "<lambda>")):
             continue
         try:
             # The file may be newer than the code that ran.
             if os.stat(name).st_mtime >= _process_start():
                 return None
-            found[name] = _digest(Path(name).read_bytes())
+            digests[name] = _digest(Path(name).read_bytes())
         except OSError:
             return None
-    return found
+    return digests
 
 
 def _process_start() -> float:
@@ -243,6 +262,7 @@ def _write(path: Path, traced: Traced, codes: set[CodeType]) -> None:
 
 
 def _read(path: Path, module: nn.Module) -> Traced | None:
+    """Return the entry of a file, or None if it is absent, damaged, or of other code."""
     try:
         digest, _, text = path.read_bytes().partition(b"\n")
         if digest.decode() != _digest(text):
@@ -269,7 +289,9 @@ def _read(path: Path, module: nn.Module) -> Traced | None:
     )
 
 
-def _place(given: Any) -> Any:
-    place, (dim, outs, numbers, mixed) = given
-    known = tuple(Number(fixed, tuple((group, times) for group, times in rest)) for fixed, rest in numbers)
-    return tuple((str(name), at) for name, at in place), Resize(dim, tuple(outs), known, mixed)
+def _place(item: Any) -> Any:
+    """Return a place and its resize from an item of JSON."""
+    steps, (dim, outs, numbers, mixed) = item
+    place = tuple((str(name), at) for name, at in steps)
+    known = tuple(Number(fixed, tuple(map(tuple, times))) for fixed, times in numbers)
+    return place, Resize(dim, tuple(outs), known, mixed)

@@ -133,8 +133,19 @@ def has_own() -> bool:
 
 
 def _checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Apply a custom rule. Raises WrongRuleError if it fails or puts no labels on its result.
+
+    Args:
+        rule: The custom rule.
+        r: The recorder.
+        name: Name of the function.
+        out: Its result.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+    """
     try:
         rule(r, name, out, args, kwargs)
+    # A custom rule may raise any type.
     except Exception as error:
         raise WrongRuleError(f"the rule of {name!r} fails: {first_line(error)}") from error
     if not all(map(r.follows, tensors(out))):
@@ -152,6 +163,7 @@ def described_rules() -> dict[str, str] | None:
 
 
 def _code(rule: Rule) -> str:
+    """Return a digest of the file of a rule, because the rule may call other functions of it."""
     try:
         source = inspect.getsource(inspect.getmodule(rule) or rule)
     except (OSError, TypeError):

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedraa.submodels.tracing.labels import is_raw, varies
+from fedraa.submodels.tracing.product_rules import arguments_of
 from fedraa.submodels.tracing.recorder import Recorder, tensors
 
 _DIM_AT = dict.fromkeys(("linalg_norm", "linalg_vector_norm", "norm", "normalize", "topk"), 1)
 
-# These functions act along the last dimension by default.
-_LAST = {"argsort", "sort", "topk"}
+_DEFAULT_DIMS = {"argsort": -1, "normalize": 1, "sort": -1, "topk": -1}
 
 _VIEWS = {"view", "reshape", "reshape_as", "unflatten", "view_as"}
 
@@ -31,6 +31,7 @@ _TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT
 
 
 def elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Join the labels of all tensor arguments."""
     labels = torch.zeros((), dtype=torch.int64)
     for x in tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
         labels = r.ties.merge(labels, r.labels(x))
@@ -39,8 +40,8 @@ def elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 def scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Read a parameter times a number as the parameter."""
-    x, *others = args
-    if r.name(x) and out is not x and not any(True for _ in tensors(others)):
+    x, *factors = args
+    if r.name(x) and out is not x and not any(True for _ in tensors(factors)):
         r.turn(x, out, range(x.dim()))
     else:
         elementwise(r, name, out, args, kwargs)
@@ -67,11 +68,12 @@ def copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 def assign(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Handle `x[index] = value` for x that is no view: its elements vanish with those that replace them."""
     x, index, value = args
-    if x._is_view() or r.name(x) or any(_is_nowhere(i) for i in _places(index)):
+    places = _places(index)
+    if x._is_view() or r.name(x) or any(map(_is_nowhere, places)):
         r.give_up(name, out, args, kwargs)
         return
     labels = r.labels(x)
-    replaced = _masked(r, labels, _places(index)) if any(map(_is_mask, _places(index))) else labels[index]
+    replaced = _masked(r, labels, places) if any(map(_is_mask, places)) else labels[index]
     if replaced is None:
         r.give_up(name, out, args, kwargs)
         return
@@ -81,55 +83,55 @@ def assign(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Handle a new tensor with constant values."""
     r.track(out)
 
 
 def structural(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Move the labels by the function that moves the elements."""
-    x, *rest = args
+    x, *values = args
     if r.name(x) and isinstance(out, Tensor):
-        turned = _turned(x, name, rest, kwargs)
+        turned = _turned(x, name, values, kwargs)
         if turned is not None:
             r.turn(x, out, turned)
             return
-    moved = _moved(r.labels(x), name, rest, kwargs)
+    moved = _moved(r.labels(x), name, values, kwargs)
     for tensor, labels in zip(tensors(out), tensors(moved), strict=True):
         r.put(tensor, labels)
         if name in _VIEWS:
             r.split(labels)
 
 
-def _turned(x: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
+def _turned(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
     """Return the parameter's dimension of each dimension of the result, or None if the result is another parameter.
 
     Args:
         x: The parameter.
         name: Name of the function.
-        rest: Its other positional arguments.
+        values: Its other positional arguments.
         kwargs: Its keyword arguments.
     """
     if name in _TURNS:
         # The size of a dimension is its number.
         sizes = torch.empty(tuple(range(x.dim())), device="meta")
-        return list(_moved(sizes, name, rest, kwargs).shape)
+        return list(_moved(sizes, name, values, kwargs).shape)
     dims: list[int | None] = list(range(x.dim()))
     if name == "squeeze":
-        given = rest[0] if rest else kwargs.get("dim", dims)
-        gone = {d % x.dim() for d in ((given,) if isinstance(given, int) else given)}
-        return [d for d in dims if d not in gone or x.size(d) != 1]
+        squeezed = _named_dims(x, (*values, kwargs.get("dim"))[0])
+        return [d for d in dims if d not in squeezed or x.size(d) != 1]
     if name == "unsqueeze":
-        at = rest[0] if rest else kwargs["dim"]
+        at = (*values, kwargs.get("dim"))[0]
         dims.insert(at % (x.dim() + 1), None)
         return dims
     if name == "getitem":
-        return _picked(dims, rest[0])
+        return _picked(dims, values[0])
     return None
 
 
 def _picked(dims: list[int | None], index: Any) -> list[int | None] | None:
     """Return the dimensions of `x[index]` that takes slices along the first dimension, such as one expert's weights."""
-    first, *others = _places(index)
-    if len(dims) < 2 or any(i is not Ellipsis and i != slice(None) for i in others):
+    first, *further = _places(index)
+    if len(dims) < 2 or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
     if isinstance(first, int) and not isinstance(first, bool):
         return dims[1:]
@@ -138,14 +140,22 @@ def _picked(dims: list[int | None], index: Any) -> list[int | None] | None:
     return None
 
 
-def _moved(labels: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if not name.endswith("_as") and any(_is_nowhere(x) for x in tensors((rest, kwargs))):
+def _moved(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the labels after the function that moves the elements.
+
+    Args:
+        labels: Labels of the tensor.
+        name: Name of the function.
+        values: Its other positional arguments.
+        kwargs: Its keyword arguments.
+    """
+    if not name.endswith("_as") and any(_is_nowhere(x) for x in tensors((values, kwargs))):
         raise ValueError(f"labels: {name} by a tensor without values")
     if name in ("T", "mT"):
         return getattr(labels, name)
     # Labels have different strides, so a view of them may need a copy.
     method = {"getitem": "__getitem__", "view": "reshape", "view_as": "reshape_as"}.get(name, name)
-    return getattr(labels, method)(*rest, **kwargs)
+    return getattr(labels, method)(*values, **kwargs)
 
 
 def take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -175,12 +185,13 @@ def take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
                     r.ties.span(labels, [dim], "some of them are picked by position")
                 dim += 1
     else:
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
-        r.ties.span(labels, [dim], "some of them are picked by position")
+        _, dim = arguments_of(args, kwargs, "input", "dim")
+        r.ties.span(labels, [dim or 0], "some of them are picked by position")
     structural(r, name, out, (args[0], *_at_hand(args[1:])), _at_hand(kwargs))
 
 
 def _places(index: Any) -> tuple[Any, ...]:
+    """Return an index as a tuple with one item per dimension."""
     return index if isinstance(index, tuple) else (index,)
 
 
@@ -195,7 +206,9 @@ def _at_hand(value: Any) -> Any:
         return {name: _at_hand(part) for name, part in value.items()}
     if isinstance(value, tuple):
         return tuple(_at_hand(part) for part in value)
-    return torch.zeros_like(value, device="cpu") if _is_nowhere(value) else value
+    if _is_nowhere(value):
+        return torch.zeros_like(value, device="cpu")
+    return value
 
 
 def _masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor | None:
@@ -206,14 +219,15 @@ def _masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor | Non
         labels: Labels of x.
         index: The mask, and further indices.
     """
-    mask, *others = index
-    if not isinstance(mask, Tensor) or any(i is not Ellipsis and i != slice(None) for i in others):
+    mask, *further = index
+    if not isinstance(mask, Tensor) or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
     head = r.ties.span(labels, range(mask.dim()), "some of them are picked by position")
     return head.reshape(1, *labels.shape[mask.dim() :])
 
 
 def _is_mask(index: Any) -> bool:
+    """Return True for an index of bools."""
     if isinstance(index, list):
         return any(isinstance(i, bool | list) for i in index)
     return isinstance(index, Tensor) and index.dtype == torch.bool
@@ -225,13 +239,13 @@ def split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[
     `split` contains the sizes of unequal ones.
     """
     structural(r, name, out, args, kwargs)
-    place = 1 if name == "unbind" else 2
-    along = kwargs.get("dim", args[place] if len(args) > place else 0)
+    names = {"unbind": ("input", "dim")}.get(name, ("input", "sizes", "dim"))
+    along = arguments_of(args, kwargs, *names)[-1] or 0
     if not varies(r.labels(args[0]), along):
         return
-    first, *others = (r.labels(x) for x in out)
-    if all(piece.shape == first.shape for piece in others):
-        for piece in others:
+    first, *further = (r.labels(x) for x in out)
+    if all(piece.shape == first.shape for piece in further):
+        for piece in further:
             r.ties.tie(piece, first)
     elif name != "split":
         r.ties.pin(r.labels(args[0]), "they are split into unequal parts")
@@ -240,10 +254,12 @@ def split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 def cat(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    given = list(tensors(args[0] if args else kwargs["tensors"]))
+    """Join pieces along a dimension. Their units along all other dimensions are tied."""
+    joined, dim = arguments_of(args, kwargs, "tensors", "dim")
+    inputs = list(tensors(joined))
     # Skip empty tensors, such as a cache at first.
-    parts = [x for x in given if x.numel()] or given[:1]
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % out.dim()
+    parts = [x for x in inputs if x.numel()] or inputs[:1]
+    dim = (dim or 0) % out.dim()
     pieces = [r.labels(x) for x in parts]
     if name == "stack":
         pieces = [x.unsqueeze(dim) for x in pieces]
@@ -260,7 +276,9 @@ def cat(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[st
 
 
 def pad(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    labels, widths = r.labels(args[0]), args[1] if len(args) > 1 else kwargs["pad"]
+    """Pad the labels. Padding along units makes new units."""
+    x, widths = arguments_of(args, kwargs, "input", "pad")
+    labels = r.labels(x)
     for step in range(len(widths) // 2):
         dim = labels.dim() - 1 - step
         # Padding along units makes new units that no tensor holds.
@@ -283,18 +301,17 @@ def pool(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
 
 def reduce(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie all elements along some dimensions. The shape is kept (softmax) or not (mean)."""
-    x, *rest = args
+    x, *values = args
     # A second tensor means max(a, b), which is elementwise.
-    if rest and isinstance(rest[0], Tensor):
+    if values and isinstance(values[0], Tensor):
         elementwise(r, name, out, args, kwargs)
         return
     labels = r.labels(x)
-    place = _DIM_AT.get(name, 0)
-    dim = kwargs.get("dim", kwargs.get("axis", rest[place] if len(rest) > place else None))
-    if dim is None and (name == "normalize" or name in _LAST):
-        dim = 1 if name == "normalize" else -1
-    dims = range(labels.dim()) if dim is None or isinstance(dim, bool) else [dim] if isinstance(dim, int) else list(dim)
-    dims = sorted(d % labels.dim() for d in dims)
+    positional = (*values, None, None)[_DIM_AT.get(name, 0)]
+    dim = kwargs.get("dim", kwargs.get("axis", positional))
+    if dim is None:
+        dim = _DEFAULT_DIMS.get(name)
+    dims = _named_dims(labels, dim)
     head = r.ties.span(labels, dims, f"`{name}` runs over all of them")
     for result in tensors(out):
         small = head
@@ -304,27 +321,36 @@ def reduce(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
         r.put(result, small.expand(result.shape))
 
 
+def _named_dims(x: Tensor, dim: Any) -> list[int]:
+    """Return the dimensions that an argument `dim` names, ascending: all of them for None or a flag in its place."""
+    if dim is None or isinstance(dim, bool):
+        return list(range(x.dim()))
+    if isinstance(dim, int):
+        dim = [dim]
+    return sorted(d % x.dim() for d in dim)
+
+
 def shuffle(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie the channels of one place in a picture, for functions that turn pixels into channels or back."""
-    x, factor = args[0], args[1] if len(args) > 1 else next(iter(kwargs.values()))
+    x, factor = (*args, *kwargs.values())[:2]
     labels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
     # Every group of channels is cut alike.
     if name == "channel_shuffle":
         groups = labels.view(factor, -1)
         r.ties.tie(groups, groups[:1])
-        made = groups.T.reshape(-1)
+        channels = groups.T.reshape(-1)
     elif name == "pixel_shuffle":
-        made = r.ties.span(labels.view(-1, factor**2), [1], f"`{name}` joins them").reshape(-1)
+        channels = r.ties.span(labels.view(-1, factor**2), [1], f"`{name}` joins them").reshape(-1)
     else:
-        made = labels.repeat_interleave(out.size(1) // len(labels))
-    r.put(out, made.view(-1, *[1] * (out.dim() - 2)).expand(out.shape))
+        channels = labels.repeat_interleave(out.size(1) // len(labels))
+    r.put(out, channels.view(-1, *[1] * (out.dim() - 2)).expand(out.shape))
 
 
 def unfold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Handle `Tensor.unfold` (windows along one dimension) and `torch.nn.functional.unfold` (patches per channel)."""
     x = args[0]
     if out.dim() == x.dim() + 1:
-        dim = args[1] if len(args) > 1 else next(kwargs[key] for key in ("dimension", "dim") if key in kwargs)
+        _, dim = arguments_of(args, kwargs, "input", "dimension")
         labels = r.ties.span(r.labels(x), [dim], "its windows overlap")
         r.put(out, labels.unsqueeze(-1).expand(out.shape))
         return
@@ -336,16 +362,18 @@ def fold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
     """Handle the sum of overlapping patches, each channel independently."""
     x = args[0]
     labels = r.ties.span(r.labels(x), [*range(x.dim() - 2), x.dim() - 1], f"`{name}` mixes its positions").reshape(-1)
-    made = r.ties.span(labels.view(out.size(-3), -1), [1], f"`{name}` joins them").reshape(-1)
-    r.put(out, made.view(-1, 1, 1).expand(out.shape))
+    channels = r.ties.span(labels.view(out.size(-3), -1), [1], f"`{name}` joins them").reshape(-1)
+    r.put(out, channels.view(-1, 1, 1).expand(out.shape))
 
 
 def as_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Tie the real and imaginary parts of a number."""
     x = args[0]
     r.put(out, r.ties.span(r.labels(x), [x.dim() - 1], "they are parts of one complex number").squeeze(-1))
 
 
 def as_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Split a complex number into parts with the same unit."""
     r.put(out, r.labels(args[0]).unsqueeze(-1).expand(out.shape))
 
 
@@ -353,15 +381,14 @@ def fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
     """Tie all elements along some dimensions. The sizes of these dimensions may change."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
-    dim = kwargs.get("dim", args[2] if len(args) > 2 else usual)
-    dims = range(labels.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
-    head = r.ties.span(labels, [d % labels.dim() for d in dims], "a Fourier transform runs over all of them")
+    dim = kwargs.get("dim", (*args[2:], usual)[0])
+    head = r.ties.span(labels, _named_dims(labels, dim), "a Fourier transform runs over all of them")
     r.put(out, head.expand(out.shape))
 
 
 def sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Handle each channel independently, at places that are never cut."""
-    x, grid = args[0], args[1] if len(args) > 1 else kwargs["grid"]
+    x, grid = arguments_of(args, kwargs, "input", "grid")
     r.ties.pin(r.labels(grid), f"`{name}` reads them as places")
     channels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions")
     r.put(out, channels.expand(out.shape))

@@ -15,7 +15,7 @@ from torch import nn
 from fedraa.data.tree import Tree, leaves, mapped
 from fedraa.errors import InputError
 from fedraa.models.forward import forward
-from fedraa.submodels.resize import MADE
+from fedraa.submodels.resize import ZERO_MAKERS
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.accept import check_code, check_gradients, check_kinds, first_line, private
 from fedraa.submodels.tracing.grouping import group_units
@@ -24,7 +24,7 @@ from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, tens
 from fedraa.submodels.tracing.rules import WrongRuleError, has_own, rules
 from fedraa.submodels.tracing.verify import Trial
 
-OWN_TRIES = 8
+CUSTOM_RULE_TRIES = 8
 """Trials of each cut if there are custom tracing rules."""
 LARGE = 50_000_000
 """Parameters from which a model is large: copies would dominate the time and memory of the trace."""
@@ -54,22 +54,29 @@ def trace(module: nn.Module, example: Tree) -> Traced:
             raise InputError("example", got=part, expected="a batch of at least 2")
     check_code(module)
     check_kinds(module)
-    module, example = copied(module), mapped(lambda part: part.cpu(), example)
+    module = copied(module)
+    example = mapped(lambda part: part.cpu(), example)
     recorder, ran = _followed(module, example)
     traced = group_units(module, recorder)
-    if others := {name: 1 for name in recorder.open if recorder.made.get(name) not in traced.units.get(name, {})}:
-        again, ran = _followed(module, example, others)
-        found = group_units(module, again)
-        if sum(group.parameters for group in found.groups) > sum(group.parameters for group in traced.groups):
-            recorder, traced = again, found
-    tries = OWN_TRIES if has_own() else 1
-    zeros = any(s.name in MADE and s.place in traced.sizes.get(s.module, ()) for s in recorder.sites)
+    choices = {name: 1 for name in recorder.open if recorder.made.get(name) not in traced.units.get(name, {})}
+    if choices:
+        second_recorder, ran = _followed(module, example, choices)
+        second = group_units(module, second_recorder)
+        if _cut_parameters(second) > _cut_parameters(traced):
+            recorder, traced = second_recorder, second
+    tries = CUSTOM_RULE_TRIES if has_own() else 1
+    zeros = any(s.name in ZERO_MAKERS and s.place in traced.sizes.get(s.module, ()) for s in recorder.sites)
     trial = Trial(traced, example, ran, large=bool(ran), fills=recorder.found.fills, zeros=zeros, tries=tries)
-    while traced.groups and (failure := trial.fails(traced, range(len(traced.groups)))):
+    while failure := trial.fails(traced, range(len(traced.groups))):
         for g in _suspects(trial, traced):
             _pin(recorder, traced, g, failure)
         traced = group_units(module, recorder)
     return traced
+
+
+def _cut_parameters(traced: Traced) -> int:
+    """Return the number of parameters that belong to any unit."""
+    return sum(group.parameters for group in traced.groups)
 
 
 def copied(module: nn.Module) -> nn.Module:
@@ -91,8 +98,11 @@ def _followed(
         example: A batch of at least two inputs.
         choices: Dimensions that make units, by parameter.
     """
-    recorder, ran = _light_record(module, example, choices) if _is_large(module) else (None, [])
-    return recorder or _record(module, example, choices=choices), ran
+    if _is_large(module):
+        recorder, ran = _light_record(module, example, choices)
+        if recorder is not None:
+            return recorder, ran
+    return _record(module, example, choices=choices), []
 
 
 def _light_record(
@@ -110,16 +120,18 @@ def _light_record(
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
     try:
-        shapes, example = copy.deepcopy(module, memo), mapped(lambda part: part[:2].to("meta"), example)
-        recorder, ran = _record(module, example, shapes, choices=choices), []
+        shapes = copy.deepcopy(module, memo)
+        example = mapped(lambda part: part[:2].to("meta"), example)
+        recorder = _record(module, example, shapes, choices=choices)
+        ran = []
         for training in (False, True):
             with torch.no_grad(), torch.random.fork_rng(), torch.device("meta"), Noted(shapes) as noted:
                 torch.manual_seed(0)
                 forward(shapes.train(training), example)
             ran.append(noted.names)
         return recorder, ran
+    # The trace with values raises the same error, or succeeds.
     except Exception:
-        # The trace with values raises the same error, or succeeds.
         return None, []
 
 
@@ -156,19 +168,22 @@ def _record(
                     raise DataDependentError(
                         f"its forward branches on data or leaves PyTorch: it reads values by `{recorder.asked}`"
                     )
-        if recorder.finds and (unused := recorder.unused()):
+        unused = recorder.unused()
+        if recorder.finds and unused:
             raise DataDependentError(f"its data decide which layers run: `{recorder.finds}` leaves out {unused[0]!r}")
         recorder.hold_buffers()
     except DataDependentError as error:
-        raise InputError("module", f"{type(module).__name__} cannot be traced, {error}") from None
+        raise InputError("module", f"{type(module).__name__} cannot be traced: {error}") from None
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
+    # The code of a module may raise any type. Code that counts the results of a search fails with filled tensors.
     except Exception as error:
-        # The code of a module may raise any type. Code that counts the results of a search fails with filled tensors.
         if recorder.found.filled:
             return _record(module, example, shapes, choices=choices, fills=False)
         parts = [f"{list(part.shape)} of {str(part.dtype).removeprefix('torch.')}" for part in leaves(example)]
-        batch = " and ".join(parts[:3]) + " and more" * (len(parts) > 3)
+        if len(parts) > 3:
+            parts[3:] = ["more"]
+        batch = " and ".join(parts)
         problem = f"a batch {batch} does not run through {type(module).__name__}: {first_line(error, 100)}"
         raise InputError("example", problem) from error
     finally:
@@ -214,6 +229,7 @@ def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[ob
         return _walk(recorder, module, example)
     except (AssertionError, ValueError):
         return None
+    # The code of a module may raise any type.
     except Exception as error:
         if _fails_in_torch(error):
             raise
@@ -235,12 +251,23 @@ def _suspects(trial: Trial, traced: Traced) -> Sequence[int]:
         # The layers of repeated blocks differ only in a number, and their code is the same.
         kind = tuple((re.sub(r"\d+", "#", entry.tensor), entry.dim) for entry in group.entries)
         alike.setdefault(kind, []).append(g)
-    failing = [g for groups in alike.values() if trial.fails(traced, groups[:1]) for g in groups]
+    failing = []
+    for groups in alike.values():
+        if trial.fails(traced, groups[:1]):
+            failing += groups
     everything = range(len(traced.groups))
     return failing or [g for g in everything if trial.fails(traced, [g])] or everything
 
 
 def _pin(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:
+    """Fix the units of a group, so that they are never cut.
+
+    Args:
+        recorder: The recorder.
+        traced: The traced module.
+        g: The group.
+        reason: Explanation for the group.
+    """
     entry = traced.groups[g].entries[0]
     start = sum(group.size for group in traced.groups[:g])
     units = traced.units[entry.tensor][entry.dim]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from itertools import product
@@ -24,11 +24,11 @@ from fedraa.submodels.tracing.modes import Noted, Silenced, WithoutDropout, in_d
 from fedraa.submodels.tracing.recorder import tensors
 
 # Larger outputs than this multiple of the smallest one are masks, and no scale for the others.
-MASKED = 1e5
+MASK_RATIO = 1e5
 # Smaller outputs than this multiple of the largest one's precision may be rounding errors of 0.
-ROUNDING = 1e3
+ROUNDING_RATIO = 1e3
 # Units of each group in a trial of a large module.
-NARROW = 3
+NARROW_WIDTH = 3
 
 
 class Trial:
@@ -60,8 +60,11 @@ class Trial:
             zeros: True if the code makes zeros. They get the width of values that are written into them later.
             tries: Trials of each cut, with other units and parameters. Several trials also use more rows.
         """
-        self._tries, self._zeros = tries, zeros
-        self._large, self._ran, self._fills = large, ran, fills
+        self._tries = tries
+        self._zeros = zeros
+        self._large = large
+        self._ran = ran
+        self._fills = fills
         try:
             self._prepare(traced, example)
         except InputError:
@@ -77,45 +80,53 @@ class Trial:
         with noise, such as pictures that it checks. It may also count the rows that a search returns.
         """
         base = self._whole(traced, self._base(traced, range(len(traced.groups))))
-        ways = [(8, True, True)] * (self._tries > 1) + [(4, True, True)] * bool(traced.sizes)
-        ways += [(2, double, noise) for double in (True, False) for noise in (True, False)]
+        ways = [(2, double, noise) for double, noise in product((True, False), repeat=2)]
+        if traced.sizes:
+            ways.insert(0, (4, True, True))
+        if self._tries > 1:
+            ways.insert(0, (8, True, True))
         known: tuple[bool, bool, Tree] | None = None
         for fills, (rows, double, noise) in product(dict.fromkeys((self._fills, False)), ways):
-            self._fills, self._double = fills, double
+            self._fills = fills
+            self._double = double
             self._input = mapped(partial(_repeated, rows=rows, double=double, noise=noise), example)
             try:
-                found = self._run(base.to(torch.float64 if double else torch.float32), training=False)
+                outputs = self._run(base.to(_float_type(double)), training=False)
+            # The module's code may raise anything.
             except Exception as error:
-                # The module's code may raise anything.
                 failure = error
                 continue
             known = known or (fills, double, self._input)
-            if not any(x.isnan().any() for x in found):
+            if not any(x.isnan().any() for x in outputs):
                 known = fills, double, self._input
                 break
         if known is None:
-            problem = f"{type(traced.module).__name__} runs on it once and not again ({first_line(failure, 100)})"
+            kind = type(traced.module).__name__
+            problem = f"{kind} runs on it once, but not a second time ({first_line(failure, 100)})"
             raise InputError("example", problem) from failure
         self._fills, self._double, self._input = known
         # The tolerance is relative, because batch norms of two samples amplify rounding errors.
         self._tolerance = 1e-6 if self._double else 1e-3
 
-    def fails(self, traced: Traced, groups: Collection[int]) -> str | None:
-        """Return the problem of cuts of these groups, or None.
+    def fails(self, traced: Traced, groups: Sequence[int]) -> str | None:
+        """Return the problem of cuts of these groups, in ascending order, or None.
 
         The groups are cut to about half, all others left whole, and then to one unit each. Code that squeezes its
         tensors, or reads their widths, treats one unit differently; this case is tried only in evaluation mode. If the
         code makes zeros, every second group is also cut separately in that mode, because zeros may get the width of
         another group.
         """
+        if not groups:
+            return None
         # The copy has no cached results.
         traced = dataclasses.replace(traced)
         for number in range(self._tries):
-            if (failure := self._fails_once(traced, groups, number)) is not None:
+            failure = self._fails_once(traced, groups, number)
+            if failure is not None:
                 return failure
         return None
 
-    def _fails_once(self, traced: Traced, groups: Collection[int], number: int) -> str | None:
+    def _fails_once(self, traced: Traced, groups: Sequence[int], number: int) -> str | None:
         """Return the problem of one trial, or None. Every second trial takes the half that the one before omitted.
 
         Args:
@@ -123,19 +134,26 @@ class Trial:
             groups: The groups to cut.
             number: Number of the trial, from 0.
         """
-        rng, outer = np.random.default_rng(number // 2), self._base(traced, groups)
-
-        def some(kept: np.ndarray) -> np.ndarray:
-            order, count = rng.permutation(kept), _some(len(kept), rng)
-            return np.sort(order[count:] if number % 2 else order[:count])
-
-        half = tuple(some(kept) if g in groups else kept for g, kept in enumerate(outer))
-        one = tuple(rng.permutation(kept)[:1] if g in groups else kept for g, kept in enumerate(half))
-        mixed = tuple(half[g] if (g + number) % 2 else kept for g, kept in enumerate(outer))
-        failure = self._differ(traced, outer, half, number) or self._differ(traced, half, one, number, modes=(False,))
-        if failure or not self._zeros or len(groups) < 2:
-            return failure
-        return self._differ(traced, outer, mixed, number, modes=(False,))
+        rng = np.random.default_rng(number // 2)
+        outer = self._base(traced, groups)
+        half = list(outer)
+        mixed = list(outer)
+        for g in groups:
+            order = rng.permutation(outer[g])
+            count = _some(len(order), rng)
+            halves = order[:count], order[count:]
+            half[g] = np.sort(halves[number % 2])
+        one = list(half)
+        for g in groups:
+            one[g] = rng.permutation(half[g])[:1]
+        first = (number + 1) % 2
+        mixed[first::2] = half[first::2]
+        failure = self._differ(traced, outer, tuple(half), number)
+        if failure is None:
+            failure = self._differ(traced, tuple(half), tuple(one), number, modes=(False,))
+        if failure is None and self._zeros and len(groups) > 1:
+            failure = self._differ(traced, outer, tuple(mixed), number, modes=(False,))
+        return failure
 
     def _differ(
         self, traced: Traced, outer: IndexSet, inner: IndexSet, number: int, modes: Sequence[bool] = (False, True)
@@ -149,29 +167,31 @@ class Trial:
             number: Seed of the random parameters.
             modes: The modes to try; True is training.
         """
-        small, base = traced.cut(inner), self._whole(traced, outer)
+        small = traced.cut(inner)
+        base = self._whole(traced, outer)
         if not _is_loaded_skeleton(small, traced, inner):
             return "its units differ in a tensor that training does not send"
-        kept = traced.flat_index(inner)
-        place = torch.from_numpy(
-            kept.copy() if _is_full(traced, outer) else np.searchsorted(traced.flat_index(outer), kept)
-        )
+        kept = traced.flat_index(inner).copy()
+        if not _is_full(traced, outer):
+            kept = np.searchsorted(traced.flat_index(outer), kept)
+        place = torch.from_numpy(kept)
         for part in (base, small):
-            part.to(torch.float64 if self._double else torch.float32)
+            part.to(_float_type(self._double))
         values = _random_values(base, number)
         chosen = values[place]
         _set(small, chosen)
-        got, failure = list[Tensor](), ""
+        results: list[Tensor] = []
+        failure = ""
         try:
-            got = [x for training in modes for x in self._run(small, training, back=training and bool(traced.sizes))]
+            results = self._run_modes(small, modes, back=bool(traced.sizes))
+        # The module's code may raise anything.
         except Exception as error:
-            # The module's code may raise anything.
             failure = f"the code of the module fixes its width ({first_line(error, 80)})"
         _set(base, values.zero_().index_put_((place,), chosen))
         try:
-            expected = [x for training in modes for x in self._run(base, training)]
+            expected = self._run_modes(base, modes)
+        # The code may count the rows that a search returns.
         except Exception as error:
-            # The code may count the rows that a search returns.
             if self._fills:
                 self._fills = False
                 return self._differ(traced, outer, inner, number, modes)
@@ -179,38 +199,48 @@ class Trial:
         if failure:
             return failure
         if any(x.isnan().any() for x in expected):
-            return "what it gives with random parameters is not a number"
-        if len(got) != len(expected) or not all(self._close(a, b) for a, b in zip(got, expected, strict=True)):
+            return "its output with random parameters is not a number"
+        if len(results) != len(expected) or not all(map(self._close, results, expected)):
             return "its cut gives another output than the full module with absent units silenced"
-        ran = self._ran if self._large else ()
-        if ran and any(self._names(base, training) != ran[training] for training in modes):
+        if self._large and self._ran and any(self._names(base, mode) != self._ran[mode] for mode in modes):
             return "its forward does something else for other widths"
         return None
 
-    def _base(self, traced: Traced, groups: Collection[int]) -> IndexSet:
+    def _base(self, traced: Traced, groups: Sequence[int]) -> IndexSet:
         """Return the larger cut with which a cut of these groups is compared."""
         if not self._large:
             return traced.full()
         rng = np.random.default_rng(1)
-        return tuple(
-            np.sort(rng.permutation(group.size)[: min(group.size, NARROW)]) if g in groups else np.arange(group.size)
-            for g, group in enumerate(traced.groups)
-        )
+        units = list(traced.full())
+        for g in groups:
+            units[g] = np.sort(rng.permutation(len(units[g]))[:NARROW_WIDTH])
+        return tuple(units)
 
     def _whole(self, traced: Traced, outer: IndexSet) -> nn.Module:
-        return copy.deepcopy(traced.module) if _is_full(traced, outer) and not self._large else traced.cut(outer)
+        """Return the module of the larger cut."""
+        if _is_full(traced, outer) and not self._large:
+            return copy.deepcopy(traced.module)
+        return traced.cut(outer)
 
     def _names(self, module: nn.Module, training: bool) -> list[str]:
+        """Return the names of the functions that run."""
         noted = Noted(module)
         self._run(module, training, noted)
         return noted.names
 
-    def _close(self, found: Tensor, expected: Tensor) -> bool:
+    def _close(self, result: Tensor, expected: Tensor) -> bool:
         """Return True if the tensors are equal except for rounding, relative to the largest number that is no mask."""
-        if found.shape != expected.shape:
+        if result.shape != expected.shape:
             return False
-        apart = torch.where(found == expected, 0.0, (found - expected).abs())
+        apart = torch.where(result == expected, 0.0, (result - expected).abs())
         return bool((apart <= self._tolerance * _scales(expected)).all())
+
+    def _run_modes(self, module: nn.Module, modes: Sequence[bool], *, back: bool = False) -> list[Tensor]:
+        """Return the results in all modes. With `back` training mode also runs the backward pass."""
+        results = []
+        for training in modes:
+            results += self._run(module, training, back=back and training)
+        return results
 
     def _run(
         self, module: nn.Module, training: bool, noted: Noted | None = None, *, back: bool = False
@@ -236,14 +266,25 @@ class Trial:
             inputs = mapped(lambda part: part.clone(), self._input)
             with noted or nullcontext():
                 result = forward(module.train(training), inputs)
-            found = [x if x.is_floating_point() or x.is_complex() else x.double() for x in tensors(result)]
-            if back and (learnt := [x.sum() for x in found if x.requires_grad]):
-                torch.autograd.grad(learnt, trainable(module), allow_unused=True)
-            return [x.detach() for x in found]
+            outputs = list(map(_as_floats, tensors(result)))
+            sums = [x.sum() for x in outputs if x.requires_grad]
+            if back and sums:
+                torch.autograd.grad(sums, trainable(module), allow_unused=True)
+            return [x.detach() for x in outputs]
 
 
 def _is_full(traced: Traced, kept: IndexSet) -> bool:
     return traced.widths(kept) == tuple(group.size for group in traced.groups)
+
+
+def _float_type(double: bool) -> torch.dtype:
+    return torch.float64 if double else torch.float32
+
+
+def _as_floats(x: Tensor) -> Tensor:
+    if x.is_floating_point() or x.is_complex():
+        return x
+    return x.double()
 
 
 def _scales(expected: Tensor) -> Tensor:
@@ -251,9 +292,11 @@ def _scales(expected: Tensor) -> Tensor:
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():
         return sizes
-    places = sizes.amax(0, keepdim=True) if sizes.dim() else sizes
-    found = places[places > ROUNDING * torch.finfo(sizes.dtype).eps * places.max()]
-    return places.clamp(min=found[found <= MASKED * found.min()].max()) if len(found) else places
+    places = sizes.reshape(sizes.shape or (1,)).amax(0, keepdim=True)
+    exact = places[places > ROUNDING_RATIO * torch.finfo(sizes.dtype).eps * places.max()]
+    if not len(exact):
+        return places
+    return places.clamp(min=exact[exact <= MASK_RATIO * exact.min()].max())
 
 
 def _repeated(example: Tensor, rows: int, double: bool, noise: bool) -> Tensor:
@@ -272,7 +315,9 @@ def _repeated(example: Tensor, rows: int, double: bool, noise: bool) -> Tensor:
             # More rows also cover negative numbers.
             part[4:] *= -1
             part = part + torch.randn(part.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return part if double else part.to(example.dtype)
+    if double:
+        return part
+    return part.to(example.dtype)
 
 
 def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bool:
@@ -284,9 +329,9 @@ def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bo
         indices: Index set of the cut.
     """
     skeleton = full.skeleton(full.widths(indices))
-    made, expected = (dict((*x.named_parameters(), *x.named_buffers())) for x in (skeleton, small))
+    rebuilt, expected = _tensors_by_name(skeleton), _tensors_by_name(small)
     held = full.units.keys() - set(full.names) - full.estimated
-    if not all(torch.equal(made[name], expected[name]) for name in held):
+    if not all(torch.equal(rebuilt[name], expected[name]) for name in held):
         return False
     flat = full.flat_index(indices)
     for whole, part, offset in zip(trainable(full.module), trainable(small), full.offsets, strict=True):
@@ -296,14 +341,19 @@ def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bo
     return True
 
 
+def _tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
+    return dict((*module.named_parameters(), *module.named_buffers()))
+
+
 def _random_values(module: nn.Module, seed: int) -> Tensor:
     """Return the module's flat vector plus noise, so that no value stays zero or one. Signals stay of order one."""
-    random, parts = torch.Generator().manual_seed(seed), []
+    random = torch.Generator().manual_seed(seed)
+    parts = [torch.zeros(0)]
     for p in trainable(module):
         scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / max(1, len(p))) ** 0.5
         noise = torch.rand(p.shape, generator=random).sub_(0.5).mul_(12**0.5 * scale)
         parts.append((p.detach() + noise.to(p.dtype)).reshape(-1))
-    return torch.cat(parts) if parts else torch.zeros(0)
+    return torch.cat(parts)
 
 
 def _set(module: nn.Module, values: Tensor) -> None:
@@ -316,4 +366,5 @@ def _set(module: nn.Module, values: Tensor) -> None:
 
 
 def _some(size: int, rng: np.random.Generator) -> int:
+    """Return a random number of units, about half of `size`, and at least one less than all."""
     return min(size - 1, max(1, round(size * rng.uniform(0.35, 0.75))))

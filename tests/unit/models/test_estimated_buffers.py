@@ -1,4 +1,4 @@
-"""Buffers that training changes, estimated on a sample: the values are worked out from the sample itself."""
+"""Estimates of the buffers that training changes, against values computed from the sample."""
 
 import warnings
 
@@ -43,7 +43,8 @@ def test_estimate_of_replaced_buffers_is_the_mean_and_a_counter_counts_one_pass(
 def test_estimate_of_counted_statistics_stays_in_step_with_the_count(x: Tensor) -> None:
     summing, debiased = SummingNorm(), DebiasedNorm()
     assert torch.allclose(estimate(summing, x).eval()(x), x - x.mean(0), atol=1e-3)
-    parts = x.split(PART)  # a moving average weighs the last ones most
+    # A moving average gives the last parts the largest weights.
+    parts = x.split(PART)
     assert torch.allclose(
         estimate(debiased, x).eval()(x), x - torch.stack([p.mean(0) for p in parts]).mean(0), atol=0.2
     )
@@ -53,18 +54,18 @@ def test_estimate_depends_on_parameters_and_sample_only(x: Tensor) -> None:
     model = nn.Sequential(MovingNorm(0.3), nn.Linear(WIDTH, WIDTH), MovingNorm(0.1))
     names = [name for name, _ in model.named_buffers()]
     start = copy_buffers(model)
-    found = []
+    copies = []
     for _ in range(2):
         put_buffers(model, start)
         torch.rand(3)
         reestimate_statistics(model, x.numpy(), batch=PART, estimated=names, read=names)
-        found.append(copy_buffers(model))
+        copies.append(copy_buffers(model))
         model.train()(x + 100)
-    assert all(torch.equal(found[0][name], found[1][name]) for name in names)
-    # the second norm's statistics are of what the first gives in training mode
+    assert all(torch.equal(copies[0][name], copies[1][name]) for name in names)
+    # The second norm's statistics are those of the first norm's output in training mode.
     parts = [(p - p.mean(0)) / (p.var(0) + 1e-5).sqrt() for p in x.split(PART)]
     expected = torch.stack([model[1](part).var(0) for part in parts]).mean(0)
-    assert torch.allclose(found[0]["2.var"], expected, rtol=1e-3)
+    assert torch.allclose(copies[0]["2.var"], expected, rtol=1e-3)
 
 
 def test_estimate_of_batch_norms_beside_other_norms_is_the_same_as_without_them(x: Tensor) -> None:
@@ -111,7 +112,8 @@ def test_estimate_of_observers_is_the_range_of_the_activations(x: Tensor) -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         layer = estimate(FakeQuantize(MinMaxObserver, quant_min=0, quant_max=255), x)
-    assert float(layer.scale) == pytest.approx(float(x.max()) / 255, rel=1e-5)  # all inputs are positive
+    # All inputs are positive.
+    assert float(layer.scale) == pytest.approx(float(x.max()) / 255, rel=1e-5)
 
 
 @pytest.mark.parametrize("norm", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm])
@@ -121,14 +123,15 @@ def test_settled_spectral_norm_divides_by_the_largest_singular_value(norm) -> No
     raw = dict(layer.named_parameters()).get("weight_orig")
     raw = layer.parametrizations.weight.original if raw is None else raw
     with torch.no_grad():
-        raw.copy_(torch.randn(7, 9) * 3)  # the vectors are of another weight
+        # The vectors still belong to the previous weight.
+        raw.copy_(torch.randn(7, 9) * 3)
     settle_spectral(layer)
     layer.eval()(torch.zeros(1, 9))
     largest = torch.linalg.svdvals(raw.detach())[0]
     assert torch.allclose(layer.weight, raw / largest, rtol=1e-4)
 
 
-def test_estimate_of_what_never_rests_raises(x: Tensor, monkeypatch) -> None:
+def test_estimate_of_a_buffer_that_never_settles_raises(x: Tensor, monkeypatch) -> None:
     monkeypatch.setattr("fedraa.models.statistics.MAX_PASSES", 20)
     with pytest.raises(Unsettled):
         estimate(Queue(), x[:99])

@@ -1,4 +1,4 @@
-"""Adapters: what they are put beside, what is trained then, that ranks are width groups, and back to a plain model."""
+"""Adapters: their layers, their training, their rank as a width group, and the merge into a plain model."""
 
 import copy
 import pickle
@@ -47,7 +47,7 @@ def trained(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def moved(model: nn.Module) -> nn.Module:
-    """The model with other adapters than it began with."""
+    """Return the model with changed adapters."""
     with torch.no_grad():
         for p in model.parameters():
             if p.requires_grad:
@@ -55,7 +55,7 @@ def moved(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def test_only_adapters_are_trained_and_they_start_as_nothing() -> None:
+def test_lora_trains_only_adapters_which_start_at_zero() -> None:
     plain, model, x = picture()
     before = copy.deepcopy(plain.state_dict())
     assert trained(model) == {
@@ -74,8 +74,8 @@ def test_only_adapters_are_trained_and_they_start_as_nothing() -> None:
 
 
 @pytest.mark.parametrize("merge", [False, True])
-def test_ranks_are_width_groups_and_a_part_is_the_whole_with_silent_units(merge: bool) -> None:
-    """The trial of the tracer tells: what fails it would be no group."""
+def test_lora_rank_is_a_width_group_with_exact_cuts(merge: bool) -> None:
+    """The trial of the tracer checks the cuts: a group that fails it would stay whole."""
     _, model, x = picture(targets=("conv", "table", "twice", "head"), merge=merge, alpha=9)
     traced = trace(moved(model), x)
     assert [(group.name, group.size) for group in traced.groups] == [
@@ -84,15 +84,16 @@ def test_ranks_are_width_groups_and_a_part_is_the_whole_with_silent_units(merge:
     small = traced.cut(prefix(traced, 0.5))
     assert trained(small)["conv.lora_A.weight"] == (2, 1, 3, 3)
     assert trained(small)["table.lora_A.weight"] == (2, 10)
-    theirs = {p.data_ptr() for p in frozen(traced.module)}
-    assert {p.data_ptr() for p in frozen(small)} == theirs  # one base for all shapes
+    shared = {p.data_ptr() for p in frozen(traced.module)}
+    # All shapes share one base.
+    assert {p.data_ptr() for p in frozen(small)} == shared
     vector = flatten(traced.module)
     assert (flatten(small) == vector[traced.flat_index(prefix(traced, 0.5))]).all()
 
 
 @pytest.mark.parametrize("merge", [False, True])
-def test_merged_is_the_plain_model_with_what_was_learnt(merge: bool) -> None:
-    """Also where two layers share a weight: they have different ones then."""
+def test_merged_is_the_plain_model_with_trained_weights(merge: bool) -> None:
+    """Two layers that share a weight get separate weights."""
     plain, model, x = picture(targets=("conv", "table", "twice", "head"), merge=merge, alpha=9)
     back = fl.merged(moved(model)).eval()
     assert back.state_dict().keys() == plain.state_dict().keys()
@@ -100,19 +101,19 @@ def test_merged_is_the_plain_model_with_what_was_learnt(merge: bool) -> None:
     assert (back(x) - plain.eval()(x)).abs().max() > 0.1
 
 
-def test_merged_weights_get_no_gradient_where_clients_train() -> None:
+def test_merged_weights_get_no_gradient_at_clients() -> None:
     _, model, x = picture(merge=True)
     traced = trace(model, x)
     params = flatten(traced.module)
     task = Task(0, 0, 0, 0, 0, 0, traced.widths(traced.full()), params, 0.5, 1.0)
     y = np.arange(3)
-    found = Trainer(traced, LocalTraining(momentum=0.9), seed=0).train(task, x.numpy(), y).params
+    result = Trainer(traced, LocalTraining(momentum=0.9), seed=0).train(task, x.numpy(), y).params
     still = np.concatenate([np.full(int(np.prod(s)), n.endswith("merged")) for n, s in trained(model).items()])
-    assert (found[still] == params[still]).all()
-    assert (found[~still] != params[~still]).any()
+    assert (result[still] == params[still]).all()
+    assert (result[~still] != params[~still]).any()
 
 
-def test_what_train_names_is_trained_whole() -> None:
+def test_lora_layers_named_by_train_are_trained_whole() -> None:
     torch.manual_seed(0)
     plain = nn.ModuleDict({"body": nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 5)), "head": nn.Linear(5, 3)})
     model = fl.lora(plain, 2, train="head")
@@ -123,7 +124,7 @@ def test_what_train_names_is_trained_whole() -> None:
     assert isinstance(fl.lora(nn.Linear(3, 2), 9), nn.Module)
 
 
-def test_the_same_seed_makes_the_same_adapters_and_torch_is_left_alone() -> None:
+def test_lora_same_seed_makes_the_same_adapters_and_keeps_torchs_generator() -> None:
     plain = nn.Linear(4, 3)
     state = torch.get_rng_state()
     one, same, other = (fl.lora(plain, 2, seed=seed).lora_A.weight for seed in (0, 0, 1))
@@ -157,8 +158,8 @@ class Padded(nn.Module):
         return self.head(self.table(x).sum(1))
 
 
-def test_what_pads_stays_nothing() -> None:
-    """As torch has it: its row of a table is 0 and gets no gradient."""
+def test_lora_padding_entry_stays_zero() -> None:
+    """As in torch, the row of the padding entry is 0 and gets no gradient."""
     torch.manual_seed(0)
     model, x = fl.lora(Padded(), RANK, targets="table"), torch.tensor([[1, 2, 2], [3, 4, 2]])
     with torch.no_grad():
@@ -180,7 +181,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 class ByWeight(nn.Module):
-    """Reads the weight of a layer instead of calling it, as models with tied weights do."""
+    """A module that reads the weight of a layer instead of calling it, as models with tied weights do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,8 +192,8 @@ class ByWeight(nn.Module):
 
 
 @pytest.mark.parametrize("merge", [False, True])
-def test_a_weight_that_is_read_has_what_was_learnt_in_it(merge: bool) -> None:
-    """Its rank is whole then: a product of weights is nothing that can be cut."""
+def test_adapted_weight_contains_the_adapter(merge: bool) -> None:
+    """The rank stays whole, because a product of weights cannot be cut."""
     torch.manual_seed(0)
     model, x = moved(fl.lora(ByWeight(), RANK, merge=merge)), torch.randn(5, 4)
     torch.testing.assert_close(fl.merged(model)(x), model(x))
@@ -201,8 +202,8 @@ def test_a_weight_that_is_read_has_what_was_learnt_in_it(merge: bool) -> None:
     assert "read.lora_A" in traced.uncut
 
 
-def test_torchs_encoder_does_not_pass_adapters_by() -> None:
-    """It reads the weights of its layers itself: always in attention, in evaluation everywhere."""
+def test_lora_in_torchs_encoder_uses_the_adapters() -> None:
+    """Torch's encoder reads the weights of its layers directly: always in attention, in evaluation in all layers."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     model = moved(fl.lora(nn.TransformerEncoder(layer, 2), 2))
@@ -216,7 +217,7 @@ def test_torchs_encoder_does_not_pass_adapters_by() -> None:
     torch.testing.assert_close(padded[0], out[0])
 
 
-def test_a_model_with_adapters_travels_and_answers_for_its_layers() -> None:
+def test_adapted_model_survives_pickling_and_keeps_attributes() -> None:
     _, model, x = picture()
     again = pickle.loads(pickle.dumps(model))
     assert torch.equal(again.eval()(x), model.eval()(x))
@@ -226,7 +227,7 @@ def test_a_model_with_adapters_travels_and_answers_for_its_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "got", "shown"),
+    ("arguments", "field", "got", "shown"),
     [
         ({"targets": "quary"}, "targets", "quary", "'query'"),
         ({"targets": "xyz"}, "targets", "xyz", "query, groups, attention, out_proj"),
@@ -245,7 +246,7 @@ def test_a_model_with_adapters_travels_and_answers_for_its_layers() -> None:
         ({"seed": 2**70}, "seed", 2**70, "64 bits"),
     ],
 )
-def test_wrong_arguments_of_lora_are_refused(given: dict[str, Any], field: str, got: object, shown: str) -> None:
+def test_wrong_arguments_of_lora_are_refused(arguments: dict[str, Any], field: str, got: object, shown: str) -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -253,12 +254,13 @@ def test_wrong_arguments_of_lora_are_refused(given: dict[str, Any], field: str, 
             self.attention = nn.MultiheadAttention(4, 2)
 
     with refuses(field, shown, got=got):
-        fl.lora(Odd(), **given)
+        fl.lora(Odd(), **arguments)
 
 
-def test_models_that_take_none_are_refused() -> None:
+def test_lora_models_without_suitable_layers_are_refused() -> None:
     with refuses("model", got="cnn"):
-        fl.lora("cnn")  # type: ignore[arg-type]  # wrong on purpose
+        # The type is wrong on purpose.
+        fl.lora("cnn")  # type: ignore[arg-type]
     with refuses("targets", "ReLU"):
         fl.lora(nn.ReLU())
     with refuses("model", "merged(model)"):
@@ -266,7 +268,8 @@ def test_models_that_take_none_are_refused() -> None:
     with refuses("model", "Linear", "fedraa.lora"):
         fl.merged(nn.Linear(2, 2))
     with refuses("model", got="cnn"):
-        fl.merged("cnn")  # type: ignore[arg-type]  # likewise
+        # The type is wrong on purpose.
+        fl.merged("cnn")  # type: ignore[arg-type]
     with refuses("model", "'weight'"):
         fl.lora(nn.LazyLinear(2))
 

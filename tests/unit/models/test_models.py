@@ -35,7 +35,8 @@ def test_a_model_traces_and_learns(name):
     with torch.no_grad():
         before = model(x)
         assert torch.equal(traced(x), before)
-        assert torch.equal(traced(x[:1]), model(x[:1]))  # the batch size is no constant of the trace
+        # The batch size is not a constant of the trace.
+        assert torch.equal(traced(x[:1]), model(x[:1]))
     F.cross_entropy(model(x), y).backward()
     for parameter in model.parameters():
         assert parameter.grad is not None
@@ -44,7 +45,7 @@ def test_a_model_traces_and_learns(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_seed_alone_decides_the_weights(name):
+def test_build_model_only_the_seed_decides_the_weights(name):
     x = sample_for(name)
     outside = torch.get_rng_state()
     first, same, other = (build_model(name, x, 10, seed=seed).state_dict() for seed in (1, 1, 2))
@@ -62,7 +63,7 @@ def test_the_seed_alone_decides_the_weights(name):
         ("cnn-emnist", (1, 28, 28), 62, 1_206_590),  # Reddi et al. 2021, Table 4
         ("resnet18", (3, 32, 32), 10, 11_173_962),  # the well-known count of ResNet-18 for CIFAR-10
         ("resnet18-bn", (3, 32, 32), 10, 11_173_962),
-        # 64 + 4*64 + (4+1)*(128 + 256 + 512) normed channels, each with a scale and a shift
+        # The norms have 64 + 4*64 + (4+1)*(128 + 256 + 512) channels, each with a scale and a shift.
         ("resnet18-scaler", (3, 32, 32), 10, 11_173_962 - 2 * 4_800),
         # the norms of the stem and the three shortcuts go, and where a block widens, its first norm is half as
         # wide; one more of 512 comes last
@@ -80,14 +81,15 @@ def test_parameter_counts(name, shape, classes, expected):
 
 def test_the_transformers_are_those_of_subdismo():
     small, large = build_model("vit-small", CIFAR, 10), build_model("vit", CIFAR, 100)
-    assert size(small.blocks) == 133_120  # Table 7: twice 155.082K - 88.522K
+    # Table 7 gives twice 155.082K - 88.522K.
+    assert size(small.blocks) == 133_120
     assert size(large.blocks) == pytest.approx(2 * (5.597e6 - 2.93e6), abs=1e4)
     for model, depth, width, flops in ((small, 4, 64, 336.102e6), (large, 12, 192, 11.876e9)):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(CIFAR.repeat(32, 1, 1, 1))
         # The counter has two per multiply-add, and no attention on the CPU: two products over 17 x 17 tokens.
-        ours = counter.get_total_flops() / 2 + 128 * depth * 2 * 17**2 * width
-        assert ours == pytest.approx(flops, rel=0.025)  # theirs, for 128 samples, includes norms
+        counted = counter.get_total_flops() / 2 + 128 * depth * 2 * 17**2 * width
+        assert counted == pytest.approx(flops, rel=0.025)
 
 
 def test_the_mlp_takes_any_widths_and_dropout():
@@ -132,7 +134,8 @@ def test_attention_is_multi_head_attention_without_biases():
 def test_whole_heads_can_be_cut_from_attention():
     whole, part = Attention(12, heads=4, head_dim=3), Attention(12, heads=2, head_dim=3)
     assert (whole.heads, part.heads) == (4, 2)
-    kept = torch.tensor([0, 1, 2, 9, 10, 11])  # heads 0 and 3
+    # These are the units of heads 0 and 3.
+    kept = torch.tensor([0, 1, 2, 9, 10, 11])
     with torch.no_grad():
         for mine, its in ((part.query, whole.query), (part.key, whole.key), (part.value, whole.value)):
             mine.weight.copy_(its.weight[kept])
@@ -154,7 +157,8 @@ def test_fasttext_ignores_padding_but_for_the_length_and_wraps_large_ids():
 def test_the_scaler_divides_in_training_only():
     model = build_model("resnet18-scaler", CIFAR, 10)
     scalers = [part for part in model.modules() if isinstance(part, Scaler)]
-    assert len(scalers) == 20  # one for each convolution
+    # Each convolution has one scaler.
+    assert len(scalers) == 20
     set_scaler_rate(model, 0.25)
     assert scalers[7].train()(torch.tensor(3.0)) == 12.0
     assert scalers[7].eval()(torch.tensor(3.0)) == 3.0
@@ -167,11 +171,13 @@ def test_statistics_are_the_mean_over_parts_as_equal_as_can_be():
     x = torch.randn(9, 2) * torch.tensor([1.0, 5.0]) + torch.tensor([3.0, -2.0])
     model = nn.Sequential(nn.BatchNorm1d(2, momentum=0.3), nn.Dropout(0.5), nn.BatchNorm1d(2, affine=False))
     model[1].eval()
-    model(x + 100)  # statistics that must be forgotten
+    # These statistics must be discarded.
+    model(x + 100)
     with torch.no_grad():
         model[0].weight.fill_(2.0)
     reestimate_statistics(model, x.numpy(), batch=4)
-    parts = (x[:3], x[3:6], x[6:])  # three parts, not 4 + 4 + 1
+    # The parts are equal, not 4 + 4 + 1.
+    parts = (x[:3], x[3:6], x[6:])
     assert torch.allclose(model[0].running_mean, torch.stack([part.mean(0) for part in parts]).mean(0), atol=1e-5)
     assert torch.allclose(model[0].running_var, torch.stack([part.var(0) for part in parts]).mean(0), rtol=1e-5)
     # The second norm sees each part normed by itself: variance 4 * (2/3) * (3/2) without bias correction of three.
@@ -181,7 +187,7 @@ def test_statistics_are_the_mean_over_parts_as_equal_as_can_be():
     assert [model[0].momentum, model[2].momentum] == [0.3, 0.1]
 
 
-def test_statistics_of_a_model_without_batch_norm_are_left_alone():
+def test_statistics_of_a_model_without_batch_norm_do_not_change():
     class Untouchable(nn.Module):
         def forward(self, x):
             raise AssertionError("was run")
@@ -206,7 +212,7 @@ def user_module(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("user_module")
-def test_a_model_of_the_users_own():
+def test_build_model_accepts_a_custom_path():
     x = torch.zeros(2, 6)
     assert size(build_model("userland:sized", x, 4)) == 28
     assert size(build_model("userland:fixed", x, 3)) == 21
@@ -223,7 +229,7 @@ class Given(nn.Linear):
         super().__init__(6, 3)
 
 
-def test_a_function_or_a_class_itself():
+def test_build_model_accepts_a_function_or_a_class():
     x = torch.zeros(2, 6)
     assert size(build_model(made, x, 4)) == 28
     assert size(build_model(Given, x, 3)) == 21
@@ -232,7 +238,7 @@ def test_a_function_or_a_class_itself():
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("source", "shown"),
     [
         (Given(), "model=..."),
         (3, "got 3;"),
@@ -241,13 +247,13 @@ def test_a_function_or_a_class_itself():
         (Path("net.pt"), "load_state_dict"),
     ],
 )
-def test_an_object_that_makes_no_model_is_refused(given, shown):
+def test_build_model_unsuitable_object_is_refused(source, shown):
     with refuses("model", shown):
-        build_model(given, torch.zeros(2, 6), 4)
+        build_model(source, torch.zeros(2, 6), 4)
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("source", "shown"),
     [
         (lambda a, b: 3, "'a'"),
         (lambda: 3, "got 3;"),
@@ -256,9 +262,9 @@ def test_an_object_that_makes_no_model_is_refused(given, shown):
         ("__main__:absent", "__main__:absent"),
     ],
 )
-def test_a_function_that_makes_no_model_is_refused(given, shown):
+def test_build_model_unsuitable_function_is_refused(source, shown):
     with pytest.raises(ValueError, match=f"^model.*{shown}"):
-        build_model(given, torch.zeros(2, 6), 4)
+        build_model(source, torch.zeros(2, 6), 4)
 
 
 @pytest.mark.usefixtures("user_module")
@@ -275,7 +281,7 @@ def test_a_function_that_makes_no_model_is_refused(given, shown):
         ("cnn", "model 'cnn'", "[6]"),
     ],
 )
-def test_a_name_that_gives_no_model_is_refused_in_one_sentence(name, field, shown):
+def test_build_model_unknown_name_is_refused_in_one_sentence(name, field, shown):
     with refuses(field, shown) as caught:
         build_model(name, torch.zeros(2, 6), 4)
     assert "\n" not in str(caught.value)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import fedraa.models.safe_convolution  # noqa: F401  # importing it protects
+# The import replaces the kernel.
+import fedraa.models.safe_convolution  # noqa: F401
 from benchmarks.system.convolution_cases import quick_cases
 from benchmarks.system.convolutions import run_cases
 
@@ -62,8 +63,8 @@ def test_pointwise_gradients_are_those_of_the_definition(
     bias = torch.randn(2 * channels, dtype=dtype, requires_grad=True) if with_bias else None
     inputs = [x, weight] if bias is None else [x, weight, bias]
     convolve = (F.conv1d, F.conv2d, F.conv3d)[len(sides) - 1]
-    found = gradients(convolve(x, weight, bias, stride=strides, groups=groups), inputs)
-    for a, b in zip(found, gradients(pointwise(x, weight, bias, strides, groups), inputs), strict=True):
+    result = gradients(convolve(x, weight, bias, stride=strides, groups=groups), inputs)
+    for a, b in zip(result, gradients(pointwise(x, weight, bias, strides, groups), inputs), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -75,7 +76,7 @@ def test_transposed_gradients_are_those_of_the_adjoint(stride: int, output_paddi
     weight = torch.randn(4, 3, 1, 1, requires_grad=True)
     bias = torch.randn(3 * groups, requires_grad=True)
     options = {"stride": stride, "output_padding": output_padding, "groups": groups}
-    found = gradients(F.conv_transpose2d(x, weight, bias, **options), [x, weight, bias])
+    result = gradients(F.conv_transpose2d(x, weight, bias, **options), [x, weight, bias])
     spread = torch.cat(
         [
             torch.einsum("co,nchw->nohw", w[:, :, 0, 0], p)
@@ -85,7 +86,7 @@ def test_transposed_gradients_are_those_of_the_adjoint(stride: int, output_paddi
     )
     out = bias.view(-1, 1, 1).expand(2, -1, 4 * stride + 1 + output_padding, 5 * stride + 1 + output_padding).clone()
     out[..., ::stride, ::stride] += spread
-    for a, b in zip(found, gradients(out, [x, weight, bias]), strict=True):
+    for a, b in zip(result, gradients(out, [x, weight, bias]), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -124,8 +125,8 @@ def test_second_derivative_is_that_of_the_definition() -> None:
         (first,) = torch.autograd.grad(out.pow(2).sum(), weight, create_graph=True)
         return torch.autograd.grad(first.pow(3).sum(), [x, weight])
 
-    found = second(F.conv2d(x, weight, stride=2))
-    for a, b in zip(found, second(pointwise(x, weight, None, (2, 2), 1)), strict=True):
+    result = second(F.conv2d(x, weight, stride=2))
+    for a, b in zip(result, second(pointwise(x, weight, None, (2, 2), 1)), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -147,12 +148,12 @@ def test_weights_gradients_in_three_dimensions_are_right_in_bfloat16(transposed:
     x = torch.randn(17, channels, *sides).bfloat16()
     weight = torch.randn(channels, 33 if transposed else 1, 5, 5, 5).bfloat16().requires_grad_()
     options: dict[str, Any] = {"stride": 1 if transposed else 2, "padding": 2, "groups": groups}
-    (found,) = gradients(convolve(x, weight, **options), [weight])
+    (result,) = gradients(convolve(x, weight, **options), [weight])
     exact = weight.detach().double().requires_grad_()
     out = convolve(x.double(), exact, **options)
     along = torch.arange(out.numel(), dtype=torch.float64).sin().view(out.shape).bfloat16().double()
     (expected,) = torch.autograd.grad(out, exact, along)
-    assert float((found.double() - expected).norm()) < 0.01 * float(expected.norm())
+    assert float((result.double() - expected).norm()) < 0.01 * float(expected.norm())
 
 
 def test_quick_cases_pass_with_the_protection() -> None:

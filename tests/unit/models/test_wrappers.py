@@ -1,4 +1,4 @@
-"""Wrapped modules: what is trained, what is cut, and what the exported names are."""
+"""Wrapped modules: their training, their cuts and their exported names."""
 
 import pickle
 from pathlib import Path
@@ -50,22 +50,22 @@ def test_the_plain_module_comes_out_of_any_number_of_wrappers() -> None:
 
 
 def test_a_wrapper_of_a_part_keeps_names_tensors_and_attributes() -> None:
-    given = nn.Sequential(compiled(nn.Linear(5, 6)), nn.DataParallel(nn.Linear(6, 2)))
-    plain = unwrap_module(given)
-    assert plain.state_dict().keys() == given.state_dict().keys()
-    assert all(p is q for p, q in zip(plain.parameters(), given.parameters(), strict=True))
+    wrapped = nn.Sequential(compiled(nn.Linear(5, 6)), nn.DataParallel(nn.Linear(6, 2)))
+    plain = unwrap_module(wrapped)
+    assert plain.state_dict().keys() == wrapped.state_dict().keys()
+    assert all(p is q for p, q in zip(plain.parameters(), wrapped.parameters(), strict=True))
     assert plain[0].out_features == 6
     assert not hasattr(plain[0], "absent")
-    assert torch.equal(plain(BATCH), given(BATCH))
-    assert torch.equal(pickle.loads(pickle.dumps(plain))(BATCH), given(BATCH))
+    assert torch.equal(plain(BATCH), wrapped(BATCH))
+    assert torch.equal(pickle.loads(pickle.dumps(plain))(BATCH), wrapped(BATCH))
 
 
 @pytest.mark.parametrize("wrap", [compiled, nn.DataParallel])
 def test_a_wrapped_module_is_cut_and_exported_as_the_plain_one(wrap: Any, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"dataset": dataset(), "clients": 2, "fragments": 2, "updates": 4, "engine": "local"}
+    options: dict[str, Any] = {"dataset": dataset(), "clients": 2, "fragments": 2, "updates": 4, "engine": "local"}
     module = layers()
-    wrapped = fl.run(model=wrap(module), out=tmp_path / "a", **given)
-    plain = fl.run(model=module, out=tmp_path / "b", **given)
+    wrapped = fl.run(model=wrap(module), out=tmp_path / "a", **options)
+    plain = fl.run(model=module, out=tmp_path / "b", **options)
     assert wrapped.summary["model_sha256"] == plain.summary["model_sha256"]
     module.load_state_dict(torch.load(wrapped.directory / "model.pt"), strict=True)
 
@@ -73,36 +73,36 @@ def test_a_wrapped_module_is_cut_and_exported_as_the_plain_one(wrap: Any, tmp_pa
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torchscript_comes_back_from_a_pickle_and_gets_gradients() -> None:
     inside = nn.Sequential(torch.jit.script(nn.Linear(5, 6)), nn.Linear(6, 2))
-    for given in (torch.jit.script(layers()), inside):
-        traced = pickle.loads(pickle.dumps(take_whole(given, BATCH)))
-        assert torch.equal(traced.module(BATCH), given(BATCH))
+    for module in (torch.jit.script(layers()), inside):
+        traced = pickle.loads(pickle.dumps(take_whole(module, BATCH)))
+        assert torch.equal(traced.module(BATCH), module(BATCH))
         cut = traced.skeleton(())
         cut(BATCH).sum().backward()
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in list(cut.parameters())[-1:])
-        assert torch.equal(unpack(packed(given))(BATCH), given(BATCH))
+        assert torch.equal(unpack(packed(module))(BATCH), module(BATCH))
 
 
 def test_batch_norm_in_torchscript_is_estimated_as_in_the_plain_module(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
-    given: dict[str, Any] = {"method": "fedavg", "rounds": 2, "clients": 2, "engine": "local", "dataset": dataset()}
-    plain = fl.run(model=module, out=tmp_path / "a", **given)
-    script = fl.run(model=torch.jit.script(module), out=tmp_path / "b", **given)
+    options: dict[str, Any] = {"method": "fedavg", "rounds": 2, "clients": 2, "engine": "local", "dataset": dataset()}
+    plain = fl.run(model=module, out=tmp_path / "a", **options)
+    script = fl.run(model=torch.jit.script(module), out=tmp_path / "b", **options)
     assert script.evals["loss"].tolist() == pytest.approx(plain.evals["loss"].tolist(), abs=1e-5)
     module.load_state_dict(torch.load(script.directory / "model.pt"), strict=True)
 
 
 def test_whole_and_traced_modules_cost_the_same(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"model": layers(), "dataset": dataset(), "clients": 2, "engine": "local"}
-    whole = fl.run(method="fedavg", rounds=1, out=tmp_path / "a", **given)
-    traced = fl.run(method="heterofl", capacities=1.0, rounds=1, out=tmp_path / "b", **given)
-    found = [history.config["resolved"]["shapes"][-1] for history in (whole, traced)]
-    assert [shape.pop("widths") for shape in found] == [[], [6]]
-    assert found[0] == found[1]
-    assert found[0]["flops"] == 2 * (5 * 6 + 6 * 2) * 3 - 2 * 5 * 6
+    options: dict[str, Any] = {"model": layers(), "dataset": dataset(), "clients": 2, "engine": "local"}
+    whole = fl.run(method="fedavg", rounds=1, out=tmp_path / "a", **options)
+    traced = fl.run(method="heterofl", capacities=1.0, rounds=1, out=tmp_path / "b", **options)
+    shapes = [history.config["resolved"]["shapes"][-1] for history in (whole, traced)]
+    assert [shape.pop("widths") for shape in shapes] == [[], [6]]
+    assert shapes[0] == shapes[1]
+    assert shapes[0]["flops"] == 2 * (5 * 6 + 6 * 2) * 3 - 2 * 5 * 6
 
 
 @pytest.mark.parametrize("method", ["fed-raa", "heterofl", "subdismo", "oap", "prunefl", "ist", "fedgmr"])
-def test_what_cannot_be_cut_names_methods_that_take_it(method: str, tmp_path: Path) -> None:
+def test_uncuttable_module_names_methods_that_accept_it(method: str, tmp_path: Path) -> None:
     common: dict[str, Any] = {"clients": 2, "engine": "local", "dataset": dataset(), "time": 1.0}
     with refuses("model", "Branching", "fedavg", "`fedraa methods`") as raised:
         fl.run(method=method, model=Branching(), out=tmp_path / "a", **common)
@@ -111,7 +111,7 @@ def test_what_cannot_be_cut_names_methods_that_take_it(method: str, tmp_path: Pa
         fl.run(method=method, model=nn.Linear(5, 2), out=tmp_path / "b", **common)
 
 
-def test_every_method_that_trains_the_whole_model_takes_it(tmp_path: Path) -> None:
+def test_uncuttable_module_runs_with_every_whole_model_method(tmp_path: Path) -> None:
     for method in ("fedasync", "fedbuff", "scaffold", "fedsam", "mimelite"):
         limit = {"updates": 10} if fl.method(method).asynchronous else {"rounds": 1}
         history = fl.run(

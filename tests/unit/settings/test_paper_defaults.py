@@ -13,7 +13,7 @@ from fedraa.client.input_adversary import SCALE_PENALTY, SCALE_STEP, SHIFT_PENAL
 from fedraa.composition.registry import methods
 from fedraa.server.optimizers import AmsGrad
 from fedraa.server.staleness import Hinge, Polynomial
-from fedraa.submodels.policies.growing import LADDER, LEAST
+from fedraa.submodels.policies.growing import DENSITY_STEPS, MIN_TENSOR_DENSITY
 from fedraa.submodels.policies.pruning import REMOVABLE, REMOVABLE_HALF_LIFE
 from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, FRAGMENT_RATIOS
 
@@ -189,4 +189,4 @@ def test_fedrobusts_adversary_has_the_numbers_of_its_code() -> None:
 
 
 def test_fedgmrs_ladder() -> None:
-    assert (LADDER, LEAST) == (((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5)), 0.02)
+    assert (DENSITY_STEPS, MIN_TENSOR_DENSITY) == (((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5)), 0.02)

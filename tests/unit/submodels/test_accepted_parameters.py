@@ -1,4 +1,4 @@
-"""Modules whose tensors cannot be trained are refused by the name of the first such tensor."""
+"""Modules with an untrainable tensor are refused, and the error names the first one."""
 
 from collections.abc import Callable
 
@@ -57,10 +57,10 @@ def with_parameter(values: torch.Tensor) -> nn.Module:
         (lambda: with_value(float("inf")), "'2.bias'", "finite"),
     ],
 )
-def test_tensors_that_cannot_be_trained_are_named(make: Callable[[], nn.Module], name: str, reason: str) -> None:
+def test_check_kinds_untrainable_tensor_is_named(make: Callable[[], nn.Module], name: str, reason: str) -> None:
     with refuses("module", name, reason):
         trace(make(), torch.ones(2, 4))
 
 
-def test_infinities_that_are_not_trained_are_let_through() -> None:
+def test_check_kinds_infinite_buffer_is_accepted() -> None:
     assert trace(with_buffer(torch.tensor([-torch.inf, 0.0])), torch.ones(2, 4)).groups

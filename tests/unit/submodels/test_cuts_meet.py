@@ -1,4 +1,4 @@
-"""Where units of several kinds meet, or are parts of what is not a unit: what is cut, and that it is right."""
+"""Modules in which units of several kinds meet, or are parts of other dimensions: groups and exactness of cuts."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,14 @@ from torch.nn.utils import parametrizations
 
 
 def joined(m: Net, x: Tensor) -> Tensor:
-    """A stream that a block adds to and makes wider, as of ReXNet."""
+    """A stream that a block adds to and makes wider, as in ReXNet."""
     h = m.a(x)
     wider = m.b(h.relu())
     return m.c(torch.cat([wider[:, :8] + h, wider[:, 8:]], 1).relu())
 
 
 def in_parts(m: Net, x: Tensor) -> Tensor:
-    """Units beside few numbers for each position, as of focal modulation."""
+    """Units next to a small number of values for each position, as in focal modulation."""
     value, gates = m.a(x).split([7, 2], -1)
     return m.b(m.c(value).relu() * gates.sum(-1, keepdim=True))
 
@@ -32,14 +32,14 @@ def multi_query(m: Net, x: Tensor) -> Tensor:
 
 
 def counted(m: Net, x: Tensor) -> Tensor:
-    """Heads by a stored number, and their width from that and the size of a layer's output."""
+    """Heads of a stored number, with a width from that number and the size of a layer's output."""
     q, k, v = (y.view(*y.shape[:-1], 4, y.size(-1) // 4).transpose(1, 2) for y in m.a(x).chunk(3, -1))
     y = ((q @ k.mT).softmax(-1) @ v).transpose(1, 2)
     return m.b(y.reshape(*y.shape[:-2], y.size(-2) * y.size(-1)))
 
 
 def without_key_bias(m: Net, x: Tensor) -> Tensor:
-    """As of Swin v2: a part of a bias is overwritten before each use."""
+    """A bias of which a part is overwritten before each use, as in Swin v2."""
     bias = m.a.bias.clone()
     bias[8:16].zero_()
     q, k, v = (y.unflatten(-1, (4, 2)).transpose(1, 2) for y in F.linear(x, m.a.weight, bias).chunk(3, -1))
@@ -47,14 +47,14 @@ def without_key_bias(m: Net, x: Tensor) -> Tensor:
 
 
 def own_widths(m: Net, x: Tensor) -> Tensor:
-    """Queries and keys that are narrower than values, all taken apart in one place in the code."""
+    """Queries and keys that are narrower than values, all split at one place in the code."""
     q, k, v = m.a(x).split([8, 8, 24], -1)
     q, k, v = (y.reshape(*x.shape[:2], 4, -1).transpose(1, 2) for y in (q, k, v))
     return m.b(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).reshape(*x.shape[:2], 24))
 
 
 def by_weight(m: Net, x: Tensor) -> Tensor:
-    """Sizes that code reads off a weight, which is cut."""
+    """Code that reads sizes from a weight that is cut."""
     width = len(m.q.weight)
     q, k, v = (y(x).view(*x.shape[:2], 4, width // 4).transpose(1, 2) for y in (m.q, m.k, m.v))
     return m.b(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).reshape(*x.shape[:2], width))
@@ -69,7 +69,7 @@ def in_turn(m: Net, x: Tensor) -> Tensor:
 
 
 def outer(m: Net, x: Tensor) -> Tensor:
-    """All products of two kinds of units: the fewer stay whole."""
+    """All products of two kinds of units, of which the smaller group stays whole."""
     return m.b((m.a(x)[:, :, None] * m.c(x)[:, None]).flatten(1))
 
 
@@ -132,7 +132,7 @@ def places(m: Net, x: Tensor) -> Tensor:
 
 LINEAR = {"a": nn.Linear(6, 8), "b": nn.Linear(8, 3)}
 
-# name: (module, example, sizes of the groups)
+# Each name stands for a module, an example and the sizes of the groups.
 CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
     "a joined stream": (Net(joined, a=nn.Linear(6, 8), b=nn.Linear(8, 12), c=nn.Linear(12, 3)), VECTOR, [8, 4]),
     "unequal parts": (
@@ -253,5 +253,5 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_meets(name: str) -> None:
+def test_cut_units_of_several_kinds_meet_is_exact(name: str) -> None:
     check_case(*CASES[name])

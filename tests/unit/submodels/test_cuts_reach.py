@@ -1,4 +1,4 @@
-"""Code that states widths as numbers, and functions beyond plain layers: what is cut, and that it is right."""
+"""Modules with widths as numbers in their code, or functions beyond plain layers: groups and exactness of cuts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ from fedraa.submodels.tracing.verify import Trial
 
 SEQUENCE = torch.randn(4, 5, 8)
 WIDTH, HEADS = 8, 4
-EACH = WIDTH // HEADS
+HEAD_WIDTH = WIDTH // HEADS
 
 
 class Block(nn.Module):
@@ -29,7 +29,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.into, self.out, self.mix = nn.Linear(WIDTH, into), nn.Linear(WIDTH, WIDTH), mix
-        self.heads, self.width, self.each = HEADS, WIDTH, EACH
+        self.heads, self.width, self.head_width = HEADS, WIDTH, HEAD_WIDTH
         for name, part in more.items():
             setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(part))
 
@@ -39,12 +39,12 @@ class Block(nn.Module):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return (q @ k.transpose(-1, -2) * EACH**-0.5).softmax(-1) @ v
+    return (q @ k.transpose(-1, -2) * HEAD_WIDTH**-0.5).softmax(-1) @ v
 
 
 def packed(m: Block, x: Tensor) -> Tensor:
     b, t, c = x.shape
-    q, k, v = m.into(x).reshape(b, t, 3, m.heads, m.each).permute(2, 0, 3, 1, 4).unbind(0)
+    q, k, v = m.into(x).reshape(b, t, 3, m.heads, m.head_width).permute(2, 0, 3, 1, 4).unbind(0)
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, c)
 
 
@@ -57,43 +57,46 @@ def split(m: Block, x: Tensor) -> Tensor:
 def sliced(m: Block, x: Tensor) -> Tensor:
     y = m.into(x)
     q, k, v = y[..., : m.width], y[:, :, m.width : 2 * m.width], y.narrow(2, 2 * m.width, m.width)
-    q, k, v = (y.unflatten(-1, (m.heads, m.each)).transpose(1, 2) for y in (q, k, v))
+    q, k, v = (y.unflatten(-1, (m.heads, m.head_width)).transpose(1, 2) for y in (q, k, v))
     return attend(q, k, v).transpose(1, 2).flatten(2)
 
 
 def batched(m: Block, x: Tensor) -> Tensor:
     b, t, c = x.size()
     q, k, v = (
-        y.reshape(b, t, m.heads, m.each).transpose(1, 2).reshape(b * m.heads, -1, m.each) for y in m.into(x).chunk(3, 2)
+        y.reshape(b, t, m.heads, m.head_width).transpose(1, 2).reshape(b * m.heads, -1, m.head_width)
+        for y in m.into(x).chunk(3, 2)
     )
     y = torch.baddbmm(x.new_zeros(1, 1, 1), torch.bmm(q, k.mT).softmax(-1), v)
-    return y.view(-1, m.heads, t, m.each).transpose(1, 2).reshape(b, -1, c)
+    return y.view(-1, m.heads, t, m.head_width).transpose(1, 2).reshape(b, -1, c)
 
 
 def normed(m: Block, x: Tensor) -> Tensor:
     b, t, c = x.size()
-    q, k, v = (y.view(b, t, m.heads, m.each).transpose(1, 2) for y in m.into(x).split(m.width, 2))
+    q, k, v = (y.view(b, t, m.heads, m.head_width).transpose(1, 2) for y in m.into(x).split(m.width, 2))
     q = q * torch.rsqrt(q.pow(2).mean(-1, keepdim=True) + 1e-3) * m.scale
-    k = F.layer_norm(k, (m.each,), m.scale)
+    k = F.layer_norm(k, (m.head_width,), m.scale)
     return attend(q * m.temperature, k, v).transpose(1, 2).reshape(b, t, c)
 
 
 def rotated(m: Block, x: Tensor) -> Tensor:
     """Two heads of queries for one of keys and values, turned by their position."""
     b, t, c = x.size()
-    kv = m.heads // 2 * m.each
+    kv = m.heads // 2 * m.head_width
     q, k, v = m.q(x), m.into(x)[..., :kv], m.into(x)[..., kv:]
-    q, k, v = (y.view(b, t, -1, m.each).transpose(1, 2) for y in (q, k, v))
+    q, k, v = (y.view(b, t, -1, m.head_width).transpose(1, 2) for y in (q, k, v))
     angle = torch.arange(t)[:, None] * torch.tensor([1.0, 0.5])
     q, k = (y * angle.cos() + torch.cat((-y[..., 1:], y[..., :1]), -1) * angle.sin() for y in (q, k))
-    k, v = (y[:, :, None].expand(b, m.heads // 2, 2, t, m.each).reshape(b, m.heads, t, m.each) for y in (k, v))
+    k, v = (
+        y[:, :, None].expand(b, m.heads // 2, 2, t, m.head_width).reshape(b, m.heads, t, m.head_width) for y in (k, v)
+    )
     return attend(q, k, v).transpose(1, 2).reshape(b, t, c)
 
 
 def grouped(m: Block, x: Tensor) -> Tensor:
     b, t, c = x.size()
     k, v = m.into(x).chunk(2, -1)
-    q, k, v = (y.view(b, t, -1, m.each).transpose(1, 2) for y in (m.q(x), k, v))
+    q, k, v = (y.view(b, t, -1, m.head_width).transpose(1, 2) for y in (m.q(x), k, v))
     return F.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2).reshape(b, t, c)
 
 
@@ -116,13 +119,13 @@ def summed(m: Block, x: Tensor) -> Tensor:
     return torch.einsum("bthd,hdc->btc", y, m.o)
 
 
-# name: (how queries, keys and values meet, parts, sizes of the groups)
+# Each name stands for an attention function, further parts, and the sizes of the groups.
 CASES: dict[str, tuple[Callable[[Block, Tensor], Tensor], dict[str, nn.Module | Tensor | int], list[int]]] = {
     "packed": (packed, {}, [4]),
     "split": (split, {}, [4]),
     "sliced": (sliced, {}, [4]),
     "heads in the batch": (batched, {}, [4]),
-    "normed": (normed, {"scale": torch.rand(EACH) + 1, "temperature": torch.rand(HEADS, 1, 1)}, [4]),
+    "normed": (normed, {"scale": torch.rand(HEAD_WIDTH) + 1, "temperature": torch.rand(HEADS, 1, 1)}, [4]),
     "rotated": (rotated, {"q": nn.Linear(8, 8), "into": 8}, [2]),
     "grouped": (grouped, {"q": nn.Linear(8, 8), "into": 8}, [2]),
     "placed": (placed, {"q_bias": torch.randn(8), "v_bias": torch.randn(8), "table": torch.randn(9, 4)}, [4]),
@@ -191,7 +194,7 @@ def in_steps(cell: nn.Module, x: Tensor) -> Tensor:
 
 
 class Own(nn.Module):
-    """A recurrent layer by hand, whose first state is of a width that its code states."""
+    """A recurrent layer in plain code, which contains the width of the first state as a number."""
 
     def __init__(self, make: Callable[[Tensor, int], Tensor]) -> None:
         super().__init__()
@@ -222,7 +225,7 @@ STEPS: dict[str, tuple[nn.Module, list[int]]] = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_recurrent_layers(name: str) -> None:
+def test_cut_recurrent_layers_is_exact(name: str) -> None:
     module, sizes = STEPS[name]
     traced = trace(module, SEQUENCE)
     assert [group.size for group in traced.groups] == sizes
@@ -243,7 +246,7 @@ def worker(traced: Traced, theta: np.ndarray, indices: tuple[np.ndarray, ...]) -
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cuts_are_right(name: str) -> None:
+def test_cut_code_with_widths_is_exact(name: str) -> None:
     mix, parts, sizes = CASES[name]
     torch.manual_seed(0)
     module = Block(mix, **parts)  # type: ignore[arg-type]  # one of them is a width
@@ -260,8 +263,8 @@ def test_cuts_are_right(name: str) -> None:
             torch.testing.assert_close(worker(traced, flatten(traced.module), indices)(batch), expected)
 
 
-def test_no_unit_is_of_memory_that_nobody_wrote() -> None:
-    """Indices are followed where they have no values; what they picked was whatever was in memory, here the largest."""
+def test_trace_indices_without_values_makes_no_units_of_stray_memory() -> None:
+    """Indices on the meta device have no values, so the units that they pick must not depend on stray memory."""
     mix, parts, _ = CASES["placed by a network"]
     torch.use_deterministic_algorithms(True)
     try:
@@ -273,28 +276,28 @@ def test_no_unit_is_of_memory_that_nobody_wrote() -> None:
 
 
 @pytest.mark.parametrize("name", ["packed", "placed", "placed by a network", "grouped"])
-def test_large_modules_are_followed_by_their_shapes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tensors have no values, PyTorch asks for fewer sizes; that is no other path."""
+def test_trace_large_module_follows_only_shapes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch reads fewer sizes of tensors without values, which does not count as another path."""
     monkeypatch.setattr("fedraa.submodels.tracing.trace.LARGE", 0)
-    test_cuts_are_right(name)
+    test_cut_code_with_widths_is_exact(name)
 
 
-def test_a_cut_trains_in_a_stack() -> None:
+def test_cut_under_vmap_gives_the_results_of_single_batches() -> None:
     traced = trace(Block(split), SEQUENCE)
     small = traced.cut((np.array([0, 2]),))
     x = torch.randn(3, 4, 5, 8)
-    found = torch.func.vmap(lambda batch: torch.func.functional_call(small, {}, (batch,)))(x)
-    torch.testing.assert_close(found, torch.stack([small(batch) for batch in x]))
+    result = torch.func.vmap(lambda batch: torch.func.functional_call(small, {}, (batch,)))(x)
+    torch.testing.assert_close(result, torch.stack([small(batch) for batch in x]))
 
 
-def test_the_full_width_runs_the_module_s_own_code() -> None:
+def test_cut_of_full_width_keeps_the_class() -> None:
     traced = trace(Block(split), SEQUENCE)
     assert type(traced.skeleton((4,))) is Block
     assert isinstance(traced.skeleton((2,)), Block)
 
 
 class Counted(nn.Module):
-    """Each row goes through one of two experts, and the rows are put back by their number."""
+    """A layer that passes each row through one of two experts and restores the order of the rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -309,15 +312,15 @@ class Counted(nn.Module):
         return result
 
 
-def test_rows_that_are_counted_are_tried_without_more_of_them() -> None:
-    """While it is traced each expert has a row; in the trial, whose inputs have noise, one has none."""
+def test_trial_code_counts_rows_takes_no_more_rows() -> None:
+    """Each expert has a row during the trace. In the trial, with noise in its inputs, one expert has none."""
     traced = trace(Counted(), torch.stack([torch.ones(WIDTH), torch.arange(float(WIDTH))]))
     assert [group.size for group in traced.groups] == [6]
     check(traced, torch.randn(4, WIDTH), (np.array([1, 4]),))
 
 
 class Masked(nn.Module):
-    """Zeros in the shape of what the first layer gives, into which the second one writes."""
+    """Zeros in the shape of the first layer's output, into which the second layer writes."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -331,8 +334,8 @@ class Masked(nn.Module):
         return result
 
 
-def test_zeros_as_wide_as_another_group_are_found_where_one_is_cut_alone() -> None:
-    """Two units are cut to one, and so are those of the other group: only apart are their widths told apart."""
+def test_trial_zeros_of_another_groups_width_fails() -> None:
+    """Both groups are cut from two units to one. Only separate cuts show the difference of their widths."""
     x = torch.randn(4, WIDTH)
     traced = trace(Masked(2), x)
     ((place, resize),) = traced.sizes[""].items()
@@ -344,8 +347,8 @@ def test_zeros_as_wide_as_another_group_are_found_where_one_is_cut_alone() -> No
     assert Trial(wrong, x).fails(wrong, (0, 1)) is None
 
 
-def test_zeros_in_the_shape_of_one_layer_are_as_wide_as_what_another_writes() -> None:
-    """One of the two may be cut, and the other not."""
+def test_cut_zeros_get_the_width_of_the_values_written() -> None:
+    """One of the two groups may be cut, and the other stays whole."""
     traced, x = trace(Masked(6), torch.randn(4, WIDTH)), torch.randn(4, WIDTH)
     assert [group.size for group in traced.groups] == [6, 6]
     for kept in ((2, 6), (6, 2), (3, 4)):

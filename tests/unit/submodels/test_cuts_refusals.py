@@ -59,7 +59,8 @@ class Words(nn.Module):
 def closed() -> nn.Module:
     module = Net()
     first, second = module.a, module.b
-    module.forward = lambda x: second(first(x))  # type: ignore[method-assign]  # as users do
+    # Users replace methods like this.
+    module.forward = lambda x: second(first(x))  # type: ignore[method-assign]
     return module
 
 
@@ -90,7 +91,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("name", CASES)
-def test_module_that_cannot_be_trained_is_refused_in_one_sentence(name: str) -> None:
+def test_trace_untrainable_module_is_refused_in_one_sentence(name: str) -> None:
     make, shown = CASES[name]
     with refuses("module", *shown) as raised:
         trace(make(), VECTOR)
@@ -98,9 +99,10 @@ def test_module_that_cannot_be_trained_is_refused_in_one_sentence(name: str) -> 
     assert "\n" not in str(raised.value)
 
 
-def test_a_method_may_be_replaced_by_another() -> None:
+def test_trace_replaced_forward_method_is_accepted() -> None:
     module = Net()
-    module.forward = Net.forward.__get__(module)  # type: ignore[method-assign]  # as users do
+    # Users replace methods like this.
+    module.forward = Net.forward.__get__(module)  # type: ignore[method-assign]
     assert [group.size for group in trace(copy.deepcopy(module), VECTOR).groups] == [8]
 
 
@@ -123,7 +125,7 @@ def finite(m: nn.Module, x: Tensor) -> object:
 
 
 @pytest.mark.parametrize("forward", [warned, guarded, finite])
-def test_a_question_without_consequence_is_no_control_flow(forward: Callable[[nn.Module, Tensor], object]) -> None:
+def test_trace_question_without_consequence_is_accepted(forward: Callable[[nn.Module, Tensor], object]) -> None:
     module = Net(forward)
     module.warnings = []
     assert [group.size for group in trace(module, VECTOR).groups] == [8]
@@ -132,18 +134,20 @@ def test_a_question_without_consequence_is_no_control_flow(forward: Callable[[nn
 @pytest.mark.parametrize(
     "forward",
     [
-        lambda m, x: m.b((m.a if x.sum() > 0 else m.c)(x)),  # the same functions of other parameters
-        lambda m, x: m.b((y if x.sum() > 0 else z) if (y := m.a(x)) is not (z := m.c(x)) else y),  # of other results
+        # The path has the same functions of other parameters.
+        lambda m, x: m.b((m.a if x.sum() > 0 else m.c)(x)),
+        # The path has the same functions of other results.
+        lambda m, x: m.b((y if x.sum() > 0 else z) if (y := m.a(x)) is not (z := m.c(x)) else y),
     ],
 )
-def test_another_path_is_control_flow(forward: Callable[[nn.Module, Tensor], object]) -> None:
+def test_trace_path_that_depends_on_data_is_refused(forward: Callable[[nn.Module, Tensor], object]) -> None:
     module = Net(forward)
     module.c = nn.Linear(6, 8)
     with refuses("module", "`bool`"):
         trace(module, VECTOR)
 
 
-def test_why_a_model_is_whole_is_short() -> None:
+def test_reasons_many_layers_stay_short() -> None:
     layers = [part for _ in range(20) for part in (nn.Linear(6, 6), nn.LayerNorm(6))]
     traced = trace(nn.Sequential(*layers, nn.Linear(6, 3)), VECTOR)
     assert traced.groups == ()
@@ -152,12 +156,12 @@ def test_why_a_model_is_whole_is_short() -> None:
     )
 
 
-def test_one_unit_is_not_said_to_be_many() -> None:
+def test_uncut_layer_of_one_unit_names_a_single_unit() -> None:
     net = nn.Sequential(nn.Linear(6, 1), nn.ReLU(), nn.Linear(1, 3))
-    assert trace(net, VECTOR).uncut["0"] == "0 stays whole: it is one unit alone."
+    assert trace(net, VECTOR).uncut["0"] == "0 stays whole: it is a single unit."
 
 
-def test_a_letter_of_an_equation_may_be_one_number_for_all() -> None:
+def test_einsum_dimension_of_size_one_is_accepted() -> None:
     def forward(m: nn.Module, x: Tensor) -> object:
         return m.b(torch.einsum("bi,oi->bo", m.a(x), m.w))
 
@@ -199,8 +203,8 @@ def reshaped_again(m: nn.Module, x: Tensor) -> Tensor:
         (reshaped_again, "the code of the module fixes its width"),
     ],
 )
-def test_what_only_some_widths_show_stays_whole(forward: Callable[[nn.Module, Tensor], Tensor], why: str) -> None:
-    """One unit alone, an output that is mostly a mask, a gradient that runs the code again."""
+def test_trace_difference_at_few_widths_stays_whole(forward: Callable[[nn.Module, Tensor], Tensor], why: str) -> None:
+    """A layer of one unit, an output that is mostly a mask, or a gradient that runs the code again."""
     traced = trace(Net(forward), VECTOR)
     assert traced.groups == ()
     assert why in traced.uncut["a"]
@@ -217,11 +221,11 @@ def likely(m: nn.Module, x: Tensor) -> object:
 
 
 @pytest.mark.parametrize("forward", [within, likely, lambda m, x: m.b(m.a(x.log()))])
-def test_inputs_that_take_no_noise_are_tried_as_they_are(forward: Callable[[nn.Module, Tensor], object]) -> None:
+def test_trial_code_that_checks_inputs_gets_no_noise(forward: Callable[[nn.Module, Tensor], object]) -> None:
     assert [group.size for group in trace(Net(forward), torch.rand(2, 6)).groups] == [8]
 
 
-def test_what_fails_with_random_parameters_alone_stays_whole() -> None:
+def test_trace_failure_with_random_parameters_stays_whole() -> None:
     def forward(m: nn.Module, x: Tensor) -> object:
         return m.b(m.a(x)) + F.embedding((m.b.bias != 0).any().long(), torch.ones(1, 3))
 
@@ -230,12 +234,13 @@ def test_what_fails_with_random_parameters_alone_stays_whole() -> None:
     assert "does not run with random parameters (index out of range" in trace(module, VECTOR).uncut["a"]
 
 
-def test_code_that_fails_after_a_few_runs_is_refused() -> None:
+def test_trace_code_that_fails_after_three_runs_is_refused() -> None:
     calls: list[int] = []
 
     def forward(m: nn.Module, x: Tensor) -> object:
         calls.append(1)
-        if len(calls) > 3:  # two modes and a gradient
+        # Two modes and a gradient take three calls.
+        if len(calls) > 3:
             raise KeyError("batch 4")
         return m.b(m.a(x))
 
@@ -243,7 +248,7 @@ def test_code_that_fails_after_a_few_runs_is_refused() -> None:
         trace(Net(forward), VECTOR)
 
 
-def test_an_output_that_is_rounding_alone_keeps_nothing_whole() -> None:
+def test_trial_output_of_rounding_errors_keeps_no_group_whole() -> None:
     def forward(m: nn.Module, x: Tensor) -> Tensor:
         y = m.b(m.a(x).relu())
         return torch.cat([y, (y.sum(1) - y.flip(1).cumsum(1)[:, -1])[:, None]], 1)
@@ -254,6 +259,6 @@ def test_an_output_that_is_rounding_alone_keeps_nothing_whole() -> None:
 @pytest.mark.parametrize(
     ("forward", "reason"), [(lambda m, x: {}["labels"], "KeyError: 'labels'"), (lambda m, x: 1 / 0, "division by zero")]
 )
-def test_error_of_the_module_is_shown(forward: Callable[[nn.Module, Tensor], object], reason: str) -> None:
+def test_trace_failing_module_shows_its_error(forward: Callable[[nn.Module, Tensor], object], reason: str) -> None:
     with refuses("example", "Net", reason):
         trace(Net(forward), VECTOR)

@@ -1,4 +1,4 @@
-"""Stacks of matrices, as of several experts, and weights that code takes apart before it uses them."""
+"""Stacks of matrices, such as those of experts, and weights that code splits before their use."""
 
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +35,7 @@ def chosen(m: Net, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def picked(m: Net, x: Tensor) -> Tensor:
-    """The weights of the expert of each token: `[tokens, out, in]`."""
+    """Return the weights of each token's expert: `[tokens, out, in]`."""
     weight, which = chosen(m, x)
     y = torch.bmm(m.up[which], x.flatten(0, 1).unsqueeze(-1)).squeeze(-1) + m.bias[which]
     return (torch.bmm(m.down[which], gated(y).unsqueeze(-1)).squeeze(-1) * weight).view(x.shape)
@@ -52,13 +52,13 @@ def sorted_by_expert(m: Net, x: Tensor) -> Tensor:
 
 
 def each(m: Net, x: Tensor) -> Tensor:
-    """All experts in turn, weighted."""
+    """Return the weighted sum over all experts, one after the other."""
     weight = m.route(x).softmax(-1)
     return sum(F.linear(gated(F.linear(x, m.up[e], m.bias[e])), m.down[e]) * weight[..., e, None] for e in range(3))
 
 
 def together(m: Net, x: Tensor) -> Tensor:
-    """All experts at once, by a batched product."""
+    """Return the weighted sum over all experts by a batched product."""
     y = x.flatten(0, 1).expand(EXPERTS, -1, -1)
     y = gated(torch.bmm(y, m.up))
     weight = m.route(x).flatten(0, 1).softmax(-1)
@@ -72,19 +72,19 @@ def summed(m: Net, x: Tensor) -> Tensor:
 
 
 def dense(m: Net, x: Tensor) -> Tensor:
-    """All experts at once, by an equation whose weights could make units of experts, too."""
+    """Return the weighted sum over all experts by an equation. Its weights could also make units of experts."""
     y = torch.einsum("btc,ecd->bted", x, m.up).relu()
     return torch.einsum("bted,edc,bte->btc", y, m.down, m.route(x).softmax(-1))
 
 
 def layers() -> dict[str, nn.Module | Tensor]:
-    """A layer, a router to eight experts of two layers, of whom few get a token of a small batch, and a last layer."""
+    """A layer, a router to eight experts of two layers, and a last layer. A small batch leaves most experts idle."""
     parts = {f"up{e}": nn.Linear(7, 5) for e in range(8)} | {f"down{e}": nn.Linear(5, 7) for e in range(8)}
     return {"first": nn.Linear(8, 7), "route": nn.Linear(7, 8), **parts, "last": nn.Linear(7, 3)}
 
 
 def routed(pick: Callable[[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]], Tensor], x: Tensor, m: Net) -> Tensor:
-    """Each expert in turn adds what it makes of its tokens, as `pick` finds them."""
+    """Add the result of each expert for its tokens, which `pick` selects."""
     h = m.first(x[:, 0]).relu()
     best, out = m.route(h).argmax(-1), torch.zeros_like(h)
     for e in range(8):
@@ -111,7 +111,7 @@ def by_number(out: Tensor, mine: Tensor, h: Tensor, part: Callable[[Tensor], Ten
 
 
 def unpacked(m: Net, x: Tensor) -> Tensor:
-    """A depthwise convolution whose weight is taken apart and put together again, as in state space models."""
+    """A depthwise convolution with a weight that is split and joined again, as in state space models."""
     y = m.up(x).transpose(1, 2)
     weight = m.conv.weight.squeeze(1)
     y = F.conv1d(y, weight.unsqueeze(1), m.conv.bias, padding=1, groups=y.size(1))
@@ -125,7 +125,7 @@ def turned(m: Net, x: Tensor) -> Tensor:
 
 
 def fused(m: Net, x: Tensor) -> Tensor:
-    """Four heads of queries for two of keys and values, all made by one layer."""
+    """Four heads of queries for two of keys and values, all from one layer."""
     b, t, _ = x.shape
     q, k, v = m.a(x).split([8, 4, 4], -1)
     q, k, v = (y.view(b, t, -1, 2).transpose(1, 2) for y in (q, k, v))
@@ -134,7 +134,7 @@ def fused(m: Net, x: Tensor) -> Tensor:
 
 
 def selective(m: Net, x: Tensor) -> Tensor:
-    """Units times what is computed from them all, by parts that are whole."""
+    """Units times a value that is computed from all of them, by parts that stay whole."""
     y = m.a(x)
     scale, state = m.c(y).split([2, 3], -1)
     return m.b((y.unsqueeze(-1) * state.unsqueeze(2)).sum(-1).relu()) * scale.sum(-1, keepdim=True)
@@ -147,7 +147,7 @@ def in_slots(m: Net, x: Tensor) -> Tensor:
     return m.b(y.relu())
 
 
-# name: (call, parts, sizes of the groups)
+# Each name stands for a call, its parts and the sizes of the groups.
 STACKS: dict[str, tuple[Callable[..., Tensor], dict[str, nn.Module | Tensor], list[int]]] = {
     "picked": (picked, experts(), [INNER]),
     "sorted": (sorted_by_expert, experts(transposed=True), [INNER]),
@@ -191,7 +191,7 @@ STACKS: dict[str, tuple[Callable[..., Tensor], dict[str, nn.Module | Tensor], li
 }
 
 
-def test_layers_that_data_leave_out_are_refused() -> None:
+def test_trace_layers_skipped_by_data_is_refused() -> None:
     def chosen(m: Net, x: Tensor) -> Tensor:
         y = m.b(m.a(x))
         return m.c(y) if len((y > 1e9).unique()) > 1 else y
@@ -201,7 +201,7 @@ def test_layers_that_data_leave_out_are_refused() -> None:
         trace(net, TOKENS)
 
 
-def test_a_frozen_parameter_is_as_good_as_a_constant() -> None:
+def test_trace_frozen_parameter_counts_as_constant() -> None:
     net = Net(lambda m, x: m.b((m.a(x).unflatten(-1, (4, 2)) * m.w).flatten(2)), a=nn.Linear(8, 8), b=nn.Linear(8, 3))
     net.w = nn.Parameter(torch.randn(2), requires_grad=False)
     check_case(net, TOKENS, [4])
@@ -223,12 +223,12 @@ PICTURES: dict[str, tuple[nn.Module, list[int]]] = {
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_stacks(name: str) -> None:
+def test_cut_stacks_of_matrices_is_exact(name: str) -> None:
     call, parts, sizes = STACKS[name]
     check_case(Net(call, **parts), TOKENS, sizes)
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_pictures(name: str) -> None:
+def test_cut_layers_of_pictures_is_exact(name: str) -> None:
     module, sizes = PICTURES[name]
     check_case(module, IMAGE, sizes)

@@ -1,4 +1,4 @@
-"""What runs through units and is not trained: it follows any index set, or its units stay whole."""
+"""Tensors along units that are not trained: they follow any index set, or their units stay whole."""
 
 import copy
 from collections.abc import Callable
@@ -23,7 +23,7 @@ GENERATOR = torch.Generator().manual_seed(0)
 
 
 class Calls(nn.Module):
-    """Layers, buffers and a function that puts them together."""
+    """Layers and buffers, joined by a function."""
 
     def __init__(self, forward: Callable[["Calls"], Callable[[Tensor], object]], **parts: nn.Module | Tensor) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Calls(nn.Module):
 
 
 class FixedNorm(nn.BatchNorm1d):
-    """Batch normalisation whose statistics are fixed."""
+    """Batch normalisation with fixed statistics."""
 
     def train(self, mode: bool = True) -> "FixedNorm":
         super().train(False)
@@ -47,7 +47,7 @@ class FixedNorm(nn.BatchNorm1d):
 
 
 class OwnNorm(nn.Module):
-    """Batch normalisation by hand."""
+    """Batch normalisation in plain code."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def moved_norm() -> nn.Module:
 
 
 def layer_by(change: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """Three layers, of which the second's weight is computed."""
+    """Three layers, the second with a computed weight."""
     layers = nn.Linear(6, 8), change(nn.Linear(8, 7)), nn.Linear(7, 5), nn.Linear(5, 3)
     return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], nn.ReLU(), layers[3])
 
@@ -86,7 +86,7 @@ def tail(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, 5), nn.ReLU(), nn.Linear(5, 3))
 
 
-# name: (module, example, sizes of its groups)
+# Each name stands for a module, an example and the sizes of the groups.
 CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
     "random features": (Calls(lambda m: lambda x: m.b(F.linear(x, m.w)), w=random(9, 6), b=tail(9)), VECTOR, [5]),
     "random features behind units": (
@@ -161,7 +161,7 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
 
 
 def loaded(traced: Traced, theta: np.ndarray, indices: tuple[np.ndarray, ...]) -> nn.Module:
-    """What a worker trains: it knows widths and weights."""
+    """Return the module that a worker trains, made from widths and weights only."""
     traced = cloudpickle.loads(cloudpickle.dumps(traced))
     drop_weights(traced.module)
     module = traced.skeleton(traced.widths(indices))
@@ -171,7 +171,7 @@ def loaded(traced: Traced, theta: np.ndarray, indices: tuple[np.ndarray, ...]) -
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("name", CASES)
-def test_a_loaded_skeleton_is_the_cut(name: str) -> None:
+def test_skeleton_with_loaded_weights_equals_the_cut(name: str) -> None:
     module, example, sizes = CASES[name]
     traced = trace(module, example)
     assert [group.size for group in traced.groups] == sizes
@@ -181,13 +181,14 @@ def test_a_loaded_skeleton_is_the_cut(name: str) -> None:
         indices = random_cut(traced, rng)
         torch.manual_seed(0)
         expected = traced.cut(indices).train()(example)
-        found = loaded(traced, theta, indices).train()(example)
-        assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()  # rounding depends on memory layout
+        result = loaded(traced, theta, indices).train()(example)
+        # Rounding depends on the memory layout.
+        assert (result - expected).abs().max() <= 1e-5 * expected.abs().max()
         if sizes:
             check(traced, example, indices, seed)
 
 
-def test_cuts_leave_the_module_as_it_is() -> None:
+def test_cut_leaves_the_module_unchanged() -> None:
     traced = trace(layer_by(parametrizations.spectral_norm), VECTOR)
     before = copy.deepcopy(traced.module.state_dict())
     full = traced.cut(traced.full())
@@ -196,7 +197,7 @@ def test_cuts_leave_the_module_as_it_is() -> None:
     torch.testing.assert_close(full.eval()(VECTOR), traced.module.eval()(VECTOR), rtol=0, atol=0)
 
 
-def test_what_a_buffer_keeps_whole_is_reported() -> None:
+def test_uncut_names_layers_that_a_buffer_keeps_whole() -> None:
     module, example, _ = CASES["fixed statistics"]
     assert "its units differ in the buffer 1.running_mean" in trace(module, example).uncut["0"]
 
@@ -230,14 +231,14 @@ class TwoHeads(nn.Module):
         lambda a, b: [a, Output(b)],
     ],
 )
-def test_all_outputs_are_pinned(join: Callable[[Tensor, Tensor], object]) -> None:
+def test_trace_pins_all_outputs(join: Callable[[Tensor, Tensor], object]) -> None:
     traced = trace(TwoHeads(join), VECTOR)
     assert [group.name for group in traced.groups] == ["a"]
     check(traced, VECTOR, (np.array([1, 4, 5]),))
 
 
 class Tiny(nn.Module):
-    """A width in its code shows in the output alone, which is minute."""
+    """A layer with a width in its code that shows only in its output, which is small."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -249,12 +250,12 @@ class Tiny(nn.Module):
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-9])
-def test_a_difference_counts_in_relation_to_the_output(scale: float) -> None:
+def test_trial_small_output_shows_its_difference(scale: float) -> None:
     assert trace(Tiny(scale), VECTOR).groups == ()
 
 
 class Lower(nn.Module):
-    """Half of it runs in another precision."""
+    """Two layers, one in another precision."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -265,5 +266,5 @@ class Lower(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_another_precision_inside_hides_nothing(dtype: torch.dtype) -> None:
+def test_trial_code_in_lower_precision_shows_its_difference(dtype: torch.dtype) -> None:
     assert [group.size for group in trace(Lower(dtype), VECTOR).groups] == [8]

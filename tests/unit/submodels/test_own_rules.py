@@ -1,4 +1,4 @@
-"""Rules of one's own for functions that tracing does not know; a wrong one cuts nothing."""
+"""Custom rules for functions without a tracing rule. A wrong rule cuts nothing."""
 
 from functools import partial
 from typing import Any
@@ -22,7 +22,8 @@ class Sinc(nn.Module):
         self.a, self.b = nn.Linear(8, 6), nn.Linear(6, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.b(torch.sinc(self.a(x)) - 1)  # it is 1 at 0, so that silent units stay silent
+        # The function is 1 at 0, so the difference keeps silent units silent.
+        y: Tensor = self.b(torch.sinc(self.a(x)) - 1)
         return y
 
 
@@ -36,7 +37,7 @@ def unchanged(recorder: Any, name: str, out: Tensor, args: tuple[Any, ...], kwar
     recorder.put(out, recorder.labels(args[0]))
 
 
-def test_an_own_rule_lets_units_through() -> None:
+def test_tracing_rules_correct_rule_lets_units_through() -> None:
     assert trace(Sinc(), EXAMPLE).groups == ()
     with fedraa.tracing_rules({"sinc": unchanged}):
         traced = trace(Sinc(), EXAMPLE)
@@ -45,7 +46,7 @@ def test_an_own_rule_lets_units_through() -> None:
     assert trace(Sinc(), EXAMPLE).groups == ()
 
 
-def test_a_wrong_rule_cuts_nothing() -> None:
+def test_tracing_rules_wrong_rule_cuts_nothing() -> None:
     with fedraa.tracing_rules({"logcumsumexp": unchanged}):
         traced = trace(Mixed(), EXAMPLE)
     assert traced.groups == ()
@@ -53,8 +54,8 @@ def test_a_wrong_rule_cuts_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_rule_that_is_right_of_some_numbers_alone_cuts_nothing(seed: int) -> None:
-    """Of two units the second is the larger one, or not: one cut and two rows do not tell."""
+def test_tracing_rules_rule_right_for_some_values_cuts_nothing(seed: int) -> None:
+    """A layer of two units that compares them. One cut and two rows do not show the difference."""
 
     def both(recorder: Any, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for x in out:
@@ -87,7 +88,7 @@ def test_a_rule_that_is_right_of_some_numbers_alone_cuts_nothing(seed: int) -> N
         (lambda r, name, out, args, kwargs: r.puts(out), "'puts'"),
     ],
 )
-def test_rule_that_does_not_work_is_refused(rule: Any, shown: str) -> None:
+def test_tracing_rules_failing_rule_is_refused(rule: Any, shown: str) -> None:
     with (
         refuses("tracing_rules", "'sinc'", shown),
         fedraa.tracing_rules({"sinc": rule}),
@@ -96,7 +97,7 @@ def test_rule_that_does_not_work_is_refused(rule: Any, shown: str) -> None:
 
 
 @pytest.mark.parametrize("name", [torch.sinc, "torch.sinc", "sinc_", "", 3])
-def test_what_is_no_name_is_refused(name: Any) -> None:
+def test_tracing_rules_invalid_name_is_refused(name: Any) -> None:
     with (
         refuses("tracing_rules", got=name),
         fedraa.tracing_rules({name: unchanged}),
@@ -104,15 +105,16 @@ def test_what_is_no_name_is_refused(name: Any) -> None:
         pass
 
 
-def test_rules_are_given_by_name() -> None:
+def test_tracing_rules_list_is_refused() -> None:
     with (
         refuses("tracing_rules", "dict"),
-        fedraa.tracing_rules([("sinc", unchanged)]),  # type: ignore[arg-type]  # as users may
+        # A user may pass a list.
+        fedraa.tracing_rules([("sinc", unchanged)]),  # type: ignore[arg-type]
     ):
         pass
 
 
-def test_a_rule_that_is_more_than_code_is_not_known_again() -> None:
+def test_trace_cache_rule_with_closure_is_not_cached() -> None:
     with fedraa.tracing_rules({"sinc": unchanged}):
         assert described_rules() is not None
         with fedraa.tracing_rules({"relu": partial(unchanged)}):
@@ -120,7 +122,7 @@ def test_a_rule_that_is_more_than_code_is_not_known_again() -> None:
 
 
 @pytest.mark.parametrize("rule", [3, lambda recorder: None])
-def test_what_is_no_rule_is_refused(rule: Any) -> None:
+def test_tracing_rules_invalid_rule_is_refused(rule: Any) -> None:
     with (
         refuses("tracing_rules 'sinc'", "recorder, name, out", got=rule),
         fedraa.tracing_rules({"sinc": rule}),

@@ -1,4 +1,4 @@
-"""What tracing found comes back from the disk as it was, for the same code and shapes alone."""
+"""The cache of traces on disk returns the same cuts, only for the same code and shapes."""
 
 import json
 import os
@@ -37,13 +37,13 @@ class Own(nn.Module):
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Everything is worth it here; which modules were traced."""
+    """Cache every trace, and return the list of traced modules."""
     traced: list[object] = []
     monkeypatch.delenv("FEDRAA_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(remembered, "WORTH", 0.0)
+    monkeypatch.setattr(remembered, "MIN_TRACE_S", 0.0)
     original = remembered.trace
-    monkeypatch.setattr(remembered, "trace", lambda *given: traced.append(given[0]) or original(*given))
+    monkeypatch.setattr(remembered, "trace", lambda *arguments: traced.append(arguments[0]) or original(*arguments))
     return traced
 
 
@@ -57,7 +57,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], nn.M
 
 
 def write(folder: Path, source: str) -> None:
-    """The module, as old as if it had been there before this process."""
+    """Return the module, with a file time before the start of this process."""
     path = folder / "own_module_of_mine.py"
     path.write_text(source)
     os.utime(path, (1e9, 1e9))
@@ -73,12 +73,14 @@ def same(a: Traced, b: Traced) -> bool:
     return all(getattr(a, name) == getattr(b, name) for name in plain)
 
 
-def test_it_comes_back_as_it_was(own: Callable[[int], nn.Module], calls: list[object], tmp_path: Path) -> None:
+def test_trace_cache_same_code_and_shapes_returns_the_same_cuts(
+    own: Callable[[int], nn.Module], calls: list[object], tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     first, other = own(2), own(2)
-    found, again = trace_once(first, EXAMPLE), trace_once(other, EXAMPLE)
+    traced, again = trace_once(first, EXAMPLE), trace_once(other, EXAMPLE)
     assert len(calls) == 1
-    assert same(found, again)
+    assert same(traced, again)
     assert again.groups
     assert again.sizes
     half = tuple(np.arange(group.size // 2) for group in again.groups)
@@ -88,7 +90,7 @@ def test_it_comes_back_as_it_was(own: Callable[[int], nn.Module], calls: list[ob
     assert len(entries(tmp_path)) == 1
 
 
-def test_others_are_traced_anew(own: Callable[[int], nn.Module], calls: list[object]) -> None:
+def test_trace_cache_other_modules_are_traced(own: Callable[[int], nn.Module], calls: list[object]) -> None:
     for number, (heads, example) in enumerate([(2, EXAMPLE), (4, EXAMPLE), (2, EXAMPLE[:, :3])], 1):
         trace_once(own(heads), example)
         assert len(calls) == number
@@ -107,14 +109,16 @@ def test_others_are_traced_anew(own: Callable[[int], nn.Module], calls: list[obj
     assert len(calls) == 7
 
 
-def test_changed_code_is_traced_anew(own: Callable[[int], nn.Module], calls: list[object], tmp_path: Path) -> None:
+def test_trace_cache_changed_code_is_traced_again(
+    own: Callable[[int], nn.Module], calls: list[object], tmp_path: Path
+) -> None:
     trace_once(own(2), EXAMPLE)
     write(tmp_path, SOURCE + "\n# changed\n")
     trace_once(own(2), EXAMPLE)
     assert len(calls) == 2
 
 
-def test_a_setting_that_no_key_knows_of_is_found_out(
+def test_trace_cache_setting_outside_the_key_is_detected(
     own: Callable[[int], nn.Module], calls: list[object], tmp_path: Path
 ) -> None:
     write(
@@ -132,7 +136,7 @@ def test_a_setting_that_no_key_knows_of_is_found_out(
 
 
 @pytest.mark.parametrize("damage", [b"", b"nonsense", b"0" * 64 + b"\n{}"])
-def test_a_damaged_entry_is_traced_anew_and_mended(
+def test_trace_cache_damaged_entry_is_replaced(
     own: Callable[[int], nn.Module], calls: list[object], tmp_path: Path, damage: bytes
 ) -> None:
     trace_once(own(2), EXAMPLE)
@@ -144,7 +148,7 @@ def test_a_damaged_entry_is_traced_anew_and_mended(
     assert json.loads(path.read_bytes().partition(b"\n")[2])["groups"]
 
 
-def test_it_can_be_turned_off(
+def test_trace_cache_empty_variable_turns_it_off(
     own: Callable[[int], nn.Module], calls: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDRAA_CACHE", "")
@@ -154,7 +158,7 @@ def test_it_can_be_turned_off(
     assert entries(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_written_is_no_mistake(
+def test_trace_cache_unwritable_folder_is_ignored(
     own: Callable[[int], nn.Module], calls: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -163,7 +167,7 @@ def test_a_folder_that_cannot_be_written_is_no_mistake(
     assert len(calls) == 1
 
 
-def test_code_that_is_in_no_file_is_not_remembered(calls: list[object], tmp_path: Path) -> None:
+def test_trace_cache_code_without_file_is_not_cached(calls: list[object], tmp_path: Path) -> None:
     space: dict[str, type[nn.Module]] = {"__name__": __name__}
     exec(SOURCE, space)
     globals()["Own"] = space["Own"]
@@ -174,23 +178,24 @@ def test_code_that_is_in_no_file_is_not_remembered(calls: list[object], tmp_path
     assert entries(tmp_path) == []
 
 
-def test_a_line_says_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_once_long_trace_reports_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setenv("FEDRAA_CACHE", "")
 
-    def slow(*given: object) -> Traced:
+    def slow(*arguments: object) -> Traced:
         while not lines:
             time.sleep(0.001)
-        return original(*given)  # type: ignore[arg-type]  # as it came
+        # The arguments are passed on unchanged.
+        return original(*arguments)  # type: ignore[arg-type]
 
     original = remembered.trace
     monkeypatch.setattr(remembered, "trace", slow)
-    monkeypatch.setattr(remembered, "AFTER", 0.01)
+    monkeypatch.setattr(remembered, "REPORT_AFTER_S", 0.01)
     trace_once(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)), EXAMPLE, lines.append)
     assert lines == ["tracing Sequential: looking for what can be cut"]
 
 
-def test_code_that_is_newer_than_the_process_is_not_remembered(
+def test_trace_cache_code_newer_than_the_process_is_not_cached(
     own: Callable[[int], nn.Module], calls: list[object], tmp_path: Path
 ) -> None:
     (tmp_path / "own_module_of_mine.py").touch()

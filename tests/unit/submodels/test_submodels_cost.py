@@ -1,4 +1,4 @@
-"""Costs of a cut against sums done by hand."""
+"""Costs of a cut against sums computed by hand."""
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,9 @@ def test_cost_of_an_mlp() -> None:
     cost = measure(traced, (20,), x)
     assert cost.params == 100 * 20 + 20 + 20 * 10 + 10
     assert cost.bytes == 4 * cost.params
-    # forward, gradient of the weights, and gradient of the hidden layer, at 2 FLOPs per multiply-add
+    # The terms are the forward pass and the gradients of weights and hidden layer, at 2 FLOPs per multiply-add.
     assert cost.flops == 2 * (100 * 20 + 20 * 10) * 2 + 2 * 20 * 10
-    # parameters and gradients, and at the least the gradient of the hidden layer
+    # The minimum is parameters, gradients, and the gradient of the hidden layer.
     assert 2 * cost.bytes + 4 * 8 * 20 <= cost.memory <= 2 * cost.bytes + 6 * 4 * 8 * (20 + 10)
 
 
@@ -35,7 +35,8 @@ def test_memory_holds_the_activations_of_a_convolution() -> None:
     layers = [nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()]
     traced = trace(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)), x)
     full, half = (measure(traced, widths, x).memory for widths in ((16, 16), (8, 8)))
-    activation = 4 * 16 * 16 * 32 * 32  # one activation of 16 channels; three are kept for the backward pass
+    # One activation has 16 channels. Three of them are kept for the backward pass.
+    activation = 4 * 16 * 16 * 32 * 32
     assert 3 * activation < full < 8 * activation
     assert 0.4 < half / full < 0.6
 
@@ -44,7 +45,7 @@ def test_flops_of_convolutions() -> None:
     x = torch.randn(2, 3, 8, 8)
     dense, depthwise = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1, groups=6)
     traced = trace(nn.Sequential(dense, depthwise, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 2)), x)
-    # per output pixel and channel: 3 * 9 and 1 * 9 multiply-adds; no gradient of the input image is needed
+    # An output pixel of a channel takes 3 * 9 or 1 * 9 multiply-adds. The input image needs no gradient.
     expected = {w: 2 * 64 * w * (27 * 2 + 9 * 3) + 2 * w * 2 * 3 for w in (6, 3)}
     assert {w: measure(traced, (w,), x).flops for w in (6, 3)} == expected
 
@@ -63,7 +64,9 @@ def test_flops_of_attention() -> None:
 
     x = torch.randn(4, 5, 16)
     traced = trace(Attend(), x)
-    linear = 2 * 5 * (16 * 48 * 2 + 16 * 3 * 3)  # per sample; no gradient of the input is needed
-    scores = 2 * 8 * 5 * 5 * 2  # one product of all pairs of tokens, in every head
-    # forward: scores and their sum of values; backward: the scores anew, and the gradients of both products
+    # This counts one sample. The input needs no gradient.
+    linear = 2 * 5 * (16 * 48 * 2 + 16 * 3 * 3)
+    # This is one product of all pairs of tokens, in every head.
+    scores = 2 * 8 * 5 * 5 * 2
+    # The forward pass has two products. The backward pass computes the scores again and the gradients of both.
     assert measure(traced, traced.widths(traced.full()), x).flops == linear + (2 + 1 + 4) * scores

@@ -1,4 +1,4 @@
-"""Cutting chains of plain layers: shapes, flat layout, write-back, refusals."""
+"""Cuts of chains of plain layers: shapes, flat layout, write-back, refusals."""
 
 import pickle
 from collections.abc import Callable
@@ -49,12 +49,13 @@ def test_groups_of_an_mlp(traced_mlp: Traced) -> None:
         ("0.bias", 0, 1),
         ("2.weight", 1, 1),
     ]
-    assert group.parameters == 3 * 4 + 3 + 2 * 3  # all but the output bias
+    # These are all parameters except the output bias.
+    assert group.parameters == 3 * 4 + 3 + 2 * 3
     assert traced_mlp.uncut == {"2": "2 stays whole: it is the output of the model."}
 
 
 def test_flat_index_of_an_mlp(traced_mlp: Traced) -> None:
-    # layout: 0.weight [3, 4] at 0, 0.bias [3] at 12, 2.weight [2, 3] at 15, 2.bias [2] at 21
+    # The layout is 0.weight [3, 4] at 0, 0.bias [3] at 12, 2.weight [2, 3] at 15, and 2.bias [2] at 21.
     assert traced_mlp.offsets == (0, 12, 15, 21)
     assert traced_mlp.size == 23
     got = traced_mlp.flat_index((np.array([0, 2]),))
@@ -130,7 +131,7 @@ def test_refuses_examples_that_do_not_run() -> None:
 
 
 class Single(nn.Module):
-    """Its code asks for float32, so that it does not run in float64."""
+    """A module whose code requests float32, so that it does not run in float64."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +170,7 @@ def test_refuses_control_flow_that_depends_on_data(branches: Callable[[torch.Ten
         trace(Branching(branches), torch.randn(2, 4))
 
 
-def test_only_the_last_few_flat_indices_are_remembered() -> None:
+def test_flat_index_caches_only_the_last_results() -> None:
     traced = trace(nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 2)), torch.randn(2, 4))
     assert not traced._flat
     first = traced.flat_index((np.arange(1),))

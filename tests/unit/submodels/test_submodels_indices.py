@@ -1,4 +1,4 @@
-"""Index sets: sizes and members worked out by hand."""
+"""Index sets against sizes and members computed by hand."""
 
 from itertools import pairwise
 
@@ -46,8 +46,8 @@ def test_fragments_are_contiguous_and_ascending(ratios: tuple[float, ...], sizes
 
 
 def test_fragments_round_by_largest_remainder() -> None:
-    # 10 units at thirds: 3 + 3 + 3, and the one left over goes to the first of equal remainders
-    # 6 units at 0.15, 0.25, 0.6: quotas 0.9, 1.5, 3.6 give 0 + 1 + 3, then 0.9 and 0.6 take the two left
+    # 10 units in thirds are 3 + 3 + 3, and the remaining one goes to the first of equal remainders.
+    # For 6 units the quotas 0.9, 1.5, 3.6 give 0 + 1 + 3. The remainders 0.9 and 0.6 get the last two.
     thirds = fragments(TWO, (1 / 3, 1 / 3, 1 / 3))
     assert [lists(x)[0] for x in thirds] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
     assert [len(x[1]) for x in fragments(TWO, (0.15, 0.25, 0.6))] == [1, 1, 4]
@@ -61,7 +61,8 @@ def test_more_fragments_than_neurons_are_refused() -> None:
 
 
 def test_prefix_and_window_round_up() -> None:
-    assert lists(prefix(TWO, 0.25)) == [[0, 1, 2], [0, 1]]  # ceil(2.5), ceil(1.5)
+    # The sizes are ceil(2.5) and ceil(1.5).
+    assert lists(prefix(TWO, 0.25)) == [[0, 1, 2], [0, 1]]
     assert lists(window(TWO, 0.25, start=9)) == [[0, 1, 9], [3, 4]]  # 9 modulo 10 and 6
     assert lists(prefix(TWO, 0.3)) == [[0, 1, 2], [0, 1]]  # 0.3 * 10 is 3, not 3.0000000000000004
     with refuses("ratio", got=0):
@@ -98,9 +99,9 @@ def test_groups_are_shuffled_independently() -> None:
 
 
 def test_owners_of_fragments() -> None:
-    # Widths 4-10-6-3 in halves, so blocks 5+5 and 3+3. First matrix and both hidden biases, last matrix: one
-    # owner. Of the middle 6 x 10 matrix, the two diagonal 3 x 5 blocks have one owner, the rest has none.
-    # The output bias (3) is everybody's.
+    # Widths 4-10-6-3 are halved into blocks of 5 and 3. The first matrix, both hidden biases and the last matrix
+    # have one owner. In the middle 6 x 10 matrix the two diagonal 3 x 5 blocks have one owner, the others none.
+    # The output bias (3) belongs to all index sets.
     counts = owners(TWO, fragments(TWO, (0.5, 0.5)))
     assert (counts == 1).sum() == 10 * 4 + 10 + 2 * 15 + 6 + 3 * 6
     assert (counts == 0).sum() == 30

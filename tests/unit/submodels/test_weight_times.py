@@ -1,4 +1,4 @@
-"""How often a sample's pass uses a weight, and that PruneFL chooses by squared gradients per use."""
+"""The number of uses of a weight in a sample's pass, and PruneFL's choice by squared gradients per use."""
 
 import numpy as np
 import torch
@@ -17,14 +17,14 @@ EXAMPLE = torch.zeros(2, 1, 4, 4)
 
 
 def test_a_convolutions_weight_is_used_at_every_position() -> None:
-    """16 positions of 20 parameters, 4 of 38, and a dense layer's 27 once."""
+    """20 parameters are used at 16 positions, 38 at 4, and the dense layer's 27 at one."""
     times = weight_times(trace(MODEL, EXAMPLE), EXAMPLE)
     assert times.tolist() == [16.0] * 20 + [4.0] * 38 + [1.0] * 27
     assert weight_times(trace(MODEL, EXAMPLE), None).tolist() == [1.0] * 85
 
 
-def test_the_first_client_prunes_alone_before_the_others_begin_by_squares_per_time() -> None:
-    """Of equal squared gradients those of a weight that is used 4 times count a quarter of one that is used once."""
+def test_pruning_first_mask_follows_squares_per_use_of_the_first_client() -> None:
+    """A squared gradient of a weight that is used 4 times counts a quarter of one that is used once."""
     traced = trace(MODEL, EXAMPLE)
     params = np.random.default_rng(0).normal(size=traced.size).astype(np.float32)
     began = params.copy()
@@ -42,7 +42,8 @@ def test_the_first_client_prunes_alone_before_the_others_begin_by_squares_per_ti
     sampler.close(params, np.zeros(traced.size, np.float32), before, 0.1)
     assert sampler.extra_buffers.up_whole == 0
 
-    spans = ((0, 18), (18, 20), (20, 56), (56, 58), (58, 82))  # all but the last bias
+    # These are all tensors except the last bias.
+    spans = ((0, 18), (18, 20), (20, 56), (56, 58), (58, 82))
     kept, free, places = before.copy(), [], 0
     for start, end in spans:
         present = start + np.flatnonzero(before[start:end])
@@ -56,5 +57,6 @@ def test_the_first_client_prunes_alone_before_the_others_begin_by_squares_per_ti
     after = sampler.draw(RoundContext(0, 1, 0, 3, 0.0, params, run)).mask
     assert after is not None
     np.testing.assert_array_equal(after, kept)
-    assert all(c >= 20 for c in winners)  # by squares alone some of the first convolution's would have won
+    # By squares only, some weights of the first convolution would win.
+    assert all(c >= 20 for c in winners)
     assert any(c < 20 for c in sorted(free, key=lambda c: -squares[c])[:places])

@@ -1,4 +1,4 @@
-"""Passes in pieces give the bits that one pass over everything gives, however many threads take part."""
+"""Passes in chunks give the bits of one pass over the whole buffer, for any number of threads."""
 
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ from fedraa.methods.asyncfeded import AsyncFedED
 from fedraa.server.async_rule import AsyncModel, ClientUpdate
 from fedraa.server.mixing import blend
 from fedraa.vectors import chunked
-from fedraa.vectors.chunked import PIECE, SUMMED, accumulate
+from fedraa.vectors.chunked import CHUNK_SIZE, SUM_BLOCK, accumulate
 from fedraa.vectors.coverage_counter import CoverageCounter
 from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.finite import largest_of
@@ -21,12 +21,12 @@ from fedraa.vectors.last_trained import LastTrained
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 from fedraa.vectors.run_length import RunLengthArray, spread
 
-SIZES = (1, SUMMED - 1, SUMMED, SUMMED + 1, PIECE, 3 * PIECE + 5)
+SIZES = (1, SUM_BLOCK - 1, SUM_BLOCK, SUM_BLOCK + 1, CHUNK_SIZE, 3 * CHUNK_SIZE + 5)
 
 
 @pytest.fixture(autouse=True, params=[1, 3])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked, "ALONE", 1)
+    monkeypatch.setattr(chunked, "MIN_PARALLEL_SIZE", 1)
     monkeypatch.setattr(chunked, "_cores", lambda: request.param)
 
 
@@ -35,13 +35,14 @@ def drawn(size: int, seed: int = 0) -> np.ndarray:
 
 
 def places(size: int, where: str) -> CoordinateSet:
-    """Of a buffer of that size in a model that is longer."""
+    """Return coordinates of a buffer of this size in a longer model."""
     match where:
         case "whole":
             return slice(None)
         case "every third":
             return in_runs(np.arange(2, 2 + 3 * size, 3))
-        case _:  # half of every 2000
+        # The runs are half of every 2000 coordinates.
+        case _:
             index = np.arange(2 * size)
             return in_runs(index[index % 2000 < 1000][:size])
 
@@ -49,19 +50,20 @@ def places(size: int, where: str) -> CoordinateSet:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("where", ["whole", "every third", "runs"])
 @pytest.mark.parametrize("mask", ["none", "a head", "a half"])
-def test_changes_and_their_norms(size: int, where: str, mask: str) -> None:
-    new, sent, there = drawn(size), drawn(size, 1), places(size, where)
+def test_delta_view_gives_the_delta_and_its_norm(size: int, where: str, mask: str) -> None:
+    new, sent, coordinates = drawn(size), drawn(size, 1), places(size, where)
     trained = {"none": np.ones(size, bool), "a head": np.arange(size) < size - 7, "a half": drawn(size, 2) > 0}[mask]
-    expected, found, counted = (np.zeros(4 * size + 3, np.float32) for _ in range(3))
-    index = np.arange(len(found))[:size] if where == "whole" else np.arange(len(found))[index_of(there)]
-    delta, change = (new - sent)[trained], DeltaView(there, new, sent, None if mask == "none" else trained, norm=True)
+    expected, result, counted = (np.zeros(4 * size + 3, np.float32) for _ in range(3))
+    index = np.arange(len(result))[:size] if where == "whole" else np.arange(len(result))[index_of(coordinates)]
+    delta = (new - sent)[trained]
+    change = DeltaView(coordinates, new, sent, None if mask == "none" else trained, norm=True)
     expected[index[trained]] = delta
 
     def put(place: Index | slice, piece: np.ndarray) -> None:
-        found[place] += piece
+        result[place] += piece
 
     change.each(put)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
     if not change.whole:
         for place in change.places():
             counted[place] += 1
@@ -69,12 +71,12 @@ def test_changes_and_their_norms(size: int, where: str, mask: str) -> None:
     assert counted.max() <= 1
     assert change.squared == float(np.einsum("i,i->", delta, delta, dtype=np.float64))
     np.testing.assert_array_equal(change.delta, delta)
-    np.testing.assert_array_equal(np.arange(len(found) if where != "whole" else size)[change.where], index[trained])
+    np.testing.assert_array_equal(np.arange(len(result) if where != "whole" else size)[change.where], index[trained])
 
 
 @pytest.mark.parametrize("amounts", [(1, 1, 1), (3, 7, 500), (0.1, 1, 0.7), (2**24, 1, 1)])
-def test_tallies_add_up_in_turn(amounts: tuple[float, ...]) -> None:
-    """On runs, on single coordinates and everywhere: with the bits that adding to each coordinate would give."""
+def test_coverage_counter_adds_in_turn(amounts: tuple[float, ...]) -> None:
+    """Sums on runs, single coordinates and the whole model have the bits of additions to each coordinate."""
     size, nothing = 9000, np.empty(0, np.float32)
     tally, expected, whole = CoverageCounter(size, np.float32), np.zeros(size, np.float32), np.float32(0)
     parts = [np.arange(100, 5000), np.arange(0, 9000, 2), np.arange(4000, 9000)]
@@ -90,10 +92,10 @@ def test_tallies_add_up_in_turn(amounts: tuple[float, ...]) -> None:
 
 
 @pytest.mark.parametrize("amounts", [(1, 1, 1), (3, 7, 500), (0.1, 1, 0.7)])
-def test_a_mean_over_runs_of_neighbours_is_that_over_coordinates(amounts: tuple[float, ...]) -> None:
-    """Though no weight of a coordinate is kept: of parts that meet, that overlap and that leave some out."""
-    size = 2 * PIECE + 5000
-    parts = [np.r_[100:3000, 5000:9000], np.r_[3000:5000, 8000 : PIECE + 700], np.arange(PIECE, size - 9)]
+def test_coverage_mean_of_runs_equals_mean_of_coordinates(amounts: tuple[float, ...]) -> None:
+    """No weight is stored per coordinate. The parts meet, overlap, or omit coordinates."""
+    size = 2 * CHUNK_SIZE + 5000
+    parts = [np.r_[100:3000, 5000:9000], np.r_[3000:5000, 8000 : CHUNK_SIZE + 700], np.arange(CHUNK_SIZE, size - 9)]
     mean, counts = CoverageMean().bind(size, 3), CoverageCounter(size, np.int32)
     total, weight, count = np.zeros(size, np.float32), np.zeros(size, np.float32), np.zeros(size, np.int32)
     for client, (part, amount) in enumerate(zip(parts, amounts, strict=True)):
@@ -107,8 +109,8 @@ def test_a_mean_over_runs_of_neighbours_is_that_over_coordinates(amounts: tuple[
     delta, moved = mean.finish(totals := RoundTotals(levels := counts.finish(), 0.1))
     assert isinstance(levels, RunLengthArray)
     np.testing.assert_array_equal(delta[moved], (total / np.maximum(weight, np.float32(1e-9)))[count > 0])
-    for found, expected in ((moved, count > 0), (totals.covered, count > 0), (totals.coverage, count)):
-        np.testing.assert_array_equal(found, expected)
+    for result, expected in ((moved, count > 0), (totals.covered, count > 0), (totals.coverage, count)):
+        np.testing.assert_array_equal(result, expected)
     assert not delta[count == 0].any()
     assert spread(levels, 3) == spread(count, 3)
     by_runs, by_coordinates = LastTrained(size), LastTrained(size)
@@ -117,8 +119,8 @@ def test_a_mean_over_runs_of_neighbours_is_that_over_coordinates(amounts: tuple[
     np.testing.assert_array_equal(by_runs.state()["rounds"], by_coordinates.state()["rounds"])
 
 
-def test_one_pass_does_for_all_who_join() -> None:
-    new, sent = drawn(3 * PIECE), drawn(3 * PIECE, 1)
+def test_delta_view_settle_runs_all_consumers_in_one_pass() -> None:
+    new, sent = drawn(3 * CHUNK_SIZE), drawn(3 * CHUNK_SIZE, 1)
     first, second = np.zeros_like(new), np.zeros_like(new)
     change = DeltaView(slice(None), new, sent, gather=True)
     for target in (first, second):
@@ -127,11 +129,12 @@ def test_one_pass_does_for_all_who_join() -> None:
     change.settle()
     np.testing.assert_array_equal(first, new - sent)
     np.testing.assert_array_equal(second, first)
-    change.join(lambda place, piece: first.__setitem__(place, 2 * piece))  # nobody else is waited for
+    # After `settle` a consumer runs at once.
+    change.join(lambda place, piece: first.__setitem__(place, 2 * piece))
     np.testing.assert_array_equal(first, 2 * second)
 
 
-def test_memory_is_used_again_once_nobody_has_a_part_of_it() -> None:
+def test_reusable_buffer_without_references_reuses_its_memory() -> None:
     room = ReusableBuffer(100, np.float32)
     first = room.filled(0)
     first += 1
@@ -149,9 +152,9 @@ def test_memory_is_used_again_once_nobody_has_a_part_of_it() -> None:
     assert not fourth.any()
 
 
-@pytest.mark.parametrize("size", [*SIZES, 5 * PIECE + 12_345])
+@pytest.mark.parametrize("size", [*SIZES, 5 * CHUNK_SIZE + 12_345])
 @pytest.mark.parametrize("where", ["whole", "every third", "half"])
-def test_asyncfededs_weight_is_of_two_norms(size: int, where: str) -> None:
+def test_asyncfeded_weight_is_a_ratio_of_norms(size: int, where: str) -> None:
     place = places(size, where)
     at = np.arange(size) if isinstance(place, slice) else index_of(place)
     new, sent, params = drawn(size), drawn(size, 1), drawn(int(np.max(at)) + 1, 2)
@@ -168,7 +171,7 @@ def test_asyncfededs_weight_is_of_two_norms(size: int, where: str) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("step", [1, 3])
-def test_sums_on_coordinates(size: int, step: int) -> None:
+def test_accumulate_adds_on_coordinates(size: int, step: int) -> None:
     where = np.arange(2, 2 + step * size, step)
     target, new, sent = drawn(2 + step * size), drawn(size, 1), drawn(size, 2)
     expected, mixed = target.copy(), target.copy()
@@ -182,10 +185,11 @@ def test_sums_on_coordinates(size: int, step: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_runs_as_rows_are_runs(seed: int) -> None:
-    """Views of a vector, with rows where runs are alike, have what the runs have, however they are cut into pieces."""
+def test_views_of_equal_runs_equal_single_runs(seed: int) -> None:
+    """Views of a vector with rows of equal runs have the values of the single runs, for any chunks."""
     rng, starts, lengths, at = np.random.default_rng(seed), list[int](), list[int](), 0
-    for _ in range(8):  # some matrices
+    # The coordinates are those of several matrices.
+    for _ in range(8):
         width, step, rows = rng.integers(600, 700), rng.integers(700, 800), rng.integers(1, 6)
         starts += [at + row * step for row in range(rows)]
         lengths += [width] * rows
@@ -208,7 +212,7 @@ def test_runs_as_rows_are_runs(seed: int) -> None:
     np.testing.assert_array_equal(target, expected)
 
 
-def test_neighbours_are_a_slice_and_others_are_not() -> None:
+def test_in_runs_only_long_runs_become_slices() -> None:
     assert list(global_slices(in_runs(np.arange(3, 9)), slice(2, 4))) == [(slice(5, 7), slice(0, 2))]
     assert list(global_slices(slice(None), slice(2, 4))) == [(slice(2, 4), slice(0, 2))]
     assert list(global_slices(slice(10, 20), slice(2, 4))) == [(slice(12, 14), slice(0, 2))]
@@ -221,20 +225,21 @@ def test_neighbours_are_a_slice_and_others_are_not() -> None:
         [(place, part)] = global_slices(in_runs(np.array(other)), slice(0, 4))
         np.testing.assert_array_equal(place, other)
         assert part == slice(0, 4)
-    assert index_of(in_runs(np.empty(0, np.int64))).size == 0  # type: ignore[union-attr]  # it is no slice
+    # The result is an array, not a slice.
+    assert index_of(in_runs(np.empty(0, np.int64))).size == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_the_largest_value_is_found_anywhere(wrong: float) -> None:
-    values = drawn(3 * PIECE + 5)
+def test_largest_of_wrong_value_at_any_position_is_detected(wrong: float) -> None:
+    values = drawn(3 * CHUNK_SIZE + 5)
     assert largest_of(values) == np.abs(values).max()
-    for place in (0, PIECE, len(values) - 1):
+    for place in (0, CHUNK_SIZE, len(values) - 1):
         bad = values.copy()
         bad[place] = wrong
         assert not np.isfinite(largest_of(bad))
 
 
-def test_the_last_training_of_each_coordinate() -> None:
+def test_last_trained_tracks_each_coordinate() -> None:
     last, every = LastTrained(3), np.broadcast_to(np.int32(2), 3)
     assert last.oldest == -1
     for step, coverage, oldest, state in (
