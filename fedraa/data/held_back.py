@@ -42,7 +42,8 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
     data = replace(data, test_order=np.arange(counts.sum()), test_offsets=_offsets(counts))
     sizes = np.array([len(places) for places in kept])
     rows = np.concatenate([start + places for start, places in zip(data.offsets[:-1], kept, strict=True)])
-    data = replace(data, labels=None if data.labels is None else data.labels[rows])
+    if data.labels is not None:
+        data = replace(data, labels=data.labels[rows])
     if data.order is not None:
         held_rows = np.concatenate([start + places for start, places in zip(data.offsets[:-1], held, strict=True)])
         data = replace(data, order=data.order[rows], held_back=data.order[held_rows])

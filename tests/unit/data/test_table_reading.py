@@ -136,7 +136,7 @@ def test_column_that_numbers_the_rows_is_no_feature(
     text = table(header + ",x,label", "{i},{x},{c}", x=X, c=sorted_labels)
     check(write(tmp_path, text), X, sorted_labels)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "is left out" in caplog.text
+    assert "is omitted" in caplog.text
 
 
 def test_table_sorted_by_label_with_an_index_is_not_learnt_from_it(tmp_path: Path) -> None:
