@@ -77,7 +77,8 @@ class BatchedTrainer(Trainer):
             self._refuse_small(len(one.y))
         filled = [*work, *[work[0]] * (self._height - len(work))]
         stack = self._stack(work[0].task.widths)
-        whole, labels = stacked([one.task for one in filled]), [one.y for one in filled]
+        whole = stacked([one.task for one in filled])
+        labels = [one.y for one in filled]
         steps = [self._steps(one.task, len(one.y)) for one in work]
         local_step = LocalStep(
             self._solver, self._components, stack, whole, labels, self._device, steps=steps[0], bf16=self._bf16

@@ -61,7 +61,8 @@ class _Probe:
     def __init__(self, module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> None:
         self._large = sum(p.numel() for p in module.parameters()) > LARGE
         self._module = perturb_parameters(private(module, share=self._large))
-        self._outputs, self._kind = outputs, type(module).__name__
+        self._outputs = outputs
+        self._kind = type(module).__name__
         rows = len(leaves(example)[0])
         # Two different halves of the example if each has two samples or more, else the same samples twice.
         first, second = slice(rows), slice(rows)
@@ -302,7 +303,8 @@ class _Probe:
             freeze_ranges(module)
             before = self._snapshot(module)
             whole = self._run(module, self._batch, training=False)[0]
-            after, changed = self._snapshot(module), list[str]()
+            after = self._snapshot(module)
+            changed: list[str] = []
             if before.changed(after)["buffers"]:
                 self._run(module, self._other, training=False)
                 later = after.changed(self._snapshot(module))["buffers"]

@@ -36,7 +36,8 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
             hint="give more data, or fewer clients",
         )
     parts = [_of(data, client, places) for client, places in enumerate(held) if len(places)]
-    x_test, y_test = joined([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+    x_test = joined([x for x, _ in parts])
+    y_test = np.concatenate([y for _, y in parts])
     counts = np.array([len(places) for places in held])
     dataset = replace(data.dataset, x_test=x_test, y_test=y_test)
     data = replace(data, test_order=np.arange(counts.sum()), test_offsets=_offsets(counts))

@@ -47,9 +47,11 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
         where: A function that returns the name of a device from its index.
         raw: The values before conversion to numbers, for errors.
     """
-    too_low, expected = values <= 0, "a number over 0"
+    too_low = values <= 0
+    expected = "a number over 0"
     if column == "latency":
-        too_low, expected = values < 0, "a number from 0"
+        too_low = values < 0
+        expected = "a number from 0"
     bad = np.flatnonzero(np.isnan(values) | too_low | ((column in ("compute", "latency")) & np.isinf(values)))
     if bad.size:
         field = f"compute: {source} {where(int(bad[0]))} {column}"

@@ -223,7 +223,8 @@ def owners(data: Federated) -> tuple[npt.NDArray[np.int64], int]:
     Clients that have test samples are numbered from 0. A sample without an owner gets the number of owners.
     """
     counts = np.diff(data.test_offsets)
-    counts, clients = counts[counts > 0], int((counts > 0).sum())
+    counts = counts[counts > 0]
+    clients = len(counts)
     owner_of_sample = np.full(len(data.dataset.y_test), clients, np.int64)
     owner_of_sample[data.test_order] = np.repeat(np.arange(clients), counts)
     return owner_of_sample, clients

@@ -29,7 +29,8 @@ from fedraa.submodels.policies.policy import AUTO, Capacities
 from fedraa.submodels.policies.slices import FRAGMENT_RATIOS, LayerCut
 
 CALIBRATION = "local.logit_calibration"
-CAPACITIES, REDRAW = "submodel.capacities.levels", "submodel.capacities.redraw"
+CAPACITIES = "submodel.capacities.levels"
+REDRAW = "submodel.capacities.redraw"
 
 
 def resolve(experiment: Experiment) -> Method:

@@ -67,8 +67,7 @@ def _of(thing: object) -> list[Kind]:
     If several kinds match, those with the largest number of required methods are returned. A function may be of every
     kind that accepts functions.
     """
-    is_class = inspect.isclass(thing)
-    owner: type = thing if is_class else type(thing)
+    owner: type = thing if inspect.isclass(thing) else type(thing)
     derived = [kind for kind in KINDS.values() if issubclass(owner, kind.base)]
     if derived:
         return derived
@@ -77,7 +76,7 @@ def _of(thing: object) -> list[Kind]:
     if able:
         longest = max(map(len, able.values()))
         return [KINDS[name] for name, needs in able.items() if len(needs) == longest]
-    if inspect.isfunction(thing) or (not is_class and callable(thing)) or "__call__" in vars(owner):
+    if inspect.isfunction(thing) or (not inspect.isclass(thing) and callable(thing)) or "__call__" in vars(owner):
         return [kind for kind in KINDS.values() if kind.arguments]
     return []
 

@@ -43,7 +43,8 @@ class PolicyDrive(Drive):
         with self.watched({"context.params": self._params}):
             drawn = self._sampler.draw(RoundContext(client, round, client, CLIENTS, float(k), self._params, self._run))
         trained = self._trained(drawn)
-        delta, squares = np.full(len(trained), 0.01, np.float32), np.abs(numbers(len(self._params), 1, k))
+        delta = np.full(len(trained), 0.01, np.float32)
+        squares = np.abs(numbers(len(self._params), 1, k))
         update = Update(k, client, drawn.label, round, delta, 1, 1.0, 0.0, {"squares": squares})
         self._sampler.receive(drawn, update, 1.0)
         if client == CLIENTS - 1:

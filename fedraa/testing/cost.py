@@ -9,7 +9,11 @@ from fedraa.testing.drive import Drive, answers
 LARGE = 100_000
 # Bytes by which a component may exceed its claim.
 SLACK = 64 * 1024
-STEPS, CALLS, TRIES = 12, 24, 5
+# Decisions in a measurement of memory.
+MEMORY_STEPS = 12
+# Decisions in a measurement of time, and the number of measurements.
+TIMED_STEPS = 24
+TIMED_TRIES = 5
 
 
 def memory(start: Callable[..., Drive]) -> str | None:
@@ -42,7 +46,7 @@ def cost(start: Callable[..., Drive], usual: Callable[..., Drive], name: object)
 
 def _seconds(start: Callable[..., Drive]) -> float:
     """Return the seconds per call of the fastest try, because other processes may slow the machine down."""
-    tries = (answers(start, CALLS)[1].seconds for _ in range(TRIES))
+    tries = (answers(start, TIMED_STEPS)[1].seconds for _ in range(TIMED_TRIES))
     return min(sum(seconds) / len(seconds) for seconds in tries)
 
 
@@ -57,7 +61,7 @@ def _held(start: Callable[..., Drive]) -> int:
         before = tracemalloc.get_traced_memory()[0]
         peak = 0
         drive = start(size=LARGE)
-        for k in range(STEPS):
+        for k in range(MEMORY_STEPS):
             drive.step(k)
             peak = max(peak, tracemalloc.get_traced_memory()[0] - before)
         return max(0, peak - drive.own * LARGE)

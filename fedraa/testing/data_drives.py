@@ -175,9 +175,11 @@ def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
     if y.dtype.kind == "f":
         fields["objective"] = "regression"
     elif y.ndim == 2 and words:
-        fields["objective"], model = "next-token", token_model(_classes(dataset))
+        fields["objective"] = "next-token"
+        model = token_model(_classes(dataset))
     elif y.ndim == 3:
-        fields["objective"], model = "segmentation", pixel_model(x.shape[1], _classes(dataset))
+        fields["objective"] = "segmentation"
+        model = pixel_model(x.shape[1], _classes(dataset))
     if words and model is None:
         fields |= {"model": "fasttext", "hidden": Experiment.model_fields["hidden"].default}
     clients = None

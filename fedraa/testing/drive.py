@@ -59,7 +59,8 @@ class Drive(Stateful, ABC):
     state_fields: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
-        self.part, self.size = part, size
+        self.part = part
+        self.size = size
         self.broken: dict[str, str] = {}
         self.seconds: list[float] = []
 

@@ -64,7 +64,9 @@ class _Look:
     """The check of one component. Every experiment and every drive gets a fresh copy."""
 
     def __init__(self, kind: Kind, part: Any, findings: Findings) -> None:
-        self._kind, self._part, self._findings = kind, deepcopy(part), findings
+        self._kind = kind
+        self._part = deepcopy(part)
+        self._findings = findings
 
     def at_all(self, *, ray: bool) -> None:
         """Check all promises. Of promises that build on each other, those after the first failure are skipped."""

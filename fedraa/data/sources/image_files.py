@@ -87,7 +87,8 @@ def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFo
         InputError: A file cannot be opened, has more than 8 bits per colour, or differs in size from the first image
             although `size` is None.
     """
-    mode, pixels = "L", None
+    mode = "L"
+    pixels = None
     for path in paths:
         with _opened(path) as image:
             if image.mode not in GREY:

@@ -90,7 +90,8 @@ class TorchRows(Rows):
         return len(self.dataset)
 
     def read(self, rows: Index) -> tuple[Tree, Array]:
-        rows, pairs = np.asarray(rows), []
+        rows = np.asarray(rows)
+        pairs = []
         for row in rows.tolist():
             try:
                 item = self.dataset[row]

@@ -374,7 +374,8 @@ def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
     """Raise InputError if the distinct values `labels` of the target column `name` cannot be classes."""
     field = f"column {name!r}"
     other = f"choose another column, as in {table.spell(target='NAME')}"
-    rows, count = len(table.frame), len(labels)
+    rows = len(table.frame)
+    count = len(labels)
     if count == 1:
         problem = f"it has only the value {labels[0].item()!r} in {rows} rows"
         raise InputError(field, problem, expected="two classes or more", hint=other)

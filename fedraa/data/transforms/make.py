@@ -34,7 +34,8 @@ def _split(description: object) -> list[object]:
     """Return a string split at the commas outside brackets, or a list with `description` if it is not a string."""
     if not isinstance(description, str):
         return [description]
-    parts, depth = [""], 0
+    parts = [""]
+    depth = 0
     for letter in description:
         depth += (letter in "([") - (letter in ")]")
         if letter == "," and not depth:
