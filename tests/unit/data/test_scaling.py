@@ -114,7 +114,7 @@ class Drawn(Pairs):
 
 
 class Table:
-    """As those of Hugging Face look: lists, of which whole numbers are int64."""
+    """A table in the form of Hugging Face: lists, of which whole numbers are int64."""
 
     column_names = ("image", "label")
     features: tuple[str, ...] = ()

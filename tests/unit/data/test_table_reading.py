@@ -28,7 +28,7 @@ def write(folder: Path, text: str | bytes, name: str = "t.csv") -> str:
 
 
 def table(header: str, row: str, **values: Any) -> str:
-    """Return a table whose row i has the i-th of each of the values in place of its name."""
+    """Return a table. Row i has the i-th value of each name in place of the name."""
     lines = [header]
     for i in range(ROWS):
         lines.append(row.format(**{name: each[i] for name, each in values.items()}, i=i, y=CLASSES[i]))
