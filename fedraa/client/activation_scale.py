@@ -1,6 +1,7 @@
 """Inverse-share scaling of a fragment's activations while it trains (ALGORITHMS section 4 row 9)."""
 
 from collections.abc import Callable
+from itertools import chain
 
 from torch import Tensor, nn
 
@@ -20,7 +21,8 @@ def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...], *,
         inner: Also scale layers from cut units to cut ones. It is needed if the units are assigned again every round
             (IST), because the full model's units then read the units of all groups.
     """
-    cut = {(entry.tensor, entry.dim) for group in traced.groups for entry in group.entries}
+    entries = chain.from_iterable(group.entries for group in traced.groups)
+    cut = {(entry.tensor, entry.dim) for entry in entries}
     for group, kept in zip(traced.groups, widths, strict=True):
         for entry in group.entries:
             owner, _, tensor = entry.tensor.rpartition(".")

@@ -9,21 +9,21 @@ import numpy.typing as npt
 from fedraa.errors import InputError
 
 Floats = npt.NDArray[np.float64]
-_TEXT = re.compile(r"auto(?::(?P<least>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
+_TEXT = re.compile(r"auto(?::(?P<minimum>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
 # Default number of batches of a task if sending takes no time.
 SHORT = 20
 
 
 @dataclass(frozen=True)
 class AutoSteps:
-    """The rule H = max(least, round(kappa * move / step)) for the number of local steps.
+    """The rule H = max(minimum, round(kappa * move / step)) for the number of local steps.
 
-    Here `move` is the time to send a fragment both ways, and `step` the time of a batch. Without `least` the minimum is
+    Here `move` is the time to send a fragment both ways, and `step` the time of a batch. The default of `minimum` is
     `SHORT`, but no more than a pass over the client's data, because longer tasks on few samples only end later. A task
     continues the client's last pass at the batch at which the previous task ended.
     """
 
-    least: int | None = None
+    minimum: int | None = None
     kappa: float = 1.0
 
     @classmethod
@@ -35,11 +35,16 @@ class AutoSteps:
         if match is None:
             expected = "a number from 1, auto, auto:LEAST or auto:LEAST:KAPPA"
             raise InputError("local_steps", got=steps, expected=expected)
-        return cls(int(match["least"]) if match["least"] else None, float(match["kappa"] or cls.kappa))
+        kappa = float(match["kappa"] or cls.kappa)
+        if match["minimum"] is None:
+            return cls(kappa=kappa)
+        return cls(int(match["minimum"]), kappa)
 
     def shortest(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return H for tasks that take no time to send, for data partitions of `whole` batches."""
-        return np.minimum(SHORT, whole) if self.least is None else np.full_like(whole, self.least)
+        if self.minimum is None:
+            return np.minimum(SHORT, whole)
+        return np.full_like(whole, self.minimum)
 
     def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return H for tasks that take `move` to send and `step` per batch.

@@ -1,4 +1,4 @@
-"""Training of several tasks as one batched computation, for models so small that kernel launches dominate the time."""
+"""Training of several tasks as one batched computation. It is faster if kernel launches take most of the time."""
 
 import time
 from collections import defaultdict
@@ -27,16 +27,16 @@ class BatchedTrainer(Trainer):
     samples.
     """
 
-    def __init__(self, traced: Traced, solver: LocalTraining, stack: int, **given: Any) -> None:
+    def __init__(self, traced: Traced, solver: LocalTraining, stack: int, **options: Any) -> None:
         """Create the trainer.
 
         Args:
             traced: The traced model.
             solver: The local training.
             stack: Tasks per stack.
-            given: Further arguments of `Trainer`.
+            options: Other arguments of `Trainer`.
         """
-        super().__init__(traced, solver, **given)
+        super().__init__(traced, solver, **options)
         self._height = stack
         self._stacks: dict[tuple[int, ...], BatchedModule] = {}
 
@@ -48,8 +48,8 @@ class BatchedTrainer(Trainer):
             alike[self._shape(one)].append(number)
         for numbers in alike.values():
             for start in range(0, len(numbers), self._height):
-                some = numbers[start : start + self._height]
-                updates |= zip(some, self._train_stack([work[number] for number in some]), strict=True)
+                stack = numbers[start : start + self._height]
+                updates |= zip(stack, self._train_stack([work[number] for number in stack]), strict=True)
         return [updates[number] for number in range(len(work))]
 
     def reset(self) -> None:
@@ -59,7 +59,9 @@ class BatchedTrainer(Trainer):
     def _shape(self, work: Work) -> object:
         """Return the key that the tasks of one stack share."""
         task = work.task
-        length = self._steps(task, len(work.y)) if follows_length(self._solver.lr_schedule) else None
+        length = None
+        if follows_length(self._solver.lr_schedule):
+            length = self._steps(task, len(work.y))
         return task.widths, self._batch_rows(len(work.y)), task.lr, task.mask is None, tuple(task.extras), length
 
     def _batch_rows(self, samples: int) -> int:
@@ -75,7 +77,8 @@ class BatchedTrainer(Trainer):
             self._refuse_small(len(one.y))
         filled = [*work, *[work[0]] * (self._height - len(work))]
         stack = self._stack(work[0].task.widths)
-        whole, labels = stacked([one.task for one in filled]), [one.y for one in filled]
+        whole = stacked([one.task for one in filled])
+        labels = [one.y for one in filled]
         steps = [self._steps(one.task, len(one.y)) for one in work]
         local_step = LocalStep(
             self._solver, self._components, stack, whole, labels, self._device, steps=steps[0], bf16=self._bf16
@@ -84,7 +87,9 @@ class BatchedTrainer(Trainer):
         trained: dict[int, Update] = {}
         for step, batch in enumerate(self._stacked_minibatches(work), 1):
             totals += local_step.step(*batch)
-            for row in (row for row, last in enumerate(steps) if last == step):
+            for row, last in enumerate(steps):
+                if last != step:
+                    continue
                 task = work[row].task
                 local_step.compress(row)
                 extras = local_step.optimizer_state(row)
@@ -110,34 +115,40 @@ class BatchedTrainer(Trainer):
         The data of all clients and the order of their samples go to the device first. Randomly generated samples are
         replaced there before each epoch.
         """
-        most, width = max(len(one.y) for one in work), self._batch_rows(len(work[0].y))
+        longest = max(len(one.y) for one in work)
+        width = self._batch_rows(len(work[0].y))
         steps = max(self._steps(one.task, len(one.y)) for one in work)
-        x = np.zeros((self._height, most + 1, *work[0].x.shape[1:]), work[0].x.dtype)
-        y = np.full((self._height, most + 1), PADDING)
-        # Index `most` is the row that stands for no sample.
-        orders = np.full((steps, self._height, width), most)
+        x = np.zeros((self._height, longest + 1, *work[0].x.shape[1:]), work[0].x.dtype)
+        y = np.full((self._height, longest + 1), PADDING)
+        # Index `longest` is the row that stands for no sample.
+        orders = np.full((steps, self._height, width), longest)
         new_epochs: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row, one in enumerate(work):
-            x[row, : len(one.y)], y[row, : len(one.y)] = one.x, one.y
+            x[row, : len(one.y)] = one.x
+            y[row, : len(one.y)] = one.y
             step = 0
             for epoch, batches in enumerate(self._epochs(one.task, len(one.y))):
                 new_epochs[step].append((row, epoch))
                 for chosen in batches:
                     orders[step, row, : len(chosen)] = chosen
                     step += 1
-        inputs, labels, orders_there = self._tensor(x), self._tensor(y), self._tensor(orders)
+        inputs, labels, device_orders = (self._tensor(array) for array in (x, y, orders))
         rows = torch.arange(self._height, device=self._device)[:, None]
         augment = [self._transforms.augment(one.task.client, one.task.turn) for one in work]
-        for step, chosen_there in enumerate(orders_there):
+        for step, order in enumerate(device_orders):
             for row, epoch in new_epochs[step]:
-                if epoch and (read_epoch := work[row].read_epoch) is not None:
+                read_epoch = work[row].read_epoch
+                if epoch and read_epoch is not None:
                     new_x, new_y = read_epoch(epoch)
-                    inputs[row, : len(new_y)], labels[row, : len(new_y)] = self._tensor(new_x), self._tensor(new_y)
-            batch = inputs[rows, chosen_there]
-            for row in range(len(work) if self._transforms else 0):
-                if there := int((orders[step, row] != most).sum()):
-                    batch[row, :there] = augment[row](batch[row, :there])
-            yield batch, labels[rows, chosen_there]
+                    inputs[row, : len(new_y)] = self._tensor(new_x)
+                    labels[row, : len(new_y)] = self._tensor(new_y)
+            batch = inputs[rows, order]
+            if self._transforms:
+                counts = (orders[step] != longest).sum(axis=1).tolist()
+                for row, samples in enumerate(counts[: len(work)]):
+                    if samples:
+                        batch[row, :samples] = augment[row](batch[row, :samples])
+            yield batch, labels[rows, order]
 
     def _stack(self, widths: tuple[int, ...]) -> BatchedModule:
         if widths not in self._stacks:
@@ -148,9 +159,10 @@ class BatchedTrainer(Trainer):
 def stacked(tasks: Sequence[Task]) -> Task:
     """Return one task that combines tasks of one shape, with buffers [height, k]."""
     masks = [task.mask for task in tasks if task.mask is not None]
+    mask = np.stack(masks) if masks else None
     return replace(
         tasks[0],
         buffer=np.stack([task.params for task in tasks]),
-        mask=np.stack(masks) if masks else None,
+        mask=mask,
         extras={name: np.stack([task.extra(name) for task in tasks]) for name in tasks[0].extras},
     )

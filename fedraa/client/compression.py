@@ -1,6 +1,7 @@
 """Compressors C(.) of the delta that a client sends back: w - w_received, on the coordinates that it trained."""
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -95,13 +96,13 @@ class EightBit(Compressor):
 def _short(text: str) -> Compressor:
     """Read `topk:SHARE`."""
     kind, _, number = text.partition(":")
-    try:
-        share = float(number) if kind == "topk" else 0.0
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise InputError("compress", got=text, expected=EXPECTED)
-    return TopK(share)
+    if kind == "topk":
+        # Text that is no number ends in the error below.
+        with suppress(ValueError):
+            share = float(number)
+            if 0 < share <= 1:
+                return TopK(share)
+    raise InputError("compress", got=text, expected=EXPECTED)
 
 
 COMPRESSOR: ComponentRegistry[Compressor] = ComponentRegistry(

@@ -32,14 +32,17 @@ class FlatModule:
         self, module: nn.Module, weights: Tensor, gradient: Tensor | None, objective: Objective | None = None
     ) -> None:
         self._objective = objective or Classification()
-        self.module, self.weights, self._gradient = module, weights, gradient
+        self.module = module
+        self.weights = weights
+        self._gradient = gradient
         self._waiting: dict[nn.Parameter, slice] = {}
         self._take: Take | None = None
         self._pieces: dict[nn.Parameter, slice] = {}
         # Views of `gradient` in the shapes of the parameters.
         self._targets: list[Tensor] = []
         # The proxy avoids a reference cycle, so that the buffers are freed together with the flat module.
-        model, start = proxy(self), 0
+        model = proxy(self)
+        start = 0
         for parameter in trainable(module.to(weights.device).train()):
             piece = slice(start, start + parameter.numel())
             parameter.data = weights[piece].view(parameter.shape)
@@ -47,8 +50,9 @@ class FlatModule:
                 self._targets.append(gradient[piece].view(parameter.shape))
                 parameter.grad = self._targets[-1]
             else:
+                # torch leaves this method untyped.
                 hook = parameter.register_post_accumulate_grad_hook
-                hook(lambda trained: model.hand_on(trained))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                hook(lambda trained: model.hand_on(trained))  # type: ignore[no-untyped-call]
             self._pieces[parameter] = piece
             start = piece.stop
 
@@ -92,11 +96,13 @@ class FlatModule:
         """
         if len(self.weights) >= BY_PIECE:
             self.gradient.zero_()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+            # torch leaves Tensor.backward untyped.
+            loss.backward()  # type: ignore[no-untyped-call]
             return
         for parameter in self._pieces:
             parameter.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]  # likewise
+        # torch leaves Tensor.backward untyped.
+        loss.backward()  # type: ignore[no-untyped-call]
         for parameter, target in zip(self._pieces, self._targets, strict=True):
             if parameter.grad is None:
                 target.zero_()
@@ -104,12 +110,14 @@ class FlatModule:
                 target.copy_(parameter.grad)
 
     def backward_by_piece(self, loss: Tensor, take: Take) -> None:
-        """Pass the gradient of the loss to `apply_update`, once per parameter, flat and with its slice of the buffer.
+        """Pass the gradient of the loss to `take`, once per parameter, flat and with its slice of the buffer.
 
-        The remaining backward pass does not depend on that parameter, so `apply_update` may change it.
+        The remaining backward pass does not depend on that parameter, so `take` may change it.
         """
-        self._waiting, self._take = dict(self._pieces), take
-        loss.backward()  # type: ignore[no-untyped-call]  # likewise
+        self._waiting = dict(self._pieces)
+        self._take = take
+        # torch leaves Tensor.backward untyped.
+        loss.backward()  # type: ignore[no-untyped-call]
         # The loss does not depend on these parameters.
         for piece in self._waiting.values():
             take(piece, torch.zeros_like(self.weights[piece]))
@@ -169,8 +177,8 @@ class BatchedModule:
             outputs: Logits [height, b, classes].
             labels: Labels [height, b].
         """
-        each = F.cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=PADDING)
-        return each.view(labels.shape).sum(1) / (labels != PADDING).sum(1).clamp(min=1)
+        losses = F.cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=PADDING)
+        return losses.view(labels.shape).sum(1) / (labels != PADDING).sum(1).clamp(min=1)
 
     def backward(self, loss: Tensor) -> None:
         """Leave the gradient of each loss [height] in its row of `gradient`."""

@@ -94,7 +94,9 @@ class SGD(LocalOptimizer):
     def buffers(self, momentum: float) -> tuple[str, ...]:
         if not momentum:
             return ()
-        return ("momentum_buffer", STEP) if self.dampening else ("momentum_buffer",)
+        if self.dampening:
+            return "momentum_buffer", STEP
+        return ("momentum_buffer",)
 
     def check(self, momentum: float) -> str | None:
         if self.nesterov and (self.dampening or not momentum):
@@ -122,7 +124,10 @@ class SGD(LocalOptimizer):
             velocity.add_(torch.where(state[STEP] == 1, gradient, gradient * (1 - self.dampening)))
         else:
             velocity.add_(gradient)
-        weights.sub_(gradient.add_(velocity, alpha=momentum) if self.nesterov else velocity, alpha=lr)
+        direction = velocity
+        if self.nesterov:
+            direction = gradient.add_(velocity, alpha=momentum)
+        weights.sub_(direction, alpha=lr)
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,9 @@ class Adam(LocalOptimizer):
     amsgrad: bool = False
 
     def buffers(self, momentum: float) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq", STEP, *(["max_exp_avg_sq"] if self.amsgrad else []))
+        if self.amsgrad:
+            return "exp_avg", "exp_avg_sq", STEP, "max_exp_avg_sq"
+        return "exp_avg", "exp_avg_sq", STEP
 
     def descend(
         self,
@@ -191,16 +198,20 @@ class OptimizerSteps:
         momentum: float,
         weight_decay: float,
     ) -> None:
-        self._optimizer, self._momentum, self._weight_decay = optimizer, momentum, weight_decay
+        self._optimizer = optimizer
+        self._momentum = momentum
+        self._weight_decay = weight_decay
         self._shape = weights.shape
         self._state: dict[str, Tensor] = {}
         for name in optimizer.buffers(momentum):
             if name in received:
-                self._state[name] = _uniform(received[name]) if name == STEP else received[name]
+                self._state[name] = received[name]
             elif name == STEP:
                 self._state[name] = weights.new_zeros(1)
             else:
                 self._state[name] = torch.zeros_like(weights)
+        if STEP in self._state and STEP in received:
+            self._state[STEP] = _uniform(received[STEP])
 
     def begin_step(self) -> None:
         """Count one more step. The caller then calls `descend` once for each chunk of the buffer."""
@@ -233,7 +244,9 @@ class OptimizerSteps:
 def _uniform(steps: Tensor) -> Tensor:
     """Return counts [..., k] as [..., 1] if those of each client are equal, which is faster to compute with."""
     first = steps[..., :1]
-    return first.clone() if bool((steps == first).all()) else steps
+    if bool((steps == first).all()):
+        return first.clone()
+    return steps
 
 
 def _cut(buffer: Tensor, piece: slice | EllipsisType) -> Tensor:

@@ -91,9 +91,11 @@ class LocalStep:
         tensor = partial(torch.tensor, device=device)
         self.model = model
         self.adversary: Adversary | None = None
-        self._solver, self._lr, self._bf16 = solver, task.lr, bf16
-        self._factor, self._steps_taken = local_factor(solver.lr_schedule, steps), 0
-        self._unperturbed = torch.empty_like(model.weights) if solver.sam_rho else model.weights
+        self._solver = solver
+        self._lr = task.lr
+        self._bf16 = bf16
+        self._factor = local_factor(solver.lr_schedule, steps)
+        self._steps_taken = 0
         self._compressor = components.compressor
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
         extras = {name: tensor(task.extra(name)) for name in task.extras if name in BLENDED}
@@ -102,7 +104,8 @@ class LocalStep:
         self._masked(model.weights)
         self._anchor = model.weights
         if solver.prox_mu or solver.transforms or not self._compressor.lossless:
-            self._anchor = model.weights.clone() if self._mask is not None else view(task.params).to(device)
+            # Without a mask the received parameters are the model's weights, so that no copy is necessary on a CPU.
+            self._anchor = view(task.params).to(device) if self._mask is None else model.weights.clone()
         kept = {name: tensor(task.extra(name)) for name in task.extras if name.startswith(EXTRA_PREFIX)}
         self._optimizer = OptimizerSteps(
             components.optimizer,
@@ -112,8 +115,10 @@ class LocalStep:
             weight_decay=solver.weight_decay,
         )
         self.squares = torch.zeros_like(model.weights) if solver.squares else None
-        self._labels = [torch.from_numpy(np.unique(y)).to(device) for y in labels] if solver.label_masked else None
-        self._shards = labels if solver.logit_calibration else None
+        self._labels: list[Tensor] | None = None
+        if solver.label_masked:
+            self._labels = [torch.from_numpy(np.unique(y)).to(device) for y in labels]
+        self._shards = labels
         self._prior: Tensor | None = None
 
     def compress(self, row: int | EllipsisType = ...) -> None:
@@ -138,7 +143,9 @@ class LocalStep:
 
     def optimizer_state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
         """Return the optimizer's state [k] of one task, if the client keeps it."""
-        return self._optimizer.state(row) if self._solver.optimizer_state == "keep" else {}
+        if self._solver.optimizer_state != "keep":
+            return {}
+        return self._optimizer.state(row)
 
     def step(self, inputs: Any, labels: Tensor) -> Tensor:
         """Take one step on a minibatch, and return its loss at the weights before the step."""
@@ -186,9 +193,9 @@ class LocalStep:
             for row, mine in zip(held, self._labels, strict=True):
                 row[mine] = 1.0
             outputs = outputs * held.view(*outputs.shape[:-2], 1, -1)
-        if self._shards is not None:
+        share = self._solver.logit_calibration
+        if share:
             if self._prior is None:
-                share = self._solver.logit_calibration
                 self._prior = log_prior(self._shards, outputs.shape[-1], share).to(outputs.device)
             outputs = outputs + self._prior.view(*outputs.shape[:-2], 1, -1)
         return self.model.loss(result, outputs, labels)
@@ -200,25 +207,33 @@ class LocalStep:
         sign() factor of its eq. 3 is in no later equation. Both passes use the same minibatch and dropout.
         """
         w, g = self.model.weights, self.model.gradient
-        drawn = random_state(w.device) if self._solver.sam_rho else None
-        # The code of a module may change its inputs in place, and a second pass needs them again.
-        loss = self.loss(mapped(Tensor.clone, inputs) if self._solver.sam_rho else inputs, labels)
+        if not self._solver.sam_rho:
+            return self._plain_gradient(inputs, labels)
+        unperturbed = w.clone()
+        drawn = random_state(w.device)
+        # The code of a module may change its inputs in place, and the second pass needs them again.
+        loss = self._plain_gradient(mapped(Tensor.clone, inputs), labels)
+        w.add_(g.mul_(self._solver.sam_rho / (norm(g) + EPSILON)))
+        set_random_state(w.device, drawn)
+        self.model.backward(self.loss(inputs, labels))
+        self._masked(g)
+        w.copy_(unperturbed)
+        return loss
+
+    def _plain_gradient(self, inputs: Any, labels: Tensor) -> Tensor:
+        """Leave the masked gradient at the current weights in the module, and return the loss."""
+        loss = self.loss(inputs, labels)
         self.model.backward(loss)
         if self.squares is not None:
-            self.squares.addcmul_(g, g)
-        self._masked(g)
-        if self._solver.sam_rho:
-            self._unperturbed.copy_(w)
-            w.add_(g.mul_(self._solver.sam_rho / (norm(g) + EPSILON)))
-            assert drawn is not None
-            set_random_state(w.device, drawn)
-            self.model.backward(self.loss(inputs, labels))
-            self._masked(g)
-            w.copy_(self._unperturbed)
+            self.squares.addcmul_(self.model.gradient, self.model.gradient)
+        self._masked(self.model.gradient)
         return loss
 
     def _masked(self, g: Tensor, piece: slice | EllipsisType = ...) -> Tensor:
-        return g if self._mask is None else g.mul_(self._mask[piece])
+        """Set the gradient of masked coordinates to 0 in place, and return it."""
+        if self._mask is None:
+            return g
+        return g.mul_(self._mask[piece])
 
 
 def log_prior(shards: Sequence[npt.NDArray[np.int64]], classes: int, share: float) -> Tensor:
@@ -233,13 +248,15 @@ def log_prior(shards: Sequence[npt.NDArray[np.int64]], classes: int, share: floa
         share: Weight of the client's label frequencies p.
     """
     parts = np.stack([np.bincount(y, minlength=classes) / len(y) for y in shards])
-    least = np.array([[1e-3 / len(y)] for y in shards])
-    return torch.from_numpy(np.log(np.maximum(share * parts + (1 - share) / classes, least)).astype(np.float32))
+    floor = np.array([[1e-3 / len(y)] for y in shards])
+    return torch.from_numpy(np.log(np.maximum(share * parts + (1 - share) / classes, floor)).astype(np.float32))
 
 
 def random_state(device: torch.device) -> Tensor:
     """Return the state of the generator that dropout uses."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.default_generator.get_state()
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.default_generator.get_state()
 
 
 def set_random_state(device: torch.device, state: Tensor) -> None:
@@ -258,12 +275,16 @@ def terms(solver: LocalTraining, components: StepComponents, *, momentum: bool) 
         components: The optimizer and the custom terms.
         momentum: True if the server sends a momentum.
     """
-    decay = 0.0 if components.optimizer.decoupled else solver.weight_decay
-    return [
-        *([Proximal(solver.prox_mu)] if solver.prox_mu else []),
-        *components.terms,
-        *([ControlVariate()] if solver.control else []),
-        *([ServerMomentum(solver.grad_mix)] if momentum else []),
-        *([Clipping(solver.clip)] if solver.clip else []),
-        *([WeightDecay(solver.grad_mix * decay)] if decay else []),
-    ]
+    steps: list[GradientTransform] = []
+    if solver.prox_mu:
+        steps.append(Proximal(solver.prox_mu))
+    steps += components.terms
+    if solver.control:
+        steps.append(ControlVariate())
+    if momentum:
+        steps.append(ServerMomentum(solver.grad_mix))
+    if solver.clip:
+        steps.append(Clipping(solver.clip))
+    if solver.weight_decay and not components.optimizer.decoupled:
+        steps.append(WeightDecay(solver.grad_mix * solver.weight_decay))
+    return steps

@@ -94,13 +94,14 @@ class LocalTraining:
     @property
     def needs_whole_gradient(self) -> bool:
         """Return True if a step needs the gradient of all parameters at once, for its norm or to keep it."""
-        own = any(GRADIENT_TRANSFORM.resolve(term).whole for term in self.transforms)
-        return bool(self.sam_rho or self.clip or self.full_gradient or self.squares or own)
+        if self.sam_rho or self.clip or self.full_gradient or self.squares:
+            return True
+        return any(GRADIENT_TRANSFORM.resolve(term).whole for term in self.transforms)
 
     def minibatches(self, shard: Sizes) -> Sizes:
         """Return the number of minibatches in a pass over `shard` samples, of one client or of all at once."""
-        whole, rest = shard // self.batch_size, shard % self.batch_size
-        count: Sizes = whole + ((rest >= self.min_batch) | (whole == 0))
+        whole = shard // self.batch_size
+        count: Sizes = whole + ((shard % self.batch_size >= self.min_batch) | (whole == 0))
         return count
 
     def spans(self, shard: int) -> list[slice]:
@@ -113,8 +114,8 @@ class LocalTraining:
         if self.steps is None:
             return self.epochs * shard
         assert isinstance(self.steps, int), "these follow from costs"
-        epochs, rest = divmod(self.steps, self.minibatches(shard))
-        return epochs * shard + rest * self.batch_size
+        epochs, steps = divmod(self.steps, self.minibatches(shard))
+        return epochs * shard + steps * self.batch_size
 
     def passed_samples(self, shard: int) -> int:
         """Return samples times passes, plus the pass for the full-batch gradient."""

@@ -77,7 +77,9 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
 @cache
 def local_factor(spec: str, length: int) -> Callable[[float], float]:
     """Return the factor at each local step of a task of that `length`, or 1 if the schedule has another unit."""
-    return lr_schedule(spec if lr_unit(spec) == LOCAL else "constant", length)
+    if lr_unit(spec) != LOCAL:
+        spec = "constant"
+    return lr_schedule(spec, length)
 
 
 @cache
@@ -89,8 +91,10 @@ def mean_local_factor(spec: str, length: int) -> float:
 
 def run_factor(spec: str) -> Callable[[float], float]:
     """Return the factor that depends on the progress of the run, or 1 if the schedule counts local steps."""
-    lr_schedule(spec)
-    return lr_schedule("constant" if lr_unit(spec) == LOCAL else spec)
+    factor = lr_schedule(spec)
+    if lr_unit(spec) == LOCAL:
+        return lr_schedule("constant")
+    return factor
 
 
 def follows_length(spec: str) -> bool:

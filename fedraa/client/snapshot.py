@@ -27,14 +27,14 @@ class Snapshot:
     @classmethod
     def of(cls, module: nn.Module, *, frozen: bool = True) -> "Snapshot":
         """Copy the module's current values. With `frozen` also copy its frozen parameters."""
-        parameters = module.named_parameters() if frozen else ()
-        fixed = {name: p.detach().clone() for name, p in parameters if not p.requires_grad}
-        attributes = {
-            f"{prefix}.{name}".lstrip("."): deepcopy(value)
-            for prefix, part in module.named_modules()
-            for name, value in vars(part).items()
-            if name not in OF_MODULES and not is_spectral(part) and _is_plain(value)
-        }
+        fixed: dict[str, Tensor] = {}
+        if frozen:
+            fixed = {name: p.detach().clone() for name, p in module.named_parameters() if not p.requires_grad}
+        attributes: dict[str, Any] = {}
+        for prefix, part in module.named_modules():
+            if not is_spectral(part):
+                own = {name: value for name, value in vars(part).items() if name not in OF_MODULES}
+                attributes |= _copy_plain(prefix, own)
         return cls(copy_buffers(module), fixed, attributes, _copy_class_arrays(module))
 
     def changed(self, after: "Snapshot") -> dict[str, list[str]]:
@@ -47,14 +47,19 @@ class Snapshot:
 
 def _copy_class_arrays(module: nn.Module) -> dict[str, Any]:
     """Copy the tensors and arrays that are attributes of the classes of the module's parts, without torch's classes."""
-    return {
-        f"{prefix}.{name}".lstrip("."): deepcopy(value)
-        for prefix, part in module.named_modules()
-        for kind in reversed(type(part).__mro__)
-        if not kind.__module__.startswith("torch.")
-        for name, value in vars(kind).items()
-        if not name.startswith("__") and _holds_arrays(value) and _is_plain(value)
-    }
+    arrays: dict[str, Any] = {}
+    for prefix, part in module.named_modules():
+        for kind in reversed(type(part).__mro__):
+            if kind.__module__.startswith("torch."):
+                continue
+            own = {name: value for name, value in vars(kind).items() if not name.startswith("__")}
+            arrays |= _copy_plain(prefix, {name: value for name, value in own.items() if _holds_arrays(value)})
+    return arrays
+
+
+def _copy_plain(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy the values that can be compared, with `prefix` before their names."""
+    return {f"{prefix}.{name}".lstrip("."): deepcopy(value) for name, value in values.items() if _is_plain(value)}
 
 
 def _holds_arrays(value: object) -> bool:

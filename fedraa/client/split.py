@@ -73,7 +73,8 @@ class SplitBody(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of a batch. Labels are sent to the server with the activations."""
-        crossed = _Crossing.apply(self.stem(x), self.wire)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        # torch leaves this method untyped.
+        crossed = _Crossing.apply(self.stem(x), self.wire)  # type: ignore[no-untyped-call]
         result: Tensor = self.trunk(crossed)
         return result
 
@@ -81,7 +82,9 @@ class SplitBody(nn.Module):
 def check_split(module: nn.Module, at: int) -> list[nn.Module]:
     """Return the layers of a model that can be split after the first `at`. Raises InputError if it cannot."""
     if not isinstance(module, nn.Sequential) or len(module) <= at:
-        layers = f"it has {len(module)} layers" if isinstance(module, nn.Sequential) else "it is no nn.Sequential"
+        layers = "it is no nn.Sequential"
+        if isinstance(module, nn.Sequential):
+            layers = f"it has {len(module)} layers"
         expected = f"a model that is an nn.Sequential of more than {at} layers"
         raise InputError("split", f"{layers}, and the split is after layer {at}", got=module, expected=expected)
     return list(module)

@@ -1,15 +1,21 @@
 """Detection of state that training and evaluation change besides the parameters, on copies of the model."""
 
-import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedraa.client.probe_values import (
+    Results,
+    are_alike,
+    are_close,
+    enlarge_values,
+    fixed_generators,
+    perturb_parameters,
+    shift_values,
+)
 from fedraa.client.snapshot import Snapshot, is_same
 from fedraa.client.training_state import TrainingState, freeze_ranges, is_quantiser
 from fedraa.data.tree import Tree, leaves, mapped, take
@@ -18,7 +24,6 @@ from fedraa.models.forward import forward
 from fedraa.models.statistics import (
     Unsettled,
     copy_buffers,
-    fixed_random_numbers,
     is_norm,
     is_spectral,
     put_buffers,
@@ -33,8 +38,6 @@ ROWS = 4
 COUNTS = (1, 10, 100, 1_000, 1_000_000)
 # Above this number of parameters the copies share the model's parameters.
 LARGE = 50_000_000
-
-Results = tuple[list[Tensor], list[Tensor]]
 
 
 def probe(module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> TrainingState:
@@ -57,12 +60,17 @@ def probe(module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) ->
 class _Probe:
     def __init__(self, module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> None:
         self._large = sum(p.numel() for p in module.parameters()) > LARGE
-        self._module = _trained(private(module, share=self._large))
-        self._outputs, self._kind = outputs, type(module).__name__
+        self._module = perturb_parameters(private(module, share=self._large))
+        self._outputs = outputs
+        self._kind = type(module).__name__
         rows = len(leaves(example)[0])
-        half = min(ROWS, rows // 2) if rows >= 4 else rows
-        self._batch = take(example, slice(half))
-        self._other = mapped(_moved, take(example, slice(half, 2 * half) if rows >= 4 else slice(half)))
+        # Two different halves of the example if each has two samples or more, else the same samples twice.
+        first, second = slice(rows), slice(rows)
+        if rows >= 4:
+            half = min(ROWS, rows // 2)
+            first, second = slice(half), slice(half, 2 * half)
+        self._batch = take(example, first)
+        self._other = mapped(shift_values, take(example, second))
         parts = dict(module.named_modules())
         owned = {name: parts[name.rpartition(".")[0]] for name in copy_buffers(module)}
         self._torchs = {name for name, part in owned.items() if is_norm(part)}
@@ -71,9 +79,11 @@ class _Probe:
 
     def result(self) -> TrainingState:
         try:
-            self._start = self._snapshot(fresh := self._copy())
+            fresh = self._copy()
+            self._start = self._snapshot(fresh)
             self._run(fresh, self._batch)
-            self._run(fresh, mapped(_enlarged, self._batch))
+            self._run(fresh, mapped(enlarge_values, self._batch))
+        # The code of a user's module may raise any exception. A later check reports it.
         except Exception:
             return TrainingState()
         self._after = self._snapshot(fresh)
@@ -82,14 +92,15 @@ class _Probe:
             # Copies of the module share it, so the trials below could not detect that a step reads it.
             raise self._refused("attribute", changed["class_attributes"][0])
         buffers = [name for name in changed["buffers"] if name not in self._torchs]
-        others = [*changed["frozen"], *changed["attributes"]]
-        state, warned = TrainingState(), list[str]()
-        if buffers or others:
-            if changed["frozen"]:
-                raise self._refused("parameter", changed["frozen"][0])
-            self._refuse_memory(buffers, changed["attributes"])
-            estimated, read = self._estimated(buffers, changed["attributes"])
-            state = TrainingState(tuple(estimated), tuple(read), changes=tuple(buffers + others))
+        attributes = changed["attributes"]
+        if changed["frozen"]:
+            raise self._refused("parameter", changed["frozen"][0])
+        state = TrainingState()
+        if buffers or attributes:
+            self._refuse_memory(buffers, attributes)
+            estimated, read = self._estimated(buffers, attributes)
+            state = TrainingState(tuple(estimated), tuple(read), changes=tuple(buffers + attributes))
+        warned: list[str] = []
         restored, dependent = self._evaluated()
         if restored:
             warned.append(
@@ -106,8 +117,8 @@ class _Probe:
             state.read,
             state.changes,
             bool(restored),
-            min_batch=1 if self._takes_one(training=True) else 2,
-            min_eval_batch=1 if self._takes_one(training=False) else 2,
+            min_batch=self._smallest_batch(training=True),
+            min_eval_batch=self._smallest_batch(training=False),
             warnings=tuple(warned),
         )
 
@@ -122,13 +133,14 @@ class _Probe:
         module.train(training)
         for p in module.parameters():
             p.grad = None
-        with _fixed(module), torch.set_grad_enabled(training):
+        with fixed_generators(module), torch.set_grad_enabled(training):
             result = forward(module, mapped(lambda part: part.clone(), batch))
-            found = [x for x in tensors(result) if isinstance(x, Tensor)]
-            learnt = [x.square().mean() for x in found if x.requires_grad and x.is_floating_point()]
+            outputs = [x for x in tensors(result) if isinstance(x, Tensor)]
+            learnt = [x.square().mean() for x in outputs if x.requires_grad and x.is_floating_point()]
             if learnt:
+                # torch leaves Tensor.backward untyped.
                 torch.stack([x.float() for x in learnt]).sum().backward()  # type: ignore[no-untyped-call]
-        return [x.detach() for x in found], [p.grad for p in module.parameters() if p.grad is not None]
+        return [x.detach() for x in outputs], [p.grad for p in module.parameters() if p.grad is not None]
 
     def _refuse_memory(self, buffers: list[str], attributes: list[str]) -> None:
         """Raise InputError if the output or gradient of a training step depends on state that earlier steps changed."""
@@ -138,21 +150,26 @@ class _Probe:
         for _ in range(3):
             self._run(later, self._batch)
         put_buffers(later, known)
-        depends = not _alike(self._tried(later), expected)
+        depends = not are_alike(self._tried(later), expected)
         constant = self._constants(buffers)
         tried = [name for name in buffers if name not in self._known | constant]
         counters = [name for name in attributes if isinstance(self._after.attributes[name], (int, float))]
         for values in self._values(tried, counters):
-            depends = depends or not _alike(self._tried(self._with(values)), expected)
+            depends = depends or not are_alike(self._tried(self._with(values)), expected)
         if not depends:
             return
-        for name in (*tried, *counters):
-            own = [name] if name in tried else [], [name] if name in counters else []
-            trials = list(self._values(*own))
-            if any(not _alike(self._tried(self._with(values)), expected) for values in trials):
-                raise self._refused("buffer" if name in tried else "attribute", name)
-        names = [("buffer", name) for name in tried] + [("attribute", name) for name in attributes]
-        raise self._refused(*(names or [("buffer", buffers[0])])[0])
+        for name in tried:
+            trials = list(self._values([name], []))
+            if any(not are_alike(self._tried(self._with(values)), expected) for values in trials):
+                raise self._refused("buffer", name)
+        for name in counters:
+            trials = list(self._values([], [name]))
+            if any(not are_alike(self._tried(self._with(values)), expected) for values in trials):
+                raise self._refused("attribute", name)
+        # No single value makes a difference, so the error names the first one.
+        if attributes and not tried:
+            raise self._refused("attribute", attributes[0])
+        raise self._refused("buffer", [*tried, *buffers][0])
 
     def _constants(self, buffers: Iterable[str]) -> set[str]:
         """Return the buffers that the first step fills with the same values for any data and parameters."""
@@ -161,13 +178,13 @@ class _Probe:
             if p.requires_grad:
                 p.data = p.data * 1.01
         self._run(other, self._other)
-        once = self._snapshot(other).buffers
+        first = self._snapshot(other).buffers
         self._run(other, self._batch)
-        twice = self._snapshot(other).buffers
+        second = self._snapshot(other).buffers
         return {
             name
             for name in buffers
-            if is_same(once.get(name), self._after.buffers[name]) and is_same(once.get(name), twice.get(name))
+            if is_same(first.get(name), self._after.buffers[name]) and is_same(first.get(name), second.get(name))
         }
 
     def _values(self, buffers: list[str], counters: list[str]) -> Iterator[dict[str, Any]]:
@@ -186,16 +203,18 @@ class _Probe:
                 numbers.append(name)
         if moved:
             yield moved
-        for count in COUNTS if numbers else ():
-            yield {name: self._counted(name, count) for name in numbers}
+        if numbers:
+            for count in COUNTS:
+                yield {name: self._counted(name, count) for name in numbers}
 
     def _counted(self, name: str, count: int) -> Any:
         """Return a counter, which is a buffer or an attribute, at the value `count`."""
         value = self._after.buffers.get(name)
         if value is None:
             return type(self._after.attributes[name])(count)
-        most = count if value.is_floating_point() else torch.iinfo(value.dtype).max
-        return torch.full_like(value, min(count, most))
+        if not value.is_floating_point():
+            count = min(count, torch.iinfo(value.dtype).max)
+        return torch.full_like(value, count)
 
     def _with(self, values: Mapping[str, Any]) -> nn.Module:
         """Return a copy of the module after a step, with `values` in some buffers and attributes."""
@@ -212,6 +231,7 @@ class _Probe:
         """Return the module's results for the other batch, or None if its code raises any exception."""
         try:
             return self._run(module, self._other, training=training)
+        # The code of a user's module may raise any exception.
         except Exception:
             return None
 
@@ -223,7 +243,7 @@ class _Probe:
         for name in buffers:
             trials = [*self._values([name], []), {name: self._start.buffers.get(name)}]
             if name not in constant and any(
-                not _alike(self._tried(self._with(values), training=False), expected) for values in trials
+                not are_alike(self._tried(self._with(values), training=False), expected) for values in trials
             ):
                 read.add(name)
         lasting = self._copy().state_dict().keys()
@@ -239,7 +259,7 @@ class _Probe:
         self._run(later, self._batch)
         put_buffers(later, self._start.buffers)
         before = self._tried(self._copy(), training=False)
-        if attributes and not _alike(self._tried(later, training=False), before):
+        if attributes and not are_alike(self._tried(later, training=False), before):
             raise InputError(
                 "model",
                 f"evaluation reads the {_named('attribute', attributes[0], self._module)}, which training changes, and "
@@ -283,7 +303,8 @@ class _Probe:
             freeze_ranges(module)
             before = self._snapshot(module)
             whole = self._run(module, self._batch, training=False)[0]
-            after, changed = self._snapshot(module), list[str]()
+            after = self._snapshot(module)
+            changed: list[str] = []
             if before.changed(after)["buffers"]:
                 self._run(module, self._other, training=False)
                 later = after.changed(self._snapshot(module))["buffers"]
@@ -291,36 +312,44 @@ class _Probe:
             fewer = self._copy()
             freeze_ranges(fewer)
             part = self._run(fewer, take(self._batch, slice(2)), training=False)[0]
+        # The code of a user's module may raise any exception. A later check reports it.
         except Exception:
             return [], False
         rows = len(leaves(self._batch)[0])
         pairs = [(x[:2], y) for x, y in zip(whole, part, strict=False) if x.dim() and len(x) == rows and rows > 2]
-        return changed, any(x.shape == y.shape and not _close(x, y, 1e-3) for x, y in pairs)
+        return changed, any(x.shape == y.shape and not are_close(x, y, 1e-3) for x, y in pairs)
 
-    def _takes_one(self, *, training: bool) -> bool:
-        """Return True if the module handles one sample as it handles two: one output row, finite if that of two is."""
+    def _smallest_batch(self, *, training: bool) -> int:
+        """Return 1 if the module handles one sample as it handles two, with one output row, else 2.
+
+        The result is 2 as well if only the results of two samples are finite.
+        """
         try:
-            pair, two = self._shape(2, training=training)
+            pair_shape, pair_finite = self._shape(2, training=training)
+        # The code of a user's module may raise any exception. Then no batch works, and an error follows elsewhere.
         except Exception:
-            return True
+            return 1
         try:
-            single, one = self._shape(1, training=training)
+            shape, finite = self._shape(1, training=training)
+        # The code of a user's module may raise any exception.
         except Exception:
-            return False
-        return single == (1, *pair[1:]) and (one or not two)
+            return 2
+        same = shape == (1, *pair_shape[1:])
+        return 1 if same and (finite or not pair_finite) else 2
 
     def _shape(self, rows: int, *, training: bool) -> tuple[tuple[int, ...], bool]:
         """Return the output's shape for `rows` samples, and True if outputs and gradients are finite."""
         module = self._copy()
         module.train(training)
-        with _fixed(module), torch.set_grad_enabled(training):
-            found = self._outputs(forward(module, mapped(lambda part: part[:rows].clone(), self._batch)))
-            finite = bool(found.isfinite().all())
-            if training and found.requires_grad:
-                found.float().square().mean().backward()  # type: ignore[no-untyped-call]
+        with fixed_generators(module), torch.set_grad_enabled(training):
+            outputs = self._outputs(forward(module, mapped(lambda part: part[:rows].clone(), self._batch)))
+            finite = bool(outputs.isfinite().all())
+            if training and outputs.requires_grad:
+                # torch leaves Tensor.backward untyped.
+                outputs.float().square().mean().backward()  # type: ignore[no-untyped-call]
                 gradients = [p.grad for p in module.parameters() if p.grad is not None]
                 finite = finite and all(bool(g.isfinite().all()) for g in gradients)
-        return tuple(found.shape), finite
+        return tuple(outputs.shape), finite
 
     def _refused(self, what: str, name: str) -> InputError:
         return InputError(
@@ -331,20 +360,11 @@ class _Probe:
         )
 
 
-def _trained(module: nn.Module) -> nn.Module:
-    """Change the parameters as a step would, so that a moving average of them changes."""
-    generator = torch.Generator().manual_seed(0)
-    for p in module.parameters():
-        if p.requires_grad:
-            noise = torch.rand(p.shape, generator=generator).to(p)
-            p.data = p.data * (1 + 0.1 * noise) + 0.01 * noise
-    return module
-
-
 def _named(what: str, name: str, module: nn.Module) -> str:
     prefix, _, own = name.rpartition(".")
     part = dict(module.named_modules(remove_duplicate=False))[prefix]
-    return f"{what} {own!r} of {type(part).__name__}" + (f" ({prefix})" if prefix else "")
+    named = f"{what} {own!r} of {type(part).__name__}"
+    return f"{named} ({prefix})" if prefix else named
 
 
 def _is_of_quantiser(parts: Mapping[str, nn.Module], buffer: str) -> bool:
@@ -355,45 +375,3 @@ def _is_of_quantiser(parts: Mapping[str, nn.Module], buffer: str) -> bool:
         if is_quantiser(parts[prefix]):
             return True
     return False
-
-
-def _moved(part: Tensor) -> Tensor:
-    """Return different values of the same type."""
-    return part * 1.5 + 0.5 if part.is_floating_point() else part.flip(0)
-
-
-def _enlarged(part: Tensor) -> Tensor:
-    return part * 10 if part.is_floating_point() else part
-
-
-@contextmanager
-def _fixed(module: nn.Module) -> Iterator[None]:
-    """Fix the random numbers of all generators that code may use, and restore the generators afterwards."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        random.seed(0)
-        np.random.seed(0)
-        with fixed_random_numbers(module):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-
-
-def _alike(found: Results | None, expected: Results | None) -> bool:
-    """Return True if outputs and gradients are equal except for rounding."""
-    if found is None or expected is None:
-        return found is expected
-    mine, others = [*found[0], *found[1]], [*expected[0], *expected[1]]
-    return len(mine) == len(others) and all(
-        a.shape == b.shape and _close(a, b, 1e-5) for a, b in zip(mine, others, strict=True)
-    )
-
-
-def _close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
-    if not expected.numel() or found.is_complex():
-        return bool(torch.equal(found, expected))
-    scale = float(expected.nan_to_num(0, 0, 0).abs().double().max())
-    return torch.allclose(
-        found.double(), expected.double(), rtol=tolerance, atol=tolerance * scale + 1e-12, equal_nan=True
-    )

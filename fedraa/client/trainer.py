@@ -3,7 +3,7 @@
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -52,6 +52,23 @@ class Work(NamedTuple):
     read_epoch: ReadEpoch | None = None
 
 
+@dataclass(frozen=True)
+class ModelSettings:
+    """The settings of the modules that a trainer makes.
+
+    Attributes:
+        objective: Computes the loss; None means classification.
+        state: The state that the model changes by itself.
+        fragment_scale: Scale a fragment's activations while it trains.
+        scale_inner: Scale them also between layers that are both cut.
+    """
+
+    objective: Objective | None = None
+    state: TrainingState = field(default_factory=TrainingState)
+    fragment_scale: bool = False
+    scale_inner: bool = False
+
+
 class Trainer:
     """Trains tasks one after another. It keeps no client's state, only one module per submodel shape.
 
@@ -76,27 +93,26 @@ class Trainer:
         *,
         seed: int,
         device: str = "cpu",
-        fragment_scale: bool = False,
-        scale_inner: bool = False,
         bf16: bool = False,
         resident_bytes: int | None = None,
         transforms: Transforms | None = None,
-        objective: Objective | None = None,
-        state: TrainingState | None = None,
+        model: ModelSettings | None = None,
     ) -> None:
         self._device = torch.device(device)
         self._traced = traced if self._device.type == "cpu" else traced.on(self._device)
-        self._objective, self._solver = objective, solver
+        self._settings = model or ModelSettings()
+        self._state = self._settings.state
+        self._solver = solver
         self._components = StepComponents.of(solver)
-        self._seed, self._state = seed, state or TrainingState()
-        self._fragment_scale, self._scale_inner = fragment_scale, scale_inner
+        self._seed = seed
         self._bf16 = bf16
         self._transforms = transforms or Transforms()
         self._models: dict[tuple[int, ...], FlatModule] = {}
         self._weights = self._gradient = torch.empty(0, device=self._device)
         if resident_bytes is None:
             resident_bytes = RESIDENT_BYTES if self._device.type == "cuda" else 0
-        self._resident_bytes, self._held = resident_bytes, 0
+        self._resident_bytes = resident_bytes
+        self._held = 0
         self._resident: OrderedDict[int, Shard] = OrderedDict()
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
@@ -205,7 +221,9 @@ class Trainer:
     def _minibatches(self, work: Work) -> Iterator[Shard]:
         """Yield the task's minibatches, from the device if the client's data is there."""
         task, x, y, read_epoch = work
-        shard = self._on_device(task.client, x, y) if read_epoch is None else None
+        shard = None
+        if read_epoch is None:
+            shard = self._on_device(task.client, x, y)
         for epoch, batches in enumerate(self._epochs(task, len(y))):
             if epoch and read_epoch is not None:
                 x, y = read_epoch(epoch)
@@ -227,7 +245,10 @@ class Trainer:
             left, skipped = left - len(spans), 0
 
     def _steps(self, task: Task, samples: int) -> int:
-        return self._solver.batches(samples) if task.steps is None else task.steps
+        """Return the number of local steps of a task on a client with this number of samples."""
+        if task.steps is not None:
+            return task.steps
+        return self._solver.batches(samples)
 
     def _orders(self, task: Task, samples: int) -> tuple[Iterator[npt.NDArray[np.int64]], int]:
         """Return an iterator of a permutation per pass over the data, and the minibatches of the first pass to skip."""
@@ -274,25 +295,32 @@ class Trainer:
         module = self._traced.skeleton(widths)
         drop_weights(module)
         set_scaler_rate(module, rate(self._traced, widths))
-        if self._fragment_scale:
-            scale_readers(module, self._traced, widths, inner=self._scale_inner)
-        return SplitBody(module, self._solver.split) if self._solver.split else module
+        if self._settings.fragment_scale:
+            scale_readers(module, self._traced, widths, inner=self._settings.scale_inner)
+        if self._solver.split:
+            return SplitBody(module, self._solver.split)
+        return module
 
     def _model(self, widths: tuple[int, ...]) -> FlatModule:
         if widths not in self._models:
             module = self._module(widths)
             length = sum(parameter.numel() for parameter in trainable(module))
             by_piece = length >= BY_PIECE and self._traced.by_piece and not self._solver.needs_whole_gradient
-            held = 0 if by_piece else length
-            sizes = max(length, len(self._weights)), max(held, len(self._gradient))
-            if sizes != (len(self._weights), len(self._gradient)):
-                # Free the old buffers before the new ones are allocated.
-                self._models.clear()
-                self._weights = self._gradient = torch.empty(0)
-                self._weights, self._gradient = (torch.empty(each, device=self._device) for each in sizes)
-            gradient = self._gradient[:length] if held else None
-            self._models[widths] = FlatModule(module, self._weights[:length], gradient, self._objective)
+            self._reserve_buffers(length, 0 if by_piece else length)
+            gradient = None if by_piece else self._gradient[:length]
+            self._models[widths] = FlatModule(module, self._weights[:length], gradient, self._settings.objective)
         return self._models[widths]
+
+    def _reserve_buffers(self, weights: int, gradient: int) -> None:
+        """Make the shared buffers of weights and gradients at least this long. Larger buffers remove all modules."""
+        weights = max(weights, len(self._weights))
+        gradient = max(gradient, len(self._gradient))
+        if (weights, gradient) != (len(self._weights), len(self._gradient)):
+            # The old buffers are freed before the new ones are allocated.
+            self._models.clear()
+            self._weights = self._gradient = torch.empty(0)
+            self._weights = torch.empty(weights, device=self._device)
+            self._gradient = torch.empty(gradient, device=self._device)
 
 
 def _selected(inputs: Tree, chosen: Tensor) -> Tree:
@@ -301,5 +329,7 @@ def _selected(inputs: Tree, chosen: Tensor) -> Tree:
 
 def rate(traced: Traced, widths: tuple[int, ...]) -> float:
     """Return the mean width share of a cut over the groups; HeteroFL's model rate if all shares are equal."""
+    if not widths:
+        return 1.0
     shares = [kept / group.size for kept, group in zip(widths, traced.groups, strict=True)]
-    return sum(shares) / len(shares) if shares else 1.0
+    return sum(shares) / len(shares)

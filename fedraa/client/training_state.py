@@ -39,4 +39,5 @@ def freeze_ranges(module: nn.Module) -> None:
     """Fix the ranges of fake quantisation, because it updates them with test data in evaluation mode as well."""
     for part in module.modules():
         if is_quantiser(part) and hasattr(part, "disable_observer"):
-            part.disable_observer()  # type: ignore[operator]  # torch types it as a tensor
+            # The types of torch declare the attributes of a module as tensors.
+            part.disable_observer()  # type: ignore[operator]

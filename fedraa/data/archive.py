@@ -60,8 +60,8 @@ def _read(path: Path, field: str) -> dict[str, Array]:
         raise InputError(field, "there is no such file") from None
     except InputError:
         raise
+    # NumPy and zipfile raise many types for a damaged header, or one that claims too many values.
     except Exception as error:
-        # NumPy and zipfile raise many types for a damaged header, or one that claims too many values.
         raise InputError(field, f"it cannot be read ({_first_line(error)})", hint=NPZ_HINT) from error
 
 

@@ -24,7 +24,7 @@ For the targets of one client both arrays are the same.
 """
 
 
-def as_dataset(given: object, targets: Targets | None = None) -> Dataset:
+def as_dataset(dataset: object, targets: Targets | None = None) -> Dataset:
     """Return the user's Dataset with arrays of the types that training needs; the values stay the same.
 
     Tensors and lists become arrays. Labels and tokens of any integer type become int64, and features become float32.
@@ -34,20 +34,20 @@ def as_dataset(given: object, targets: Targets | None = None) -> Dataset:
     Raises:
         InputError: An array is malformed. The error names it.
     """
-    if not isinstance(given, Dataset):
+    if not isinstance(dataset, Dataset):
         other = ""
-        if not isinstance(given, tuple | list):
+        if not isinstance(dataset, tuple | list):
             other = ", or a fedraa.FederatedDataset(name, train=..., test=...) of data sets of torch or Hugging Face"
-        raise InputError("dataset", got=given, expected=f"a {FORM} of whole arrays{other}")
-    if not isinstance(given.name, str):
-        raise InputError("dataset name", got=given.name, expected=f"text, as in {FORM}")
+        raise InputError("dataset", got=dataset, expected=f"a {FORM} of whole arrays{other}")
+    if not isinstance(dataset.name, str):
+        raise InputError("dataset name", got=dataset.name, expected=f"text, as in {FORM}")
     try:
-        y_train, y_test = (_as_array(name, getattr(given, name)) for name in ("y_train", "y_test"))
-        x_train, x_test = _inputs(given, y_train, y_test)
-        y_train, y_test, classes = (targets or class_labels)(y_train, y_test, given.classes)
+        y_train, y_test = (_as_array(name, getattr(dataset, name)) for name in ("y_train", "y_test"))
+        x_train, x_test = _inputs(dataset, y_train, y_test)
+        y_train, y_test, classes = (targets or class_labels)(y_train, y_test, dataset.classes)
     except ValueError as error:
-        raise located(error, f"dataset {given.name!r}") from None
-    return replace(given, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, classes=classes)
+        raise located(error, f"dataset {dataset.name!r}") from None
+    return replace(dataset, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, classes=classes)
 
 
 def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Array, int]:
@@ -78,15 +78,15 @@ def count_classes(y_train: Array) -> int:
     return classes
 
 
-def _inputs(given: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
+def _inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
     """Return the training and the test inputs, each as an array, or as a dict or a tuple of arrays.
 
     Args:
-        given: The user's data set.
+        dataset: The user's data set.
         y_train: The training targets, which must match the inputs in length.
         y_test: The test targets.
     """
-    both: tuple[Any, Any] = given.x_train, given.x_test
+    both: tuple[Any, Any] = dataset.x_train, dataset.x_test
     if all(isinstance(x, Mapping) for x in both):
         if both[0].keys() != both[1].keys():
             raise InputError("x_test", got=sorted(both[1]), expected=f"the inputs of x_train, {sorted(both[0])}")
@@ -118,14 +118,17 @@ def _several(key: object, train: Any, test: Any, y_train: Array, y_test: Array) 
         y_train: The training targets.
         y_test: The test targets.
     """
-    converted = []
-    for name, given, y in ((f"x_train[{key!r}]", train, y_train), (f"x_test[{key!r}]", test, y_test)):
-        x = _as_array(name, given)
+    converted: list[Array] = []
+    for name, values, y in ((f"x_train[{key!r}]", train, y_train), (f"x_test[{key!r}]", test, y_test)):
+        x = _as_array(name, values)
         if x.dtype.kind not in "fiub" or len(x) != len(y) or 0 in x.shape:
             raise InputError(name, got=x, expected=f"numbers, with a row for each of {len(y)} samples")
-        kind: Any = x.dtype if x.dtype.kind == "b" else np.int64
-        plain = x.dtype.kind == "f" or x.dtype == np.uint8
-        converted.append(_as_float32(name, x) if plain else np.require(x, kind, ["C", "W"]))
+        if x.dtype.kind == "f" or x.dtype == np.uint8:
+            converted.append(_as_float32(name, x))
+        elif x.dtype.kind == "b":
+            converted.append(np.require(x, np.bool_, ["C", "W"]))
+        else:
+            converted.append(np.require(x, np.int64, ["C", "W"]))
     x_train, x_test = converted
     if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
         expected = f"the type and shape of x_train[{key!r}], {x_train.dtype} {['n', *x_train.shape[1:]]}"
@@ -216,23 +219,28 @@ def _check_classes(classes: Any, arrays: Mapping[str, Array]) -> None:
             raise InputError(name, got=largest, expected=f"labels from 0 to {classes - 1}", hint=hint)
 
 
-def _as_array(name: str, given: Any) -> Array:
-    refuse_masked(name, given)
+def _as_array(name: str, values: Any) -> Array:
+    refuse_masked(name, values)
     try:
-        if isinstance(given, list | tuple) and given and all(isinstance(item, torch.Tensor) for item in given):
-            given = torch.stack(tuple(given))
-        if isinstance(given, torch.Tensor):
-            given = given.detach().cpu()
-            return np.asarray((given.float() if given.dtype is torch.bfloat16 else given).numpy())
-        if isinstance(given, list | tuple) or hasattr(given, "__array__"):
-            return np.asarray(given)
+        if isinstance(values, list | tuple) and values and all(isinstance(item, torch.Tensor) for item in values):
+            values = torch.stack(tuple(values))
+        if isinstance(values, torch.Tensor):
+            values = values.detach().cpu()
+            # NumPy has no bfloat16.
+            if values.dtype is torch.bfloat16:
+                values = values.float()
+            return np.asarray(values.numpy())
+        if isinstance(values, list | tuple) or hasattr(values, "__array__"):
+            return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        raise InputError(name, f"it cannot be converted to one array ({reason})", got=given) from None
-    raise InputError(name, got=given, expected="an array, a tensor or a list")
+        raise InputError(name, f"it cannot be converted to one array ({reason})", got=values) from None
+    raise InputError(name, got=values, expected="an array, a tensor or a list")
 
 
 def _as_float32(name: str, x: Array) -> Features:
     converted = as_float32(x, name)
     # `deal` checks the training samples, because it can name the client.
-    return converted if name.startswith("x_train") else finite(name, converted)
+    if name.startswith("x_train"):
+        return converted
+    return finite(name, converted)

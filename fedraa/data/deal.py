@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from fedraa.data.held_back import hold_back
 from fedraa.data.measured import read_measured
 from fedraa.data.partition.divide import divide
 from fedraa.data.partition.iid import Iid
-from fedraa.data.partition.partitioner import Partition, Partitioner
-from fedraa.data.scaling import apply_scaling, apply_scaling_in_place, measure_scaling
+from fedraa.data.partition.partitioner import Partition, Partitioner, Shards
+from fedraa.data.scaling import Scaling, apply_scaling, apply_scaling_in_place, measure_scaling
 from fedraa.data.sources.clients import ClientSource, Dealt, Made, as_inputs, as_labels, as_targets, outside
 from fedraa.data.sources.contents import inspect_contents
 from fedraa.data.sources.federated_dataset import FederatedDataset
@@ -62,25 +62,29 @@ class Dealing:
 
     def labels(self, y: Array) -> Array:
         """Return the labels by which the partitioner deals samples, or an empty array [n, 0] without classes."""
-        return y if self.targets is None else np.zeros((len(y), 0), np.int64)
+        if self.targets is None:
+            return y
+        return np.zeros((len(y), 0), np.int64)
 
 
-def deal(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
+def deal(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated:
     """Return the clients' samples; raise InputError with the client and the row if a sample cannot be used."""
-    data = _dealt(given, how)
-    return hold_back(data, how.validation, how.seed) if how.validation else data
+    data = _dealt(dataset, how)
+    if how.validation:
+        return hold_back(data, how.validation, how.seed)
+    return data
 
 
-def _dealt(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
-    if isinstance(given, Dataset):
-        return _of_arrays(given, how)
+def _dealt(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated:
+    if isinstance(dataset, Dataset):
+        return _of_arrays(dataset, how)
     try:
-        return _of_clients(given, how)
+        return _of_clients(dataset, how)
+    # A user-defined data set may raise any type.
     except Exception as error:
-        # A user-defined data set may raise any type.
         if isinstance(error, InputError) and error.field.startswith(OPTIONS):
             raise
-        raise located(error, f"dataset {given.name!r}") from error
+        raise located(error, f"dataset {dataset.name!r}") from error
 
 
 def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = None) -> Federated:
@@ -121,59 +125,65 @@ def _refuse_nan(dataset: Dataset, shards: Partition, names: tuple[str, ...] | No
     row = first_not_finite(dataset.x_train)
     if row is None:
         return
-    place, owner = np.flatnonzero(shards.train.order == row), ""
+    owner = ""
+    place = np.flatnonzero(shards.train.order == row)
     if place.size:
         client = int(np.searchsorted(shards.train.offsets, place[0], side="right")) - 1
-        owner = f" of client {repr(names[client]) if names else client}"
+        owner = f" of client {names[client]!r}" if names else f" of client {client}"
     raise not_finite(f"dataset {dataset.name!r}: x_train row {row}{owner}", "correct it, or choose allow_nan")
 
 
-def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
-    x_test, y_test = _test(given, how.seed)
-    how = replace(how, partitioner=how.partitioner.bound(given.clients, given.test_clients))
-    if given.made:
-        return _made(given, x_test, y_test, how)
-    rows = as_rows("train", given.train, given.input, given.target)
+def _of_clients(data: FederatedDataset, how: Dealing) -> Federated:
+    x_test, y_test = _test(data, how.seed)
+    how = replace(how, partitioner=how.partitioner.bound(data.clients, data.test_clients))
+    if data.made:
+        return _made(data, x_test, y_test, how)
+    rows = as_rows("train", data.train, data.input, data.target)
     if not len(rows):
         raise InputError("train", "it has no sample")
     generators = ItemGenerators.of(rows)
     steady = are_rows_steady(rows, generators, how.seed)
     if not steady:
-        warn_unsteady(given.name, "train")
+        warn_unsteady(data.name, "train")
     with generators.seeded(how.seed, "labels"):
-        y, classes = as_targets(rows.labels()), given.classes or 0
-    _check_owners(given, "clients", given.clients, len(y))
-    _check_owners(given, "test_clients", given.test_clients, len(y_test))
+        y = as_targets(rows.labels())
+    classes = data.classes or 0
+    _check_owners(data, "clients", data.clients, len(y))
+    _check_owners(data, "test_clients", data.test_clients, len(y_test))
     if how.targets is None:
         classes = classes or _classes(y)
-        _check_labels(given, y, classes)
-    names = _names(given, how)
-    whole = read_whole(rows, generators, how.seed) if steady and _is_held(rows) else None
+        _check_labels(data, y, classes)
+    names = _names(data, how)
+    whole = None
+    if steady and _is_held(rows):
+        whole = read_whole(rows, generators, how.seed)
     if whole is not None:
         x, y = whole
         try:
-            dataset = as_dataset(Dataset(given.name, x, as_targets(y), x_test, y_test, classes), how.targets)
+            dataset = as_dataset(Dataset(data.name, x, as_targets(y), x_test, y_test, classes), how.targets)
         except ValueError as error:
-            raise _with_client(error, given, as_targets(y), how) from None
-        _check_classes(given, dataset.classes)
+            raise _with_client(error, data, as_targets(y), how) from None
+        _check_classes(data, dataset.classes)
         return _of_arrays(dataset, how, names)
     if how.targets is not None:
         try:
             y, y_test, classes = how.targets(y, y_test, classes)
         except ValueError as error:
-            raise _with_client(error, given, y, how) from None
-        _check_classes(given, classes)
+            raise _with_client(error, data, y, how) from None
+        _check_classes(data, classes)
     shards = divide(how.partitioner, how.labels(y), how.labels(y_test), how.clients, seed=how.seed)
     order, offsets = shards.train
-    labels = y[order] if how.targets is None else None
-    dealt = Dealt(rows, order, offsets)
-    return _read(given, dealt, labels, shards.test, x_test, y_test, classes, names, how, unsteady=not steady)
+    labels = None
+    if how.targets is None:
+        labels = y[order]
+    test = _TestData(x_test, y_test, shards.test)
+    return _read(data, Dealt(rows, order, offsets), test, classes, how, labels=labels, names=names, unsteady=not steady)
 
 
-def _made(given: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) -> Federated:
-    sizes = np.asarray(given.sizes)
+def _made(dataset: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) -> Federated:
+    sizes = np.asarray(dataset.sizes)
     if sizes.dtype.kind not in "iu" or sizes.ndim > 1:
-        raise InputError("sizes", got=given.sizes, expected="one whole number, or one per client")
+        raise InputError("sizes", got=dataset.sizes, expected="one whole number, or one per client")
     sizes = np.full(how.clients, sizes) if sizes.ndim == 0 else sizes.astype(np.int64)
     if len(sizes) != how.clients:
         hint = f"give --clients {len(sizes)}"
@@ -184,63 +194,68 @@ def _made(given: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) ->
         raise InputError(f"sizes: client {client}", got=int(sizes[client]), expected="one sample or more")
     offsets = np.concatenate(([0], np.cumsum(sizes)))
     no_labels = np.zeros(0, np.int64)
-    test = Iid().deal(no_labels, np.zeros(len(y_test), np.int64), how.clients, np.random.default_rng(how.seed)).test
-    classes = given.classes or 0
+    rng = np.random.default_rng(how.seed)
+    shards = Iid().deal(no_labels, np.zeros(len(y_test), np.int64), how.clients, rng).test
+    classes = dataset.classes or 0
     if how.targets is not None:
         y_test, _, classes = how.targets(y_test, y_test, classes)
-        _check_classes(given, classes)
-    if given.classes is None and y_test.dtype.kind == "i":
+        _check_classes(dataset, classes)
+    if dataset.classes is None and y_test.dtype.kind == "i":
         raise InputError("classes", got=None, expected="the number of classes, because train is a function")
-    made = Made(given.train, offsets)
-    return _read(given, made, None, test, x_test, y_test, classes, None, how)
+    return _read(dataset, Made(dataset.train, offsets), _TestData(x_test, y_test, shards), classes, how)
+
+
+class _TestData(NamedTuple):
+    """The test samples, their targets, and the test samples of each client."""
+
+    x: Tree
+    y: Array
+    shards: Shards
 
 
 def _read(
-    given: FederatedDataset,
+    dataset: FederatedDataset,
     samples: Dealt | Made,
-    labels: Array | None,
-    test: Any,
-    x_test: Tree,
-    y_test: Array,
+    test: _TestData,
     classes: int,
-    names: tuple[str, ...] | None,
     how: Dealing,
     *,
+    labels: Array | None = None,
+    names: tuple[str, ...] | None = None,
     unsteady: bool = False,
 ) -> Federated:
     """Return the data set with a source from which clients read their training samples. Only a few are read here.
 
     Args:
-        given: The data set.
+        dataset: The data set.
         samples: The training samples, which clients read.
-        labels: The labels of all training samples in client order, or None if they are unknown.
-        test: The test shards.
-        x_test: The test samples.
-        y_test: Their targets.
+        test: The test samples.
         classes: The number of classes.
-        names: The names of the clients in the data, if there are any.
         how: The settings.
+        labels: The labels of all training samples in client order, or None if they are unknown.
+        names: The names of the clients in the data, if there are any.
         unsteady: True if reading a sample again gives another result.
     """
-    shapes = tuple(part.shape[1:] for part in leaves(x_test))
+    shapes = tuple(part.shape[1:] for part in leaves(test.x))
     nothing = Transforms((), how.seed)
     plain = ClientSource(
-        given.name,
+        dataset.name,
         samples,
         how.partitioner,
         nothing,
         classes,
         shapes,
-        y_test.shape[1:],
+        test.y.shape[1:],
         how.targets,
         how.allow_nan,
         how.seed,
         unsteady,
     )
     if isinstance(samples, Made) and not is_steady(lambda: plain.client(0), plain.generators, how.seed):
-        warn_unsteady(given.name, "train")
+        warn_unsteady(dataset.name, "train")
         plain = replace(plain, unsteady=True)
-    name, scaling = f"dataset {given.name!r}: train", None
+    name = f"dataset {dataset.name!r}: train"
+    scaling: Scaling = None
     if how.scales:
         scaling = measure_scaling(read_measured(samples, how.seed, name))
     plain = replace(plain, scaling=scaling)
@@ -248,12 +263,15 @@ def _read(
     if not how.scales:
         with plain.generators.seeded(how.seed, "fixed items", 0):
             as_inputs(samples(0)[0], name)
-    x_test = apply_scaling(scaling, x_test)
-    fixed = how.transforms.fixed.fitted(x).fixed if how.transforms.fixed else nothing
+    x_test = apply_scaling(scaling, test.x)
+    fixed = nothing
+    if how.transforms.fixed:
+        fixed = how.transforms.fixed.fitted(x).fixed
     source = replace(plain, fixed=fixed)
-    dataset = Dataset(given.name, fixed.all(x), y, fixed.all(x_test), y_test, classes)
-    order = samples.order if isinstance(samples, Dealt) else None
-    data = Federated(dataset, samples.offsets, test.order, test.offsets, source, labels, names, order)
+    in_memory = Dataset(dataset.name, fixed.all(x), y, fixed.all(x_test), test.y, classes)
+    data = Federated(in_memory, samples.offsets, test.shards.order, test.shards.offsets, source, labels, names)
+    if isinstance(samples, Dealt):
+        data = replace(data, order=samples.order)
     return replace(data, scaling=scaling, fixed=fixed)
 
 
@@ -274,27 +292,27 @@ def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
     return joined(xs), np.concatenate(ys)
 
 
-def _test(given: FederatedDataset, seed: int) -> tuple[Tree, Array]:
+def _test(dataset: FederatedDataset, seed: int) -> tuple[Tree, Array]:
     """Read the test samples and their targets. Random samples are drawn from the seed."""
-    rows = as_rows("test", given.test, given.input, given.target)
+    rows = as_rows("test", dataset.test, dataset.input, dataset.target)
     if not len(rows):
         raise InputError("test", "it has no sample")
     generators = ItemGenerators.of(rows)
     if not are_rows_steady(rows, generators, seed):
-        warn_unsteady(given.name, "test")
+        warn_unsteady(dataset.name, "test")
     with generators.seeded(seed, "test items"):
         x, y = rows.read(np.arange(len(rows)))
-    x = as_inputs(x, f"dataset {given.name!r}: test")
+    x = as_inputs(x, f"dataset {dataset.name!r}: test")
     row = first_not_finite(x)
     if row is not None:
         raise not_finite(f"test row {row}")
     return x, as_targets(y)
 
 
-def _check_owners(given: FederatedDataset, name: str, owners: Sequence[Any] | None, samples: int) -> None:
+def _check_owners(dataset: FederatedDataset, name: str, owners: Sequence[Any] | None, samples: int) -> None:
     if owners is None:
         return
-    field = f"dataset {given.name!r}: {name}"
+    field = f"dataset {dataset.name!r}: {name}"
     if len(owners) != samples:
         raise InputError(
             field, f"it names {len(owners)} clients for {samples} samples", hint="give one for each sample"
@@ -305,48 +323,53 @@ def _check_owners(given: FederatedDataset, name: str, owners: Sequence[Any] | No
 
 
 def _classes(y: Array) -> int:
-    return int(y.max()) + 1 if y.dtype.kind in "iu" and y.size else 1
+    """Return the largest label plus 1, or 1 if the targets are no labels."""
+    if y.dtype.kind not in "iu" or not y.size:
+        return 1
+    return int(y.max()) + 1
 
 
-def _check_classes(given: FederatedDataset, classes: int) -> None:
-    if given.classes not in (None, classes):
-        raise InputError("classes", got=given.classes, expected=f"the {classes} of the targets", hint="leave it out")
+def _check_classes(dataset: FederatedDataset, classes: int) -> None:
+    if dataset.classes not in (None, classes):
+        raise InputError("classes", got=dataset.classes, expected=f"the {classes} of the targets", hint="leave it out")
 
 
-def _check_labels(given: FederatedDataset, y: Array, classes: int) -> None:
+def _check_labels(dataset: FederatedDataset, y: Array, classes: int) -> None:
     as_labels(y)
     row = outside(y, classes)
     if row is not None:
-        owner = "" if given.clients is None else f" of client {given.clients[row]!r}"
+        owner = "" if dataset.clients is None else f" of client {dataset.clients[row]!r}"
         raise InputError(f"row {row}{owner}", got=int(y[row]), expected=f"labels from 0 to {classes - 1}")
 
 
-def _with_client(error: ValueError, given: FederatedDataset, y: Array, how: Dealing) -> ValueError:
+def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: Dealing) -> ValueError:
     """Return the error with the name of the first client that has wrong targets.
 
     Args:
         error: The error about the targets of all clients.
-        given: The data set.
+        dataset: The data set.
         y: The targets of all training samples.
         how: The settings. `how.targets` also fails for the targets of the named client.
     """
-    if how.targets is None or given.clients is None:
+    if how.targets is None or dataset.clients is None:
         return error
-    owners = np.array([str(owner) for owner in given.clients])
+    owners = np.array([str(owner) for owner in dataset.clients])
     for owner in dict.fromkeys(owners.tolist()):
         targets = y[owners == owner]
         try:
-            how.targets(targets, targets, given.classes or 0)
+            how.targets(targets, targets, dataset.classes or 0)
         except ValueError:
             return located(error, f"client {owner!r}")
     return error
 
 
-def _names(given: FederatedDataset, how: Dealing) -> tuple[str, ...] | None:
-    if given.clients is None or not hasattr(how.partitioner, "owners"):
+def _names(dataset: FederatedDataset, how: Dealing) -> tuple[str, ...] | None:
+    if dataset.clients is None or not hasattr(how.partitioner, "owners"):
         return None
-    ids = np.unique(np.asarray(given.clients))
-    return tuple(map(str, ids.tolist())) if len(ids) == how.clients else None
+    ids = np.unique(np.asarray(dataset.clients))
+    if len(ids) != how.clients:
+        return None
+    return tuple(map(str, ids.tolist()))
 
 
 def _is_held(rows: Rows) -> bool:

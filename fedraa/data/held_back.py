@@ -36,13 +36,15 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
             hint="give more data, or fewer clients",
         )
     parts = [_of(data, client, places) for client, places in enumerate(held) if len(places)]
-    x_test, y_test = joined([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+    x_test = joined([x for x, _ in parts])
+    y_test = np.concatenate([y for _, y in parts])
     counts = np.array([len(places) for places in held])
     dataset = replace(data.dataset, x_test=x_test, y_test=y_test)
     data = replace(data, test_order=np.arange(counts.sum()), test_offsets=_offsets(counts))
     sizes = np.array([len(places) for places in kept])
     rows = np.concatenate([start + places for start, places in zip(data.offsets[:-1], kept, strict=True)])
-    data = replace(data, labels=None if data.labels is None else data.labels[rows])
+    if data.labels is not None:
+        data = replace(data, labels=data.labels[rows])
     if data.order is not None:
         held_rows = np.concatenate([start + places for start, places in zip(data.offsets[:-1], held, strict=True)])
         data = replace(data, order=data.order[rows], held_back=data.order[held_rows])

@@ -56,7 +56,8 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
         _refuse_unused_folder(name, data_dir)
     if name.endswith(".npz"):
         return load_npz(Path(name), targets)
-    if (source := _in_files(name, classes=targets is None)) is not None:
+    source = _in_files(name, classes=targets is None)
+    if source is not None:
         return source
     if is_path(name.partition("(")[0].strip()):
         return _own(name, data_dir, targets)
@@ -71,16 +72,18 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
             "or package.module:callable",
             hint=f"did you mean {close}?" if close else "",
         )
-    named = _named(name, data_dir)
-    return named if targets is None else as_dataset(named, targets)
+    dataset = _named(name, data_dir)
+    if targets is None:
+        return dataset
+    return as_dataset(dataset, targets)
 
 
 def _refuse_unused_folder(name: str, data_dir: Path) -> None:
     """Raise InputError if the data set of this name is part of a package, or in a file that the name states."""
     kind = name.partition("(")[0].partition(":")[0].strip()
     if name == DIGITS or name.endswith(".npz") or _is_table(name) or kind in FILES:
-        others = "|".join(each for each in DATASETS if each != DIGITS)
-        raise without_effect("data_dir", data_dir, f"dataset {name}", f"give --dataset {others}, or leave it out")
+        names = "|".join(dataset for dataset in DATASETS if dataset != DIGITS)
+        raise without_effect("data_dir", data_dir, f"dataset {name}", f"give --dataset {names}, or leave it out")
 
 
 def _named(name: str, data_dir: Path | None) -> Dataset:
@@ -88,7 +91,9 @@ def _named(name: str, data_dir: Path | None) -> Dataset:
         return _digits()
     if data_dir is None or not data_dir.is_dir():
         raise InputError("data_dir", got=data_dir, expected=f"a folder that exists, for dataset {name!r}")
-    return load_agnews(data_dir) if name == "agnews" else load_vision(name, data_dir)
+    if name == "agnews":
+        return load_agnews(data_dir)
+    return load_vision(name, data_dir)
 
 
 def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
@@ -100,12 +105,14 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
     try:
         if kind in FILES and name.endswith(")"):
             files = FILES | {"csv": partial(csv, classes=classes)}
-            made: FederatedDataset = ComponentRegistry("dataset", (), files).resolve(name)
-            return made
+            source: FederatedDataset = ComponentRegistry("dataset", (), files).resolve(name)
+            return source
         if _is_table(name):
             return csv(name, classes=classes)
         kind, _, path = name.partition(":")
-        return FILES[kind](path) if path and kind in FILES else None
+        if not path or kind not in FILES:
+            return None
+        return FILES[kind](path)
     except ValueError as error:
         if str(error).startswith("dataset"):
             raise
@@ -135,18 +142,22 @@ def _unknown_form(path: str) -> InputError:
 
 
 def _own(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset | FederatedDataset:
-    made = SOURCES.resolve(path)
+    source = SOURCES.resolve(path)
     takes_folder = False
     try:
-        if not isinstance(made, Dataset | FederatedDataset) and callable(made):
-            takes_folder = "data_dir" in inspect.signature(made).parameters
-            made = made(data_dir=data_dir) if takes_folder else made()
+        if not isinstance(source, Dataset | FederatedDataset) and callable(source):
+            takes_folder = "data_dir" in inspect.signature(source).parameters
+            arguments = {"data_dir": data_dir} if takes_folder else {}
+            source = source(**arguments)
+    # A user-defined function may raise any exception.
     except Exception as error:
         problem = f"{path} failed with {type(error).__name__}: {one_line(error)}"
         raise InputError("dataset", problem) from error
     if data_dir is not None and not takes_folder:
         raise without_effect("data_dir", data_dir, f"dataset {path}, which takes no data_dir")
-    return made if isinstance(made, FederatedDataset) else as_dataset(made, targets)
+    if isinstance(source, FederatedDataset):
+        return source
+    return as_dataset(source, targets)
 
 
 def _digits() -> Dataset:

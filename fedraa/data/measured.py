@@ -8,22 +8,22 @@ from fedraa.data.tree import Tree, joined, mapped, nbytes, take
 from fedraa.errors import located
 from fedraa.rng import generator
 
-MOST_SAMPLES = 8192
-MOST_BYTES = 256 * 2**20
-FEWEST_SAMPLES = 1024
-"""Number of samples that are read even if they exceed `MOST_BYTES`."""
-MOST_CLIENTS = 64
+MAX_SAMPLES = 8192
+MAX_BYTES = 256 * 2**20
+MIN_SAMPLES = 1024
+"""Number of samples that are read even if they exceed `MAX_BYTES`."""
+MAX_CLIENTS = 64
 """Maximum number of clients that make their samples to measure the scaling."""
 
 
 def read_measured(samples: Dealt | Made, seed: int, name: str) -> Tree:
     """Return the inputs of all training samples, or of a uniform sample of them if there are many.
 
-    At most `MOST_SAMPLES` are read. Large samples are limited to `MOST_BYTES` in total, but at least `FEWEST_SAMPLES`
+    At most `MAX_SAMPLES` are read. Large samples are limited to `MAX_BYTES` in total, but at least `MIN_SAMPLES`
     are read.
 
     Args:
-        samples: The training samples. If a function makes them, it is called for at most `MOST_CLIENTS` clients.
+        samples: The training samples. If a function makes them, it is called for at most `MAX_CLIENTS` clients.
         seed: The seed from which rows or clients are drawn.
         name: The subject of the warning about a feature that loses significant digits.
     """
@@ -32,10 +32,11 @@ def read_measured(samples: Dealt | Made, seed: int, name: str) -> Tree:
     count = len(samples.rows)
     with ItemGenerators.of(samples).seeded(seed, "scaling items"):
         first, _ = samples.rows.read(np.arange(1))
-        most = min(MOST_SAMPLES, max(FEWEST_SAMPLES, MOST_BYTES // max(1, nbytes(as_inputs(first)))))
+        size = max(1, nbytes(as_inputs(first)))
+        limit = min(MAX_SAMPLES, max(MIN_SAMPLES, MAX_BYTES // size))
         rows = np.arange(count)
-        if count > most:
-            rows = np.sort(generator(seed, "scaling").choice(count, most, replace=False))
+        if count > limit:
+            rows = np.sort(generator(seed, "scaling").choice(count, limit, replace=False))
         x, _ = samples.rows.read(rows)
     return as_inputs(x, name)
 
@@ -43,19 +44,21 @@ def read_measured(samples: Dealt | Made, seed: int, name: str) -> Tree:
 def _read_clients(samples: Made, seed: int, name: str) -> Tree:
     clients = len(samples.offsets) - 1
     parts: list[Tree] = []
-    count, generators = 0, ItemGenerators.of(samples)
-    for client in generator(seed, "scaling").choice(clients, min(clients, MOST_CLIENTS), replace=False).tolist():
+    count = 0
+    generators = ItemGenerators.of(samples)
+    for client in generator(seed, "scaling").choice(clients, min(clients, MAX_CLIENTS), replace=False).tolist():
         try:
             with generators.seeded(seed, "scaling items", client):
                 x, y = samples(client)
-                x = mapped(np.copy, take(as_inputs(x, "" if parts else name), slice(MOST_SAMPLES)))
+                x = mapped(np.copy, take(as_inputs(x, "" if parts else name), slice(MAX_SAMPLES)))
+        # A user-defined function may raise any exception.
         except Exception as error:
             raise located(error, f"client {client}") from error
         # `ClientSource` raises an error later for a client if its samples differ in shape from the others.
         if not parts or _shapes(x) == _shapes(parts[0]):
             parts.append(x)
             count += len(y)
-        if count >= MOST_SAMPLES:
+        if count >= MAX_SAMPLES:
             break
     return joined(parts)
 

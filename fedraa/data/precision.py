@@ -26,25 +26,30 @@ def warn_lost_digits(name: str, x: Array) -> None:
 
     At most about `MAX_ROWS` rows at equal distances are checked. Values that are not finite are ignored.
     """
-    if x.dtype.kind not in "fiu" or x.dtype.itemsize < (8 if x.dtype.kind == "f" else 4) or not x.ndim or not x.size:
+    may_lose = (x.dtype.kind == "f" and x.dtype.itemsize >= 8) or (x.dtype.kind in "iu" and x.dtype.itemsize >= 4)
+    if not may_lose or not x.ndim or not x.size:
         return
-    most = min(MAX_ROWS, max(MIN_ROWS, MAX_VALUES * len(x) // x.size))
-    sample = x[:: math.ceil(len(x) / most)]
+    limit = min(MAX_ROWS, max(MIN_ROWS, MAX_VALUES * len(x) // x.size))
+    sample = x[:: math.ceil(len(x) / limit)]
     exact = sample.astype(np.promote_types(sample.dtype, np.float64))
     exact = np.moveaxis(exact, 1, -1).reshape(-1, x.shape[1]) if x.ndim > 1 else exact[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = exact.astype(np.float32)
         finite = np.isfinite(rounded)
         deviation, error = _deviation(exact, finite), _deviation(exact - rounded, finite)
-    floor = NOISE * np.abs(exact).max(axis=0, where=finite, initial=0) if x.dtype.kind == "f" else 0
+    floor: Any = 0
+    if x.dtype.kind == "f":
+        floor = NOISE * np.abs(exact).max(axis=0, where=finite, initial=0)
     lossy = np.flatnonzero((deviation > floor) & (error > MAX_ERROR * deviation))
     if lossy.size:
         channel = int(lossy[0])
         kept = finite[:, channel]
-        subject = f"{name}: {'feature' if x.ndim == 2 else 'channel'} {channel}" if x.ndim > 1 else name
-        others = f" (and so do {lossy.size - 1} others)" if lossy.size > 1 else ""
+        subjects = {1: name, 2: f"{name}: feature {channel}"}
+        subject = subjects.get(x.ndim, f"{name}: channel {channel}")
         loss = _describe_loss(exact[kept, channel], rounded[kept, channel])
-        warnings.warn(f"{subject} {loss}{others}", RunWarning, stacklevel=2)
+        if lossy.size > 1:
+            loss += f" (and so do {lossy.size - 1} others)"
+        warnings.warn(f"{subject} {loss}", RunWarning, stacklevel=2)
 
 
 def _deviation(values: Array, counted: Array) -> Array:
@@ -56,7 +61,9 @@ def _deviation(values: Array, counted: Array) -> Array:
 
 
 def _describe_loss(exact: Array, rounded: Array) -> str:
-    mean, spread = float(exact.mean()), float(np.ptp(exact))
+    """Return the predicate of a warning about the values of a channel, before and after rounding to float32."""
+    mean = float(exact.mean())
+    spread = float(np.ptp(exact))
     remedy = "subtract its mean or first value" if abs(mean) > spread else "multiply it by a large number"
     return (
         f"has values near {mean:.2g} that differ by {spread:.3g}, of which float32 keeps {len(np.unique(rounded))} of "

@@ -41,7 +41,9 @@ class ChannelScaling:
 
 def along_channels(values: Any, ndim: int) -> Any:
     """Return the array or tensor `values` [channels], reshaped to broadcast along dimension 1 of `ndim` dimensions."""
-    return values.reshape((1, -1, *[1] * (ndim - 2)) if ndim > 1 else (-1,))
+    if ndim < 2:
+        return values.reshape(-1)
+    return values.reshape((1, -1, *[1] * (ndim - 2)))
 
 
 def measure_scaling(x_train: Tree) -> Scaling:
@@ -52,7 +54,7 @@ def measure_scaling(x_train: Tree) -> Scaling:
     ignored.
     """
     if isinstance(x_train, dict | tuple):
-        return _mapped_inputs(lambda x: None if _is_mask(x) else _measure(x), x_train)
+        return _mapped_inputs(_measure_unless_mask, x_train)
     return _measure(x_train)
 
 
@@ -63,23 +65,29 @@ def apply_scaling(scaling: Scaling, x: Tree) -> Tree:
         return {name: apply_scaling(scaling[name], x[name]) for name in x}
     if isinstance(scaling, tuple):
         return tuple(apply_scaling(part, x[place]) for place, part in enumerate(scaling))
-    return x if scaling is None else scaling.apply(x)
+    if scaling is None:
+        return x
+    return scaling.apply(x)
 
 
 def apply_scaling_in_place(scaling: Scaling, x: Tree) -> None:
     """Scale the samples x in place. Every input that has a scaling must be float32."""
-    if isinstance(scaling, dict | tuple):
-        keys = scaling if isinstance(scaling, dict) else range(len(scaling))
-        for key in keys:
-            apply_scaling_in_place(scaling[key], x[key])
+    if isinstance(scaling, dict):
+        for name, part in scaling.items():
+            apply_scaling_in_place(part, x[name])
+    elif isinstance(scaling, tuple):
+        for part, inputs in zip(scaling, x, strict=True):
+            apply_scaling_in_place(part, inputs)
     elif scaling is not None:
         scaling.apply_in_place(x)
 
 
 def _check_names(scaling: dict[str, Scaling], x: Tree) -> None:
-    if not isinstance(x, dict) or x.keys() != scaling.keys():
-        names = sorted(x) if isinstance(x, dict) else x
-        raise InputError("samples", got=names, expected=f"the inputs of other samples, {sorted(scaling)}")
+    expected = f"the inputs of other samples, {sorted(scaling)}"
+    if not isinstance(x, dict):
+        raise InputError("samples", got=x, expected=expected)
+    if x.keys() != scaling.keys():
+        raise InputError("samples", got=sorted(x), expected=expected)
 
 
 def _mapped_inputs(function: Any, x: Tree) -> Tree:
@@ -98,14 +106,21 @@ def _is_mask(x: Array) -> bool:
     return _is_scaled(x) and all(((block == 0) | (block == 1)).all() for block in _blocks(x))
 
 
+def _measure_unless_mask(x: Array) -> ChannelScaling | None:
+    if _is_mask(x):
+        return None
+    return _measure(x)
+
+
 def _measure(x: Array) -> ChannelScaling | None:
     if not _is_scaled(x) or not len(x):
         return None
     axes = (0, *range(2, x.ndim))
+    channels = x.shape[1] if x.ndim > 1 else 1
     count, total = 0, 0.0
     for block in _finite_blocks(x):
         total = total + block.sum(axis=axes, dtype=np.float64)
-        count += block.size // (x.shape[1] if x.ndim > 1 else 1)
+        count += block.size // channels
     if not count:
         return None
     mean = np.atleast_1d(np.asarray(total / count, np.float32))
@@ -147,7 +162,8 @@ def _finite_blocks(x: Array) -> Iterator[npt.NDArray[np.float32]]:
     for block in _blocks(x):
         with np.errstate(over="ignore"):
             values = block.astype(np.float32, copy=False)
-        if not np.isfinite(values.sum()) and not (finite := np.isfinite(values)).all():
-            values = values[finite.reshape(len(values), -1).all(axis=1)]
+        # A finite sum proves that all values are finite, and is faster to compute.
+        if not np.isfinite(values.sum()):
+            values = values[np.isfinite(values).reshape(len(values), -1).all(axis=1)]
         if len(values):
             yield values

@@ -3,6 +3,7 @@
 import re
 import zlib
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ def load_agnews(data_dir: Path) -> Dataset:
     """
     y_train, train = _read(data_dir / "agnews" / "train.csv.gz")
     y_test, test = _read(data_dir / "agnews" / "test.csv.gz")
-    counts = Counter(word for words in train for word in words)
+    counts = Counter(chain.from_iterable(train))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - 2]
     ids = {word: index for index, word in enumerate(ranked, start=2)}
     return Dataset("agnews", _tokens(train, ids), y_train, _tokens(test, ids), y_test, _CLASSES)

@@ -1,6 +1,7 @@
 """Samples as a tree: one array, or a dict or a tuple of arrays with the same number of rows."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def leaves(tree: Tree) -> list[Any]:
         tree = tuple(tree.values())
     if not isinstance(tree, tuple | list):
         return [tree]
-    return [leaf for part in tree for leaf in leaves(part)]
+    return list(chain.from_iterable(leaves(part) for part in tree))
 
 
 def take(tree: Tree, rows: Any) -> Tree:
@@ -70,7 +71,9 @@ def nbytes(tree: Tree) -> int:
 def first_not_finite(tree: Tree, block: int = 4096) -> int | None:
     """Return the first row with a NaN or an infinity, or None. Checking `block` rows at a time saves memory."""
     arrays = [leaf for leaf in leaves(tree) if leaf.dtype.kind == "f"]
-    for start in range(0, len(arrays[0]) if arrays else 0, block):
+    if not arrays:
+        return None
+    for start in range(0, len(arrays[0]), block):
         rows = slice(start, start + block)
         bad = [~np.isfinite(array[rows]).reshape(len(array[rows]), -1).all(axis=1) for array in arrays]
         bad_rows = np.flatnonzero(np.logical_or.reduce(bad))

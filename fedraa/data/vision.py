@@ -47,8 +47,8 @@ def load_vision(name: str, data_dir: Path) -> Dataset:
     try:
         _refuse_pipes(data_dir / source.archives.partition("/")[0])
         x_train, y_train, x_test, y_test = _arrays(source, data_dir)
+    # torchvision raises many types for damaged files.
     except Exception as error:
-        # torchvision raises many types for damaged files.
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(
             f"dataset {name!r}",
@@ -99,8 +99,10 @@ def _samples(split: Any) -> tuple[Images, Labels]:
     torchvision stores grey images as a tensor `[n, h, w]` and colour images as an array `[n, h, w, c]`.
     """
     images = np.asarray(split.data)
-    images = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
-    return images, np.asarray(split.targets, dtype=np.int64)
+    labels = np.asarray(split.targets, dtype=np.int64)
+    if images.ndim == 3:
+        return images[:, None], labels
+    return images.transpose(0, 3, 1, 2), labels
 
 
 def _is_writable(folder: Path) -> bool:

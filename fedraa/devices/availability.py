@@ -84,14 +84,15 @@ class Daily:
         length = self.share * self.period
         # This is the time since the device last became available.
         since = (start - phase) % self.period
-        begin = start if since < length else start + self.period - since
-        left = length - since if since < length else length
+        begin, left = start, length - since
+        if since >= length:
+            begin, left = start + self.period - since, length
         if work <= left:
             return begin + work
-        whole, rest = divmod(work - left, length)
-        if rest == 0:
-            whole, rest = whole - 1, length
-        return begin + left + (self.period - length) + whole * self.period + rest
+        whole, last = divmod(work - left, length)
+        if last == 0:
+            whole, last = whole - 1, length
+        return begin + left + (self.period - length) + whole * self.period + last
 
     def described(self) -> dict[str, Any]:
         return {"share": self.share, "period": self.period, "seed": self.seed}
@@ -99,7 +100,9 @@ class Daily:
 
 def availability_from(described: dict[str, Any]) -> Availability | Daily:
     """Return the availability from the dict that its method `described` returned."""
-    return Daily(**described) if "share" in described else Availability.from_described(described)
+    if "share" in described:
+        return Daily(**described)
+    return Availability.from_described(described)
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,9 @@ class Timing:
         if self.jitter:
             factor = float(generator(self.seed, "jitter", client, turn).uniform(1 - self.jitter, 1 + self.jitter))
         work = cost * factor
-        return now + work if self.availability is None else self.availability.finish(client, now, work)
+        if self.availability is None:
+            return now + work
+        return self.availability.finish(client, now, work)
 
 
 def read_availability(path: Path, clients: int, period: float | None, seed: int = 0) -> Availability | Daily:
@@ -156,14 +161,18 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
         raise InputError(field, "it has no row", hint=hint)
     numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
     spans: dict[int, Spans] = {}
+    limit = np.inf
+    expected = f"clients from 0 to {clients - 1}, with ascending spans without overlap from 0"
+    if period is not None:
+        limit = period
+        expected += f" to the period {period:g}"
+    # The end of the last span of each client.
+    ends = dict.fromkeys(range(clients), 0.0)
     for row, (client, start, end) in enumerate(numbers.tolist(), 1):
-        last = spans[int(client)][-1][1] if client in spans else 0.0
-        limit = np.inf if period is None else period
-        if not (0 <= client < clients and client == int(client) and last <= start < end <= limit):
-            within = "" if period is None else f" to the period {period:g}"
-            expected = f"clients from 0 to {clients - 1}, with ascending spans without overlap from 0{within}"
+        if client not in ends or not ends[client] <= start < end <= limit:
             raise InputError(f"{field} row {row}", got=frame.iloc[row - 1].tolist(), expected=expected)
         spans.setdefault(int(client), []).append((start, end))
+        ends[int(client)] = end
     return Availability(spans, period)
 
 

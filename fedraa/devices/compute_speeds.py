@@ -53,20 +53,22 @@ def _is_own(compute: str) -> bool:
     return path and not compute.endswith(".csv") and compute.partition(":")[0] not in DISTRIBUTIONS
 
 
-def _called(given: object, clients: int, seed: int) -> dict[str, Floats]:
+def _called(compute: object, clients: int, seed: int) -> dict[str, Floats]:
     """Return the columns from a custom function, after the same checks as for a CSV file.
 
     Args:
-        given: The function or its import path.
+        compute: The function or its import path.
         clients: The number of clients.
         seed: The seed of its random numbers.
     """
-    function = FLEETS.resolve(given)
+    function = FLEETS.resolve(compute)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     try:
-        made = function(clients, generator(seed, "fleet"))
-        columns = dict(made) if isinstance(made, Mapping) else {"compute": made}
+        columns = function(clients, generator(seed, "fleet"))
+        if not isinstance(columns, Mapping):
+            columns = {"compute": columns}
         arrays = {str(column): np.asarray(values, np.float64) for column, values in columns.items()}
+    # A user-defined function may raise any exception.
     except Exception as error:
         problem = f"it failed with {type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"compute: {name}", problem) from error
@@ -84,8 +86,7 @@ def _compute(spec: str, clients: int, seed: int) -> Floats:
     if name in DISTRIBUTIONS:
         values = [_number(spec, text) for text in arguments]
         if len(values) != DISTRIBUTIONS[name] or min(values) <= 0:
-            count = "one positive number" if DISTRIBUTIONS[name] == 1 else "two positive numbers"
-            expected = f"{count} after {name!r}, as in lognormal:0.5, uniform:1:10 or zipf:2"
+            expected = "positive numbers, as in lognormal:0.5, uniform:1:10 or zipf:2"
             raise InputError("compute", got=spec, expected=expected)
         rng = generator(seed, "fleet")
         if name == "lognormal":

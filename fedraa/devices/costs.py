@@ -1,6 +1,7 @@
 """The cost of tasks, from submodels, shards and devices, and the table c[n, j] that schedulers read."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +24,26 @@ REMEMBERED = 5
 TABLES = 64
 
 
+@dataclass(frozen=True)
+class CostSettings:
+    """The properties of a run that change its costs.
+
+    Attributes:
+        unit: The length of one cost unit on the run's clock: seconds on the wall clock, 1 on the virtual clock.
+        stem: The client's part of a split model, or None. Only this part is trained and sent by the client, and its
+            cost follows from its FLOPs. Activations and gradients also cross the network.
+        frozen: True if a frozen base is always computed in full. Relative work is then by FLOPs, not by parameters.
+        server: The speed of the server for its part of a split model, relative to the fastest device.
+        download: The compressor of models that the server sends.
+    """
+
+    unit: float = 1.0
+    stem: ClientHalf | None = None
+    frozen: bool = False
+    server: float = 1.0
+    download: object = "none"
+
+
 class CostModel(Stateful):
     """A model of the duration, FLOPs and bytes of any task. FLOPs are only those on the client.
 
@@ -32,12 +53,7 @@ class CostModel(Stateful):
         solver: The settings of local training.
         measure: A function that returns the cost of a submodel shape.
         full: The shape of the full model.
-        unit: The length of one cost unit on the run's clock: seconds on the wall clock, 1 on the virtual clock.
-        stem: The client's part of a split model, or None. Only this part is trained and sent by the client, and its
-            cost follows from its FLOPs. Activations and gradients also cross the network.
-        frozen: True if a frozen base is always computed in full. Relative work is then by FLOPs, not by parameters.
-        server: The speed of the server for its part of a split model, relative to the fastest device.
-        download: The compressor of models that the server sends.
+        settings: The properties of the run that change its costs.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_ratios", "_fresh")
@@ -49,12 +65,7 @@ class CostModel(Stateful):
         solver: LocalTraining,
         measure: Callable[[Widths], Cost],
         full: Widths,
-        *,
-        unit: float = 1.0,
-        stem: ClientHalf | None = None,
-        frozen: bool = False,
-        server: float = 1.0,
-        download: object = "none",
+        settings: CostSettings,
     ) -> None:
         self.fleet = fleet
         self._sizes = sizes
@@ -62,9 +73,12 @@ class CostModel(Stateful):
         self._solver = solver
         self._measure = measure
         self._full = measure(full)
-        self._unit, self._frozen = unit, frozen
-        self._stem, self._server = stem, server * float(fleet.compute.max())
-        self.compressor, self.download = COMPRESSOR.resolve(solver.compressor), COMPRESSOR.resolve(download)
+        self._unit = settings.unit
+        self._frozen = settings.frozen
+        self._stem = settings.stem
+        self._server = settings.server * float(fleet.compute.max())
+        self.compressor = COMPRESSOR.resolve(solver.compressor)
+        self.download = COMPRESSOR.resolve(settings.download)
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
 
@@ -106,8 +120,8 @@ class CostModel(Stateful):
             up: The number of bytes that the client sends.
         """
         passed = self._passed(widths, client)
-        there = float(self.fleet.cost(self.load(widths, passed, down, up), client))
-        return (there + float(self._served(passed))) * self._unit
+        on_device = float(self.fleet.cost(self.load(widths, passed, down, up), client))
+        return (on_device + float(self._served(passed))) * self._unit
 
     def _share(self, cost: Cost) -> float:
         """Return the work of training a submodel, as a fraction of the work for the full model.
@@ -140,13 +154,18 @@ class CostModel(Stateful):
 
     def samples(self, widths: Widths, client: int) -> float:
         """Return the number of training samples in all local steps of one task."""
-        steps, shard = self.steps(widths, client), int(self._sizes[client])
-        return float(self._solver.samples(shard) if steps is None else self._solver.samples_in(steps, shard))
+        steps = self.steps(widths, client)
+        shard = int(self._sizes[client])
+        if steps is None:
+            return float(self._solver.samples(shard))
+        return float(self._solver.samples_in(steps, shard))
 
     def steps(self, widths: Widths, client: int) -> int | None:
         """Return the number of local steps of one task if it follows from costs, or None if the solver fixes it."""
         auto = self._solver.auto
-        return None if auto is None else int(self._auto_steps(auto, widths, np.array([client]))[0])
+        if auto is None:
+            return None
+        return int(self._auto_steps(auto, widths, np.array([client]))[0])
 
     def rates(self, shapes: Sequence[Widths], table: Floats) -> Floats:
         """Return the local steps per unit of time [N], as the mean over the shapes that fit the client's memory.
@@ -158,10 +177,11 @@ class CostModel(Stateful):
 
     def all_steps(self, shapes: Sequence[Widths]) -> Floats:
         """Return the local steps of one task for every client and shape, [N, M]."""
-        auto, everyone = self._solver.auto, np.arange(len(self._sizes))
+        auto = self._solver.auto
         if auto is None:
             return np.repeat(self._by_size(self._solver.batches)[:, None], len(shapes), axis=1)
-        return np.stack([self._auto_steps(auto, widths, everyone) for widths in shapes], axis=1).astype(np.float64)
+        clients = np.arange(len(self._sizes))
+        return np.stack([self._auto_steps(auto, widths, clients) for widths in shapes], axis=1).astype(np.float64)
 
     def sent(self, widths: Widths) -> int:
         """Return the bytes of an uncompressed submodel, in one direction."""
@@ -205,8 +225,8 @@ class CostModel(Stateful):
         self._fresh.append((client, real / self.cost(widths, client, *self._moved(widths))))
         if len(self._fresh) < -(-len(self._sizes) // TABLES):
             return False
-        for who, ratio in self._fresh:
-            ratios = self._ratios.setdefault(who, [])
+        for observed, ratio in self._fresh:
+            ratios = self._ratios.setdefault(observed, [])
             ratios.append(ratio)
             del ratios[:-REMEMBERED]
         self._fresh.clear()
@@ -214,7 +234,8 @@ class CostModel(Stateful):
 
     def _passed(self, widths: Widths, client: int) -> float:
         """Return the number of sample passes, forward and backward, in one task on the client."""
-        steps, shard = self.steps(widths, client), int(self._sizes[client])
+        steps = self.steps(widths, client)
+        shard = int(self._sizes[client])
         if steps is None:
             return self._solver.passed_samples(shard)
         return float(self._solver.passed_in(steps, shard))
@@ -247,7 +268,10 @@ class CostModel(Stateful):
         return auto.count(move, step, self._solver.minibatches(shards))
 
     def _trained(self, widths: Widths) -> Cost:
-        return self._measure(widths) if self._stem is None else self._stem.cost
+        """Return the cost of the part of a submodel that the client trains."""
+        if self._stem is not None:
+            return self._stem.cost
+        return self._measure(widths)
 
     def _moved(self, widths: Widths) -> tuple[int, int]:
         """Return the bytes down and up of a dense submodel after compression."""
@@ -255,5 +279,5 @@ class CostModel(Stateful):
         return wire_bytes(self.download, sent // BYTES), wire_bytes(self.compressor, sent // BYTES)
 
     def _speed(self, client: int) -> float:
-        ratios = self._ratios.get(client)
-        return float(np.median(ratios)) if ratios else 1.0
+        """Return the median ratio of the client's real durations to the modelled ones."""
+        return float(np.median(self._ratios.get(client, [1.0])))

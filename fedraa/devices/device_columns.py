@@ -47,12 +47,15 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
         where: A function that returns the name of a device from its index.
         raw: The values before conversion to numbers, for errors.
     """
-    low_enough = values < 0 if column == "latency" else values <= 0
-    bad = np.flatnonzero(np.isnan(values) | low_enough | ((column in ("compute", "latency")) & np.isinf(values)))
+    too_low = values <= 0
+    expected = "a number over 0"
+    if column == "latency":
+        too_low = values < 0
+        expected = "a number from 0"
+    bad = np.flatnonzero(np.isnan(values) | too_low | ((column in ("compute", "latency")) & np.isinf(values)))
     if bad.size:
-        least = "from 0" if column == "latency" else "over 0"
         field = f"compute: {source} {where(int(bad[0]))} {column}"
-        raise InputError(field, got=raw[bad[0]], expected=f"a number {least}")
+        raise InputError(field, got=raw[bad[0]], expected=expected)
 
 
 def _first_line(error: Exception) -> str:

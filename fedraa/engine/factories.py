@@ -5,7 +5,7 @@ from functools import partial
 from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor
 from fedraa.client.trainer import rate
 from fedraa.data.tree import leaves
-from fedraa.devices.costs import CostModel
+from fedraa.devices.costs import CostModel, CostSettings
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.worker_spec import WorkerSpec
 from fedraa.ledger.bad_clients import BadClients
@@ -79,18 +79,15 @@ def _make_task_table(spec: RunSpec, record: Record, params: Vector) -> TaskTable
 
 def make_cost_model(spec: RunSpec) -> CostModel:
     """Return the costs of the run's tasks."""
-    return CostModel(
-        spec.fleet,
-        spec.data.sizes,
-        spec.method.local,
-        spec.measure,
-        spec.traced.widths(spec.traced.full()),
+    settings = CostSettings(
         unit=spec.experiment.time_scale if spec.wall else 1.0,
         stem=spec.stem,
         frozen=bool(frozen(spec.traced.module)),
         server=getattr(spec.method.submodel, "server_compute", LayerCut.server_compute),
         download=spec.method.schedule.download_compressor,
     )
+    full = spec.traced.widths(spec.traced.full())
+    return CostModel(spec.fleet, spec.data.sizes, spec.method.local, spec.measure, full, settings)
 
 
 def make_worker_spec(spec: RunSpec) -> WorkerSpec:

@@ -7,7 +7,7 @@ import torch
 
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.local_training import LocalTraining
-from fedraa.client.trainer import Trainer
+from fedraa.client.trainer import ModelSettings, Trainer
 from fedraa.client.training_state import TrainingState
 from fedraa.data import Federated, Transforms
 from fedraa.data.sources.clients import Source
@@ -40,31 +40,20 @@ class WorkerSpec:
 
     def trainer(self, device: str) -> Trainer:
         keep_freed_memory()
-        settings: dict[str, Any] = {
-            "seed": self.seed,
-            "device": device,
-            "fragment_scale": self.fragment_scale,
-            "scale_inner": self.scale_inner,
-            "bf16": self.bf16,
-            "transforms": self.transforms,
-            "state": self.state,
-        }
+        model = ModelSettings(self.objective, self.state, self.fragment_scale, self.scale_inner)
+        options = self._trainer_options(device) | {"model": model}
         if self.stack > 1:
-            return BatchedTrainer(self.traced, self.solver, self.stack, **settings)
-        return Trainer(self.traced, self.solver, objective=self.objective, **settings)
+            return BatchedTrainer(self.traced, self.solver, self.stack, **options)
+        return Trainer(self.traced, self.solver, **options)
+
+    def _trainer_options(self, device: str) -> dict[str, Any]:
+        return {"seed": self.seed, "device": device, "bf16": self.bf16, "transforms": self.transforms}
 
     def evaluator(self, data: Federated, device: str) -> Evaluator:
         personal = None
         if getattr(data, "personal", None):
-            settings: dict[str, Any] = {
-                "seed": self.seed,
-                "device": device,
-                "bf16": self.bf16,
-                "objective": self.objective,
-                "transforms": self.transforms,
-                "state": self.state,
-            }
-            personal = Personal(self.traced, self.solver, **settings)
+            options = self._trainer_options(device) | {"model": ModelSettings(self.objective, self.state)}
+            personal = Personal(self.traced, self.solver, **options)
         return Evaluator(
             self.traced,
             data,

@@ -22,6 +22,8 @@ from fedraa.submodels import Traced, drop_weights, load, twin
 
 BATCH = 1024
 
+Buffers = dict[str, Tensor | None]
+
 
 class Evaluator:
     """Evaluates flat parameter vectors on `device`, with a module there that has no weights between evaluations."""
@@ -53,9 +55,12 @@ class Evaluator:
         drop_weights(self._module)
         self._module.to(self._device)
         self._state = state or TrainingState()
-        self._start = copy_buffers(self._module) if self._state.changes else {}
+        self._start: Buffers = {}
+        if self._state.changes:
+            self._start = copy_buffers(self._module)
         self._data = data
-        self._metrics, self._personal = metrics, personal
+        self._metrics = metrics
+        self._personal = personal
         self._objective = objective or Classification()
         self._figures = self._objective.summary()
         self._owners, self._clients = owners(data)
@@ -76,9 +81,11 @@ class Evaluator:
                 self._add(sums, self._owners[rows], self._objective.sums(outputs, targets))
                 for metric in self._metrics:
                     values[metric.name][rows] = metric.values(outputs, targets)
-        personal = {} if self._personal is None else self._personalised(self._personal, params)
+        figures = self._summed(loss, sums)
+        if self._personal is not None:
+            figures |= self._personalised(self._personal, params)
+        figures |= {name: mean(numbers) for name, numbers in values.items()}
         drop_weights(self._module)
-        figures = self._summed(loss, sums) | personal | {name: mean(each) for name, each in values.items()}
         clients = self._client_results(sums)
         return Evaluation(figures, time.perf_counter() - started, clients)
 
@@ -112,23 +119,27 @@ class Evaluator:
 
     def _spans(self, samples: int) -> list[slice]:
         """Return the rows of each batch. A single left-over sample joins the last batch if the model needs two."""
-        return LocalTraining(batch_size=BATCH, min_batch=self._state.min_eval_batch).spans(samples) if samples else []
+        if not samples:
+            return []
+        return LocalTraining(batch_size=BATCH, min_batch=self._state.min_eval_batch).spans(samples)
 
     def _outputs(self, inputs: Tree, samples: int) -> Tensor:
         """Return the model's outputs for a batch. A single sample is sent twice if the model needs two samples."""
-        buffers = copy_buffers(self._module) if self._state.restored else {}
         if samples < self._state.min_eval_batch:
             inputs = mapped(lambda part: torch.cat([part, part]), inputs)
+        buffers: Buffers = {}
+        if self._state.restored:
+            buffers = copy_buffers(self._module)
         outputs = self._objective.outputs(self._objective.forward(self._module, inputs))
         put_buffers(self._module, buffers)
-        return outputs[:samples] if samples < self._state.min_eval_batch else outputs
+        return outputs[:samples]
 
     def _personalised(self, personal: Personal, params: Vector) -> dict[str, float]:
         """Return the main metric of each chosen client on its test samples, after local training.
 
         A client with too few training samples is evaluated with the global model.
         """
-        found = []
+        results = []
         assert isinstance(self._data, EvaluationData)
         for client, (x, y) in self._data.personal.items():
             if personal.can_train(len(y)):
@@ -139,14 +150,14 @@ class Evaluator:
             sums: dict[str, npt.NDArray[np.float64]] = {}
             with torch.no_grad():
                 for span in self._spans(len(rows)):
-                    some = rows[span]
-                    targets = self._there(self._data.dataset.y_test[some])
-                    inputs = mapped(self._there, take(self._data.dataset.x_test, some))
-                    outputs = self._outputs(inputs, len(some))
-                    self._add(sums, np.zeros(len(some), np.int64), self._objective.sums(outputs, targets))
+                    batch = rows[span]
+                    targets = self._there(self._data.dataset.y_test[batch])
+                    inputs = mapped(self._there, take(self._data.dataset.x_test, batch))
+                    outputs = self._outputs(inputs, len(batch))
+                    self._add(sums, np.zeros(len(batch), np.int64), self._objective.sums(outputs, targets))
             if sums["count"][0] > 0:
-                found.append(self._objective.of_clients({name: each[:1] for name, each in sums.items()})[0])
-        return self._over_clients("personal", np.array(found))
+                results.append(self._objective.of_clients({name: values[:1] for name, values in sums.items()})[0])
+        return self._over_clients("personal", np.array(results))
 
     def _client_results(self, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[Any]]:
         """Return the metrics and the loss of each reported client, on its test samples."""
@@ -157,18 +168,19 @@ class Evaluator:
         # Position of each client among the clients that have test samples.
         places = (np.cumsum(counts > 0) - 1)[reported]
         measured = np.flatnonzero((counts[reported] > 0) & (sums["count"][places] > 0))
-        found = self._objective.figures_by_client({name: each[places[measured]] for name, each in sums.items()})
+        figures = self._objective.figures_by_client({name: values[places[measured]] for name, values in sums.items()})
         columns = {}
         for name in dict.fromkeys((*self._figures.names, "loss")):
             columns[name] = np.full(len(reported), np.nan)
-            columns[name][measured] = found[name]
+            columns[name][measured] = figures[name]
         return {"client": reported, "test_samples": counts[reported], **columns}
 
     def _over_clients(self, name: str, values: npt.NDArray[np.float64]) -> dict[str, float]:
         """Return the mean, the standard deviation and the worst value of a metric per client."""
         if not values.size:
             return {f"{name}_{what}": float("nan") for what in ("mean", "std", "worst")}
-        worst = values.min() if self._figures.better(f"{name}_worst") == "max" else values.max()
+        higher_is_better = self._figures.better(f"{name}_worst") == "max"
+        worst = values.min() if higher_is_better else values.max()
         # Perplexities may be huge or infinite.
         with np.errstate(over="ignore", invalid="ignore"):
             middle, spread = values.mean(), values.std()
@@ -187,17 +199,17 @@ class Evaluator:
             owners: Owner of each sample [b].
             new: Values [b, ...] by name.
         """
-        for name, each in new.items():
-            measured = each.cpu().numpy()
+        for name, values in new.items():
+            measured = values.cpu().numpy()
             if name not in sums:
                 sums[name] = np.zeros((self._clients + 1, *measured.shape[1:]))
             np.add.at(sums[name], owners, measured)
 
     def _summed(self, loss: float, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, float]:
         """Return the metrics of all samples, and the statistics of the metrics per client with test samples."""
-        whole = {name: each.sum(axis=0) for name, each in sums.items()}
+        whole = {name: values.sum(axis=0) for name, values in sums.items()}
         tested = np.flatnonzero(sums["count"][:-1] > 0)
-        clients = self._objective.of_clients({name: each[tested] for name, each in sums.items()})
+        clients = self._objective.of_clients({name: values[tested] for name, values in sums.items()})
         return {
             **self._objective.figures(whole),
             "loss": float(loss / whole["count"]),
@@ -211,7 +223,8 @@ def owners(data: Federated) -> tuple[npt.NDArray[np.int64], int]:
     Clients that have test samples are numbered from 0. A sample without an owner gets the number of owners.
     """
     counts = np.diff(data.test_offsets)
-    counts, clients = counts[counts > 0], int((counts > 0).sum())
-    found = np.full(len(data.dataset.y_test), clients, np.int64)
-    found[data.test_order] = np.repeat(np.arange(clients), counts)
-    return found, clients
+    counts = counts[counts > 0]
+    clients = len(counts)
+    owner_of_sample = np.full(len(data.dataset.y_test), clients, np.int64)
+    owner_of_sample[data.test_order] = np.repeat(np.arange(clients), counts)
+    return owner_of_sample, clients

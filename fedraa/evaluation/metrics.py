@@ -65,6 +65,7 @@ class NamedMetric:
         try:
             # The next metric needs the tensors unchanged.
             result = self.function(outputs.clone(), labels.clone())
+        # A user-defined function may raise any exception.
         except Exception as error:
             raise InputError("metrics", f"{self.name} failed with {type(error).__name__}: {error}") from error
         if not isinstance(result, Tensor) or result.shape != labels.shape[:1] or result.is_complex():
@@ -74,20 +75,20 @@ class NamedMetric:
         return np.asarray(result.detach().cpu().to(torch.float64).numpy(), np.float64)
 
 
-def make_metrics(given: Sequence[object], figures: Figures | None = None) -> tuple[NamedMetric, ...]:
+def make_metrics(parts: Sequence[object], figures: Figures | None = None) -> tuple[NamedMetric, ...]:
     """Return the metrics that a user passed, each an import path, an object or a function.
 
     Raises InputError for an object that is no metric, and for a name that is invalid or taken.
     """
-    made = tuple(_named(each) for each in given)
-    names = [metric.name for metric in made]
+    metrics = tuple(_named(part) for part in parts)
+    names = [metric.name for metric in metrics]
     for number, name in enumerate(names):
         if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
             problem = f"the name {name!r} cannot be the name of a column"
             raise InputError("metrics", problem, hint="give the metric a name such as top3")
         if name in TAKEN or name in names[:number] or (figures is not None and name in taken_by(figures)):
             raise InputError("metrics", f"the name {name} is taken", hint="give the metric another name")
-    return made
+    return metrics
 
 
 def taken_by(figures: Figures) -> tuple[str, ...]:
@@ -95,15 +96,15 @@ def taken_by(figures: Figures) -> tuple[str, ...]:
     return (*figures.names, f"best_{figures.main}")
 
 
-def _named(given: object) -> NamedMetric:
-    made = METRICS.resolve(given)
-    function = getattr(made, "values", made)
-    name = getattr(made, "name", None) or getattr(made, "__name__", type(made).__name__)
-    if not callable(function) or isinstance(made, dict):
+def _named(part: object) -> NamedMetric:
+    component = METRICS.resolve(part)
+    function = getattr(component, "values", component)
+    name = getattr(component, "name", None) or getattr(component, "__name__", type(component).__name__)
+    if not callable(function) or isinstance(component, dict):
         raise InputError(
-            "metrics", got=made, expected="an object with a method values, or a function (outputs, labels)"
+            "metrics", got=component, expected="an object with a method values, or a function (outputs, labels)"
         )
-    better: Direction = getattr(made, "better", "max")
+    better: Direction = getattr(component, "better", "max")
     if better not in ("max", "min"):
         raise InputError("metrics.better", f"it is the direction of {name}", got=better, expected="max or min")
     return NamedMetric(str(name), function, better)
@@ -112,7 +113,9 @@ def _named(given: object) -> NamedMetric:
 def mean(values: npt.NDArray[np.float64]) -> float:
     """Return the mean of values [n], exact before one final rounding. It is not finite if one of them is not."""
     with np.errstate(invalid="ignore"):
-        return math.fsum(values) / len(values) if np.isfinite(values).all() else float(values.mean())
+        if not np.isfinite(values).all():
+            return float(values.mean())
+        return math.fsum(values) / len(values)
 
 
 def refuse_misfit(

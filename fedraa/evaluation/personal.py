@@ -62,13 +62,13 @@ class Personal:
     the random numbers of transforms, are the same in every evaluation.
     """
 
-    def __init__(self, traced: Traced, solver: LocalTraining, **given: Any) -> None:
+    def __init__(self, traced: Traced, solver: LocalTraining, **options: Any) -> None:
         plain = replace(
             solver, control=False, full_gradient=False, squares=False, adversary=False, grad_mix=1.0, split=0
         )
         self._solver = replace(plain, compressor="none", logit_calibration=0.0, optimizer_state="reset")
         self._widths = traced.widths(traced.full())
-        self._trainer = Trainer(traced, self._solver, resident_bytes=0, **given)
+        self._trainer = Trainer(traced, self._solver, resident_bytes=0, **options)
 
     def can_train(self, samples: int) -> bool:
         """Return True if a data partition of this size is enough for training."""
@@ -83,7 +83,9 @@ class Personal:
             x: Inputs [n, ...].
             y: Targets [n, ...].
         """
-        lr, auto = self._solver.lr, self._solver.auto
-        steps = int(auto.shortest(np.array(self._solver.minibatches(len(y))))) if auto else None
-        task = Task(0, client, 0, 0, 0, 0, self._widths, params, lr, 0.0, steps=steps)
+        auto = self._solver.auto
+        steps = None
+        if auto is not None:
+            steps = int(auto.shortest(np.array(self._solver.minibatches(len(y)))))
+        task = Task(0, client, 0, 0, 0, 0, self._widths, params, self._solver.lr, 0.0, steps=steps)
         return self._trainer.train(task, x, y).params

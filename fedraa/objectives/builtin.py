@@ -67,19 +67,22 @@ class MultiLabel(Objective):
         return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
 
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        told, held = outputs > 0, targets > 0
-        right = told == held
+        predicted, present = outputs > 0, targets > 0
+        right = predicted == present
         return {
             "right": right.sum(1),
-            "both": (told & held).sum(1),
-            "either": told.sum(1) + held.sum(1),
+            "both": (predicted & present).sum(1),
+            "either": predicted.sum(1) + present.sum(1),
             "exact": right.all(1),
             "samples": right.new_ones(len(right)),
         }
 
     def figures(self, sums: Sums) -> Mapping[str, float]:
+        f1 = 1.0
+        if sums["either"]:
+            f1 = float(2 * sums["both"] / sums["either"])
         return {
-            "f1": float(2 * sums["both"] / sums["either"]) if sums["either"] else 1.0,
+            "f1": f1,
             "accuracy": float(sums["right"] / sums["count"]),
             "exact": float(sums["exact"] / sums["samples"]),
         }
@@ -94,7 +97,9 @@ class MultiLabel(Objective):
         return np.asarray(train, np.float32, "C"), np.asarray(test, np.float32, "C"), train.shape[1]
 
     def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
-        return None if outputs.shape == targets.shape else f"logits {list(targets.shape)}"
+        if outputs.shape == targets.shape:
+            return None
+        return f"logits {list(targets.shape)}"
 
 
 @dataclass(frozen=True)
@@ -141,10 +146,12 @@ class Regression(Objective):
                 expected = "the shape [samples] or [samples, outputs], the same in y_train and y_test"
                 raise InputError(name, got=y, expected=expected)
         train, test = (numbers(name, y).astype(np.float32) for name, y in (("y_train", train), ("y_test", test)))
-        return train, test, 1 if train.ndim == 1 else train.shape[1]
+        return train, test, int(np.prod(train.shape[1:]))
 
     def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
-        return None if outputs.numel() == targets.numel() else f"numbers {list(targets.shape)}"
+        if outputs.numel() == targets.numel():
+            return None
+        return f"numbers {list(targets.shape)}"
 
 
 @dataclass(frozen=True)
@@ -182,8 +189,9 @@ class NextToken(Objective):
         return _labels(train, test, classes, self.ignore, 2, "[samples, positions]")
 
     def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
-        right = outputs.shape[:-1] == targets.shape and outputs.shape[-1] >= classes
-        return None if right else f"logits {[*targets.shape, classes]}"
+        if outputs.shape[:-1] == targets.shape and outputs.shape[-1] >= classes:
+            return None
+        return f"logits {[*targets.shape, classes]}"
 
 
 @dataclass(frozen=True)
@@ -210,22 +218,30 @@ class Segmentation(Objective):
         return targets != self.ignore
 
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        classes, seen = outputs.shape[1], (targets != self.ignore).flatten(1)
+        classes = outputs.shape[1]
+        seen = (targets != self.ignore).flatten(1)
         # Ignored pixels get the extra class number `classes`, which `counts` removes.
-        held = targets.flatten(1).where(seen, classes)
-        told = outputs.argmax(1).flatten(1).where(seen, classes)
+        present = targets.flatten(1).where(seen, classes)
+        predicted = outputs.argmax(1).flatten(1).where(seen, classes)
 
         def counts(labels: Tensor) -> Tensor:
             zeros = labels.new_zeros(len(labels), classes + 1)
             return zeros.scatter_add_(1, labels, labels.new_ones(()).expand_as(labels))[:, :classes]
 
-        return {"both": counts(held.where(held == told, classes)), "held": counts(held), "told": counts(told)}
+        return {
+            "both": counts(present.where(present == predicted, classes)),
+            "present": counts(present),
+            "predicted": counts(predicted),
+        }
 
     def figures(self, sums: Sums) -> Mapping[str, float]:
-        union = sums["held"] + sums["told"] - sums["both"]
-        there = union > 0
+        union = sums["present"] + sums["predicted"] - sums["both"]
+        occurs = union > 0
+        mean_iou = 0.0
+        if occurs.any():
+            mean_iou = float(np.mean(sums["both"][occurs] / union[occurs]))
         return {
-            "mean_iou": float(np.mean(sums["both"][there] / union[there])) if there.any() else 0.0,
+            "mean_iou": mean_iou,
             "pixel_accuracy": float(sums["both"].sum() / max(float(sums["count"]), 1.0)),
         }
 
@@ -234,8 +250,9 @@ class Segmentation(Objective):
 
     def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         b, *size = targets.shape
-        right = outputs.shape[:1] + outputs.shape[2:] == targets.shape and outputs.shape[1] >= classes
-        return None if right else f"logits {[b, classes, *size]}"
+        if outputs.shape[:1] + outputs.shape[2:] == targets.shape and outputs.shape[1] >= classes:
+            return None
+        return f"logits {[b, classes, *size]}"
 
 
 def _labels(train: Array, test: Array, classes: int, ignore: int, ndim: int, form: str) -> tuple[Array, Array, int]:
@@ -249,14 +266,15 @@ def _labels(train: Array, test: Array, classes: int, ignore: int, ndim: int, for
         ndim: The number of dimensions that the labels must have.
         form: The description of this shape for errors.
     """
-    one = train is test
+    # In a check of one client both arrays are the same object.
+    is_client = train is test
     train, test = integers("y_train", train, ndim, form), integers("y_test", test, ndim, form)
     classes = classes or int(train.max(initial=0, where=train != ignore)) + 1
     for name, y in (("y_train", train), ("y_test", test)):
         wrong = (y != ignore) & ((y < 0) | (y >= classes))
         refuse(name, y, wrong, f"labels from 0 to {classes - 1}, or {ignore} for none")
         # A client may have no label, but a data set may not.
-        if not one and (y == ignore).all():
+        if not is_client and (y == ignore).all():
             raise InputError(name, f"it holds only {ignore}, which is no label", expected="at least one label")
     return train, test, classes
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from fedraa.errors import InputError
 
 Direction = Literal["max", "min"]
-CLIENTS = ("client_mean", "client_std", "client_worst")
+CLIENTS: tuple[str, ...] = ("client_mean", "client_std", "client_worst")
 PERSONAL = ("personal_mean", "personal_std", "personal_worst")
 
 
@@ -30,13 +30,18 @@ class Figures:
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the names of all metrics in the order of evals.csv."""
-        return (*self.names, "loss", *CLIENTS, *(PERSONAL if self.personal else ()), *self.own)
+        clients = CLIENTS
+        if self.personal:
+            clients += PERSONAL
+        return (*self.names, "loss", *clients, *self.own)
 
     def better(self, name: str) -> Direction:
         """Return the direction in which the metric `name` improves."""
         if name in ("client_mean", "client_worst", "personal_mean", "personal_worst"):
             name = self.main
-        return "min" if name in ("loss", "client_std", "personal_std", *self.less) else "max"
+        if name in ("loss", "client_std", "personal_std", *self.less):
+            return "min"
+        return "max"
 
     def best(self, values: Any) -> float:
         """Return the best value of the main metric from a pandas column. NaN is ignored unless all values are NaN."""
@@ -50,10 +55,11 @@ class Figures:
 def figures_of(config: Mapping[str, Any]) -> Figures:
     """Return the metrics of a run from its config.json; by default they are those of classification."""
     resolved = config["resolved"]
-    given, own = resolved.get("figures"), tuple(resolved.get("metrics", ()))
-    if given is None:
+    own = tuple(resolved.get("metrics", ()))
+    fields = resolved.get("figures")
+    if fields is None:
         return Figures(own=own)
-    return Figures(tuple(given["names"]), given["main"], tuple(given["less"]), bool(given.get("personal")), own)
+    return Figures(tuple(fields["names"]), fields["main"], tuple(fields["less"]), bool(fields.get("personal")), own)
 
 
 @dataclass(frozen=True)

@@ -12,22 +12,22 @@ from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.objectives.objective import Objective
 
 
-def make_objective(given: object) -> Objective:
-    """Return the objective with this name or import path, or the given object; raise InputError if it is malformed."""
-    made = OBJECTIVE.resolve(given)
-    if not isinstance(made, Objective):
+def make_objective(description: object) -> Objective:
+    """Return the objective with this name or import path, or the object itself; raise InputError if it is malformed."""
+    objective = OBJECTIVE.resolve(description)
+    if not isinstance(objective, Objective):
         hint = "derive its class from fedraa.Objective"
-        raise InputError("objective", got=made, expected="an Objective", hint=hint)
-    if not isinstance(made.better, Mapping):
+        raise InputError("objective", got=objective, expected="an Objective", hint=hint)
+    if not isinstance(objective.better, Mapping):
         expected = "a dict of names with max or min"
-        raise InputError(f"objective: {made.name}.better", got=made.better, expected=expected)
-    for name, way in made.better.items():
+        raise InputError(f"objective: {objective.name}.better", got=objective.better, expected=expected)
+    for name, way in objective.better.items():
         if way not in ("max", "min") or not name.isidentifier():
-            raise InputError(f"objective: {made.name}.better", got={name: way}, expected="names with max or min")
-    if made.main not in ("loss", *made.better):
-        expected = f"one of its metrics {', '.join(('loss', *made.better))}"
-        raise InputError(f"objective: {made.name}.main", got=made.main, expected=expected)
-    return made
+            raise InputError(f"objective: {objective.name}.better", got={name: way}, expected="names with max or min")
+    if objective.main not in ("loss", *objective.better):
+        expected = f"one of its metrics {', '.join(('loss', *objective.better))}"
+        raise InputError(f"objective: {objective.name}.main", got=objective.main, expected=expected)
+    return objective
 
 
 def misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> str | None:

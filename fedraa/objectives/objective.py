@@ -86,7 +86,9 @@ class Objective(ABC):
         an object. Raises TypeError if there is no such tensor, or more than one.
         """
         output = _main_output(result)
-        return output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
+        if output.dtype in (torch.float16, torch.bfloat16):
+            return output.float()
+        return output
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean of the losses of a batch that count, or 0 if none counts."""
@@ -105,7 +107,8 @@ class Objective(ABC):
         """
         loss = self.loss(outputs, targets)
         for name, weight in self.auxiliary.items():
-            if (head := _head(result, name)) is not None:
+            head = _head(result, name)
+            if head is not None:
                 loss = loss + weight * self.loss(head.float(), targets)
         return loss
 
@@ -142,16 +145,20 @@ class Objective(ABC):
             return np.asarray(sums["loss"] / sums["count"])
         if type(self).figures is Objective.figures:
             return np.asarray(sums[self.main] / sums["count"])
-        rows = range(len(sums["count"]))
-        return np.array([self.figures({name: each[row] for name, each in sums.items()})[self.main] for row in rows])
+        return np.array([metrics[self.main] for metrics in self._figures_of_rows(sums)])
 
     def figures_by_client(self, sums: Sums) -> dict[str, Array]:
         """Return the loss and each metric in `better` of every client [c], from its sums [c] or [c, k]."""
         metrics = {"loss": np.asarray(sums["loss"] / sums["count"])}
         if type(self).figures is Objective.figures:
             return metrics | {name: np.asarray(sums[name] / sums["count"]) for name in self.better}
-        rows = [self.figures({name: each[row] for name, each in sums.items()}) for row in range(len(sums["count"]))]
+        rows = self._figures_of_rows(sums)
         return metrics | {name: np.array([row[name] for row in rows]) for name in self.better}
+
+    def _figures_of_rows(self, sums: Sums) -> list[Mapping[str, float]]:
+        """Return the metrics of each client from its row of the sums [c] or [c, k]."""
+        clients = range(len(sums["count"]))
+        return [self.figures({name: values[client] for name, values in sums.items()}) for client in clients]
 
     def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         """Return a description of the expected outputs if the outputs have a wrong shape, or None if they are correct.
@@ -174,28 +181,33 @@ def _main_output(result: Any) -> Tensor:
     if isinstance(result, Tensor):
         return result
     for name in _MAIN_OUTPUTS:
-        if (found := _head(result, name)) is not None:
-            return found
+        output = _head(result, name)
+        if output is not None:
+            return output
+    named: Mapping[Any, Any] = getattr(result, "__dict__", {})
     if isinstance(result, tuple | list):
         named = dict(enumerate(result))
-    else:
-        named = dict(result) if isinstance(result, Mapping) else dict(getattr(result, "__dict__", {}))
+    elif isinstance(result, Mapping):
+        named = result
     tensors = {name: value for name, value in named.items() if isinstance(value, Tensor)}
     if len(tensors) == 1:
         return next(iter(tensors.values()))
-    names = f" with the tensors {', '.join(map(str, tensors))}" if tensors else ""
-    raise TypeError(f"{type(result).__name__}{names}")
+    if not tensors:
+        raise TypeError(type(result).__name__)
+    raise TypeError(f"{type(result).__name__} with the tensors {', '.join(map(str, tensors))}")
 
 
 def _head(result: Any, name: str) -> Tensor | None:
     """Return the tensor with the key, attribute or index `name` in a model's result, or None."""
     if isinstance(result, Mapping):
-        found = result.get(name)
-    elif name.isdigit():
-        found = result[int(name)] if isinstance(result, tuple | list) and int(name) < len(result) else None
+        output = result.get(name)
+    elif not name.isdigit():
+        output = getattr(result, name, None)
+    elif isinstance(result, tuple | list) and int(name) < len(result):
+        output = result[int(name)]
     else:
-        found = getattr(result, name, None)
-    return found if isinstance(found, Tensor) else None
+        output = None
+    return output if isinstance(output, Tensor) else None
 
 
 def numbers(name: str, y: Array) -> Array:

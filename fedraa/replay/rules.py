@@ -18,7 +18,7 @@ from fedraa.composition.method import AXES
 from fedraa.composition.registry import kinds
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing, availability_from
-from fedraa.devices.costs import CostModel
+from fedraa.devices.costs import CostModel, CostSettings
 from fedraa.devices.device_columns import check_values
 from fedraa.devices.fleet import COLUMNS, Fleet, Floats
 from fedraa.errors import InputError, located
@@ -198,17 +198,20 @@ class Rules:
         # The property refuses steps that it cannot read.
         _ = solver.auto
         stem = self.resolved.stem
+        settings = CostSettings(
+            unit=self.experiment.time_scale if self.wall else 1.0,
+            stem=None if stem is None else ClientHalf(stem.cost, stem.activations, stem.trunk),
+            server=self.method["submodel"].get("server_compute", LayerCut.server_compute),
+            download="none" if is_foreign(self._download) else self._download,
+            frozen=self.resolved.base is not None,
+        )
         return CostModel(
             Fleet(**columns, relative=self.experiment.units == "relative"),
             np.array(self.resolved.samples, np.int64),
             solver,
             self.shapes.__getitem__,
             tuple(self.resolved.groups.values()),
-            unit=self.experiment.time_scale if self.wall else 1.0,
-            stem=None if stem is None else ClientHalf(stem.cost, stem.activations, stem.trunk),
-            server=self.method["submodel"].get("server_compute", LayerCut.server_compute),
-            download="none" if is_foreign(self._download) else self._download,
-            frozen=self.resolved.base is not None,
+            settings,
         )
 
     @cached_property

@@ -29,7 +29,8 @@ from fedraa.submodels.policies.policy import AUTO, Capacities
 from fedraa.submodels.policies.slices import FRAGMENT_RATIOS, LayerCut
 
 CALIBRATION = "local.logit_calibration"
-CAPACITIES, REDRAW = "submodel.capacities.levels", "submodel.capacities.redraw"
+CAPACITIES = "submodel.capacities.levels"
+REDRAW = "submodel.capacities.redraw"
 
 
 def resolve(experiment: Experiment) -> Method:
@@ -82,8 +83,8 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
 
     Args:
         local: The settings of local training.
-        momentum: The momentum that the experiment sets; None: it sets none.
-        weight_decay: The weight decay that the experiment sets; None: it sets none.
+        momentum: The momentum that the experiment sets, or None.
+        weight_decay: The weight decay that the experiment sets, or None.
 
     Raises:
         InputError: Values exclude each other, or a value is set twice.
@@ -97,8 +98,7 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
     for field, outer in (("momentum", momentum), ("weight_decay", weight_decay)):
         inner = getattr(optimizer, field)
         if None not in (inner, outer) and inner != outer:
-            problem = f"local_optimizer {text} has {inner:g}"
-            raise InputError(field, problem, got=outer, hint="give one of the two")
+            raise InputError(field, f"local_optimizer {text} has {inner:g}", got=outer, hint="give one of the two")
     if optimizer.has_momentum:
         new_momentum = optimizer.momentum
     elif momentum:
@@ -112,8 +112,9 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
         local = replace(local, momentum=new_momentum)
     if new_decay is not None:
         local = replace(local, weight_decay=new_decay)
-    if (wrong := optimizer.check(local.momentum)) is not None:
-        raise InputError("local_optimizer", wrong, got=text)
+    problem = optimizer.check(local.momentum)
+    if problem is not None:
+        raise InputError("local_optimizer", problem, got=text)
     if local.optimizer_state == "keep" and not optimizer.buffers(local.momentum):
         beside = f"{text} without momentum, which has no state"
         raise without_effect("local_optimizer_state", local.optimizer_state, beside)
@@ -165,7 +166,9 @@ def values_set(experiment: Experiment, method: Method) -> dict[str, Any]:
 def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values with the placeholder of automatic capacities. They are then not drawn again by default."""
     auto = {name: AUTO for name in ("capacities", CAPACITIES) if values.get(name) == "auto"}
-    return {REDRAW: False, **values, **auto} if auto else values
+    if not auto:
+        return values
+    return {REDRAW: False, **values, **auto}
 
 
 def _ratios(options: MethodOptions, method: Method) -> tuple[float, ...] | None:

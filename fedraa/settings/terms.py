@@ -1,6 +1,7 @@
 """The terms of a comparison of methods: equal ones, those of each method's paper, or tuned values for each method."""
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, Literal, get_args
 
 from fedraa.client.local_training import LocalTraining
@@ -19,7 +20,7 @@ TERMS: tuple[str, ...] = get_args(Terms)
 Tuned = Mapping[str, Mapping[str, Any]]
 """Fields of an experiment and paths of its method, by method."""
 
-# The values of every method on equal terms, unless the experiment sets others: every method allows them.
+# The values of every method on equal terms, unless the experiment sets them. Every method allows them.
 EQUAL: dict[str, Any] = {
     "momentum": 0.0,
     "weight_decay": 0.0,
@@ -52,7 +53,9 @@ def on_terms(
     if terms is None:
         return experiment
     method = find(experiment.method)
-    name = experiment.method if isinstance(experiment.method, str) else method.name
+    name = method.name
+    if isinstance(experiment.method, str):
+        name = experiment.method
     if terms == "equal":
         return experiment.model_copy(update=_equal(experiment, method))
     if terms == "paper":
@@ -105,17 +108,38 @@ def _at_a_time(participation: object, clients: int) -> int | None:
     drawn = PARTICIPATION.resolve(participation)
     if isinstance(drawn, Sample):
         return drawn.count
-    return max(1, round(drawn.share * clients)) if isinstance(drawn, Bernoulli) else None
+    if isinstance(drawn, Bernoulli):
+        return max(1, round(drawn.share * clients))
+    return None
 
 
-def _with(experiment: Experiment, values: Mapping[str, Any], whose: str, *, over: bool) -> Experiment:
+def _with(experiment: Experiment, values: Mapping[str, Any], origin: str, *, over: bool) -> Experiment:
+    """Return the experiment with these values in place.
+
+    Args:
+        experiment: The experiment.
+        values: The values of the terms, by field or by path.
+        origin: The description of the source of the values in errors.
+        over: True if they replace values that the experiment sets.
+
+    Raises:
+        InputError: The experiment sets another value, without `over`.
+    """
     for name, value in values.items():
-        given = chosen_value(experiment, name)
-        usual = Experiment.model_fields[name].default if name in Experiment.model_fields else None
-        if given not in (None, usual, value) and not over:
-            raise InputError(name, f"{whose} has {text_of(value)}", got=given, hint="leave it out")
-    steps = {"local_steps", "local_epochs"} & values.keys()
-    other = dict.fromkeys({"local_steps", "local_epochs"} - steps) if steps else {}
-    replaced = {path for name in values for path in SHORTCUTS.get(name, ())}
+        own = chosen_value(experiment, name)
+        if own not in (None, _default(name), value) and not over:
+            raise InputError(name, f"{origin} has {text_of(value)}", got=own, hint="leave it out")
+    other: dict[str, Any] = {}
+    # The two lengths of a task exclude each other.
+    if "local_steps" in values or "local_epochs" in values:
+        other = {"local_steps": None, "local_epochs": None}
+    replaced = set(chain.from_iterable(SHORTCUTS.get(name, ()) for name in values))
     override = Overrides({path: value for path, value in experiment.override.items() if path not in replaced})
     return experiment.model_copy(update={**other, "override": override, **split_paths(values, override)})
+
+
+def _default(name: str) -> Any:
+    """Return the default of an experiment's field, or None for a path."""
+    if name not in Experiment.model_fields:
+        return None
+    return Experiment.model_fields[name].default

@@ -27,7 +27,9 @@ def read_tuned_about(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, An
         raise InputError("tuned", "it has no table of methods", got=path, hint="give a file of `fedraa tune`")
     tuned = {}
     for name, table in methods.items():
-        terms = table.get(TERMS_KEY) if isinstance(table, dict) else None
+        terms = None
+        if isinstance(table, dict):
+            terms = table.get(TERMS_KEY)
         if not isinstance(terms, dict) or not terms:
             problem = f"it has no {TERMS_KEY} for {name}"
             raise InputError("tuned", problem, got=path, hint="give a file of `fedraa tune`")

@@ -1,4 +1,4 @@
-"""A check for tests of custom components: does a component keep the promises that runs rely on?
+"""A check, for tests of custom components, of the promises that runs rely on.
 
 import fedraa as fl
 
@@ -19,7 +19,8 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> None:
 
     Raises ValueError for an object that is not a component, or that may be of several kinds if `as_` does not name one.
     """
-    if failures := _look(part, as_=as_, ray=ray).failures:
+    failures = _look(part, as_=as_, ray=ray).failures
+    if failures:
         raise AssertionError("\n".join(failures))
 
 

@@ -19,8 +19,8 @@ METHODS_OF = {
 }
 
 
-def belongs(given: object, as_: str | None = None) -> tuple[Kind, Any]:
-    """Return the kind of a component that was given in any form, and the component itself.
+def belongs(component: object, as_: str | None = None) -> tuple[Kind, Any]:
+    """Return the kind of a component in any form, and the component itself.
 
     Raises InputError if it is not a component, or may be of several kinds and `as_` does not name one.
     """
@@ -28,27 +28,31 @@ def belongs(given: object, as_: str | None = None) -> tuple[Kind, Any]:
         kind = KINDS.get(as_.replace("_", "-"))
         if kind is None:
             raise InputError("as", got=as_, expected=f"one of {', '.join(KINDS)}")
-        return kind, kind.make(given)
-    kinds = _kinds(given)
+        return kind, kind.make(component)
+    kinds = _kinds(component)
     if not kinds:
         raise InputError(
             "part",
-            f"{_said(given)} is not a component",
+            f"{_said(component)} is not a component",
             expected=f"package.module:Name, a name, a class or an object, of one of the kinds {', '.join(KINDS)}",
         )
     if len(kinds) > 1:
         choices = ", ".join(f"{kind.name}{kind.arguments}" for kind in kinds)
         raise InputError(
-            "part", f"{_said(given)} may be a component of several kinds: {choices}", hint="say which by --as, or as_="
+            "part",
+            f"{_said(component)} may be a component of several kinds: {choices}",
+            hint="name its kind by --as, or by as_=",
         )
-    return kinds[0], kinds[0].make(given)
+    return kinds[0], kinds[0].make(component)
 
 
-def _kinds(given: object) -> list[Kind]:
+def _kinds(component: object) -> list[Kind]:
     """Return all kinds of component that the object may be."""
-    text = given.get(KIND) if isinstance(given, Mapping) else given
+    text = component
+    if isinstance(component, Mapping):
+        text = component.get(KIND)
     if not isinstance(text, str):
-        return _of(given)
+        return _of(component)
     path = text.partition("(")[0].strip()
     if is_path(path) and path.partition(":")[0] not in ("sample", "topk", "bernoulli"):
         return _of(imported("part", path))
@@ -59,17 +63,20 @@ def _kinds(given: object) -> list[Kind]:
 def _of(thing: object) -> list[Kind]:
     """Return the kinds of an object.
 
-    The base class decides. Otherwise the kinds match whose required methods the object has, the kinds with the most
-    methods first. A function may be of every kind that accepts functions.
+    An object of a kind's base class is of this kind. Otherwise a kind matches if the object has its required methods.
+    If several kinds match, those with the largest number of required methods are returned. A function may be of every
+    kind that accepts functions.
     """
-    made: type = thing if inspect.isclass(thing) else type(thing)
-    if derived := [kind for kind in KINDS.values() if issubclass(made, kind.base)]:
+    owner: type = thing if inspect.isclass(thing) else type(thing)
+    derived = [kind for kind in KINDS.values() if issubclass(owner, kind.base)]
+    if derived:
         return derived
-    able = {kind.name: needs for kind in KINDS.values() if (needs := _needs(kind)) and _can(made, needs)}
+    required = {kind.name: _needs(kind) for kind in KINDS.values()}
+    able = {name: needs for name, needs in required.items() if needs and _can(owner, needs)}
     if able:
-        most = max(map(len, able.values()))
-        return [KINDS[name] for name, needs in able.items() if len(needs) == most]
-    if inspect.isfunction(thing) or (not inspect.isclass(thing) and callable(thing)) or "__call__" in vars(made):
+        longest = max(map(len, able.values()))
+        return [KINDS[name] for name, needs in able.items() if len(needs) == longest]
+    if inspect.isfunction(thing) or (not inspect.isclass(thing) and callable(thing)) or "__call__" in vars(owner):
         return [kind for kind in KINDS.values() if kind.arguments]
     return []
 
@@ -78,9 +85,12 @@ def _needs(kind: Kind) -> tuple[str, ...]:
     return METHODS_OF.get(kind.name, kind.seam.needs)
 
 
-def _can(made: type, needs: tuple[str, ...]) -> bool:
-    return all(callable(getattr(made, name, None)) for name in needs)
+def _can(owner: type, needs: tuple[str, ...]) -> bool:
+    return all(callable(getattr(owner, name, None)) for name in needs)
 
 
-def _said(given: object) -> str:
-    return given if isinstance(given, str) else getattr(given, "__qualname__", short_text(given))
+def _said(component: object) -> str:
+    """Return the name of an object for error messages."""
+    if isinstance(component, str):
+        return component
+    return getattr(component, "__qualname__", short_text(component))

@@ -32,10 +32,10 @@ class PolicyDrive(Drive):
         super().__init__(deepcopy(part), size)
         self._params = numbers(_traced().size, 0)
         self._run = RunContext(_traced(), CLIENTS, 3, self._params)
+        # A policy with a scheduler only defines the fragments.
         self._sampler = None if self.part.scheduled else self.part.bind(self._run)
 
     def step(self, k: int) -> object:
-        # A policy with a scheduler only defines the fragments.
         if self._sampler is None:
             with self.watched({}):
                 return [[units.tobytes() for units in kept] for kept in self.part.submodels(_traced())]
@@ -43,7 +43,8 @@ class PolicyDrive(Drive):
         with self.watched({"context.params": self._params}):
             drawn = self._sampler.draw(RoundContext(client, round, client, CLIENTS, float(k), self._params, self._run))
         trained = self._trained(drawn)
-        delta, squares = np.full(len(trained), 0.01, np.float32), np.abs(numbers(len(self._params), 1, k))
+        delta = np.full(len(trained), 0.01, np.float32)
+        squares = np.abs(numbers(len(self._params), 1, k))
         update = Update(k, client, drawn.label, round, delta, 1, 1.0, 0.0, {"squares": squares})
         self._sampler.receive(drawn, update, 1.0)
         if client == CLIENTS - 1:
@@ -52,11 +53,11 @@ class PolicyDrive(Drive):
 
     def _trained(self, drawn: Assignment) -> Any:
         """Return the coordinates that a client trains, and record a mask or an index that is invalid."""
-        size, index = len(self._params), drawn.submodel.index
-        length = size if index is None else len(index)
+        size = len(self._params)
+        length = size if drawn.submodel.index is None else len(drawn.submodel.index)
         if drawn.mask is not None and (drawn.mask.dtype != bool or drawn.mask.shape != (length,)):
             self.broken.setdefault(
-                COVERED, f"draws a mask {drawn.mask.dtype} {drawn.mask.shape} over {length} coordinates; takes bool"
+                COVERED, f"draws a mask {drawn.mask.dtype} {drawn.mask.shape} for {length} coordinates; expected bool"
             )
             return np.arange(size)
         where = np.arange(size)[drawn.where]
@@ -81,25 +82,28 @@ class TermDrive(Drive):
         size = 256
         mask = torch.from_numpy(rng(4, k).random(size) < 0.5)
         gradient, weights, received = (torch.from_numpy(numbers(size, which, k)) * mask for which in (1, 2, 3))
-        term, bent = self.part.begin({}), gradient.clone()
-        with self.watched({"at.weights": weights, "at.received": received}):
-            term.apply(bent, StepContext(weights, received, ...))
-        if not term.masked and bent[~mask].any():
+        term = self.part.begin({})
+        changed = gradient.clone()
+        with self.watched({"context.weights": weights, "context.received": received}):
+            term.apply(changed, StepContext(weights, received, ...))
+        if not term.masked and changed[~mask].any():
             self.broken.setdefault(
-                COVERED, "adds to coordinates that are masked out, though it says masked = False; leave that out"
+                COVERED,
+                "changes masked coordinates, although it sets masked = False; set it to True, or leave them",
             )
-        if not term.whole and not torch.equal(bent, self._in_pieces(gradient, weights, received)):
+        if not term.whole and not torch.equal(changed, self._in_pieces(gradient, weights, received)):
             self.broken.setdefault(
-                PIECES, "bends a gradient in pieces otherwise than as a whole; say whole = True if it looks at all"
+                PIECES,
+                "changes a gradient differently in pieces and as a whole; set whole = True if it needs all",
             )
-        return bent.numpy().tobytes()
+        return changed.numpy().tobytes()
 
     def _in_pieces(self, gradient: torch.Tensor, weights: torch.Tensor, received: torch.Tensor) -> torch.Tensor:
-        bent = gradient.clone()
-        for start in range(0, len(bent), 64):
+        changed = gradient.clone()
+        for start in range(0, len(changed), 64):
             piece = slice(start, start + 64)
-            self.part.begin({}).apply(bent[piece], StepContext(weights[piece], received[piece], piece))
-        return bent
+            self.part.begin({}).apply(changed[piece], StepContext(weights[piece], received[piece], piece))
+        return changed
 
 
 class CompressorDrive(Drive):
@@ -110,7 +114,9 @@ class CompressorDrive(Drive):
             arrived = self.part.apply(delta)
         if arrived.shape != delta.shape or arrived.dtype != delta.dtype:
             got = f"{arrived.dtype} {list(arrived.shape)}"
-            self.broken.setdefault(COVERED, f"makes {got} of a delta {delta.dtype} {list(delta.shape)}; keep its shape")
+            self.broken.setdefault(
+                COVERED, f"returns {got} for a delta {delta.dtype} {list(delta.shape)}; keep its type and shape"
+            )
         return arrived.numpy().tobytes(), int(self.part.bytes(size))
 
 

@@ -9,17 +9,22 @@ from fedraa.testing.drive import Drive, answers
 LARGE = 100_000
 # Bytes by which a component may exceed its claim.
 SLACK = 64 * 1024
-STEPS, CALLS, TRIES = 12, 24, 5
+# Decisions in a measurement of memory.
+MEMORY_STEPS = 12
+# Decisions in a measurement of time, and the number of measurements.
+TIMED_STEPS = 24
+TIMED_TRIES = 5
 
 
 def memory(start: Callable[..., Drive]) -> str | None:
     """Return the failure of a component that holds more bytes than it claims, or None."""
-    claimed, held = start(size=LARGE).claimed() or 0, _held(start)
+    claimed = start(size=LARGE).claimed() or 0
+    held = _held(start)
     if held <= claimed + SLACK:
         return None
     return (
-        f"holds {held:,} bytes for a model of {LARGE:,} numbers where its memory() claims {claimed:,}; runs that do "
-        "not fit would be let in"
+        f"holds {held:,} bytes for a model of {LARGE:,} numbers, but its memory() claims {claimed:,}; runs that do not "
+        "fit the memory would start"
     )
 
 
@@ -31,15 +36,17 @@ def cost(start: Callable[..., Drive], usual: Callable[..., Drive], name: object)
         usual: A function that starts a drive of the usual component.
         name: The name of the usual component.
     """
-    ours, theirs = _seconds(start), _seconds(usual)
+    seconds, usual_seconds = _seconds(start), _seconds(usual)
     against = name if isinstance(name, str) else "the usual one"
-    text = f"{ours * 1e6:.3g} µs a call, {ours / max(theirs, 1e-9):.2g} times {against}"
-    return f"{text}; holds {_held(start) / LARGE:.2g} bytes per number of the model" if start().sized else text
+    text = f"{seconds * 1e6:.3g} µs a call, {seconds / max(usual_seconds, 1e-9):.2g} times {against}"
+    if not start().sized:
+        return text
+    return f"{text}; holds {_held(start) / LARGE:.2g} bytes per number of the model"
 
 
 def _seconds(start: Callable[..., Drive]) -> float:
     """Return the seconds per call of the fastest try, because other processes may slow the machine down."""
-    tries = (answers(start, CALLS)[1].seconds for _ in range(TRIES))
+    tries = (answers(start, TIMED_STEPS)[1].seconds for _ in range(TIMED_TRIES))
     return min(sum(seconds) / len(seconds) for seconds in tries)
 
 
@@ -51,12 +58,13 @@ def _held(start: Callable[..., Drive]) -> int:
     if not traced:
         tracemalloc.start()
     try:
-        before, most = tracemalloc.get_traced_memory()[0], 0
+        before = tracemalloc.get_traced_memory()[0]
+        peak = 0
         drive = start(size=LARGE)
-        for k in range(STEPS):
+        for k in range(MEMORY_STEPS):
             drive.step(k)
-            most = max(most, tracemalloc.get_traced_memory()[0] - before)
-        return max(0, most - drive.own * LARGE)
+            peak = max(peak, tracemalloc.get_traced_memory()[0] - before)
+        return max(0, peak - drive.own * LARGE)
     finally:
         if not traced:
             tracemalloc.stop()

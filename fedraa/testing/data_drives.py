@@ -22,8 +22,8 @@ from fedraa.rng import generator
 from fedraa.testing.drive import SIZE, Drive
 from fedraa.testing.samples import Trial, images, made_up, pixel_model, token_model, tokens
 
-EACH = "each sample by itself"
-ALONE = "a row is read alike alone and among others"
+EACH = "each sample independently"
+ALONE = "same row in any read"
 LABELS = "labels are those of the samples"
 ROWS = 20
 # Number of clients for a function that makes samples and does not give their number.
@@ -46,14 +46,14 @@ class TransformDrive(Drive):
         x = self._x[rows].clone()
         with self.watched({"x": x}):
             changed = self.part.apply(x, generator(0, "check", k))
-        if not self.part.random and not torch.allclose(
-            changed, self.part.apply(self._x, generator(0, "check", k))[rows], rtol=1e-4, atol=1e-5, equal_nan=True
-        ):
-            self.broken.setdefault(
-                EACH,
-                "makes other things of a sample in a small batch than in a large one; what is not random is applied to "
-                "a client's samples here and to all there, so let it be of each alone, or give it `fitted`",
-            )
+        if not self.part.random:
+            among_all = self.part.apply(self._x, generator(0, "check", k))[rows]
+            if not torch.allclose(changed, among_all, rtol=1e-4, atol=1e-5, equal_nan=True):
+                self.broken.setdefault(
+                    EACH,
+                    "changes a sample in a small batch and in a large one differently; a transform that is not random "
+                    "is applied to batches of any size, so let it change each sample independently, or define `fitted`",
+                )
         return changed.numpy().tobytes()
 
 
@@ -75,8 +75,8 @@ def first_samples(part: Any) -> Dataset:
 def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:
     data = first_samples(part)
     if data is tokens():
-        made = experiment(part).model_copy(update={"objective": "next-token"})
-        return Trial(made, data, token_model(data.classes))
+        tokenised = experiment(part).model_copy(update={"objective": "next-token"})
+        return Trial(tokenised, data, token_model(data.classes))
     return Trial(experiment(part), data)
 
 
@@ -87,17 +87,18 @@ class DataDrive(Drive):
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(part, size)
-        given = opened(part)
-        experiment = with_clients(data_trial(given, lambda clients: Experiment()).experiment, given)
+        dataset = opened(part)
+        experiment = with_clients(data_trial(dataset, lambda clients: Experiment()).experiment, dataset)
         how = Dealing(
             make_partitioner(experiment.partition),
             experiment.clients,
             0,
             targets=targets(make_objective(experiment.objective)),
         )
-        self._data, self._rows = deal(given, how), None
-        if isinstance(given, FederatedDataset) and not given.made:
-            self._rows = as_rows("train", given.train, given.input, given.target)
+        self._data = deal(dataset, how)
+        self._rows = None
+        if isinstance(dataset, FederatedDataset) and not dataset.made:
+            self._rows = as_rows("train", dataset.train, dataset.input, dataset.target)
             self.further = (ALONE, LABELS)
 
     def step(self, k: int) -> object:
@@ -107,17 +108,17 @@ class DataDrive(Drive):
             self._look(self._rows, np.random.default_rng(k).choice(len(self._rows), min(3, len(self._rows)), False))
         return [leaf.tobytes() for leaf in (*leaves(x), y)]
 
-    def _look(self, rows: Rows, some: Any) -> None:
-        some = np.sort(some)
-        x, y = rows.read(some)
+    def _look(self, rows: Rows, chosen: Any) -> None:
+        chosen = np.sort(chosen)
+        x, y = rows.read(chosen)
         labels = np.asarray(rows.labels())
-        for place, row in enumerate(some.tolist()):
-            alone = rows.read(some[place : place + 1])
+        for place, row in enumerate(chosen.tolist()):
+            alone = rows.read(chosen[place : place + 1])
             if not all(map(_equal, leaves(alone), [leaf[place : place + 1] for leaf in leaves((x, y))])):
-                self.broken.setdefault(ALONE, f"gives other samples for row {row} alone than for rows {some.tolist()}")
+                self.broken.setdefault(ALONE, f"reads row {row} differently by itself and with rows {chosen.tolist()}")
             if not _equal(labels[row], np.asarray(y)[place]):
                 self.broken.setdefault(
-                    LABELS, f"has {labels[row]} for row {row} in labels(), and {np.asarray(y)[place]} with its sample"
+                    LABELS, f"returns {labels[row]} for row {row} from labels(), and {np.asarray(y)[place]} from read()"
                 )
 
 
@@ -125,11 +126,11 @@ def _equal(a: Any, b: Any) -> bool:
     return np.array_equal(np.asarray(a), np.asarray(b))
 
 
-def make_data(given: object) -> Any:
+def make_data(source: object) -> Any:
     """Return samples, or a function that reads them on each call. Raises ValueError for invalid data."""
-    if isinstance(given, str) and not is_path(given.partition("(")[0].strip()):
-        return partial(load_dataset, given, None)
-    return SOURCES.resolve(given)
+    if isinstance(source, str) and not is_path(source.partition("(")[0].strip()):
+        return partial(load_dataset, source, None)
+    return SOURCES.resolve(source)
 
 
 def opened(part: Any) -> Dataset | FederatedDataset:
@@ -144,13 +145,16 @@ def opened(part: Any) -> Dataset | FederatedDataset:
         return FederatedDataset(type(part).__name__, part, rows.read(np.arange(min(len(rows), 200))))
     if not callable(part):
         raise InputError("part", got=part, expected="a FederatedDataset, a Dataset or Rows")
-    wanted = [each for each in inspect.signature(part).parameters.values() if each.default is each.empty]
-    if len(wanted) != 1 or wanted[0].name == "data_dir":
-        given = part(data_dir=None) if wanted else part()
-        return given if isinstance(given, Dataset) else opened(given)
+    required = [item for item in inspect.signature(part).parameters.values() if item.default is item.empty]
+    if not required:
+        return opened(part())
+    if len(required) > 1 or required[0].name == "data_dir":
+        return opened(part(data_dir=None))
     shards = [part(client) for client in range(MADE)]
     labels = np.concatenate([np.asarray(y) for _, y in shards])
-    classes = int(labels.max()) + 1 if labels.dtype.kind in "iu" else None
+    classes = None
+    if labels.dtype.kind in "iu":
+        classes = int(labels.max()) + 1
     return FederatedDataset(part.__qualname__, part, shards[0], classes, sizes=[len(y) for _, y in shards])
 
 
@@ -160,36 +164,42 @@ def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
     Raises ValueError if only the user can choose them. `experiment` returns an experiment with the given number of
     clients.
     """
-    given = opened(part)
-    x, y = _two(given)
+    dataset = opened(part)
+    x, y = _two(dataset)
     if isinstance(x, dict | tuple):
-        raise InputError(
-            "part", f"{given.name} has samples of several inputs, which need a custom model", hint="try a run"
-        )
+        problem = f"{dataset.name} has samples of several inputs, which need a custom model"
+        raise InputError("part", problem, hint="try it in a run")
     fields: dict[str, Any] = {}
     model = None
     words = x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8
     if y.dtype.kind == "f":
         fields["objective"] = "regression"
     elif y.ndim == 2 and words:
-        fields["objective"], model = "next-token", token_model(_classes(given))
+        fields["objective"] = "next-token"
+        model = token_model(_classes(dataset))
     elif y.ndim == 3:
-        fields["objective"], model = "segmentation", pixel_model(x.shape[1], _classes(given))
+        fields["objective"] = "segmentation"
+        model = pixel_model(x.shape[1], _classes(dataset))
     if words and model is None:
         fields |= {"model": "fasttext", "hidden": Experiment.model_fields["hidden"].default}
-    clients = given.own_clients if isinstance(given, FederatedDataset) else None
-    made = experiment(clients or Experiment.model_fields["clients"].default)
-    return Trial(made.model_copy(update=fields), given, model)
+    clients = None
+    if isinstance(dataset, FederatedDataset):
+        clients = dataset.own_clients
+    base = experiment(clients or Experiment.model_fields["clients"].default)
+    return Trial(base.model_copy(update=fields), dataset, model)
 
 
-def _two(given: Dataset | FederatedDataset) -> tuple[Any, Any]:
+def _two(dataset: Dataset | FederatedDataset) -> tuple[Any, Any]:
     """Return two test samples."""
-    if isinstance(given, Dataset):
-        return mapped(lambda each: np.asarray(each)[:2], given.x_test), np.asarray(given.y_test)[:2]
-    x, y = as_rows("test", given.test, given.input, given.target).read(np.arange(2))
+    if isinstance(dataset, Dataset):
+        return mapped(lambda x: np.asarray(x)[:2], dataset.x_test), np.asarray(dataset.y_test)[:2]
+    x, y = as_rows("test", dataset.test, dataset.input, dataset.target).read(np.arange(2))
     return x, np.asarray(y)
 
 
-def _classes(given: Dataset | FederatedDataset) -> int:
-    labels = given.y_train if isinstance(given, Dataset) else as_rows("train", given.train).labels()
-    return int(given.classes or np.asarray(labels).max() + 1)
+def _classes(dataset: Dataset | FederatedDataset) -> int:
+    if dataset.classes:
+        return int(dataset.classes)
+    if isinstance(dataset, Dataset):
+        return int(np.asarray(dataset.y_train).max() + 1)
+    return int(as_rows("train", dataset.train).labels().max() + 1)

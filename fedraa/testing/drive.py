@@ -16,10 +16,11 @@ from torch import Tensor
 from fedraa.components.state import Stateful
 from fedraa.messages import Index, Vector
 
-GIVEN = "never changes what it is given"
-COVERED = "never touches what nobody covered"
-# Numbers in the model of a drive, unless a check needs a large one, and clients.
-SIZE, CLIENTS = 257, 4
+GIVEN = "never changes its arguments"
+COVERED = "never changes uncovered coordinates"
+# Size of a drive's model, unless a check needs a large one.
+SIZE = 257
+CLIENTS = 4
 SEED = 20
 
 
@@ -58,7 +59,8 @@ class Drive(Stateful, ABC):
     state_fields: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
-        self.part, self.size = part, size
+        self.part = part
+        self.size = size
         self.broken: dict[str, str] = {}
         self.seconds: list[float] = []
 
@@ -71,21 +73,23 @@ class Drive(Stateful, ABC):
         return None
 
     @contextmanager
-    def watched(self, given: Mapping[str, npt.NDArray[Any] | Tensor | slice]) -> Iterator[None]:
-        """Measure the duration of the enclosed calls and record arguments, given by name, that they change."""
-        before = {name: _bytes(value) for name, value in given.items()}
+    def watched(self, arguments: Mapping[str, npt.NDArray[Any] | Tensor | slice]) -> Iterator[None]:
+        """Measure the duration of the enclosed calls, and record the `arguments`, by name, that they change."""
+        before = {name: _bytes(value) for name, value in arguments.items()}
         started = time.perf_counter()
         yield
         self.seconds.append(time.perf_counter() - started)
-        for name, value in given.items():
+        for name, value in arguments.items():
             if _bytes(value) != before[name]:
-                self.broken.setdefault(GIVEN, f"changes {name}, which others go on reading; let it work on a copy")
+                self.broken.setdefault(GIVEN, f"changes {name}, which other code reads later; let it work on a copy")
 
 
 def _bytes(value: npt.NDArray[Any] | Tensor | slice) -> bytes:
     if isinstance(value, slice):
         return b""
-    return (value.numpy() if isinstance(value, Tensor) else value).tobytes()
+    if isinstance(value, Tensor):
+        value = value.numpy()
+    return value.tobytes()
 
 
 def answers(start: Callable[[], Drive], steps: int) -> tuple[list[object], Drive]:

@@ -16,8 +16,9 @@ ORDERS = ("1", "2")
 
 def can_travel(kind: Kind, part: Any) -> bool:
     """Return True if another process can make the component from its description. Built-in components are skipped."""
-    made = part if hasattr(part, "__qualname__") else type(part)
-    if made.__module__ == "__main__" or "<" in made.__qualname__ or made.__module__.partition(".")[0] in OURS:
+    definition = part if hasattr(part, "__qualname__") else type(part)
+    module = definition.__module__
+    if module == "__main__" or "<" in definition.__qualname__ or module.partition(".")[0] in OURS:
         return False
     try:
         return bool(describe(kind.make(json.loads(json.dumps(describe(part))))) == describe(part))
@@ -42,11 +43,11 @@ def digests(kind: Kind, part: Any) -> list[str]:
         )
         for order in ORDERS
     ]
-    told = [process.communicate() for process in started]
-    for process, (_, wrong) in zip(started, told, strict=True):
+    outputs = [process.communicate() for process in started]
+    for process, (_, error) in zip(started, outputs, strict=True):
         if process.returncode:
-            raise RuntimeError(wrong.strip().splitlines()[-1])
-    return [out.split()[-1] for out, _ in told]
+            raise RuntimeError(error.strip().splitlines()[-1])
+    return [out.split()[-1] for out, _ in outputs]
 
 
 if __name__ == "__main__":

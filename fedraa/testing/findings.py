@@ -20,17 +20,19 @@ class Findings:
 
     @property
     def held(self) -> bool:
-        """True if the component keeps all promises that were checked."""
+        """Return True if the component keeps all promises that were checked."""
         return not self.failures
 
     def found(self, promise: str, failure: str | None) -> bool:
         """Record a promise and its failure, if any. Return True if the promise held."""
-        if failure is not None:
-            failure = f"{self.part} {failure}"
-            self.failures.append(failure)
-        self.lines.append((promise, HELD if failure is None else failure))
-        return failure is None
+        if failure is None:
+            self.lines.append((promise, HELD))
+            return True
+        sentence = f"{self.part} {failure}"
+        self.failures.append(sentence)
+        self.lines.append((promise, sentence))
+        return False
 
     def __repr__(self) -> str:
         width = max((len(promise) for promise, _ in self.lines), default=0)
-        return "\n".join([self.part, *(f"  {promise:<{width}}  {found}" for promise, found in self.lines)])
+        return "\n".join([self.part, *(f"  {promise:<{width}}  {finding}" for promise, finding in self.lines)])

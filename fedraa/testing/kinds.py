@@ -41,7 +41,8 @@ SMALL: dict[str, Any] = {
     "engine": "local",
     "device": "cpu",
 }
-ARRIVALS, ROUNDS = 24, 3
+ARRIVALS = 24
+ROUNDS = 3
 Fields = Callable[[Any], dict[str, Any]]
 
 
@@ -57,8 +58,8 @@ class Kind:
         usual: The component with which its cost is compared.
         fields: A function that returns the fields of an experiment with a component.
         arguments: The arguments of a function that can replace a component; empty if none can.
-        made: A function that makes a component from its description, if the registry does not.
-        tried: A function that makes the trial, if the usual samples do not fit.
+        maker: A function that makes a component from its description, if the registry does not.
+        trial_maker: A function that makes the trial, if the usual samples do not fit.
     """
 
     name: str
@@ -68,17 +69,19 @@ class Kind:
     usual: Any
     fields: Fields
     arguments: str = ""
-    made: Callable[[Any], Any] | None = None
-    tried: Callable[[Any, Callable[[Any], Experiment]], Trial] | None = None
+    maker: Callable[[Any], Any] | None = None
+    trial_maker: Callable[[Any, Callable[[Any], Experiment]], Trial] | None = None
 
-    def make(self, given: object) -> Any:
+    def make(self, description: object) -> Any:
         """Return the component of a description in any form. Raises ValueError if there is none."""
-        return self.seam.resolve(given) if self.made is None else self.made(given)
+        if self.maker is not None:
+            return self.maker(description)
+        return self.seam.resolve(description)
 
     def trial(self, part: Any) -> Trial:
         """Return a small experiment, of about 15 tasks, with this component."""
-        if self.tried is not None:
-            return self.tried(part, self.experiment)
+        if self.trial_maker is not None:
+            return self.trial_maker(part, self.experiment)
         return Trial(self.experiment(part), made_up())
 
     def experiment(self, part: Any) -> Experiment:
@@ -95,23 +98,27 @@ def _rounds(field: str, **more: Any) -> Fields:
 
 
 def _aggregation(part: Any) -> dict[str, Any]:
-    """Return the fields for an aggregator: those of low-rank adapters take units of them, not masks."""
+    """Return the fields for an aggregator. Aggregators of low-rank adapters need a method that cuts adapters."""
     method = "hetlora" if isinstance(part, LowRank) else "ra-fed"
     return {"method": method, "aggregator": part, "rounds": ROUNDS}
 
 
 def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:
-    """Return the trial of an aggregator: those of low-rank adapters get a model that has some."""
-    return Trial(experiment(part), made_up(), adapter_model if isinstance(part, LowRank) else None)
+    """Return the trial of an aggregator. Aggregators of low-rank adapters get a model with adapters."""
+    if isinstance(part, LowRank):
+        return Trial(experiment(part), made_up(), adapter_model)
+    return Trial(experiment(part), made_up())
 
 
 def _policy(part: Any) -> dict[str, Any]:
-    """Return the fields of a method with such a policy, or of a basic method with this policy."""
-    plain = methods()["fed-raa" if part.scheduled else "fedavg"]
-    alike = (each for each in methods().values() if type(each.submodel) is type(part))
-    found: Method = next((each for each in alike if each.asynchronous == part.scheduled), plain)
-    limit = {"updates": ARRIVALS} if found.asynchronous else {"rounds": ROUNDS}
-    return {"method": replace(found, submodel=part), **limit}
+    """Return the fields of a method with a policy of this class, or of a basic method with this policy."""
+    base: Method = methods()["fed-raa" if part.scheduled else "fedavg"]
+    for method in methods().values():
+        if type(method.submodel) is type(part) and method.asynchronous == part.scheduled:
+            base = method
+            break
+    limit = {"updates": ARRIVALS} if base.asynchronous else {"rounds": ROUNDS}
+    return {"method": replace(base, submodel=part), **limit}
 
 
 def _among(field: str) -> Fields:
@@ -155,7 +162,7 @@ _LIST = (
         server_drives.AggregatorDrive,
         "covered",
         _aggregation,
-        tried=_try_aggregator,
+        trial_maker=_try_aggregator,
     ),
     Kind(
         "server-optimizer",
@@ -209,8 +216,8 @@ _LIST = (
         objective_drive.ObjectiveDrive,
         "regression",
         _rounds("objective"),
-        made=make_objective,
-        tried=objective_drive.objective_trial,
+        maker=make_objective,
+        trial_maker=objective_drive.objective_trial,
     ),
     Kind(
         "transform",

@@ -19,18 +19,16 @@ STEPS = 24
 CUTS = (1, 4, 6, 11)
 # Number of interruptions of a run.
 PAUSES = 3
-RUNS, SEEDED, WORKERS = (
-    "runs in a small experiment",
-    "same bits whatever else draws",
-    "same bits for one worker and two",
-)
-PROCESS, STATE, RESUMED = (
-    "same bits in another process",
-    "state and restore complete",
-    "same run when killed and resumed",
-)
-ARGUMENTS, RAY, MEMORY = "answers by its arguments alone", "same bits on Ray", "memory as claimed"
-LATER = "not looked at, for what is above"
+RUNS = "runs in a small experiment"
+SEEDED = "same bits despite other draws"
+WORKERS = "same bits for one worker and two"
+PROCESS = "same bits in another process"
+STATE = "state and restore complete"
+RESUMED = "same run when killed and resumed"
+ARGUMENTS = "answers depend only on arguments"
+RAY = "same bits on Ray"
+MEMORY = "memory as claimed"
+LATER = "not checked, because of the failure above"
 Verdict = str | None
 """The sentence of a failure without the name of the component; None if the promise holds."""
 
@@ -55,10 +53,10 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
 
     Raises ValueError for an object that is not a component, or that may be of several kinds if `as_` does not name one.
     """
-    kind, made = belongs(part, as_)
-    name: str = getattr(made, "__qualname__", None) or type(made).__qualname__
+    kind, component = belongs(part, as_)
+    name: str = getattr(component, "__qualname__", None) or type(component).__qualname__
     findings = Findings(name.rpartition(".")[2])
-    _Look(kind, made, findings).at_all(ray=ray)
+    _Look(kind, component, findings).at_all(ray=ray)
     return findings
 
 
@@ -66,57 +64,66 @@ class _Look:
     """The check of one component. Every experiment and every drive gets a fresh copy."""
 
     def __init__(self, kind: Kind, part: Any, findings: Findings) -> None:
-        self._kind, self._part, self._findings = kind, deepcopy(part), findings
+        self._kind = kind
+        self._part = deepcopy(part)
+        self._findings = findings
 
     def at_all(self, *, ray: bool) -> None:
         """Check all promises. Of promises that build on each other, those after the first failure are skipped."""
-        found = self._findings.found
+        record = self._findings.found
         try:
             _, drive = answers(self._drive, STEPS)
             self._base = self._play()
         # A user-defined component may raise any exception.
         except Exception as error:
-            found(RUNS, f"fails with {_told(error)}")
+            record(RUNS, f"fails with {_told(error)}")
             return
-        found(RUNS, None)
+        record(RUNS, None)
         sound = True
         for promise, look in self._chain(drive, ray):
             if sound:
-                sound = found(promise, look())
+                sound = record(promise, look())
             else:
                 self._findings.lines.append((promise, LATER))
         if drive.covers:
-            found(COVERED, drive.broken.get(COVERED))
+            record(COVERED, drive.broken.get(COVERED))
         if drive.pieces:
-            found(PIECES, drive.broken.get(PIECES))
+            record(PIECES, drive.broken.get(PIECES))
         for promise in drive.further:
-            found(promise, drive.broken.get(promise))
+            record(promise, drive.broken.get(promise))
         if drive.claimed() is not None:
-            found(MEMORY, memory(self._drive))
+            record(MEMORY, memory(self._drive))
         self._findings.lines.append(("costs", cost(self._drive, self._usual, self._kind.usual)))
 
     def _chain(self, drive: Drive, ray: bool) -> list[tuple[str, Callable[[], Verdict]]]:
         chain = [(GIVEN, lambda: drive.broken.get(GIVEN)), (SEEDED, self._seeded), (WORKERS, self._workers)]
-        chain.append((STATE, self._state) if drive.stateful else (ARGUMENTS, self._arguments))
+        if drive.stateful:
+            chain.append((STATE, self._state))
+        else:
+            chain.append((ARGUMENTS, self._arguments))
         chain.append((RESUMED, self._resumed))
         # This check is the last one, because other processes take seconds to start.
         if can_travel(self._kind, self._part):
             chain.append((PROCESS, self._elsewhere))
-        return [*chain, (RAY, self._on_ray)] if ray else chain
+        if ray:
+            chain.append((RAY, self._on_ray))
+        return chain
 
     def _seeded(self) -> Verdict:
         self._again = self._base.parts_from(self._play(seed=1, workers=2))
         if self._again is None:
             return None
-        if where := self._base.parts_from(self._play()):
+        where = self._base.parts_from(self._play())
+        if where:
             return (
-                f"makes two equal runs part {where}: it draws what no seed decides, or remembers something outside of "
-                "its attributes, as in a global"
+                f"makes two equal runs differ {where}: it draws numbers that no seed determines, or keeps state "
+                "outside its attributes, as in a global"
             )
-        if where := self._base.parts_from(self._play(seed=1)):
+        where = self._base.parts_from(self._play(seed=1))
+        if where:
             return (
-                f"makes runs part {where} when the generators of the process are seeded otherwise: it draws from one "
-                "of these; draw from the rng that it is given"
+                f"makes runs differ {where} if the generators of the process have other seeds: it draws from one of "
+                "them; draw from the rng that is passed to it"
             )
         return None
 
@@ -124,20 +131,20 @@ class _Look:
         if self._again is None:
             return None
         return (
-            f"makes runs on one worker and on two part {self._again}: what it answers depends on the calls before, "
-            "which come in another order there"
+            f"makes runs on one worker and on two differ {self._again}: its answers depend on earlier calls, which "
+            "have another order on two workers"
         )
 
     def _elsewhere(self) -> Verdict:
         try:
-            told = set(digests(self._kind, self._part))
+            other_digests = set(digests(self._kind, self._part))
         except RuntimeError as error:
             return f"fails in another process: {error}"
-        if told == {self._base.digest}:
+        if other_digests == {self._base.digest}:
             return None
         return (
-            "gives other bits in another process: it depends on what is in another order there, such as a set of text "
-            "or hash(); sort it"
+            "gives other bits in another process: it depends on an order that differs between processes, such as that "
+            "of a set of text or of hash(); sort the values"
         )
 
     def _state(self) -> Verdict:
@@ -149,12 +156,12 @@ class _Look:
                 again.restore(round_trip(drive.state()))
             # A user-defined component may raise any exception.
             except Exception as error:
-                return f"cannot be restored from what it saved after {cut} decisions: {_told(error)}"
+                return f"cannot be restored from its state after {cut} decisions: {_told(error)}"
             for k in range(cut, STEPS):
                 if drive.step(k) != again.step(k):
                     return (
-                        f"decides otherwise at decision {k} when restored from what it saved after {cut}: state() "
-                        "leaves something out, or restore() does not take it back"
+                        f"makes another decision {k} if it was restored from its state after decision {cut}: state() "
+                        "omits a value, or restore() does not restore it"
                     )
         return None
 
@@ -164,7 +171,7 @@ class _Look:
         back = [drive.step(k) for k in reversed(range(STEPS))]
         if forth == back[::-1]:
             return None
-        return "answers otherwise when it is asked in another order; let it depend on its arguments alone"
+        return "gives other answers if the calls have another order; let it depend only on its arguments"
 
     def _resumed(self) -> Verdict:
         try:
@@ -172,14 +179,17 @@ class _Look:
         # A user-defined component may raise any exception.
         except Exception as error:
             return f"fails when its run is killed and resumed, with {_told(error)}"
-        return f"makes a run part {where} when it is killed and resumed" if where else None
+        if where:
+            return f"makes a run differ {where} after it is killed and resumed"
+        return None
 
     def _on_ray(self) -> Verdict:
         base = settled(self._base)
         for workers in (1, 2):
-            there = play_on_ray(lambda: self._kind.trial(deepcopy(self._part)), workers)
-            if where := base.parts_from(there):
-                return f"makes a run on Ray with {workers} worker{'s' * (workers > 1)} part {where}"
+            outcome = play_on_ray(lambda: self._kind.trial(deepcopy(self._part)), workers)
+            where = base.parts_from(outcome)
+            if where:
+                return f"makes a run on Ray with {workers} worker{'s' * (workers > 1)} differ {where}"
         return None
 
     def _play(self, **how: int) -> Outcome:

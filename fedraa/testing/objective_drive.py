@@ -16,13 +16,14 @@ from fedraa.testing.drive import SIZE, Drive, numbers
 from fedraa.testing.samples import Task, Trial, made_up, tasks
 
 EXACT = "exact sums over unequal batches"
-GRADIENT = "a gradient, and a finite one"
-NUMBERS = "figures are numbers"
-DIRECTION = "its figure gets better as its loss falls"
+GRADIENT = "finite gradient of the loss"
+NUMBERS = "metrics are numbers"
+DIRECTION = "metric improves as the loss falls"
 ROWS = 16
 CUTS = (0, 5, 6, ROWS)
-# Number and size of the gradient steps on the outputs themselves.
-DESCENT, RATE = 150, 0.05
+# Number and learning rate of the gradient steps on the outputs.
+DESCENT_STEPS = 150
+DESCENT_RATE = 0.05
 
 
 def first_task(objective: Objective) -> tuple[Task, Tensor]:
@@ -37,9 +38,10 @@ def first_task(objective: Objective) -> tuple[Task, Tensor]:
             if not objective.classifies:
                 _, y, classes = objective.targets(data.y_train, data.y_test, data.classes)
             targets = torch.from_numpy(y[:ROWS].copy())
-            if (wrong := misfit(objective, torch.zeros(ROWS, *task.outputs), targets, classes)) is None:
+            problem = misfit(objective, torch.zeros(ROWS, *task.outputs), targets, classes)
+            if problem is None:
                 return task, targets
-            raise InputError(objective.name, f"it does not take what a model {wrong}")
+            raise InputError(objective.name, f"it does not accept the outputs of a model, which {problem}")
         # A user-defined objective may raise any exception.
         except Exception as error:
             first = first or error
@@ -69,8 +71,9 @@ class ObjectiveDrive(Drive):
         rows = slice((1, 3, ROWS)[k % 3])
         outputs, targets = self._outputs(k)[rows], self._targets[rows]
         with self.watched({"outputs": outputs, "targets": targets}):
-            loss, sums = self.part.loss(outputs, targets), self.part.sums(outputs, targets)
-        return float(loss), {name: each.numpy().tobytes() for name, each in sums.items()}
+            loss = self.part.loss(outputs, targets)
+            sums = self.part.sums(outputs, targets)
+        return float(loss), {name: values.numpy().tobytes() for name, values in sums.items()}
 
     @property
     def _targets(self) -> Tensor:
@@ -90,17 +93,19 @@ class ObjectiveDrive(Drive):
         ):
             if sentence is not None:
                 self.broken[promise] = sentence
-        if not self.broken and (sentence := self._direction(outputs)) is not None:
-            self.broken[DIRECTION] = sentence
+        if not self.broken:
+            sentence = self._direction(outputs)
+            if sentence is not None:
+                self.broken[DIRECTION] = sentence
 
     def _exact(self, outputs: Tensor) -> str | None:
         whole = self.part.sums(outputs, self._targets)
         pieces = [self.part.sums(outputs[a:b], self._targets[a:b]) for a, b in pairwise(CUTS)]
-        for name, each in whole.items():
-            if not torch.allclose(each, torch.cat([piece[name] for piece in pieces]), rtol=1e-4, atol=1e-5):
+        for name, values in whole.items():
+            if not torch.allclose(values, torch.cat([piece[name] for piece in pieces]), rtol=1e-4, atol=1e-5):
                 return (
-                    f"makes other {name} of a sample in a batch of {ROWS} than in a smaller one; what an evaluation "
-                    "sums must be of each sample alone"
+                    f"returns another {name} for a sample in a batch of {ROWS} than in a smaller one; an evaluation "
+                    "sums values that must depend on one sample only"
                 )
         return None
 
@@ -109,43 +114,43 @@ class ObjectiveDrive(Drive):
         outputs = outputs.clone().requires_grad_()
         loss = self.part.training_loss(outputs, outputs, self._targets)
         if not loss.requires_grad:
-            return "has a loss that is cut off from the outputs, as by detach or argmax; no model can learn by it"
+            return "has a loss without a gradient to the outputs, as after detach or argmax; no model can learn from it"
         (gradient,) = torch.autograd.grad(loss, outputs, allow_unused=True)
         if gradient is None or not (may_be_zero or gradient.any()):
-            return f"has a gradient of 0 {where}; no model can learn by it"
+            return f"has a gradient of 0 {where}; no model can learn from it"
         if not torch.isfinite(gradient).all():
-            return f"has a gradient that is not finite {where}, as of a root or a logarithm of 0"
+            return f"has a gradient that is not finite {where}, as that of a root or a logarithm of 0"
         return None
 
     def _figures(self, outputs: Tensor) -> dict[str, float]:
-        sums = {name: each.sum(0).numpy() for name, each in self.part.sums(outputs, self._targets).items()}
+        sums = {name: values.sum(0).numpy() for name, values in self.part.sums(outputs, self._targets).items()}
         return {**self.part.figures(sums), "loss": float(sums["loss"] / sums["count"])}
 
     def _numbers(self, outputs: Tensor) -> str | None:
         for name, value in self._figures(outputs).items():
             if not isinstance(value, int | float | np.number) or not math.isfinite(value):
-                return (
-                    f"gives {name} {short_text(value)} for {ROWS} samples that are made up; it must be a finite number"
-                )
-        sums = {name: each.numpy() for name, each in self.part.sums(outputs, self._targets).items()}
-        clients = np.asarray(self.part.of_clients({name: each[:3] for name, each in sums.items()}))
+                return f"returns {name} {short_text(value)} for {ROWS} synthetic samples; it must be a finite number"
+        sums = {name: values[:3].numpy() for name, values in self.part.sums(outputs, self._targets).items()}
+        clients = np.asarray(self.part.of_clients(sums))
         if clients.shape != (3,):
-            return f"gives {list(clients.shape)} figures of 3 clients; of_clients must give one each"
+            return f"returns values {list(clients.shape)} for 3 clients from of_clients; expected one for each"
         return None
 
     def _direction(self, outputs: Tensor) -> str | None:
         main = self.part.main
-        way = self.part.summary().better(main)
-        before, moved = self._figures(outputs)[main], outputs.clone().requires_grad_()
-        optimizer = torch.optim.Adam([moved], lr=RATE)
-        for _ in range(DESCENT):
+        direction = self.part.summary().better(main)
+        before = self._figures(outputs)[main]
+        moved = outputs.clone().requires_grad_()
+        optimizer = torch.optim.Adam([moved], lr=DESCENT_RATE)
+        for _ in range(DESCENT_STEPS):
             optimizer.zero_grad()
             self.part.loss(moved, self._targets).backward()
             optimizer.step()
         after = self._figures(moved.detach())[main]
-        if (after - before) * (1 if way == "max" else -1) < -1e-6:
+        improvement = after - before if direction == "max" else before - after
+        if improvement < -1e-6:
             return (
-                f"says that of {main} {'more' if way == 'max' else 'less'} is better, and it goes from {before:.3g} to "
-                f"{after:.3g} as the loss falls; runs would be judged the wrong way round"
+                f"declares that {main} is better at its {direction}, but it changes from {before:.3g} to {after:.3g} "
+                "as the loss falls; runs would be compared in the wrong direction"
             )
         return None

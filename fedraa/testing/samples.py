@@ -13,7 +13,9 @@ from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.models.lora import lora
 
-CLASSES, TRAIN, TEST = 10, 400, 100
+CLASSES = 10
+TRAIN = 400
+TEST = 100
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Trial:
     model: Callable[[], nn.Module] | None = None
 
     def __post_init__(self) -> None:
-        """Take `hidden` out of the experiment if a model is given, because it would have no effect."""
+        """Reset `hidden` of the experiment if the trial has a model, because it would have no effect."""
         if self.model is not None:
             default = {"hidden": Experiment.model_fields["hidden"].default}
             object.__setattr__(self, "experiment", self.experiment.model_copy(update=default))
@@ -60,12 +62,12 @@ def images(channels: int) -> Dataset:
 
 @cache
 def numbers(outputs: int) -> Dataset:
-    """Return samples with a number as target, one of them 0, for a model with this number of outputs."""
+    """Return samples with numbers as targets, including a 0, for a model with this number of outputs."""
     x = made_up()
     both = np.concatenate([x.x_train, x.x_test])
     y = (both[:, 0] - 2 * both[:, 1] + 0.1).astype(np.float32)
     y[TRAIN] = 0.0
-    return _split(both, y, outputs if outputs > 1 else 0)
+    return _split(both, y, 0 if outputs == 1 else outputs)
 
 
 @cache
@@ -128,5 +130,6 @@ def tasks() -> tuple[Task, ...]:
 
 
 def _split(x: Any, y: Any, classes: int) -> Dataset:
-    x = x.astype(np.float32) if x.dtype.kind == "f" else x
+    if x.dtype.kind == "f":
+        x = x.astype(np.float32)
     return Dataset("made up", x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:], classes)

@@ -36,7 +36,7 @@ class SchedulerDrive(Drive):
         standing = FragmentStats(counts, sent, staleness, losses)
         client = k % CLIENTS
         feasible = self._planner.feasible(client)
-        given = {
+        arguments = {
             "view.feasible": feasible,
             "view.costs": self._costs,
             "view.counts": counts,
@@ -44,7 +44,7 @@ class SchedulerDrive(Drive):
             "view.staleness": staleness,
             "view.losses": losses,
         }
-        with self.watched(given):
+        with self.watched(arguments):
             return self._planner.choose(client, k // CLIENTS, float(k), feasible, standing, draw)
 
     def state(self) -> State:
@@ -97,7 +97,9 @@ class AsyncRuleDrive(Drive):
         return tuple(taken), self._model.params.tobytes()
 
     def claimed(self) -> int | None:
-        return int(self.part.memory(self.size, CLIENTS)) if hasattr(self.part, "memory") else 0
+        if not hasattr(self.part, "memory"):
+            return 0
+        return int(self.part.memory(self.size, CLIENTS))
 
 
 class AggregatorDrive(Drive):
@@ -112,7 +114,7 @@ class AggregatorDrive(Drive):
 
     def step(self, k: int) -> object:
         where = self._where(k)
-        delta = numbers(self.size if isinstance(where, slice) else len(where), 2, k)
+        delta = numbers(len(np.arange(self.size)[where]), 2, k)
         with self.watched({"contribution.where": where}):
             self.part.add(ClientDelta(k % CLIENTS, DeltaView(where, delta), 1.0 + k % 2, 0.05))
         if k % ROUND != ROUND - 1:
@@ -125,8 +127,8 @@ class AggregatorDrive(Drive):
         if not self.part.keeps and (moved & (coverage == 0)).any():
             self.broken.setdefault(
                 COVERED,
-                "moves coordinates that no client covered; give totals.covered as what moves, or say in `keeps` what "
-                "it remembers of them",
+                "moves coordinates that no client covered; return totals.covered as the mask, or set `keeps` if the "
+                "aggregator remembers earlier updates of them",
             )
         return mean[moved].tobytes(), moved.tobytes()
 
@@ -134,7 +136,9 @@ class AggregatorDrive(Drive):
         return int(self.part.memory(self.size, CLIENTS))
 
     def _where(self, k: int) -> Index | slice:
-        return slice(None) if k % (2 * ROUND) == ROUND else some(self.size, 1, k)
+        if k % (2 * ROUND) == ROUND:
+            return slice(None)
+        return some(self.size, 1, k)
 
 
 class OptimizerDrive(Drive):
@@ -153,5 +157,5 @@ class OptimizerDrive(Drive):
         with self.watched({"delta": delta, "moved": moved}):
             self.part.step(self._params, delta, moved)
         if (before != self._params)[~moved].any():
-            self.broken.setdefault(COVERED, "moves coordinates outside of `moved`, which no client covered")
+            self.broken.setdefault(COVERED, "moves coordinates outside `moved`, which no client covered")
         return self._params.tobytes()

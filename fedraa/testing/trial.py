@@ -32,8 +32,8 @@ from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import EVENTS
 from fedraa.testing.samples import Trial
 
-# Maximum number of events; a trial has about 60.
-MOST = 400
+# A trial has about 60 events.
+MAX_EVENTS = 400
 
 Lines = tuple[Mapping[str, Any], ...]
 
@@ -47,12 +47,14 @@ class Outcome:
 
     def parts_from(self, other: "Outcome") -> str | None:
         """Return a description of the first difference between two runs; None if they are equal."""
-        for mine, theirs in zip(self.events, other.events, strict=False):
-            if mine != theirs:
-                return f"from event {mine['seq']} on, of kind {mine['kind']}"
+        for event, other_event in zip(self.events, other.events, strict=False):
+            if event != other_event:
+                return f"from event {event['seq']} on, of kind {event['kind']}"
         if len(self.events) != len(other.events):
-            return f"at event {min(len(self.events), len(other.events))}, where one of them ends"
-        return None if self.model == other.model else "in their final models"
+            return f"at event {min(len(self.events), len(other.events))}, at which one of them ends"
+        if self.model != other.model:
+            return "in their final models"
+        return None
 
     @property
     def digest(self) -> str:
@@ -67,9 +69,9 @@ class TwoWorkers(LocalExecutor):
         self._other = _trainer(spec)
 
     def _train(self, task: int) -> None:
-        waiting = [one for number, one in self._tasks.items() if number not in self._trained]
-        for one in reversed(waiting):
-            self._trained |= zip([one.id], self.outcomes(self._trainer, [one]) or (), strict=True)
+        waiting = [work for number, work in self._tasks.items() if number not in self._trained]
+        for work in reversed(waiting):
+            self._trained |= zip([work.id], self.outcomes(self._trainer, [work]) or (), strict=True)
             self._trainer, self._other = self._other, self._trainer
 
 
@@ -98,7 +100,7 @@ def play(make: Callable[[], Trial], *, seed: int = 0, workers: int = 1, pauses: 
 
 def play_on_ray(make: Callable[[], Trial], workers: int) -> Outcome:
     """Return the outcome of a run on Ray. The times of evaluations and faults are removed from it by `settled`."""
-    # This module imports everything.
+    # An import at the top would be circular, because `fedraa.api` imports every module.
     from fedraa.api import run
 
     with TemporaryDirectory() as folder:
@@ -134,8 +136,10 @@ def _stretch(
 
     def check_length(line: Mapping[str, object]) -> None:
         number = int(str(line["seq"]))
-        if number >= MOST:
-            raise RunFailed("run", f"it has not ended after {MOST} events, although other runs end long before")
+        if number >= MAX_EVENTS:
+            raise RunFailed(
+                "run", f"it has not ended after {MAX_EVENTS} events, although other trials end much earlier"
+            )
         if until is not None and number >= until:
             stop.set()
 
@@ -162,8 +166,9 @@ def _stretch(
             loop.begin()
         else:
             loop.restore(state)
-        ended = loop.run() is not None
-        return None if ended else round_trip(loop.state()), loop.server.params
+        if loop.run() is not None:
+            return None, loop.server.params
+        return round_trip(loop.state()), loop.server.params
     finally:
         log.close()
 

@@ -143,9 +143,13 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/client/local_step.py",
         ("w.add_(g.mul_(self._solver.sam_rho / (norm(g) + EPSILON)))", "w.add_(g.mul_(self._solver.sam_rho))", SOLVER),
-        ("            w.copy_(self._unperturbed)\n", "", SOLVER),
+        ("        w.copy_(unperturbed)\n", "", SOLVER),
         ("self._masked(model.weights)\n", "pass\n", SUBMODELS),
-        ("self.squares.addcmul_(g, g)", "self.squares.add_(g)", SUBMODELS),
+        (
+            "self.squares.addcmul_(self.model.gradient, self.model.gradient)",
+            "self.squares.add_(self.model.gradient)",
+            SUBMODELS,
+        ),
         ("outputs = outputs * held.view(*outputs.shape[:-2], 1, -1)", "pass", SUBMODELS),
     ),
     *_in(

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedraa.client import LocalTraining, Trainer
 from fedraa.client.activation_scale import scale_readers
+from fedraa.client.trainer import ModelSettings
 from fedraa.messages import Task
 from fedraa.rng import generator
 from fedraa.submodels import Traced, flatten, load
@@ -134,7 +135,7 @@ def test_fragment_scale_makes_full_logits_the_mean_of_the_fragments() -> None:
     model = traced(20)
     shares = (0.2, 0.3, 0.5)
     params = flatten(model.module)
-    trainer = Trainer(model, LocalTraining(), seed=SEED, fragment_scale=True)
+    trainer = Trainer(model, LocalTraining(), seed=SEED, model=ModelSettings(fragment_scale=True))
     x = torch.from_numpy(X)
     total = torch.zeros(len(X), CLASSES)
     for share, kept in zip(shares, fragments(model, shares), strict=True):
@@ -160,7 +161,7 @@ def test_fragment_scale_trains_the_scaled_network() -> None:
     [_, kept] = fragments(model, (0.2, 0.8))
     start = flatten(model.module)[model.flat_index(kept)]
     solver = LocalTraining(momentum=0.0, batch_size=23, epochs=1)
-    got = Trainer(model, solver, seed=SEED, fragment_scale=True).train(task(start, (16,)), X, Y)
+    got = Trainer(model, solver, seed=SEED, model=ModelSettings(fragment_scale=True)).train(task(start, (16,)), X, Y)
     theta = Weights.of(start, FEATURES, 16, CLASSES)
     [(x, y)] = batches(23, 1)
     # logits = (W / r) h + b: by the chain rule dW = d(W / r) / r, all else as in the network with W / r

@@ -10,12 +10,12 @@ from fedraa.errors import InputError
 Index = npt.NDArray[np.int64]
 
 
-def checked(name: str, given: object, samples: int, clients: int) -> tuple[Index, Index]:
+def checked(name: str, assigned: object, samples: int, clients: int) -> tuple[Index, Index]:
     """Return the rows of all clients in client order, and the offsets of each client's rows.
 
     Args:
         name: The name of the partitioner for errors.
-        given: The result of its `assign`.
+        assigned: The result of its `assign`.
         samples: The number of training samples.
         clients: The number of clients.
 
@@ -23,11 +23,11 @@ def checked(name: str, given: object, samples: int, clients: int) -> tuple[Index
         InputError: The result is malformed; the error names the partitioner, the client and the row.
     """
     field = f"partition: {name}"
-    if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str | bytes):
-        raise InputError(field, got=given, expected="one array of rows per client")
-    if len(given) != clients:
-        raise InputError(field, f"it returned {len(given)} arrays", expected=f"one for each of {clients} clients")
-    shards = [_shard(name, client, rows, samples) for client, rows in enumerate(given)]
+    if not isinstance(assigned, Sequence | np.ndarray) or isinstance(assigned, str | bytes):
+        raise InputError(field, got=assigned, expected="one array of rows per client")
+    if len(assigned) != clients:
+        raise InputError(field, f"it returned {len(assigned)} arrays", expected=f"one for each of {clients} clients")
+    shards = [_shard(name, client, rows, samples) for client, rows in enumerate(assigned)]
     order = np.concatenate(shards)
     offsets = np.concatenate(([0], np.cumsum([len(shard) for shard in shards])))
     rows, times = np.unique(order, return_counts=True)
@@ -39,9 +39,9 @@ def checked(name: str, given: object, samples: int, clients: int) -> tuple[Index
     return order, offsets
 
 
-def _shard(name: str, client: int, given: npt.ArrayLike, samples: int) -> Index:
+def _shard(name: str, client: int, assigned: npt.ArrayLike, samples: int) -> Index:
     field = f"partition: {name} for client {client}"
-    rows = np.asarray(given)
+    rows = np.asarray(assigned)
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
         raise InputError(field, got=rows, expected="integers, the numbers of rows")
     if not rows.size:

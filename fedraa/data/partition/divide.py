@@ -49,8 +49,8 @@ def _from_short(text: str) -> Partitioner:
         raise unknown_component("partition", name, _BUILTIN)
     if name not in _NUMBER:
         raise InputError("partition", f"{name} takes no number", got=text, hint=f"give --partition {name}")
-    made: Partitioner = PARTITIONERS.resolve({KIND: name, _NUMBER[name]: _number(text, written)})
-    return made
+    partitioner: Partitioner = PARTITIONERS.resolve({KIND: name, _NUMBER[name]: _number(text, written)})
+    return partitioner
 
 
 def _number(text: str, written: str) -> int | float:
@@ -79,28 +79,29 @@ class _Called(Partitioner):
         return deal_assigned(self.name, self.function, train, test, clients, rng)
 
 
-def make_partitioner(given: object, *, dirichlet: float | None = None) -> Partitioner:
-    """Return the partitioner that `given` describes: a name, an import path, an object, or a function.
+def make_partitioner(description: object, *, dirichlet: float | None = None) -> Partitioner:
+    """Return the partitioner that `description` describes: a name, an import path, an object, or a function.
 
     Args:
-        given: `dirichlet`, `dirichlet:0.1`, `dirichlet(alpha=0.1)`, `package.module:Name`, an object or a function.
-        dirichlet: The concentration of a Dirichlet partition that `given` names without a value.
+        description: `dirichlet`, `dirichlet:0.1`, `dirichlet(alpha=0.1)`, `package.module:Name`, an object or a
+            function.
+        dirichlet: The concentration of a Dirichlet partition that `description` names without a value.
 
     Raises:
         InputError: There is no such partitioner.
     """
-    if dirichlet is not None and isinstance(given, str) and given == "dirichlet":
-        given = {KIND: given}
-    if dirichlet is not None and isinstance(given, Mapping) and given.get(KIND) == "dirichlet":
-        given = {_NUMBER["dirichlet"]: dirichlet, **given}
-    made = PARTITIONERS.resolve(given)
-    if isinstance(made, Partitioner):
-        return made
-    function = getattr(made, "assign", made)
-    name = getattr(made, "__qualname__", type(made).__qualname__)
+    if dirichlet is not None and isinstance(description, str) and description == "dirichlet":
+        description = {KIND: description}
+    if dirichlet is not None and isinstance(description, Mapping) and description.get(KIND) == "dirichlet":
+        description = {_NUMBER["dirichlet"]: dirichlet, **description}
+    partitioner = PARTITIONERS.resolve(description)
+    if isinstance(partitioner, Partitioner):
+        return partitioner
+    function = getattr(partitioner, "assign", partitioner)
+    name = getattr(partitioner, "__qualname__", type(partitioner).__qualname__)
     if not callable(function):
         expected = "a function (labels, clients, rng), or an object with a method assign"
-        raise InputError("partition", got=made, expected=expected)
+        raise InputError("partition", got=partitioner, expected=expected)
     return _Called(name, function)
 
 

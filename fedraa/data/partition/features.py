@@ -24,9 +24,10 @@ class Noise(Iid):
     level: NotNegative = 0.1
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
-        if isinstance(x, dict | tuple) or x.dtype.kind != "f":
-            kind = "have several inputs" if isinstance(x, dict | tuple) else "are tokens"
-            raise InputError("partition", f"noise changes features, and these samples {kind}", hint=OTHER)
+        if isinstance(x, dict | tuple):
+            raise InputError("partition", "noise changes features, and these samples have several inputs", hint=OTHER)
+        if x.dtype.kind != "f":
+            raise InputError("partition", "noise changes features, and these samples are tokens", hint=OTHER)
         drawn = generator(0, "noise", client, clients).standard_normal(x.shape, np.float32)
         return x + np.float32((self.level * (client + 1) / clients) ** 0.5) * drawn
 

@@ -47,8 +47,8 @@ class Labels(ByClass):
         if not 1 <= labels <= classes:
             raise InputError("partition.per_client", got=labels, expected=f"1 to {classes}, the number of classes")
         if clients * labels < classes:
-            least = math.ceil(classes / clients)
-            expected = f"{least} or more, so that {clients} clients hold all {classes} classes"
+            fewest = math.ceil(classes / clients)
+            expected = f"{fewest} or more, so that {clients} clients hold all {classes} classes"
             raise InputError("partition.per_client", got=labels, expected=expected)
         block = classes // math.gcd(classes, labels)
         client = np.arange(clients)

@@ -25,10 +25,11 @@ class Natural(Partitioner):
     test_owners: Any = field(default=None, init=False, repr=False, compare=False)
 
     def bound(self, owners: Any, test_owners: Any) -> "Natural":
-        made = Natural(self.some)
-        object.__setattr__(made, "owners", None if owners is None else np.asarray(owners))
-        object.__setattr__(made, "test_owners", None if test_owners is None else np.asarray(test_owners))
-        return made
+        partitioner = Natural(self.some)
+        for name, values in (("owners", owners), ("test_owners", test_owners)):
+            if values is not None:
+                object.__setattr__(partitioner, name, np.asarray(values))
+        return partitioner
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[npt.ArrayLike]:
         shards = self._train(clients, rng)[0]
@@ -49,8 +50,9 @@ class Natural(Partitioner):
         if self.some and clients < len(ids):
             ids = np.sort(rng.choice(ids, clients, replace=False))
         if len(ids) != clients:
-            few = f", or partition natural(some=True) for {clients} of them" if clients < len(ids) else ""
-            hint = f"give --clients {len(ids)}{few}"
+            hint = f"give --clients {len(ids)}"
+            if clients < len(ids):
+                hint += f", or partition natural(some=True) for {clients} of them"
             raise InputError("clients", got=clients, expected=f"the {len(ids)} clients of the data", hint=hint)
         return _of(ids, self.owners), ids
 

@@ -56,7 +56,8 @@ class Partitioner(ABC):
 
     def __init_subclass__(cls) -> None:
         """Give a subclass that overrides only `assign` the default `deal`, even if its base class overrides `deal`."""
-        if "assign" in vars(cls) and "deal" not in vars(cls):
+        if "assign" in vars(cls) and Partitioner.deal.__name__ not in vars(cls):
+            # mypy does not allow an assignment to a method.
             cls.deal = Partitioner.deal  # type: ignore[method-assign]
 
     @abstractmethod
@@ -120,6 +121,7 @@ def deal_assigned(
         rows_of_clients = assign(train.copy(), clients, rng)
     except InputError:
         raise
+    # A user-defined partitioner may raise any exception.
     except Exception as error:
         text = " ".join(str(error).split())
         raise InputError("partition", f"{name} failed with {type(error).__name__}: {text}") from error

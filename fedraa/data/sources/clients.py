@@ -146,7 +146,9 @@ class ClientSource:
     def shard(self, client: int, turn: int) -> Shard:
         """Read the samples of a client's `turn`-th task; raise InputError with the client if they are malformed."""
         x, y, drew = self._read_seeded(client, "items", client, turn, 0)
-        return x, y, partial(self._read_epoch, client, turn) if drew or self.unsteady else None
+        if drew or self.unsteady:
+            return x, y, partial(self._read_epoch, client, turn)
+        return x, y, None
 
     def _read_epoch(self, client: int, turn: int, epoch: int) -> tuple[Tree, Array]:
         return self._read_seeded(client, "items", client, turn, epoch)[:2]
@@ -162,6 +164,7 @@ class ClientSource:
         try:
             with self.generators.seeded(self.seed, stream, *index) as draws:
                 x, y = self.read(client)
+        # A user-defined data set may raise any exception.
         except Exception as error:
             raise located(error, f"dataset {self.name!r}: client {client}") from error
         return self.fixed.all(x), y, draws.drew
@@ -176,7 +179,7 @@ class ClientSource:
         owners = np.searchsorted(offsets, chosen, side="right") - 1
         places = np.split(chosen - offsets[owners], np.flatnonzero(np.diff(owners)) + 1)
         pairs = zip(np.unique(owners).tolist(), places, strict=True)
-        return joined([take(self.client(client)[0], some) for client, some in pairs])
+        return joined([take(self.client(client)[0], rows) for client, rows in pairs])
 
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
         """Read the inputs of all samples in client order, in parts of these sizes.
@@ -184,14 +187,16 @@ class ClientSource:
         At most one part and the samples of one client are in memory at a time.
         """
         held: list[Tree] = []
-        have, clients = 0, iter(range(len(self.samples.offsets) - 1))
+        rows = 0
+        clients = iter(range(len(self.samples.offsets) - 1))
         for size in sizes:
-            while have < size:
+            while rows < size:
                 held.append(self.client(next(clients))[0])
-                have += len(leaves(held[-1])[0])
+                rows += len(leaves(held[-1])[0])
             whole = joined(held)
             yield take(whole, slice(size))
-            held, have = [mapped(np.copy, take(whole, slice(size, None)))], have - size
+            held = [mapped(np.copy, take(whole, slice(size, None)))]
+            rows -= size
 
     def read(self, client: int) -> tuple[Tree, Array]:
         """Read and check the samples of a client, before the fixed transforms."""
@@ -205,9 +210,10 @@ class ClientSource:
         if len(y) != size or any(len(part) != size for part in leaves(x)):
             raise InputError("samples", got=len(y), expected=f"{size}, as the partition states")
         y = self._checked(client, y)
-        place = None if self.allow_nan else first_not_finite(x)
-        if place is not None:
-            raise not_finite(f"row {self.samples.row(client, place)}")
+        if not self.allow_nan:
+            place = first_not_finite(x)
+            if place is not None:
+                raise not_finite(f"row {self.samples.row(client, place)}")
         x = apply_scaling(self.scaling, x)
         if self.partitioner.skews:
             x = self.partitioner.skew(client, len(self.samples.offsets) - 1, x)
@@ -229,8 +235,10 @@ class ClientSource:
 
 def outside(y: Array, classes: int) -> int | None:
     """Return the first row with a label outside 0 to `classes - 1`, or None."""
-    found = np.flatnonzero((y >= classes) | (y < 0))
-    return int(found[0]) if found.size else None
+    rows = np.flatnonzero((y >= classes) | (y < 0))
+    if not rows.size:
+        return None
+    return int(rows[0])
 
 
 def as_inputs(x: Tree, name: str = "") -> Tree:
@@ -272,7 +280,9 @@ def as_targets(y: Any) -> Array:
     if array.dtype.kind not in "fiub":
         raise InputError("labels", got=array, expected="numbers", hint=hint_for_labels(array))
     with np.errstate(over="ignore"):
-        return np.require(array, np.float32 if array.dtype.kind == "f" else np.int64, ["C", "W"])
+        if array.dtype.kind == "f":
+            return np.require(array, np.float32, ["C", "W"])
+        return np.require(array, np.int64, ["C", "W"])
 
 
 def _listed(shapes: tuple[tuple[int, ...], ...]) -> str:

@@ -133,17 +133,21 @@ class _Walk(pickle.Pickler):
             return list, ([getattr(obj, "fget", None), getattr(obj, "__func__", None)],)
         try:
             return obj.__reduce_ex__(5)
+        # A user-defined object may raise any exception.
         except Exception:
-            return (list, ([getattr(obj, "__dict__", None)],)) if self._is_new(obj) else NOTHING
+            if not self._is_new(obj):
+                return NOTHING
+            return list, ([getattr(obj, "__dict__", None)],)
 
     def _visit_class(self, kind: type) -> Any:
         if _is_users(kind.__module__):
             if not self._is_new(kind):
                 return NOTHING
-            return _visit(vars(each) for each in kind.__mro__ if _is_users(each.__module__))
+            return _visit(vars(base) for base in kind.__mro__ if _is_users(base.__module__))
         owner = sys.modules.get(kind.__module__)
-        importable = getattr(owner, kind.__qualname__, None) is kind
-        return NotImplemented if importable else NOTHING
+        if getattr(owner, kind.__qualname__, None) is kind:
+            return NotImplemented
+        return NOTHING
 
 
 def _visit(parts: Any) -> Any:

@@ -74,9 +74,12 @@ class FederatedDataset:
 
     def __repr__(self) -> str:
         """Return the name and the number of training samples, but no values."""
-        rows = self.train[1] if isinstance(self.train, tuple) and len(self.train) == 2 else self.train
-        samples = "samples that a function makes" if self.made else f"{count_rows(rows)} training samples"
-        return f"FederatedDataset {self.name!r} of {samples}"
+        if self.made:
+            return f"FederatedDataset {self.name!r} of samples that a function makes"
+        rows = self.train
+        if isinstance(rows, tuple) and len(rows) == 2:
+            rows = rows[1]
+        return f"FederatedDataset {self.name!r} of {count_rows(rows)} training samples"
 
     @property
     def made(self) -> bool:
@@ -92,7 +95,9 @@ class FederatedDataset:
         """Return the number of clients in the data, or None if it is unknown."""
         if self.clients is not None:
             return len(set(self.clients))
-        return None if self.sizes is None or isinstance(self.sizes, int) else len(self.sizes)
+        if self.sizes is None or isinstance(self.sizes, int):
+            return None
+        return len(self.sizes)
 
     @classmethod
     def of_clients(
@@ -133,9 +138,9 @@ def _check_owners(field: str, owners: Any) -> None:
             raise InputError(field, got=owner, expected=expected)
 
 
-def _joined(name: str, given: Mapping[Any, tuple[Tree, Any]]) -> tuple[Tree, Any, list[Any]]:
+def _joined(name: str, samples: Mapping[Any, tuple[Tree, Any]]) -> tuple[Tree, Any, list[Any]]:
     xs, ys, owners = [], [], []
-    for client, pair in given.items():
+    for client, pair in samples.items():
         try:
             rows = as_rows("samples", pair)
             if not len(rows):

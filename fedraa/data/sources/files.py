@@ -91,7 +91,9 @@ def csv(
         drop: The columns to omit.
     """
     dropped = tuple(drop) if isinstance(drop, list | tuple) else (drop,)
-    options = {"target": target, "client": client, "test": test, "classes": None if classes else False, "drop": dropped}
+    options: dict[str, Any] = {"target": target, "client": client, "test": test, "classes": None, "drop": dropped}
+    if not classes:
+        options["classes"] = False
     frames, decimal_comma = read_frames(path, test)
     names = [str(name) for name in frames[0].columns]
     for name in dropped:
@@ -103,20 +105,21 @@ def csv(
     frame = drop_row_numbers(path, frames[0][kept], (target, client))
     both, cut = _with_test_rows(path, test, [frame, *frames[1:]])
     table = Table(path, test, both, cut, target, client, options, decimal_comma=decimal_comma)
-    owners = encode_owners(table, client) if client else None
+    owners: list[Any] = [None, None]
+    if client:
+        rows = encode_owners(table, client)
+        owners = [rows[:cut], rows[cut:]]
     features = [name for name in frame.columns if name not in (target, client)]
     if not features:
         raise InputError(path, f"it has no column besides {target}", expected="columns that are features")
     x = encode_features(table, features)
-    y = encode_classes(table, target) if classes else encode_numbers(table, target)
-    return FederatedDataset(
-        Path(path).stem,
-        (x[:cut], y[:cut]),
-        (x[cut:], y[cut:]),
-        int(y.max()) + 1 if classes else None,
-        None if owners is None else owners[:cut],
-        None if owners is None else owners[cut:],
-    )
+    count = None
+    if classes:
+        y = encode_classes(table, target)
+        count = int(y.max()) + 1
+    else:
+        y = encode_numbers(table, target)
+    return FederatedDataset(Path(path).stem, (x[:cut], y[:cut]), (x[cut:], y[cut:]), count, owners[0], owners[1])
 
 
 def _client_column(names: Sequence[str], kept: Sequence[str], client: str | None, target: str) -> str | None:
@@ -132,7 +135,9 @@ def _client_column(names: Sequence[str], kept: Sequence[str], client: str | None
         InputError: The column `client` does not exist, is dropped or is the target.
     """
     if client is None:
-        return "client" if "client" in kept and target != "client" else None
+        if "client" in kept and target != "client":
+            return "client"
+        return None
     if client not in names:
         raise InputError("client", got=client, expected=f"one of the columns {listed(names)}")
     if client == target:
@@ -199,9 +204,10 @@ def hf(
     except ImportError:
         raise InputError("hf", "it needs the package datasets", hint="install it: pip install 'datasets>=3'") from None
     try:
-        table: Any = datasets.load_from_disk(path) if Path(path).is_dir() else datasets.load_dataset(path, name)
+        is_saved = Path(path).is_dir()
+        table: Any = datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path, name)
+    # The package raises exceptions of many types.
     except Exception as error:
-        # The package raises exceptions of many types.
         reason = str(error).partition("\n")[0]
         raise InputError(path, f"it cannot be loaded ({reason})") from error
     if not isinstance(table, dict):

@@ -37,9 +37,11 @@ class ImageFormat:
         with _opened(path) as image:
             try:
                 plain = image.convert(self.mode)
-                return image_array(plain if self.size is None else plain.resize((self.size, self.size)))
+                if self.size is not None:
+                    plain = plain.resize((self.size, self.size))
+                return image_array(plain)
+            # Decoders raise exceptions of many types.
             except Exception as error:
-                # Decoders raise exceptions of many types.
                 raise _unreadable(path, error) from None
 
 
@@ -51,24 +53,24 @@ def find_images(root: Path) -> tuple[list[Path], list[Path]]:
     """
     images: list[Path] = []
     empty: list[Path] = []
-    others: list[Path] = []
+    ignored: list[Path] = []
     for folder, files, has_folders in _walk(root, ()):
         before = len(images)
         for file in files:
             if file.suffix.lower() in IMAGES:
                 images.append(file)
             else:
-                others.append(file)
+                ignored.append(file)
         if len(images) == before and not has_folders:
             empty.append(folder)
     if not images:
         raise InputError(str(root), "there is no image in it", expected=f"files {', '.join(IMAGES[:3])}, ...")
-    if others:
+    if ignored:
         logger.warning(
-            "dataset %r: %d files are no images by their names and are left out, such as %s",
+            "dataset %r: %d files do not have the suffix of an image and are ignored, such as %s",
             str(root),
-            len(others),
-            min(others),
+            len(ignored),
+            min(ignored),
         )
     return sorted(images), sorted(empty)
 
@@ -85,7 +87,8 @@ def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFo
         InputError: A file cannot be opened, has more than 8 bits per colour, or differs in size from the first image
             although `size` is None.
     """
-    mode, pixels = "L", None
+    mode = "L"
+    pixels = None
     for path in paths:
         with _opened(path) as image:
             if image.mode not in GREY:
@@ -113,7 +116,9 @@ def plain_image(image: Any) -> Any:
 def image_array(image: Any) -> Array:
     """Return a PIL image as float32 [channels, height, width] from 0 to 1."""
     pixels = np.asarray(image, np.float32) / 255
-    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    if pixels.ndim == 2:
+        return pixels[None]
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def _walk(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Path], bool]]:
@@ -155,8 +160,8 @@ def _opened(path: Path) -> Iterator[Any]:
         refuse_no_file(path)
         image = Image.open(path)
         _refuse_deep(image)
+    # Decoders raise exceptions of many types.
     except Exception as error:
-        # Decoders raise exceptions of many types.
         raise _unreadable(path, error) from None
     with image:
         yield image

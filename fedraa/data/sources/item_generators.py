@@ -99,4 +99,6 @@ def _comparable(state: Any) -> Any:
     """Return the state as a value for which `==` returns one bool."""
     if isinstance(state, torch.Tensor):
         return state.numpy().tobytes()
-    return pickle.dumps(state) if isinstance(state, dict) else state
+    if isinstance(state, dict):
+        return pickle.dumps(state)
+    return state

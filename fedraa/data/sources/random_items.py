@@ -22,12 +22,12 @@ def is_steady(read: Callable[[], tuple[Tree, Array]], generators: ItemGenerators
         generators: The generators that are seeded before each read.
         seed: The seed.
     """
-    found = []
+    reads = []
     for _ in range(2):
         with generators.seeded(seed, "trial items"):
             x, y = read()
-        found.append([np.copy(leaf) for leaf in (*leaves(x), y)])
-    first, second = found
+        reads.append([np.copy(leaf) for leaf in (*leaves(x), y)])
+    first, second = reads
     return len(first) == len(second) and all(map(_equal, first, second))
 
 

@@ -90,12 +90,13 @@ class TorchRows(Rows):
         return len(self.dataset)
 
     def read(self, rows: Index) -> tuple[Tree, Array]:
-        rows, pairs = np.asarray(rows), []
+        rows = np.asarray(rows)
+        pairs = []
         for row in rows.tolist():
             try:
                 item = self.dataset[row]
+            # A user-defined data set may raise any type.
             except Exception as error:
-                # A user-defined data set may raise any type.
                 raise InputError(f"row {row}", f"{type(error).__name__}: {' '.join(str(error).split())}") from error
             if not isinstance(item, tuple | list) or len(item) != 2:
                 raise InputError(f"row {row}", got=item, expected="a pair of sample and label")
@@ -155,71 +156,74 @@ class ImageRows(Rows):
         return self.y
 
 
-def as_rows(field: str, given: Any, input: str = "", target: str = "") -> Rows:
+def as_rows(field: str, data: Any, input: str = "", target: str = "") -> Rows:
     """Return the samples as Rows.
 
     Args:
         field: The field of the InputError for samples of any other kind.
-        given: Rows, a pair of arrays (x, y), a Hugging Face table, or a map-style data set.
+        data: Rows, a pair of arrays (x, y), a Hugging Face table, or a map-style data set.
         input: The column of samples in a table.
         target: The column of labels in a table.
     """
-    if isinstance(given, Rows):
-        return given
-    if isinstance(given, tuple | list) and len(given) == 2 and not _are_two_samples(given):
-        for name, part in zip(("x", "y"), given, strict=True):
+    if isinstance(data, Rows):
+        return data
+    if isinstance(data, tuple | list) and len(data) == 2 and not _are_two_samples(data):
+        for name, part in zip(("x", "y"), data, strict=True):
             for leaf in leaves(part) if isinstance(part, dict | tuple) else [part]:
                 refuse_masked(f"{field} {name}", leaf)
-        x, y = (mapped(_array, part) if isinstance(part, dict | tuple) else _array(part) for part in given)
+        x, y = map(_arrays, data)
         if not all(leaf.ndim for leaf in (*leaves(x), *leaves(y))):
-            raise InputError(field, got=given, expected="arrays (x, y) with a row for each sample")
+            raise InputError(field, got=data, expected="arrays (x, y) with a row for each sample")
         counts = sorted({len(leaf) for leaf in leaves(x)} | {len(y)})
         if len(counts) > 1:
             problem = f"its arrays have {', '.join(map(str, counts))} rows"
             raise InputError(field, problem, expected="the same number of rows")
         return ArrayRows(x, y)
-    _refuse_not_by_row(field, given)
-    if hasattr(given, "column_names") and hasattr(given, "features"):
-        return _table_rows(field, given, input, target)
-    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, dict | str | np.ndarray):
-        return TorchRows(given)
-    raise InputError(field, got=given, expected="(x, y), Rows, or a data set with len and [i]")
+    _refuse_not_by_row(field, data)
+    if hasattr(data, "column_names") and hasattr(data, "features"):
+        return _table_rows(field, data, input, target)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, dict | str | np.ndarray):
+        return TorchRows(data)
+    raise InputError(field, got=data, expected="(x, y), Rows, or a data set with len and [i]")
 
 
 def class_names(data: Any, target: str) -> list[str]:
     """Return the names of the classes in the order of their labels, or an empty list if there are no names."""
+    names = getattr(data, "classes", None)
     features = getattr(data, "features", None)
-    column = features.get(target) if isinstance(features, dict) else None
-    names = getattr(data, "classes", None) if column is None else getattr(column, "names", None)
-    return list(map(str, names)) if isinstance(names, list | tuple) else []
+    if isinstance(features, dict) and features.get(target) is not None:
+        names = getattr(features[target], "names", None)
+    if not isinstance(names, list | tuple):
+        return []
+    return list(map(str, names))
 
 
-def _are_two_samples(given: tuple[Any, ...] | list[Any]) -> bool:
+def _are_two_samples(data: tuple[Any, ...] | list[Any]) -> bool:
     """Return True for a list of two pairs (sample, label), which is not a pair of arrays (x, y)."""
-    if not isinstance(given, list):
+    if not isinstance(data, list):
         return False
-    return all(isinstance(item, tuple) and len(item) == 2 and np.ndim(item[1]) == 0 for item in given)
+    return all(isinstance(item, tuple) and len(item) == 2 and np.ndim(item[1]) == 0 for item in data)
 
 
-def _refuse_not_by_row(field: str, given: Any) -> None:
+def _refuse_not_by_row(field: str, data: Any) -> None:
     """Raise InputError with a hint for common kinds of data that have no access by row number."""
     indexable = "a data set with len and [i]"
-    if isinstance(given, DataLoader):
-        raise InputError(field, "it gives batches", got=given, expected=indexable, hint="give loader.dataset")
-    if isinstance(given, IterableDataset) or (hasattr(given, "column_names") and not hasattr(given, "__len__")):
+    if isinstance(data, DataLoader):
+        raise InputError(field, "it gives batches", got=data, expected=indexable, hint="give loader.dataset")
+    if isinstance(data, IterableDataset) or (hasattr(data, "column_names") and not hasattr(data, "__len__")):
         hint = "load it without streaming, or give list(...) of its pairs"
-        raise InputError(field, "it is a stream", got=given, expected=indexable, hint=hint)
-    if isinstance(given, Iterator):
+        raise InputError(field, "it is a stream", got=data, expected=indexable, hint=hint)
+    if isinstance(data, Iterator):
         problem = "it can be read only once"
-        raise InputError(field, problem, got=given, expected=indexable, hint="give list(...) of it")
-    if hasattr(given, "iloc"):
+        raise InputError(field, problem, got=data, expected=indexable, hint="give list(...) of it")
+    if hasattr(data, "iloc"):
         hint = (
             "give (frame.drop(columns='label').to_numpy('float32'), frame['label'].to_numpy()), or save it with to_csv "
             "and give the file"
         )
-        raise InputError(field, got=given, expected="(x, y)", hint=hint)
-    if isinstance(given, dict) and {"train", "test"} & given.keys():
-        problem = f"it has the splits {', '.join(map(str, given))}"
+        raise InputError(field, got=data, expected="(x, y)", hint=hint)
+    if isinstance(data, dict) and {"train", "test"} & data.keys():
+        problem = f"it has the splits {', '.join(map(str, data))}"
         raise InputError(field, problem, expected="one split", hint="give train=data['train'], test=data['test']")
 
 
@@ -266,9 +270,11 @@ def stacked(items: Sequence[Any], rows: Index, kind: str) -> Tree:
     if isinstance(items[0], dict):
         keys = sorted(map(str, items[0]))
         for row, item in zip(rows.tolist(), items, strict=True):
-            if not isinstance(item, dict) or item.keys() != items[0].keys():
-                got = sorted(map(str, item)) if isinstance(item, dict) else item
-                raise InputError(f"row {row} {kind}", got=got, expected=f"{keys}, as row {rows[0]} has")
+            expected = f"{keys}, as row {rows[0]} has"
+            if not isinstance(item, dict):
+                raise InputError(f"row {row} {kind}", got=item, expected=expected)
+            if item.keys() != items[0].keys():
+                raise InputError(f"row {row} {kind}", got=sorted(map(str, item)), expected=expected)
         return {name: stacked([item[name] for item in items], rows, kind) for name in items[0]}
     if isinstance(items[0], tuple):
         return tuple(stacked(list(parts), rows, kind) for parts in zip(*items, strict=True))
@@ -295,6 +301,13 @@ def _not_a_number(field: str, array: Array, kind: str) -> InputError:
         hint = NUMBER_WORDS if kind == "label" else "convert it to tokens first"
         return InputError(field, got=str(array.flat[0]) if array.size else "", expected="numbers", hint=hint)
     return InputError(field, got=array.item() if array.size == 1 else array, expected="numbers")
+
+
+def _arrays(part: Any) -> Tree:
+    """Return a dict or a tuple of arrays for a dict or a tuple, and one array for any other object."""
+    if isinstance(part, dict | tuple):
+        return mapped(_array, part)
+    return _array(part)
 
 
 def _array(item: Any) -> Array:

@@ -53,10 +53,12 @@ class Table:
         at = int(places[0])
         if self.test is None:
             at = int(places[np.argmin(self.frame.index[places])])
-        owner = None if self.client is None else self.frame[self.client].iloc[at]
-        of_client = "" if owner is None or owner != owner else f", client {owner!r}"
-        of_file = f" of {self.test}" if self.test is not None and at >= self.cut else ""
-        return f"row {int(self.frame.index[at]) + 1}{of_file}{of_client}"
+        place = f"row {int(self.frame.index[at]) + 1}"
+        if self.test is not None and at >= self.cut:
+            place += f" of {self.test}"
+        if self.client is None or self.frame[self.client].isna().iloc[at]:
+            return place
+        return f"{place}, client {self.frame[self.client].iloc[at]!r}"
 
     def cell(self, name: str, which: Array) -> str:
         """Return the field of an error about the column `name` in the first of the rows `which` (bool [n])."""
@@ -85,11 +87,12 @@ def read_frames(path: str, test: str | None) -> tuple[list[Any], bool]:
     """
     files = [open_table(one) for one in (path, test) if one is not None]
     frames = [file.frame() for file in files]
-    words = {name for frame in frames for name in frame.columns if frame[name].dtype == object}
     decimal_comma = any(_has_commas(frame) for frame in frames)
-    if decimal_comma:
-        # In such a file 1.234 means 1234, so columns of floats must be read again as text.
-        words |= {name for frame in frames for name in frame.columns if frame[name].dtype.kind == "f"}
+    # In a file with decimal commas 1.234 means 1234, so columns of floats must be read again as text.
+    kinds = "Of" if decimal_comma else "O"
+    words: set[str] = set()
+    for frame in frames:
+        words.update(name for name in frame.columns if frame[name].dtype.kind in kinds)
     return [_reread(file, frame, words) for file, frame in zip(files, frames, strict=True)], decimal_comma
 
 
@@ -178,7 +181,7 @@ def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
         if len(values) < 3 and not is_unnamed(name):
             continue
         if ROW_NUMBER.fullmatch(name) or CAMEL_ID.fullmatch(name):
-            logger.warning("dataset %r: column %r numbers the rows and is left out; rename it to keep it", path, name)
+            logger.warning("dataset %r: column %r numbers the rows and is omitted; rename it to keep it", path, name)
             frame = frame.drop(columns=name)
         elif (np.diff(values.to_numpy()) == 1).all():
             logger.warning(
@@ -270,8 +273,10 @@ def _has_commas(frame: Any) -> bool:
 
 
 def _reread(file: TableFile, frame: Any, words: set[str]) -> Any:
-    wrong = [name for name in frame.columns if name in words and frame[name].dtype != object]
-    return file.frame(words) if wrong else frame
+    """Return the rows of a file with text in the columns `words`. `frame` holds the rows as they were first read."""
+    if all(frame[name].dtype == object for name in frame.columns if name in words):
+        return frame
+    return file.frame(words)
 
 
 def _encode_text(table: Table, name: str) -> Array:
@@ -348,12 +353,9 @@ def _check_float32(table: Table, name: str, values: Array) -> None:
         odd = ~np.isfinite(values.astype(np.float32))
     warn_lost_digits(f"column {name!r}", values)
     if odd.any():
-        value = table.frame[name][odd].iloc[0]
-        raise InputError(
-            table.cell(name, odd),
-            got=value if isinstance(value, str) else value.item(),
-            expected="a finite number that float32 can hold",
-        )
+        # The conversion to a list makes plain Python values.
+        value = table.frame[name][odd].tolist()[0]
+        raise InputError(table.cell(name, odd), got=value, expected="a finite number that float32 can hold")
 
 
 def _refuse_many_words(table: Table, name: str, words: int) -> None:
@@ -372,7 +374,8 @@ def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
     """Raise InputError if the distinct values `labels` of the target column `name` cannot be classes."""
     field = f"column {name!r}"
     other = f"choose another column, as in {table.spell(target='NAME')}"
-    rows, count = len(table.frame), len(labels)
+    rows = len(table.frame)
+    count = len(labels)
     if count == 1:
         problem = f"it has only the value {labels[0].item()!r} in {rows} rows"
         raise InputError(field, problem, expected="two classes or more", hint=other)
@@ -381,8 +384,10 @@ def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
             problem = f"it has {count} different words in {rows} rows"
             raise InputError(field, problem, expected="classes, which repeat", hint=other)
         return
-    whole = bool((labels == np.round(labels)).all())
-    if count > (max(FREE_WORDS, rows // 10) if whole else FREE_WORDS):
+    limit = FREE_WORDS
+    if (labels == np.round(labels)).all():
+        limit = max(FREE_WORDS, rows // 10)
+    if count > limit:
         raise InputError(
             field,
             f"it has {count} different numbers in {rows} rows",

@@ -118,7 +118,7 @@ def _of_one_unit(parts: list[_Parts | None], *, complete: bool) -> list[_Parts |
             accepted = {"", unit}
         elif symbols.count("%") > units.count(""):
             accepted = {"%"}
-    return [part if part is not None and part.unit in accepted else None for part in parts]
+    return [None if part is None or part.unit not in accepted else part for part in parts]
 
 
 def _values(parts: Sequence[_Parts | None], grammar: re.Pattern[str]) -> Array:

@@ -18,24 +18,25 @@ TRANSFORMS: ComponentRegistry[Any] = ComponentRegistry(
 V2 = "torchvision.transforms.v2:"
 
 
-def make_transforms(given: Sequence[object], *, seed: int) -> Transforms:
+def make_transforms(descriptions: Sequence[object], *, seed: int) -> Transforms:
     """Return the transforms in their order; raise InputError for anything that is not a transform.
 
     A transform is crop, flip, normalize, `v2.NAME(...)` of torchvision, an import path, a Transform, a transform of
     torchvision's v2, or a function `(x, rng)`. One string may list several, as in `crop,flip`.
     """
     parts = []
-    for item in given:
+    for item in descriptions:
         parts += [make_transform(part) for part in _split(item)]
     return Transforms(tuple(parts), seed)
 
 
-def _split(given: object) -> list[object]:
-    """Return a string split at the commas outside brackets, or a list with `given` if it is not a string."""
-    if not isinstance(given, str):
-        return [given]
-    parts, depth = [""], 0
-    for letter in given:
+def _split(description: object) -> list[object]:
+    """Return a string split at the commas outside brackets, or a list with `description` if it is not a string."""
+    if not isinstance(description, str):
+        return [description]
+    parts = [""]
+    depth = 0
+    for letter in description:
         depth += (letter in "([") - (letter in ")]")
         if letter == "," and not depth:
             parts.append("")
@@ -44,16 +45,16 @@ def _split(given: object) -> list[object]:
     return [part.strip() for part in parts]
 
 
-def make_transform(given: object) -> Transform:
-    """Return the transform that `given` describes; `make_transforms` lists the accepted forms."""
-    if isinstance(given, str):
-        given = re.sub(r"^v2[.:]", V2, given)
-    made = TRANSFORMS.resolve(given)
-    if isinstance(made, Transform):
-        return made
-    if isinstance(made, nn.Module):
-        return Vision(made)
-    function = getattr(made, "apply", made)
+def make_transform(description: object) -> Transform:
+    """Return the transform that `description` describes; `make_transforms` lists the accepted forms."""
+    if isinstance(description, str):
+        description = re.sub(r"^v2[.:]", V2, description)
+    transform = TRANSFORMS.resolve(description)
+    if isinstance(transform, Transform):
+        return transform
+    if isinstance(transform, nn.Module):
+        return Vision(transform)
+    function = getattr(transform, "apply", transform)
     if not callable(function):
-        raise InputError("transforms", got=made, expected="a function (x, rng), or an object with a method apply")
-    return Called(called(made), function)
+        raise InputError("transforms", got=transform, expected="a function (x, rng), or an object with a method apply")
+    return Called(called(transform), function)

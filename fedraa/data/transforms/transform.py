@@ -140,26 +140,26 @@ def _tried(part: Transform, x: Tensor, seed: int) -> Tensor:
             calls with the same random numbers had different results.
     """
     before = x.clone()
-    once, again = (part.apply(x, generator(seed, "transforms trial")) for _ in range(2))
+    changed, again = (part.apply(x, generator(seed, "transforms trial")) for _ in range(2))
     name = called(part)
-    if not isinstance(once, Tensor):
-        raise InputError(f"transforms: {name}", got=once, expected="a tensor of samples")
-    if part.random and (once.shape != x.shape or once.dtype != x.dtype):
+    if not isinstance(changed, Tensor):
+        raise InputError(f"transforms: {name}", got=changed, expected="a tensor of samples")
+    if part.random and (changed.shape != x.shape or changed.dtype != x.dtype):
         expected = f"the type and shape of its samples, {str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
-        raise InputError(f"transforms: {name}", got=once, expected=f"{expected}, because it is random")
-    if len(once) != len(x):
-        problem = f"it returned {len(once)} samples for {len(x)}"
+        raise InputError(f"transforms: {name}", got=changed, expected=f"{expected}, because it is random")
+    if len(changed) != len(x):
+        problem = f"it returned {len(changed)} samples for {len(x)}"
         raise InputError(f"transforms: {name}", problem, expected="the same number")
-    if once.is_floating_point() and not torch.isfinite(once).all() and torch.isfinite(before).all():
-        row = int(torch.isfinite(once).flatten(1).all(1).logical_not().nonzero()[0])
+    if changed.is_floating_point() and not torch.isfinite(changed).all() and torch.isfinite(before).all():
+        row = int(torch.isfinite(changed).flatten(1).all(1).logical_not().nonzero()[0])
         problem = f"it returned NaN or an infinity for sample {row} of the first minibatch"
         raise InputError(f"transforms: {name}", problem)
     if not _same(before, x):
         raise InputError(f"transforms: {name}", "it changed its argument", hint="return new samples")
-    if not _same(once, again):
+    if not _same(changed, again):
         problem = "it returned different samples for the same draws"
         raise InputError(f"transforms: {name}", problem, hint="draw random numbers only from rng")
-    return once
+    return changed
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

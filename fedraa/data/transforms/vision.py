@@ -25,14 +25,14 @@ STILL = (
 
 
 class Vision(Transform):
-    """A transform `given` of torchvision.transforms.v2, seeded by a number that is drawn from the run's stream.
+    """A transform of torchvision.transforms.v2, seeded by a number that is drawn from the run's stream.
 
     A transform in `FIXED`, such as Resize, draws nothing and is also applied to test samples.
     """
 
-    def __init__(self, given: Any) -> None:
-        self.given = given
-        self.name = type(given).__name__
+    def __init__(self, wrapped: Any) -> None:
+        self.wrapped = wrapped
+        self.name = type(wrapped).__name__
         # These are class variables of `Transform`. Here they depend on the wrapped transform.
         self.random = self.name not in FIXED  # type: ignore[misc]
         self.moves = self.name not in STILL  # type: ignore[misc]
@@ -43,9 +43,10 @@ class Vision(Transform):
 
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         seed = int(rng.integers(2**62))
-        with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
+        devices = [x.device] if x.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
             torch.random.manual_seed(seed)
-            return torch.stack([self.given(one) for one in x])
+            return torch.stack([self.wrapped(image) for image in x])
 
     def described(self) -> Any:
-        return describe(self.given)
+        return describe(self.wrapped)

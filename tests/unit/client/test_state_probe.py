@@ -1,4 +1,4 @@
-"""What training changes in a model: what is estimated, what is harmless, and what is refused before the start."""
+"""State that training changes in a model: buffers that are estimated, harmless state, and state that is refused."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is found in a data set's object: sizes and generators."""
+"""Inspection of data set objects: their sizes and their random generators."""
 
 import random
 import threading

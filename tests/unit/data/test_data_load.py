@@ -276,7 +276,7 @@ def mnist_files():
 
 @pytest.fixture
 def mnist_archives(tmp_path, monkeypatch):
-    """A folder as torchvision lays it out, with tiny archives whose checksums torchvision is told to expect."""
+    """Return a folder in the layout of torchvision with tiny archives, which torchvision is patched to expect."""
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     checksums = []

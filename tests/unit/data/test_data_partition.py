@@ -108,7 +108,7 @@ def test_a_client_without_a_sample_is_named_with_the_remedy():
         split(labels(3), labels(3), 31, "iid")
     with refuses("partition", "larger dirichlet"):
         split(labels(10), labels(1), 90, "dirichlet", dirichlet=0.01)
-    # Four of the eight clients hold class 0 alone, of which there are two samples.
+    # Four of the eight clients hold only class 0, which has two samples.
     with refuses("partition", "labels(per_client=5)"):
         split(np.repeat([0, 1], [2, 100]), np.array([0, 1]), 8, "labels(per_client=1)")
 

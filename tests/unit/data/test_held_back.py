@@ -1,4 +1,4 @@
-"""Validation data: a share of each client's training samples, the same everywhere, of arrays and of what is read."""
+"""Validation data: the same share of each client's training samples in every process, from arrays and from readers."""
 
 import numpy as np
 from refusals import refuses
@@ -10,7 +10,7 @@ from fedraa.engine.build import build, make_dealing
 
 
 def dataset() -> Dataset:
-    """Every sample is its own number."""
+    """Samples with their row numbers as values."""
     x = np.arange(100, dtype=np.float32)[:, None]
     return Dataset("n", x[:90], np.arange(90) % 3, x[90:], np.arange(10) % 3, 3)
 

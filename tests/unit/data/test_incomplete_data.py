@@ -1,4 +1,4 @@
-"""Masked values, missing labels and classes that nobody counted."""
+"""Masked values, missing labels and data sets without a number of classes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Features whose differences float32 does not hold."""
+"""Warnings about features that lose their differences in float32."""
 
 import re
 import warnings

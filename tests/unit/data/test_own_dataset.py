@@ -1,4 +1,4 @@
-"""Data of the user's own: as an object, as a function's; what is made of it, and what is said of mistakes."""
+"""User-defined data sets as objects and as functions: their conversion, and the errors about malformed ones."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Partitioners of the user's own: what they deal, and what is said of those that cannot be."""
+"""User-defined partitioners: the shards that they deal, and the errors about malformed ones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class ByParity(fl.Partitioner):
 
 @dataclass(frozen=True)
 class Few:
-    """No Partitioner by descent, but by what it can do: each client owns its `rows` own rows, in order."""
+    """A partitioner that is not a subclass of Partitioner. Each client owns `rows` consecutive rows."""
 
     rows: int = 2
 

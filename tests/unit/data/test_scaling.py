@@ -114,7 +114,7 @@ class Drawn(Pairs):
 
 
 class Table:
-    """As those of Hugging Face look: lists, of which whole numbers are int64."""
+    """A table in the form of Hugging Face: lists, of which whole numbers are int64."""
 
     column_names = ("image", "label")
     features: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ def test_the_given_arrays_do_not_change() -> None:
 
 
 def test_of_many_samples_an_even_share_is_read_that_the_seed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured_module, "MOST_SAMPLES", 20)
+    monkeypatch.setattr(measured_module, "MAX_SAMPLES", 20)
     numbers = np.arange(60, dtype=np.float32)[:, None]
     samples = Dealt(as_rows("train", Pairs(numbers)), np.arange(60), np.array([0, 60]))
     rows = read_measured(samples, 0, "train")[:, 0].tolist()

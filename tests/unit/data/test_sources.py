@@ -1,4 +1,4 @@
-"""Samples from wherever they come: arrays, files and data sets of others give the same run; what is wrong with them."""
+"""Sources of samples: arrays, files and data sets of other packages give the same run. Malformed ones are refused."""
 
 import math
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Pairs(torch.utils.data.Dataset[Any]):
 
 
 class Table:
-    """As those of Hugging Face look."""
+    """A table in the form of Hugging Face."""
 
     column_names = ("pixels", "digit")
     features: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ def write(folder: Path, text: str | bytes, name: str = "t.csv") -> str:
 
 
 def table(header: str, row: str, **values: Any) -> str:
-    """Return a table whose row i has the i-th of each of the values in place of its name."""
+    """Return a table. Row i has the i-th value of each name in place of the name."""
     lines = [header]
     for i in range(ROWS):
         lines.append(row.format(**{name: each[i] for name, each in values.items()}, i=i, y=CLASSES[i]))
@@ -136,7 +136,7 @@ def test_column_that_numbers_the_rows_is_no_feature(
     text = table(header + ",x,label", "{i},{x},{c}", x=X, c=sorted_labels)
     check(write(tmp_path, text), X, sorted_labels)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "is left out" in caplog.text
+    assert "is omitted" in caplog.text
 
 
 def test_table_sorted_by_label_with_an_index_is_not_learnt_from_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Transforms against NumPy; what is refused before the start; the run's streams alone decide."""
+"""Transforms against NumPy, their refusal before the start, and their dependence on the run's random streams only."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The devices: who they are and what a task costs on them, in numbers worked out by hand."""
+"""The devices and the cost of tasks on them, against numbers that were computed by hand."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Fleets of the user's own: a function gives the columns, which are checked as those of a file are."""
+"""User-defined fleets: a function returns the columns, which get the same checks as the columns of a file."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Metrics of the user's own: in evaluations, logs, tables, replay; and what is said of those that are none."""
+"""User-defined metrics in evaluations, logs, tables and replay, and the errors about malformed ones."""
 
 import csv
 import json
@@ -38,7 +38,7 @@ SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "hidden": (8,), "local
 
 @dataclass(frozen=True)
 class Top(fl.Metric):
-    """Whether the label is among the `k` likeliest; a bool per sample."""
+    """A metric that is True if the label is among the `k` most likely ones."""
 
     k: int = 3
     name: str = "top"
@@ -153,7 +153,7 @@ def scale(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 class Sudden:
-    """Finite for the trial before the start, which asks twice, and in the first evaluation; never again."""
+    """A metric that is finite only in its first calls: two in the trial before the start, and the first evaluation."""
 
     name = "sudden"
 

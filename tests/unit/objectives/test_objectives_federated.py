@@ -44,7 +44,7 @@ class Masked(nn.Module):
 
 
 class Scattered(fl.Rows):
-    """Read by row where they are trained."""
+    """Rows that workers read when they train."""
 
     def __init__(self, x: Any = X, y: Any = Y) -> None:
         self.x, self.y = x, y
@@ -58,7 +58,7 @@ class Scattered(fl.Rows):
 
 
 def tokens(client: int, count: int = 12) -> tuple[dict[str, Any], Any]:
-    """Every token is one more than that before; a client's own samples."""
+    """Samples of a client, in which every token is the previous one plus 1."""
     rows = (np.random.default_rng(client).integers(0, 7, (count, 1)) + np.arange(7)) % 7
     return {"tokens": rows[:, :-1], "mask": rows[:, :-1] != 3}, rows[:, 1:]
 

@@ -1,4 +1,4 @@
-"""What papers state of their methods, against what the table has: the numbers stand in the papers and their code.
+"""Settings of methods against the values in their papers and in the code of these papers.
 
 Sources: McMahan et al. 2017; Xie et al. 2019; Reddi et al. 2021; Hsu et al. 2019; Nguyen et al. 2022 and FLSim; FedSAM
 (003), Section 6; Fed-RAA (004), Section 5 and Table 4; RAM-Fed (002), Section 6; SubDisMO (000); shuffled submodels

@@ -25,7 +25,7 @@ VALUES = {
     ("participation", "bernoulli"): "bernoulli:0.5",
     ("compressor", "topk"): "topk:0.2",
 }
-# partitioners that need images, or data with clients of their own; data that need files
+# partitioners that need images, or data with client ids; data that need files
 OF_DATA = {"rotation", "natural", "folder", "csv", "npy", "hf"}
 BUILT_IN = [
     *(
@@ -39,7 +39,7 @@ BUILT_IN = [
 ]
 
 
-# Of the kinds whose check takes longest, the usual component and those that keep the most. The others are slow tests.
+# The checks of these kinds take longest. Only the usual component and those with the most state are checked here.
 IN_SHORT = {
     "scheduler": ("gre-raa", "offline"),
     "staleness": ("constant", "polynomial"),
@@ -117,7 +117,7 @@ class HalfMomentum(fl.ServerOptimizer):
 
 
 class Unfit(Forgetful):
-    """Keeps what no checkpoint can hold."""
+    """A component with state that no checkpoint can hold."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -259,9 +259,9 @@ class InPlace(fl.AsyncRule):
 
 def test_changing_what_was_given() -> None:
     only(InPlace("new"), GIVEN, "InPlace ", " update.new")
-    # To what others go on reading nobody can write in a run.
-    (said,) = fl.check(InPlace("sent")).failures
-    assert re.search(r"InPlace .*ValueError: .*read-only$", said)
+    # In a run this buffer is read-only, because other code reads it later.
+    (failure,) = fl.check(InPlace("sent")).failures
+    assert re.search(r"InPlace .*ValueError: .*read-only$", failure)
     only(Claims(), RUNS, "Claims ", "ValueError", "read-only")
 
 

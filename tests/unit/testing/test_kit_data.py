@@ -1,4 +1,4 @@
-"""Objectives, transforms and data are checked, too: those that are built in hold, and each kind of mistake is told."""
+"""Checks of objectives, transforms and data: the built-in ones keep all promises, and each kind of mistake is found."""
 
 import re
 from pathlib import Path
@@ -166,7 +166,7 @@ class Torch(torch.utils.data.Dataset[Any]):
 
 
 class Augmented(Torch):
-    """Draws what no seed decides."""
+    """A data set that draws numbers which no seed determines."""
 
     def __getitem__(self, row: int) -> Any:
         x, y = super().__getitem__(row)
