@@ -27,7 +27,10 @@ def lanes(clients: int) -> npt.NDArray[np.int64]:
 
 
 def sampled(run: Run) -> str:
-    return f" {LANES} of {run.clients} clients, at even distances." if run.clients > LANES else ""
+    """Return a sentence about the clients that a plot shows; empty if it shows all."""
+    if run.clients <= LANES:
+        return ""
+    return f" {LANES} of {run.clients} clients, at even distances."
 
 
 def window(run: Run) -> float:
@@ -39,8 +42,10 @@ def window(run: Run) -> float:
 
 def timeline_caption(run: Run) -> str:
     shown = window(run)
-    part = "" if shown >= run.end else f" The first {shown:.3g} of {run.end:.4g} time units."
-    return f"One lane per client: a bar is a task from dispatch to commit, a gap is idle time.{part}{sampled(run)}"
+    caption = "One lane per client. A bar is a task from dispatch to commit, and a gap is idle time."
+    if shown < run.end:
+        caption += f" The first {shown:.3g} of {run.end:.4g} time units."
+    return caption + sampled(run)
 
 
 def timeline(run: Run) -> Figure:
@@ -109,6 +114,5 @@ def _lanes(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
 def _bars(left: Floats, right: Floats, lane: Floats) -> list[Floats]:
     """Return the corners [4, 2] of a rectangle per task."""
     low, high = lane - 0.38, lane + 0.38
-    return list(
-        np.stack([np.stack(corner, -1) for corner in ((left, low), (right, low), (right, high), (left, high))], 1)
-    )
+    corners = ((left, low), (right, low), (right, high), (left, high))
+    return list(np.stack([np.stack(corner, -1) for corner in corners], 1))

@@ -236,7 +236,7 @@ def test_a_report_writes_the_page_and_its_files(runs: Path, tmp_path: Path) -> N
     folder = report([runs / "ist-0"], tmp_path / "page.html", theme="light", landscape=True)
     text = (tmp_path / "page.html").read_text()
     assert "<h2>In words</h2>" in text
-    assert "in rounds the fast wait for the slow" in text
+    assert "in rounds the fast clients wait for the slow ones" in text
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "https://" not in text
     with (folder / "methods.csv").open() as stream:
