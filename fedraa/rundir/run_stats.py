@@ -44,6 +44,13 @@ class RunStats:
         self.end: Event | None = None
 
     @property
+    def staleness_mean(self) -> float | None:
+        """Mean staleness of all updates; None before the first one."""
+        if self.committed == 0:
+            return None
+        return self.staleness_sum / self.committed
+
+    @property
     def dropped(self) -> int:
         """Number of tasks that failed by their clients' fault."""
         return self.failures.tasks

@@ -1,4 +1,4 @@
-"""A file that grows is read by byte offset: whole lines alone, each once, and anew when it is another file."""
+"""A growing file is read by byte offset: only whole lines, each line once, and again if the file was replaced."""
 
 from pathlib import Path
 

@@ -111,7 +111,7 @@ def test_a_run_that_goes_while_it_is_looked_at_is_no_error(folder: Path) -> None
     run.read()
     run.look()
     assert run.state == "damaged"
-    assert run.said == f"run: {folder / 'first'} is not a run directory; it has no config.json"
+    assert run.detail == f"run: {folder / 'first'} is not a run directory; it has no config.json"
 
 
 def test_a_folder_that_is_a_run_is_shown(folder: Path) -> None:
@@ -131,11 +131,11 @@ def test_a_run_that_begins_is_starting(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     for name in ("events.jsonl", "evals.csv", "writer"):
         (tmp_path / "new" / name).write_text("")
-    assert looked(Board(tmp_path))["new"] == {"id": "new", "state": "starting", "said": "", "version": 1}
+    assert looked(Board(tmp_path))["new"] == {"id": "new", "state": "starting", "detail": "", "version": 1}
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "detail"),
     [
         ("config.json", "{", "run: {}/config.json "),
         ("config.json", '{"model_type": "bert"}', "run: {}/config.json "),
@@ -166,7 +166,7 @@ def test_a_run_that_begins_is_starting(tmp_path: Path) -> None:
         ("summary.json", "[]", "run: {}/summary.json "),
     ],
 )
-def test_damage_is_one_sentence_until_it_is_mended(folder: Path, name: str, text: str | None, said: str) -> None:
+def test_damage_is_one_sentence_until_it_is_mended(folder: Path, name: str, text: str | None, detail: str) -> None:
     path = folder / "first" / name
     right = path.read_text()
     board = Board(folder)
@@ -178,8 +178,8 @@ def test_damage_is_one_sentence_until_it_is_mended(folder: Path, name: str, text
     for _ in range(3):
         found = looked(board)["first"]
         assert found["state"] == "damaged"
-        assert str(found["said"]).startswith(said.replace("{}", str(folder / "first")))
-        assert "\n" not in str(found["said"])
+        assert str(found["detail"]).startswith(detail.replace("{}", str(folder / "first")))
+        assert "\n" not in str(found["detail"])
     json.dumps(found, allow_nan=False)
     path.with_name("kept").write_text(right)
     path.with_name("kept").rename(path)
@@ -240,7 +240,7 @@ def test_what_was_read_before_the_damage_is_shown(folder: Path) -> None:
     log = folder / "first" / "events.jsonl"
     log.write_text(log.read_text().replace('"seq":40,', '"seq":4 0,'))
     found = looked(Board(folder))["first"]
-    assert str(found["said"]).startswith(f"events: line 41 of {log} ")
+    assert str(found["detail"]).startswith(f"events: line 41 of {log} ")
     assert found["tasks"]
     assert found["last"]["accuracy"] > 0.5  # type: ignore[index]  # it is of that kind here
 

@@ -92,7 +92,7 @@ def test_a_tunnel_may_have_another_port(server: BoardServer, host: str) -> None:
     ],
 )
 def test_no_path_leads_to_a_file(server: BoardServer, name: str) -> None:
-    assert ask(server, f"/{server.token}/{name}")[:2] == (404, b"There is nothing here.\n")
+    assert ask(server, f"/{server.token}/{name}")[:2] == (404, b"The board has no such page.\n")
 
 
 def test_a_run_is_looked_up_and_never_a_path(server: BoardServer) -> None:
