@@ -40,7 +40,7 @@ def test_a_component_within_a_component_is_of_one_choice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "names"),
+    ("description", "field", "names"),
     [
         ([], "space", ["NAME=VALUES"]),
         ("lr=1", "space", ["'lr=1'", "NAME=VALUES"]),
@@ -58,9 +58,10 @@ def test_a_component_within_a_component_is_of_one_choice() -> None:
         ({"lr": (0.1, math.inf)}, "space.lr", ["inf", "LOW", "HIGH"]),
     ],
 )
-def test_what_is_no_space_is_one_sentence(given: object, field: str, names: list[str]) -> None:
+def test_a_wrong_space_is_refused_by_its_field(description: object, field: str, names: list[str]) -> None:
     with refuses(field, *names):
-        make_space(given)  # type: ignore[arg-type]  # wrong on purpose
+        # The test passes values of wrong types on purpose.
+        make_space(description)  # type: ignore[arg-type]
 
 
 def test_edges_of_ranges_are_a_twentieth_from_their_ends() -> None:
