@@ -55,7 +55,9 @@ def about(directory: Path) -> About:
     config = read_config(directory / CONFIG)
     flags = config["experiment"]
     try:
-        limits, clock, figures = config["resolved"]["limits"], str(flags["clock"]), figures_of(config)
+        limits = config["resolved"]["limits"]
+        clock = str(flags["clock"])
+        figures = figures_of(config)
         if not {figures.main} <= {str(name) for name in figures.columns}:
             raise InputError("figures", f"the main metric {figures.main} is not among the columns")
         return About(

@@ -14,7 +14,7 @@ Query = Mapping[str, Sequence[str]]
 
 
 def runs(board: Board, query: Query) -> dict[str, Any]:
-    """Return the names of all runs, and the rows of those that changed after the version `since`."""
+    """Return the names of all runs, and the rows of the runs that changed after the version `since`."""
     # The version is read first, so that later changes are sent again.
     version = board.version
     since = int(_one(query, "since", "0"))
@@ -69,4 +69,5 @@ def _range(query: Query) -> tuple[float, float]:
 
 
 def _one(query: Query, name: str, default: str) -> str:
+    """Return the first value of a parameter of the request."""
     return query.get(name, [default])[0]

@@ -49,7 +49,7 @@ class Board:
 
     @property
     def read(self) -> tuple[int, int]:
-        """The bytes of all logs: those read and the total."""
+        """The bytes of all logs that were read, and their total size."""
         logs = [run.log for run in self.runs.values() if run.about is not None]
         return sum(log.offset for log in logs), sum(log.size for log in logs)
 

@@ -33,8 +33,10 @@ def curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: float) 
 
 
 def _curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dict[str, Any] | None:
+    """Return the points of one run; None if it does not have the metric `y`."""
     with run.lock:
-        about, evaluations = run.about, run.evaluations
+        about = run.about
+        evaluations = run.evaluations
         if about is None or evaluations is None or y not in evaluations.names:
             return None
         version = run.version

@@ -73,7 +73,8 @@ def fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
     if len(names) < 2:
         return None
     width = -(-len(names) // COLUMNS)
-    which, shown = which // width, lanes(clients)
+    which = which // width
+    shown = lanes(clients)
     by = np.zeros((len(shown), int(which.max()) + 1), np.int64)
     of_shown = np.isin(client, shown)
     np.add.at(by, (np.searchsorted(shown, client[of_shown]), which[of_shown]), 1)

@@ -1,4 +1,4 @@
-"""The lines of a file that another process is writing; each line is read once."""
+"""The lines of a file that another process is writing. Each line is read once."""
 
 import os
 from pathlib import Path
@@ -69,7 +69,7 @@ class GrowingLines:
 
     @property
     def more(self) -> bool:
-        """True if the next reading finds lines at once."""
+        """True if the file has more lines to read."""
         return self._more
 
     def _some(self, stream: BinaryIO) -> bytes:

@@ -51,7 +51,8 @@ def row(run: WatchedRun) -> dict[str, Any]:
 
 def _evaluated(run: WatchedRun, about: About) -> dict[str, Any]:
     """Return the last value of every metric, and the best of the main one; None before the first evaluation."""
-    evaluations, figures = run.evaluations, about.figures
+    evaluations = run.evaluations
+    figures = about.figures
     if evaluations is None or not len(evaluations):
         return {"last": {}, "best": None}
     values = evaluations.column(figures.main)

@@ -38,7 +38,7 @@ class BoardServer(ThreadingHTTPServer):
 
     # The process ends without waiting for browsers.
     daemon_threads = True
-    # A page requests all of its files at once.
+    # A page requests all its files at the same time.
     request_queue_size = 64
     allow_reuse_port = False
 
@@ -62,7 +62,8 @@ class Handler(BaseHTTPRequestHandler):
 
     server: BoardServer
     protocol_version = "HTTP/1.1"
-    server_version, sys_version = "fedraa", ""
+    server_version = "fedraa"
+    sys_version = ""
     # Seconds after which a silent connection is closed.
     timeout = 60
 
@@ -70,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer(*self._found())
 
-    # The name is that of http.server.
+    # http.server requires this name.
     do_HEAD = do_GET  # noqa: N815
 
     def _found(self) -> tuple[HTTPStatus, str, bytes]:

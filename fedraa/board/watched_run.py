@@ -59,7 +59,7 @@ class WatchedRun:
 
     @property
     def more(self) -> bool:
-        """Return True if more of the log can be read at once."""
+        """True if the log has more lines to read."""
         return self.about is not None and self.log.more
 
     def look(self) -> None:

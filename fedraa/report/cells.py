@@ -18,9 +18,9 @@ def as_several(field: str, value: Any, example: str) -> tuple[Any, ...]:
     """Return the values of a field that takes a list; one value is allowed without a list.
 
     Args:
-        field: The name of the field, for an error.
-        value: The value, one or several.
-        example: A correct value, for an error.
+        field: The name of the field.
+        value: One value, or several.
+        example: A correct value, which the error shows.
     """
     if isinstance(value, str | Method):
         return (value,)
@@ -56,7 +56,7 @@ def cells(
         terms: The source of settings that the experiment leaves open: equal, paper or tuned.
         tuned: The result of a tuning, for tuned terms.
 
-    Raises InputError for a flag that has no effect on any method, or for methods whose steps cannot be compared.
+    Raises InputError for a flag that has no effect on any method, or for methods with steps in different units.
     """
     methods = as_several("methods", methods, "['fed-raa', 'fedavg']")
     seeds = as_several("seeds", seeds, "range(3)")

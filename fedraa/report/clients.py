@@ -16,7 +16,8 @@ MOST_LABELS = 60
 
 def label_counts(data: Federated) -> Counts | None:
     """Return the number of training samples [clients, classes] per label; None without known labels or classes."""
-    labels, classes = data.labels, data.dataset.classes
+    labels = data.labels
+    classes = data.dataset.classes
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu" or not classes:
         return None
     owner = np.repeat(np.arange(len(data.sizes)), data.sizes)
@@ -36,7 +37,8 @@ def picture(data: Federated, folder: Path, title: str) -> Path:
     matplotlib.use("Agg", force=False)
     import matplotlib.pyplot as plt
 
-    counts, sizes = label_counts(data), data.sizes
+    counts = label_counts(data)
+    sizes = data.sizes
     chosen = np.arange(len(sizes))
     # The chosen clients are evenly spaced by size.
     if len(sizes) > MOST_ROWS:

@@ -49,6 +49,7 @@ def pictures(groups: Sequence[Group]) -> list[Picture]:
 
 
 def _lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) -> Figure:
+    """Return a plot of column `y` of the evaluations over column `x`, with a line per group."""
     figure, axes = blank(3.4)
     ends = [_last_place(group, x) for group in groups]
     log = max(ends) > LOG_FROM * min(ends) > 0

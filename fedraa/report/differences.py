@@ -39,8 +39,8 @@ def differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.DataFrame:
 
     The column `methods` lists the labels with this value.
 
-    A setting that several methods have with one value, and that the others lack, follows from their kinds and is left
-    out. A label with several experiments, such as the columns of a study, has the values of all of them.
+    A setting that several methods have with one value, and that all other methods lack, follows from their kinds. The
+    table omits it. A label with several experiments, such as the columns of a study, has the values of all of them.
     """
     by_label: dict[str, list[dict[str, str]]] = {}
     for label, experiment in experiments:
@@ -61,7 +61,7 @@ def differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.DataFrame:
 
 
 def _follows(labels_by_values: Mapping[tuple[str, ...], list[str]]) -> bool:
-    """Return True if several methods share one value, and the others lack the setting."""
+    """Return True if several methods share one value, and all other methods lack the setting."""
     labels_with_value = [labels for values, labels in labels_by_values.items() if any(values)]
     return len(labels_with_value) == 1 and len(labels_with_value[0]) > 1
 

@@ -17,8 +17,8 @@ Floats = npt.NDArray[np.float64]
 
 PERCENTILES = (5, 25, 50, 75, 95)
 CAPTION = (
-    "Share of the clients whose {metric} on their own test samples is at most the value on the horizontal axis, at the "
-    "last evaluation of clients.csv. The dashed line is the median."
+    "Cumulative distribution of the clients' {metric} on their test samples, at the last evaluation of clients.csv. "
+    "The dashed line is the median."
 )
 NOTE = (
     "{metric} of the full model on each client's own test samples, at the last evaluation of clients.csv. Jain's index "

@@ -60,11 +60,13 @@ def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor
             module.load_state_dict(torch.load(stream, weights_only=True), assign=True)
     # PyTorch raises many types of errors for invalid bytes.
     except Exception:
-        path, model = history.directory / MODEL, history.experiment.model
-        raise InputError("landscape", f"{path} does not hold the {model} of the run's configuration") from None
+        path = history.directory / MODEL
+        problem = f"{path} does not hold the {history.experiment.model} of the run's configuration"
+        raise InputError("landscape", problem) from None
     dataset = spec.data.dataset
     chosen = np.random.default_rng(0).permutation(len(dataset.y_test))[:samples]
-    x, y = torch.from_numpy(dataset.x_test[chosen]), torch.from_numpy(dataset.y_test[chosen])
+    x = torch.from_numpy(dataset.x_test[chosen])
+    y = torch.from_numpy(dataset.y_test[chosen])
     device = choose_device("auto")
     return module.to(device).eval(), x.to(device), y.to(device)
 
@@ -128,6 +130,7 @@ def sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = RHO, step
 
 
 def _direction(module: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return a random direction with filters as long as the filters of the model."""
     direction = {}
     for name, p in module.named_parameters():
         if p.ndim < 2:
@@ -141,4 +144,5 @@ def _direction(module: nn.Module, generator: torch.Generator) -> dict[str, Tenso
 
 
 def _loss(module: nn.Module, params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """Return the mean cross-entropy of the model with these parameters."""
     return F.cross_entropy(torch.func.functional_call(module, params, (x,)), y)

@@ -1,4 +1,4 @@
-"""The runs of a report, each read once and grouped by experiment, so that a group differs only in seeds."""
+"""The runs of a report, in groups that differ only in seeds."""
 
 import json
 import re
@@ -40,7 +40,7 @@ class Run:
         self._check()
 
     def _check(self) -> None:
-        """Raise InputError if the files are not those that the run wrote, or cannot be shown."""
+        """Raise InputError if the files are damaged, or differ from the files that the run wrote."""
         try:
             if self.ended:
                 check_seal(self.directory, SHOWN)
@@ -104,7 +104,7 @@ class Run:
 
     @cached_property
     def evals(self) -> pd.DataFrame:
-        """The columns of evals.csv, and `bytes`: the traffic of all tasks committed by then, down and up."""
+        """The columns of evals.csv, and `bytes`: the traffic, down and up, of all tasks that were committed by then."""
         evals = self.history.evals
         return evals.assign(bytes=self.timeline.bytes_until(evals["t"].to_numpy(float)))
 

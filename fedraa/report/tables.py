@@ -128,7 +128,8 @@ def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Met
 
     runs = runs_of(groups)
     figures = groups[0].first.figures
-    main, better = figures.main, figures.better(figures.main)
+    main = figures.main
+    better = figures.better(main)
     columns = [
         Metric(name, heading(name), summary(name), _form(".4f"), interval=True, better=figures.better(name))
         for name in dict.fromkeys((main, *figures.names))

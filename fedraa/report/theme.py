@@ -123,7 +123,7 @@ def look(i: int) -> dict[str, str]:
 
 
 def blank(height: float, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """Return an empty figure of the usual width, and its axes in one column."""
+    """Return an empty figure of `WIDTH` inches, and its axes in one column."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.subplots(rows, 1, **options)
 
@@ -146,7 +146,7 @@ def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None =
     Args:
         axes: The axes.
         title: The title of the legend.
-        keys: The entries; None for those of the axes.
+        keys: The entries; None for the entries of the axes.
     """
     handles = axes.get_legend_handles_labels()[0] if keys is None else list(keys)
     columns = _columns([len(str(handle.get_label())) for handle in handles])

@@ -34,7 +34,7 @@ def sampled(run: Run) -> str:
 
 
 def window(run: Run) -> float:
-    """Return the end of a timeline: the time at which half of its lanes have as many tasks as fit."""
+    """Return the end of a timeline: the time at which half of its lanes have `TASKS_PER_LANE` tasks."""
     tasks = run.tasks.sort_values("start")
     full = tasks[tasks.groupby("client").cumcount() == TASKS_PER_LANE].set_index("client")["start"]
     return float(full.reindex(lanes(run.clients)).fillna(run.end).median())
@@ -49,7 +49,8 @@ def timeline_caption(run: Run) -> str:
 
 
 def timeline(run: Run) -> Figure:
-    until, shown = window(run), lanes(run.clients)
+    until = window(run)
+    shown = lanes(run.clients)
     figure, axes = _lanes(run, shown)
     tasks = run.tasks[run.tasks["client"].isin(shown) & (run.tasks["start"] < until)]
     bars = _bars(
@@ -112,7 +113,7 @@ def _lanes(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
 
 
 def _bars(left: Floats, right: Floats, lane: Floats) -> list[Floats]:
-    """Return the corners [4, 2] of a rectangle per task."""
+    """Return the corners [4, 2] of a rectangle per task, from its left, its right and its lane."""
     low, high = lane - 0.38, lane + 0.38
     corners = ((left, low), (right, low), (right, high), (left, high))
     return list(np.stack([np.stack(corner, -1) for corner in corners], 1))

@@ -1,4 +1,4 @@
-"""A comparison in words: the best method, its significance, related differences, a weakness, and next steps."""
+"""The paragraphs of a comparison: the best method, significance, differences, a weakness, and next steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -191,7 +191,7 @@ def differences(group: Group, first: Group) -> list[str]:
     for quantity, rate in (("FLOPs", _flops), ("traffic", _bytes)):
         amount, usual = _mean(group, rate), _mean(first, rate)
         if min(amount, usual) > 0 and not 1 / TIMES < amount / usual < TIMES:
-            notes.append(f"its {quantity} per unit of time were {amount / usual:.2g} times those of {first.label}")
+            notes.append(f"it had {amount / usual:.2g} times the {quantity} of {first.label} per unit of time")
     return notes
 
 
@@ -244,7 +244,8 @@ def _weakness(ranking: Ranking) -> str:
         rank = ""
         if len(means) > 2 and means[0] == max(means, key=lambda value: sign * value):
             rank = ", the worst of all,"
-        notes.append(f"its {heading}{rank} is {means[0]:.4g}, that of {ranking.groups[best].label} {means[best]:.4g}")
+        other = ranking.groups[best].label
+        notes.append(f"its {heading}{rank} is {means[0]:.4g} (with {other}: {means[best]:.4g})")
     if not notes:
         return ""
     return f"A weakness of {ranking.first.label}: {'; '.join(notes)}."

@@ -26,7 +26,7 @@ TENTHS = 10
 
 @dataclass(frozen=True)
 class Attempt:
-    """A planned trial: the experiment with its directory, and the finished trials with which it is compared.
+    """A planned trial: the experiment with its directory, and the finished trials to compare it with.
 
     `model` and `dataset` are objects that replace the named ones of the experiment.
     """

@@ -24,7 +24,7 @@ class Trial:
         why: The reason of a failure.
         seconds: Its real duration.
         steps: Its server updates or rounds; None if it failed.
-        reached: The time on the run's clock at which it reached the target, if there is one.
+        reached: The time on the run's clock at which it reached the target; None without a target.
     """
 
     method: str

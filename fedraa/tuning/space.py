@@ -145,7 +145,8 @@ def _family(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value
     differ = [at for at, texts in enumerate(zip(*parts, strict=True)) if len(set(texts)) > 1]
     if len(differ) != 1 or differ[0] % 2 == 0:
         return None
-    at, first = differ[0], parts[0]
+    at = differ[0]
+    first = parts[0]
     numbers = [literal(texts[at]) for texts in parts]
     # A text such as 007 is not a number.
     if any(isinstance(number, str) for number in numbers):
@@ -196,12 +197,14 @@ def described(space: Space) -> dict[str, str]:
 
 
 def _text(parameter: Parameter) -> str:
+    """Return the values of a parameter as `make_space` takes them."""
     if isinstance(parameter, Choices):
         return ",".join(str(value if isinstance(value, tuple) else text_of(value)) for value in parameter.values)
     return f"{parameter.low:g}:{parameter.high:g}" + ":log" * parameter.log
 
 
 def _pair(text: str) -> tuple[str, str]:
+    """Return the name and the values of NAME=VALUES."""
     name, equals, values = text.partition("=")
     if not equals:
         raise InputError("space", got=text, expected="NAME=VALUES, such as lr=0.01:1:log")
@@ -231,7 +234,7 @@ def _range(name: str, numbers: list[Any], *, log: bool, values: object) -> Range
         name: The field.
         numbers: The two ends.
         log: True for a logarithmic range.
-        values: The description of the range, for an error.
+        values: The description of the range, which an error shows.
     """
     low, high = numbers
     if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers) or low >= high:
@@ -266,7 +269,7 @@ def _choices(name: str, choices: list[Any], values: object) -> Choices:
     Args:
         name: The field.
         choices: The values to choose from.
-        values: Their description, for an error.
+        values: Their description, which an error shows.
     """
     if not choices or any(value == "" for value in choices) or len({repr(value) for value in choices}) < len(choices):
         raise _wrong_values(name, values, expected=f"{TAKES}, each value once")
@@ -279,7 +282,8 @@ def _choices(name: str, choices: list[Any], values: object) -> Choices:
 
 def _parts(text: str) -> list[str]:
     """Return the texts between the commas that are not in parentheses."""
-    parts, depth = [""], 0
+    parts = [""]
+    depth = 0
     for letter in text:
         depth += (letter == "(") - (letter == ")")
         if letter == "," and depth == 0:

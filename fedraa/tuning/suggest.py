@@ -78,6 +78,7 @@ class Judge:
 
 
 def _study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -> Any:
+    """Return an Optuna study with the finished trials in this space, each with the rank of its merit as its value."""
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
@@ -148,11 +149,13 @@ def _direction(better: Direction) -> Literal["minimize", "maximize"]:
 def merit(trial: Trial, better: Direction) -> tuple[float, float]:
     """Return a sort key of a trial, larger if better: the time to the target if reached, then the final metric."""
     assert trial.value is not None
-    earliness = -math.inf if trial.reached is None else -trial.reached
+    earliness = -math.inf
+    if trial.reached is not None:
+        earliness = -trial.reached
     return earliness, trial.value if better == "max" else -trial.value
 
 
 def best_of(trials: Sequence[Trial], better: Direction) -> Trial | None:
-    """Return the best trial that is done, the first of equals; None if there is none."""
+    """Return the best trial that is done, the first of equal ones; None without such a trial."""
     done = [trial for trial in trials if trial.state == "done"]
     return max(done, key=lambda trial: (merit(trial, better), -trial.number), default=None)

@@ -103,15 +103,15 @@ def tune(
             runs/) keeps finished trials, from which the same call continues.
         model: The model, as in `compare`. It must be picklable if `jobs` is over 1.
         dataset: The dataset, as in `compare`. It must be picklable if `jobs` is over 1.
-        jobs: The number of concurrent trials: in separate processes, or with `address` on CPUs of a Ray cluster, whose
-            nodes have the data. Results are reproducible with one job.
+        jobs: The number of concurrent trials: in separate processes, or with `address` on CPUs of a Ray cluster. Its
+            nodes must have the data. Results are reproducible with one job.
         ended: A function that is called with each finished trial, the number of finished trials, the number of all
             trials, and an estimate of the remaining seconds.
         follow: A function from the values of a trial to further fields of its experiment, such as its evaluation
             interval.
-        fields: Fields that replace those of `experiment`.
+        fields: Fields that replace the fields of `experiment`.
 
-    Raises ValueError before anything starts if the tuning is impossible, and at the end for a method without a finished
+    Raises InputError before the first trial if the tuning is impossible, and at the end for a method without a finished
     trial. Raises Interrupted after Ctrl-C.
     """
     module, data, fields = split_objects(model, dataset, fields)
@@ -326,7 +326,7 @@ def _work_off(
         folder: The directory of the tuning.
         journal: The finished trials.
         jobs: The number of concurrent trials.
-        cluster: The experiment whose cluster runs the trials; None for this machine.
+        cluster: The experiment with the address of the cluster; None for this machine.
         ended: A function that is called with each finished trial.
     """
     total = plan.trials * len(plan.experiments)

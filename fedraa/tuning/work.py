@@ -32,15 +32,15 @@ def work(
     cluster: Experiment | None,
     objects: Sequence[object] = (),
 ) -> Iterator[Trial]:
-    """Run these trials, planning each when it starts and recording it in the journal when it ends. Yields each one.
+    """Run these trials and yield their results. A trial is planned when it starts, and recorded when it ends.
 
     Args:
         left: The method and number of each trial.
         plan: A function that plans a trial.
         journal: The journal of finished trials.
         jobs: The number of concurrent trials.
-        cluster: The experiment whose cluster runs the trials; None for this machine.
-        objects: Objects in the trials, whose code the nodes receive.
+        cluster: The experiment with the address of the cluster; None for this machine.
+        objects: The objects in the trials. The nodes receive their code.
 
     Raises Interrupted after Ctrl-C.
     """
@@ -93,14 +93,14 @@ def _beside(left: Sequence[Which], plan: Plan, journal: Journal, jobs: int, star
 def _processes(jobs: int) -> Iterator[Start]:
     """Yield a function that starts a trial in one of `jobs` processes."""
     context = multiprocessing.get_context("spawn")
-    others = set(multiprocessing.active_children())
+    earlier = set(multiprocessing.active_children())
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as executor:
         try:
             yield lambda planned: executor.submit(attempt, planned)
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
             # A SIGTERM may have reached only this process.
-            for process in set(multiprocessing.active_children()) - others:
+            for process in set(multiprocessing.active_children()) - earlier:
                 process.terminate()
             raise
 

@@ -27,7 +27,7 @@ class Breaks(fedraa.Callback):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seeds of an asynchronous method and of one in rounds at equal time; besides, a run that was interrupted."""
+    """Return a folder with two seeds of an asynchronous method and of a method in rounds, and an interrupted run."""
     folder = tmp_path_factory.mktemp("runs")
     for method in ("fed-raa", "ist"):
         for seed in (0, 1):
@@ -43,7 +43,7 @@ def faked(groups: list[Group], values: dict[str, tuple[float, ...]], *, by_time:
     return Ranking(tuple(named[label] for label in values), tuple(values.values()), by_time, 0.5)
 
 
-def test_who_is_ahead_and_whether_that_is_noise(runs: Path) -> None:
+def test_in_words_names_the_leader_and_the_significance(runs: Path) -> None:
     groups = load([runs / "all"])
     # Two pairs of equal spread: t = 0.4 / sqrt(0.0002), two degrees of freedom, p = 1 - t / sqrt(t² + 2) = 0.0012.
     text = faked(groups, {"ist": (0.8, 0.82), "fed-raa": (0.4, 0.42)}).in_words()
@@ -68,7 +68,7 @@ def test_who_is_ahead_and_whether_that_is_noise(runs: Path) -> None:
     assert only == "Only ist reached the target with every seed, at time 2."
 
 
-def test_places_are_taken_at_the_time_that_all_have_reached(runs: Path) -> None:
+def test_ranking_uses_values_at_the_last_common_time(runs: Path) -> None:
     groups = load([runs / "all"])
     ranking = Ranking.of(groups)
     assert ranking.at == min(run.end for group in groups for run in group.runs)
@@ -81,7 +81,20 @@ def test_places_are_taken_at_the_time_that_all_have_reached(runs: Path) -> None:
     assert value_at(run, None) == run.summary["accuracy"]
 
 
-def test_what_is_otherwise_is_told_of_those_behind(runs: Path) -> None:
+def test_ranking_of_runs_with_different_clocks_is_by_metric(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = load([runs / "all"])
+    for run in groups[0].runs:
+        monkeypatch.setitem(run.summary, "time_to_target", 0.05)
+    assert Ranking.of(groups).by_time
+    for run in groups[0].runs:
+        monkeypatch.setitem(run.config["experiment"], "clock", "wall")
+    ranking = Ranking.of(groups)
+    assert (ranking.by_time, ranking.at) == (False, None)
+    for group, values in zip(ranking.groups, ranking.values, strict=True):
+        assert values == tuple(run.summary["accuracy"] for run in group.runs)
+
+
+def test_verdict_of_two_methods_describes_their_differences(runs: Path) -> None:
     text = " ".join(verdict(load([runs / "all"])))
     idle = {group.label: sum(run.idle_share for run in group.runs) / 2 for group in load([runs / "all"])}
     assert f"no task for {max(idle.values()):.0%} of the time" in text or f"not {max(idle.values()):.0%}" in text
@@ -89,7 +102,7 @@ def test_what_is_otherwise_is_told_of_those_behind(runs: Path) -> None:
     assert verdict(load([runs / "all" / "ist-0"])) == []
 
 
-def test_a_run_is_held_against_its_plan(runs: Path) -> None:
+def test_outlook_compares_a_run_with_its_forecast(runs: Path) -> None:
     run = Run(runs / "all" / "fed-raa-0")
     predicted = forecast(run)
     assert predicted is not None
@@ -108,7 +121,7 @@ def test_a_run_is_held_against_its_plan(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["ringleader", "fedbuff", "asyncfeded"])
-def test_forecast_of_a_rule_that_holds_updates_back_is_the_run(method: str, tmp_path: Path) -> None:
+def test_forecast_of_a_buffering_rule_equals_the_run(method: str, tmp_path: Path) -> None:
     flags: dict[str, Any] = {"buffer_size": 3} if method == "fedbuff" else {}
     out = tmp_path / "run"
     summary = fedraa.run(Experiment(method=method, updates=12, out=out, **FLAGS, **flags)).summary
@@ -118,7 +131,7 @@ def test_forecast_of_a_rule_that_holds_updates_back_is_the_run(method: str, tmp_
     assert (sum(predicted.tasks), predicted.staleness_max) == (summary["tasks"], summary["staleness_max"])
 
 
-def test_a_run_that_has_not_ended_is_shown_and_marked(runs: Path) -> None:
+def test_unfinished_run_is_shown_and_marked(runs: Path) -> None:
     run = Run(runs / "broken")
     assert not run.ended
     assert run.summary["reason"] == "interrupted"
@@ -135,7 +148,7 @@ def test_a_run_that_has_not_ended_is_shown_and_marked(runs: Path) -> None:
     assert Run(runs / "broken").summary == run.summary
 
 
-def test_a_run_without_an_evaluation_is_refused_in_a_sentence(runs: Path, tmp_path: Path) -> None:
+def test_run_without_evaluation_is_refused(runs: Path, tmp_path: Path) -> None:
     for name in ("config.json", "events.jsonl", "evals.csv"):
         text = (runs / "broken" / name).read_text()
         (tmp_path / name).write_text(text if name != "evals.csv" else text.splitlines()[0] + "\n")
@@ -143,7 +156,7 @@ def test_a_run_without_an_evaluation_is_refused_in_a_sentence(runs: Path, tmp_pa
         Run(tmp_path)
 
 
-def test_what_still_gets_better_is_told(runs: Path) -> None:
+def test_gains_is_true_only_for_a_rising_metric(runs: Path) -> None:
     run = Run(runs / "all" / "fed-raa-0")
     assert len(run.evals) >= 5
     run.evals["accuracy"] = range(len(run.evals))
