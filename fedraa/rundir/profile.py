@@ -18,7 +18,7 @@ SERVER = {
     "wait": "waiting for the next update",
     "dispatch": "choosing and sending tasks",
     "mix": "checking updates, applying them, logging",
-    "evaluate": "waiting for an evaluation before the next one",
+    "evaluate": "waiting for an earlier evaluation",
     "save": "checkpoints",
 }
 WORKERS = {"train": "training", "evaluate": "evaluating"}

@@ -46,9 +46,9 @@ class Journal:
         self._path = directory / JOURNAL
         self.trials: list[Trial] = []
         if self._path.exists():
-            self._read()
+            self._read_trials()
 
-    def _read(self) -> None:
+    def _read_trials(self) -> None:
         """Read the trials up to the first incomplete line, and cut the file there."""
         content = self._path.read_bytes()
         size = 0

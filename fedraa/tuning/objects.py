@@ -23,7 +23,7 @@ class TrialObjects:
         """Return the objects that are set."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
-    def describe(self, spec: RunSpec) -> dict[str, str]:
+    def digest_objects(self, spec: RunSpec) -> dict[str, str]:
         """Return the digest of each object that is set, as a run with it holds it."""
         data = spec.data.dataset
         arrays = {

@@ -191,7 +191,7 @@ class _Plan:
                     resolve(_with(template, {name: value}))
             spec = build(template, objects.model, objects.dataset)
         dataset = experiment.dataset if objects.dataset is None else spec.data.dataset.name
-        return cls(experiments, spaces, trials, spec.figures, dataset, follow, objects, objects.describe(spec))
+        return cls(experiments, spaces, trials, spec.figures, dataset, follow, objects, objects.digest_objects(spec))
 
     @property
     def better(self) -> Direction:
