@@ -32,7 +32,7 @@ class About:
         started: Time at which the run was configured, in seconds since 1970.
         figures: The metrics of an evaluation.
         flags: The experiment as JSON holds it.
-        given: The fields that were given as objects.
+        given: The fields that the user gave as objects.
     """
 
     method: str
@@ -51,13 +51,15 @@ class About:
 
 
 def about(directory: Path) -> About:
-    """Return the identity of the run in a directory; raise InputError if config.json is not a run's configuration."""
+    """Return the identity of the run in a directory. Raise InputError if config.json is not a run's configuration."""
     config = read_config(directory / CONFIG)
     flags = config["experiment"]
     try:
-        limits, clock, figures = config["resolved"]["limits"], str(flags["clock"]), figures_of(config)
+        limits = config["resolved"]["limits"]
+        clock = str(flags["clock"])
+        figures = figures_of(config)
         if not {figures.main} <= {str(name) for name in figures.columns}:
-            raise InputError("figures", f"{figures.main}, by which the run is judged, is not among them")
+            raise InputError("figures", f"the main metric {figures.main} is not among the columns")
         return About(
             method=method_name(config),
             dataset=str(flags["dataset"]),
@@ -79,9 +81,13 @@ def about(directory: Path) -> About:
 
 
 def repeats(flags: Mapping[str, Any], given: tuple[str, ...] = ()) -> str:
-    """Return the command that repeats a run, or a sentence if this version knows no such experiment.
+    """Return the command that repeats a run, or a sentence if this version cannot run the experiment.
 
-    No code that a run directory names is imported for it.
+    The function imports no code that the run directory names.
+
+    Args:
+        flags: The experiment as JSON holds it.
+        given: The fields that the user gave as objects.
     """
     from fedraa.board.of_reports import command
 

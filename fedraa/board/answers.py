@@ -14,17 +14,18 @@ Query = Mapping[str, Sequence[str]]
 
 
 def runs(board: Board, query: Query) -> dict[str, Any]:
-    """Return the names of all runs, and the rows of those that changed after the version `since`."""
+    """Return the names of all runs, and the rows of the runs that changed after the version `since`."""
     # The version is read first, so that later changes are sent again.
-    since, version = int(_one(query, "since", "0")), board.version
-    there = board.runs
+    version = board.version
+    since = int(_one(query, "since", "0"))
+    watched = board.runs
     read, size = board.read
     return {
         "version": version,
         "folder": str(board.folder),
         "searched": board.searched,
-        "ids": list(there),
-        "rows": [row(run) for run in there.values() if run.version > since],
+        "ids": list(watched),
+        "rows": [row(run) for run in watched.values() if run.version > since],
         "read": read,
         "size": size,
     }
@@ -36,13 +37,16 @@ def curves_of(board: Board, query: Query) -> dict[str, Any]:
 
 
 def comparison_of(board: Board, query: Query) -> dict[str, Any]:
+    """Return the flags in which the runs of every `run` differ, and their commands."""
     return comparison(_chosen(board, query))
 
 
 def details_of(board: Board, query: Query) -> dict[str, Any] | None:
     """Return the details of a run; None if the run no longer exists."""
     chosen = _chosen(board, query)
-    return details(chosen[0], *_range(query)) if chosen else None
+    if not chosen:
+        return None
+    return details(chosen[0], *_range(query))
 
 
 ANSWERS: dict[str, Callable[[Board, Query], dict[str, Any] | None]] = {
@@ -54,14 +58,16 @@ ANSWERS: dict[str, Callable[[Board, Query], dict[str, Any] | None]] = {
 
 
 def _chosen(board: Board, query: Query) -> list[WatchedRun]:
-    """Return the requested runs that exist. A name is looked up among them and never becomes a path."""
-    there = board.runs
-    return [there[name] for name in query.get("run", ()) if name in there]
+    """Return the requested runs that exist. A name is only a key among the watched runs and never becomes a path."""
+    watched = board.runs
+    return [watched[name] for name in query.get("run", ()) if name in watched]
 
 
 def _range(query: Query) -> tuple[float, float]:
+    """Return the requested stretch of the horizontal axis, by default all of it."""
     return float(_one(query, "from", str(-inf))), float(_one(query, "to", str(inf)))
 
 
 def _one(query: Query, name: str, default: str) -> str:
+    """Return the first value of a parameter of the request."""
     return query.get(name, [default])[0]

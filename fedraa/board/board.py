@@ -12,29 +12,31 @@ from fedraa.errors import InputError
 from fedraa.rundir.file_names import CONFIG, EVENTS
 
 # Seconds between two checks of every run.
-PAUSE = 0.5
-# The next search for runs waits this many times as long as the last one took.
-PATIENCE = 20
+CHECK_INTERVAL_S = 0.5
+# The pause after a search for runs, as a multiple of the search's duration.
+SEARCH_PAUSE_FACTOR = 20
 
 
 class Board:
     """The runs below a folder. `runs` by name, the path below `folder`, is replaced when a run appears or disappears.
 
-    A thread reads the files' complete lines, each byte once, and all logs in turn in small portions, so that a request
-    never waits long. The board writes no file.
+    A thread reads the complete lines of the files. It reads each byte once, and all logs in turn in small portions, so
+    that a request never waits long. The board writes no file.
+
+    Attributes:
+        searched: True after the first search of the folder.
+        version: A number that grows with every change of a run.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Prepare the board. Raises ValueError if there is no such folder."""
+        """Prepare the board. Raises InputError if `folder` is not a folder."""
         if not folder.is_dir():
-            what = "is a file" if folder.exists() else "does not exist"
-            raise InputError("folder", f"{folder} {what}", hint="give a folder of run directories")
+            raise InputError("folder", f"{folder} is not a folder", hint="give a folder of run directories")
         self.folder = folder
         self.runs: dict[str, WatchedRun] = {}
         self._versions = count(1)
         self.version = 0
         self.searched = False
-        """True after the first search of the folder."""
         self._next_search = 0.0
         self._stopped = Event()
         self._thread = Thread(target=self._follow, daemon=True)
@@ -47,7 +49,7 @@ class Board:
 
     @property
     def read(self) -> tuple[int, int]:
-        """The bytes of all logs: those read and the total."""
+        """The bytes of all logs that were read, and their total size."""
         logs = [run.log for run in self.runs.values() if run.about is not None]
         return sum(log.offset for log in logs), sum(log.size for log in logs)
 
@@ -68,21 +70,21 @@ class Board:
     def _follow(self) -> None:
         while not self._stopped.is_set():
             self.look()
-            looked = monotonic()
-            while self.read_on() and monotonic() < looked + PAUSE and not self._stopped.is_set():
+            next_check = monotonic() + CHECK_INTERVAL_S
+            while self.read_on() and monotonic() < next_check and not self._stopped.is_set():
                 pass
-            self._stopped.wait(max(0.0, looked + PAUSE - monotonic()))
+            self._stopped.wait(max(0.0, next_check - monotonic()))
 
     def _search(self) -> None:
-        began = monotonic()
-        found = {_name(path, self.folder): path for path in runs_below(self.folder)}
-        if found.keys() != self.runs.keys():
+        started = monotonic()
+        paths = {_name(path, self.folder): path for path in runs_below(self.folder)}
+        if paths.keys() != self.runs.keys():
             self.runs = {
-                name: self.runs.get(name) or WatchedRun(path, name, self._next) for name, path in found.items()
+                name: self.runs.get(name) or WatchedRun(path, name, self._next) for name, path in paths.items()
             }
             self._next()
         self.searched = True
-        self._next_search = monotonic() + PATIENCE * (monotonic() - began)
+        self._next_search = monotonic() + SEARCH_PAUSE_FACTOR * (monotonic() - started)
 
     def _next(self) -> int:
         self.version = next(self._versions)
@@ -102,5 +104,7 @@ def runs_below(folder: Path) -> Iterator[Path]:
 
 
 def _name(path: Path, folder: Path) -> str:
-    below = path.relative_to(folder)
-    return folder.resolve().name if below == Path() else below.as_posix()
+    """Return the path below the folder; the folder's name if the folder itself is the run."""
+    if path == folder:
+        return folder.resolve().name
+    return path.relative_to(folder).as_posix()

@@ -28,16 +28,22 @@ def curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: float) 
     """
     if x not in ACROSS:
         raise InputError("x", got=x, expected=f"one of {', '.join(ACROSS)}")
-    return [found for run in runs if (found := _curve(run, x, y, low, high)) is not None]
+    answers = [_curve(run, x, y, low, high) for run in runs]
+    return [curve for curve in answers if curve is not None]
 
 
 def _curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dict[str, Any] | None:
+    """Return the points of one run; None if it does not have the metric `y`."""
     with run.lock:
-        about, evaluations = run.about, run.evaluations
+        about = run.about
+        evaluations = run.evaluations
         if about is None or evaluations is None or y not in evaluations.names:
             return None
-        version, values = run.version, evaluations.column(y)
-        across = bytes_by(run.timeline, evaluations.column("t")) if x == "bytes" else evaluations.column(x)
+        version = run.version
+        values = evaluations.column(y)
+        across = evaluations.column("t" if x == "bytes" else x)
+        if x == "bytes":
+            across = bytes_by(run.timeline, across)
     known = ~np.isnan(across)
     across, values = across[known], values[known]
     finite = np.flatnonzero(np.isfinite(values))
@@ -48,12 +54,12 @@ def _curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dict[str
         place = finite[choose(values[finite])]
         best = {"x": number(across[place]), "y": number(values[place])}
     across, values = across[shown], values[shown]
-    kept = thinned(values)
+    points = thinned(values)
     return {
         "id": run.name,
         "version": version,
-        "x": plain(across[kept]),
-        "y": plain(values[kept]),
+        "x": plain(across[points]),
+        "y": plain(values[points]),
         "best": best,
         "points": len(values),
     }

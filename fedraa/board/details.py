@@ -29,11 +29,12 @@ def details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
         high: The end of the timeline.
     """
     with run.lock:
-        told = {"id": run.name, "version": run.version, "state": run.state, "said": run.said}
+        state = {"id": run.name, "version": run.version, "state": run.state, "detail": run.detail}
         if run.about is None:
-            return told
-        log, clients = run.timeline, run.about.clients
-        return told | {
+            return state
+        log = run.timeline
+        clients = run.about.clients
+        return state | {
             "timeline": timeline(log, clients, low, high),
             "staleness": staleness(log),
             "fragments": fragments(log, clients),
@@ -72,13 +73,14 @@ def fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
     if len(names) < 2:
         return None
     width = -(-len(names) // COLUMNS)
-    which, shown = which // width, lanes(clients)
+    which = which // width
+    shown = lanes(clients)
     by = np.zeros((len(shown), int(which.max()) + 1), np.int64)
     of_shown = np.isin(client, shown)
     np.add.at(by, (np.searchsorted(shown, client[of_shown]), which[of_shown]), 1)
     groups = [names[first : first + width] for first in range(0, len(names), width)]
     return {
-        "names": [str(each[0]) if len(each) == 1 else f"{each[0]}–{each[-1]}" for each in groups],
+        "names": ["–".join(map(str, dict.fromkeys([group[0], group[-1]]))) for group in groups],
         "counts": np.bincount(which).tolist(),
         "clients": shown.tolist(),
         "of": clients,
@@ -87,9 +89,9 @@ def fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
 
 
 def coverage(log: TaskTimeline, parameters: int) -> dict[str, Any] | None:
-    """Return the least and most clients per parameter, and the share of untrained parameters; None without rounds.
+    """Return the minimum and maximum of clients per parameter, and the share of untrained parameters, by round.
 
-    A point of several rounds has their least, their most, and their mean share.
+    A point of several rounds has their minimum, their maximum, and their mean share. Returns None without rounds.
     """
     rounds = len(log.round_events)
     if not rounds:

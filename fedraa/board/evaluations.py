@@ -19,28 +19,31 @@ class Evaluations:
     """The columns of evals.csv; a metric that is not finite is NaN or infinite."""
 
     def __init__(self, path: Path, figures: Figures) -> None:
-        self._lines, self.names = GrowingLines(path), (*TIMES, *figures.columns)
+        self._lines = GrowingLines(path)
+        self.names = (*TIMES, *figures.columns)
         self._begin()
 
     def _begin(self) -> None:
         self._columns: list[array[float]] = [array("d") for _ in self.names]
-        self._wrong = ""
+        # The description of the first error in the file; empty for a sound one.
+        self._error = ""
 
     def follow(self) -> bool:
-        """Read new rows; return True if there were any. Raise InputError if the file is not such a table."""
-        is_new = False
+        """Read new rows; return True if the table changed. Raise InputError if the file is not such a table."""
+        has_changed = False
         while True:
-            lines, anew = self._lines.read()
-            if anew:
+            lines, is_restarted = self._lines.read()
+            if is_restarted:
                 self._begin()
             for number, line in enumerate(lines, self._lines.number - len(lines) + 1):
-                self._wrong = self._wrong or self._take(number, line.split(","))
-            is_new |= anew or bool(lines)
-            if self._lines.more:
-                continue
-            if self._wrong:
-                raise InputError("evals", f"{self._lines.path} is not a table of evaluations: {self._wrong}")
-            return is_new
+                if not self._error:
+                    self._error = self._take(number, line.split(","))
+            has_changed |= is_restarted or bool(lines)
+            if not self._lines.more:
+                break
+        if self._error:
+            raise InputError("evals", f"{self._lines.path} is not a table of evaluations: {self._error}")
+        return has_changed
 
     def __len__(self) -> int:
         return len(self._columns[0])
@@ -51,15 +54,17 @@ class Evaluations:
 
     def _take(self, number: int, cells: Sequence[str]) -> str:
         """Add a row and return a description of its error, or an empty text."""
+        if number == 1 and tuple(cells[: len(self.names)]) != self.names:
+            return f"its columns are {', '.join(cells)[:100]}"
         if number == 1:
-            return "" if tuple(cells[: len(self.names)]) == self.names else f"its columns are {', '.join(cells)[:100]}"
+            return ""
         try:
             row = [float(cell) for cell in cells]
         except ValueError:
-            row = []
+            return f"line {number} has a cell that is not a number"
         if len(row) < len(self.names):
-            return f"line {number} is none"
-        # The user may have added columns.
+            return f"line {number} has {len(row)} cells"
+        # A user may add columns, which the board does not show.
         for column, value in zip(self._columns, row, strict=False):
             column.append(value)
         return ""

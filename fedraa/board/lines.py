@@ -1,4 +1,4 @@
-"""The lines of a file that another process is writing; each line is read once."""
+"""The lines of a file that another process is writing. Each line is read once."""
 
 import os
 from pathlib import Path
@@ -9,35 +9,40 @@ from fedraa.reading import opened
 
 # Bytes per reading, which take a few milliseconds to parse.
 CHUNK = 1 << 18
-# Bytes of the longest line.
+# Maximum length of a line in bytes.
 LONGEST = 1 << 26
-# Bytes before the end of the last reading that must still be in the file.
+# Number of bytes before the position that must be unchanged, so that the file counts as the same.
 LAST = 256
 
 
 class GrowingLines:
     """The lines of a file from the end of the last reading, by byte offset.
 
-    A resumed run cuts its log back to a checkpoint. Therefore the bytes that were read last must still be there.
-    Otherwise the file is read again from its beginning.
+    A resumed run cuts its log back to a checkpoint. The file is read again from its beginning if the bytes before the
+    position have changed.
+
+    Attributes:
+        size: Bytes of the file at the last reading.
+        offset: Bytes that were read.
+        number: Lines that were read.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
-        """Bytes of the file at the last reading."""
         self._forget()
 
     def _forget(self) -> None:
-        self.offset, self.number = 0, 0
-        """Bytes and lines that were read."""
-        self._last, self._more = b"", False
+        self.offset = 0
+        self.number = 0
+        self._last = b""
+        self._more = False
         self._seen: tuple[int, int, int] | None = None
 
     def read(self) -> tuple[list[str], bool]:
         """Return the next whole lines, and True if they begin at the start of a file that was cut back or replaced.
 
-        A last line without an end is left for later.
+        A last line without an end is read later.
 
         Raises:
             OSError: The file cannot be read.
@@ -48,8 +53,8 @@ class GrowingLines:
             seen = facts.st_ino, facts.st_size, facts.st_mtime_ns
             if seen == self._seen and not self._more:
                 return [], False
-            anew = self._seen is not None and self._is_other(stream, facts)
-            if anew:
+            is_restarted = self._seen is not None and self._is_other(stream, facts)
+            if is_restarted:
                 self._forget()
             self._seen, self.size = seen, facts.st_size
             stream.seek(self.offset)
@@ -60,11 +65,11 @@ class GrowingLines:
         self._last = (self._last + whole)[-LAST:]
         lines = whole.decode(errors="replace").split("\n")[:-1]
         self.number += len(lines)
-        return lines, anew
+        return lines, is_restarted
 
     @property
     def more(self) -> bool:
-        """Return True if another reading would find lines at once."""
+        """True if the file has more lines to read."""
         return self._more
 
     def _some(self, stream: BinaryIO) -> bytes:

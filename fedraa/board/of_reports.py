@@ -1,7 +1,8 @@
-"""The functions that the board takes from the report package, whose import takes seconds.
+"""The functions that the board uses of the report package. The import of this package takes seconds.
 
-Functions import this module when they first need it, so that the list and the curves do not wait for it. It is the only
-such import, so that two concurrent requests do not import the report package from two ends.
+Functions import this module when they first need it, so that the list and the curves do not wait for the import. No
+other module of the board imports the report package. Therefore two concurrent requests cannot start its import at two
+different modules and block each other.
 """
 
 from fedraa.report.command import command

@@ -10,18 +10,18 @@ from fedraa.board.sampling import number
 from fedraa.board.watched_run import WatchedRun
 from fedraa.config.experiment import Experiment
 
-# Flags that have their own columns.
-TOLD = {"method", "dataset"}
+# Flags that have columns of the comparison.
+OWN_COLUMNS = {"method", "dataset"}
 
 
 def row(run: WatchedRun) -> dict[str, Any]:
     """Return the row of a run as JSON holds it."""
     with run.lock:
-        told = {"id": run.name, "state": run.state, "said": run.said, "version": run.version}
+        state = {"id": run.name, "state": run.state, "detail": run.detail, "version": run.version}
         if run.about is None:
-            return told
+            return state
         about, stats, log = run.about, run.stats, run.timeline
-        return told | {
+        return state | {
             "method": about.method,
             "dataset": about.dataset,
             "seed": about.seed,
@@ -40,7 +40,7 @@ def row(run: WatchedRun) -> dict[str, Any]:
             "tasks": stats.committed,
             "in_flight": log.in_flight,
             "bytes": stats.bytes_down + stats.bytes_up,
-            "staleness": number(stats.staleness_sum / stats.committed) if stats.committed else None,
+            "staleness": number(stats.staleness_mean),
             "idle": number(log.idle_share(about.clients)),
             "faults": stats.faults,
             "drops": stats.dropped,
@@ -51,7 +51,8 @@ def row(run: WatchedRun) -> dict[str, Any]:
 
 def _evaluated(run: WatchedRun, about: About) -> dict[str, Any]:
     """Return the last value of every metric, and the best of the main one; None before the first evaluation."""
-    evaluations, figures = run.evaluations, about.figures
+    evaluations = run.evaluations
+    figures = about.figures
     if evaluations is None or not len(evaluations):
         return {"last": {}, "best": None}
     values = evaluations.column(figures.main)
@@ -61,14 +62,22 @@ def _evaluated(run: WatchedRun, about: About) -> dict[str, Any]:
 
 
 def _last(run: WatchedRun, name: str) -> float | None:
-    return float(run.evaluations.column(name)[-1]) if run.evaluations is not None and len(run.evaluations) else None
+    """Return the last value of a column of the evaluations; None before the first evaluation."""
+    if run.evaluations is None or len(run.evaluations) == 0:
+        return None
+    return float(run.evaluations.column(name)[-1])
 
 
 def _share(run: WatchedRun, about: About) -> float | None:
     """Return the share of the run that is done, by its nearest limit; None without a limit."""
-    done = [run.stats.step / about.steps] if about.steps else []
-    done += [run.timeline.t / about.time] if about.time else []
-    return number(min(1.0, max(done))) if done else None
+    shares = []
+    if about.steps:
+        shares.append(run.stats.step / about.steps)
+    if about.time:
+        shares.append(run.timeline.t / about.time)
+    if not shares:
+        return None
+    return number(min(1.0, max(shares)))
 
 
 def comparison(runs: Sequence[WatchedRun]) -> dict[str, Any]:
@@ -77,11 +86,11 @@ def comparison(runs: Sequence[WatchedRun]) -> dict[str, Any]:
 
     known = {run.name: run.about for run in runs if run.about is not None}
     flags = {name: {**_defaults(), **about.flags} for name, about in known.items()}
-    names = [name for name in _defaults() if name not in TOLD | PER_RUN]
-    differ = [name for name in names if len({repr(each.get(name)) for each in flags.values()}) > 1]
+    names = [name for name in _defaults() if name not in OWN_COLUMNS | PER_RUN]
+    differ = [name for name in names if len({repr(of_run.get(name)) for of_run in flags.values()}) > 1]
     return {
         "flags": differ,
-        "values": {name: [words(each.get(flag)) for flag in differ] for name, each in flags.items()},
+        "values": {name: [words(of_run.get(flag)) for flag in differ] for name, of_run in flags.items()},
         "commands": {name: repeats(about.flags, about.given) for name, about in known.items()},
     }
 

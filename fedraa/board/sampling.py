@@ -51,4 +51,7 @@ def plain(values: Floats) -> list[float | None]:
 
 
 def number(value: float | None) -> float | None:
-    return float(f"{value:.{DIGITS}g}") if value is not None and isfinite(value) else None
+    """Return a value with `DIGITS` significant digits; None if it is not finite, because JSON has no such number."""
+    if value is None or not isfinite(value):
+        return None
+    return float(f"{value:.{DIGITS}g}")

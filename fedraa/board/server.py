@@ -38,7 +38,7 @@ class BoardServer(ThreadingHTTPServer):
 
     # The process ends without waiting for browsers.
     daemon_threads = True
-    # A page requests all of its files at once.
+    # A page requests all its files at the same time.
     request_queue_size = 64
     allow_reuse_port = False
 
@@ -53,7 +53,8 @@ class BoardServer(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore the end of a browser's connection and report all other errors."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]  # as it came
+            # The library's types are narrower than the values that it passes.
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -61,15 +62,17 @@ class Handler(BaseHTTPRequestHandler):
 
     server: BoardServer
     protocol_version = "HTTP/1.1"
-    server_version, sys_version = "fedraa", ""
+    server_version = "fedraa"
+    sys_version = ""
     # Seconds after which a silent connection is closed.
     timeout = 60
 
-    # The library defines this name.
+    # http.server calls the methods `do_GET` and `do_HEAD`.
     def do_GET(self) -> None:
         self._answer(*self._found())
 
-    do_HEAD = do_GET  # the library's name  # noqa: N815
+    # http.server requires this name.
+    do_HEAD = do_GET  # noqa: N815
 
     def _found(self) -> tuple[HTTPStatus, str, bytes]:
         """Return status, content type and content."""
@@ -79,14 +82,16 @@ class Handler(BaseHTTPRequestHandler):
             return _said(HTTPStatus.FORBIDDEN, "Open the address that fedraa board has printed.")
         if slash and name in ANSWERS:
             try:
-                told = ANSWERS[name](self.server.board, parse_qs(parts.query))
+                answer = ANSWERS[name](self.server.board, parse_qs(parts.query))
             except ValueError as error:
                 return _said(HTTPStatus.BAD_REQUEST, str(error))
-            return HTTPStatus.OK, "application/json", json.dumps(told, separators=(",", ":"), allow_nan=False).encode()
-        if slash and (name or PAGE[0]) in page():
-            kind = KINDS[(name or PAGE[0]).rpartition(".")[2]]
-            return HTTPStatus.OK, f"{kind}; charset=utf-8", page()[name or PAGE[0]]
-        return _said(HTTPStatus.NOT_FOUND, "There is nothing here.")
+            text = json.dumps(answer, separators=(",", ":"), allow_nan=False)
+            return HTTPStatus.OK, "application/json", text.encode()
+        file = name or PAGE[0]
+        if slash and file in page():
+            kind = KINDS[file.rpartition(".")[2]]
+            return HTTPStatus.OK, f"{kind}; charset=utf-8", page()[file]
+        return _said(HTTPStatus.NOT_FOUND, "The board has no such page.")
 
     def _is_ours(self) -> bool:
         """Return True if the browser names this machine, on any port, because a tunnel may use another one."""

@@ -31,25 +31,24 @@ def timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[s
 
     low, high = max(0.0, low), min(log.t, high)
     shown = lanes(clients)
-    start, end, client = np.array(log.start), np.array(log.end), np.array(log.client)
-    fate = np.array(log.fate)
+    start, end = np.array(log.start), np.array(log.end)
+    client, fate = np.array(log.client), np.array(log.fate)
     end = np.where(np.isnan(end), log.t, end)
     seen = np.flatnonzero((start < high) & (end > low) & np.isin(client, shown))
-    told = {"clients": shown.tolist(), "of": clients, "from": number(low), "to": number(high), "tasks": len(seen)}
+    window = {"clients": shown.tolist(), "of": clients, "from": number(low), "to": number(high), "tasks": len(seen)}
     if len(seen) > BARS:
         lane = np.searchsorted(shown, client[seen])
         edges = np.linspace(low, high, BINS + 1)
         busy = [busy_shares(start[seen][lane == i], end[seen][lane == i], edges) for i in range(len(shown))]
-        return told | {"edges": plain(edges), "busy": [plain(each.round(3)) for each in busy]}
-    words = WORDS[fate[seen]]
-    return told | {
+        return window | {"edges": plain(edges), "busy": [plain(shares.round(3)) for shares in busy]}
+    return window | {
         "bars": {
             "client": client[seen].tolist(),
             "fragment": np.array(log.fragment)[seen].tolist(),
             "start": plain(start[seen]),
             "end": plain(end[seen]),
             "staleness": np.array(log.staleness)[seen].tolist(),
-            "fate": words.tolist(),
+            "fate": WORDS[fate[seen]].tolist(),
         }
     }
 

@@ -1,4 +1,4 @@
-"""A run directory that is watched: one thread reads its files, other threads look at the result."""
+"""A watched run directory: one thread reads its files, other threads use the result."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ Facts = tuple[int, int, int] | None
 class WatchedRun:
     """The state of a run, as far as its files were read. A reader holds `lock`.
 
-    `version` grows with every change. `state` is starting, running, interrupted, failed, ended or damaged. `said` gives
+    `version` grows with every change. `state` is starting, running, interrupted, failed, ended or damaged. `detail` is
     the reason of the end or of the failure, or a sentence about the damage.
 
     Args:
@@ -35,7 +35,9 @@ class WatchedRun:
     """
 
     def __init__(self, directory: Path, name: str, next_version: Callable[[], int]) -> None:
-        self.directory, self.name, self.lock = directory, name, Lock()
+        self.directory = directory
+        self.name = name
+        self.lock = Lock()
         self._next_version = next_version
         self._files: dict[str, Facts] = {}
         self._begin()
@@ -47,7 +49,8 @@ class WatchedRun:
         self.stats = RunStats()
         self.timeline = TaskTimeline()
         self.log = GrowingLines(self.directory / EVENTS)
-        self.state, self.said = "starting", ""
+        self.state = "starting"
+        self.detail = ""
         self.summary: dict[str, Any] = {}
         # The sentence about a damaged log; empty for a sound one.
         self._wrong = ""
@@ -56,7 +59,7 @@ class WatchedRun:
 
     @property
     def more(self) -> bool:
-        """Return True if more of the log can be read at once."""
+        """True if the log has more lines to read."""
         return self.about is not None and self.log.more
 
     def look(self) -> None:
@@ -72,7 +75,8 @@ class WatchedRun:
                 self._set("damaged", f"run: {self.directory} cannot be read: {error.strerror or error}")
 
     def _look(self) -> None:
-        if missing := [name for name in (CONFIG, EVENTS, EVALS) if not (self.directory / name).is_file()]:
+        missing = [name for name in (CONFIG, EVENTS, EVALS) if not (self.directory / name).is_file()]
+        if missing:
             if not (self.directory / WRITER).exists():
                 raise InputError("run", f"{self.directory} is not a run directory; it has no {missing[0]}")
             self._set("starting", "")
@@ -104,26 +108,28 @@ class WatchedRun:
         if self.about is None:
             return
         try:
-            lines, anew = self.log.read()
+            lines, is_restarted = self.log.read()
         except (OSError, ValueError) as error:
             with self.lock:
                 self._spoilt(f"events: {error}")
             return
-        events = [] if self._wrong and not anew else parse_events(lines)
+        if self._wrong and not is_restarted:
+            return
+        events = parse_events(lines)
         with self.lock:
-            if anew:
+            if is_restarted:
                 self.stats = RunStats()
                 self.timeline = TaskTimeline()
                 self._wrong = ""
-            if lines or anew:
+            if lines or is_restarted:
                 self.version = self._next_version()
-            taken = self._take(events)
-            if taken < len(lines) and not self._wrong:
-                number = self.log.number - len(lines) + taken + 1
+            count = self._take(events)
+            if count < len(lines):
+                number = self.log.number - len(lines) + count + 1
                 self._spoilt(str(not_an_event(self.directory, number)))
 
     def _take(self, events: Sequence[Event]) -> int:
-        """Add the events up to the first that no run writes; return the number of those before it."""
+        """Add the events before the first one that no run writes. Return the number of added events."""
         for count, event in enumerate(events):
             try:
                 self.timeline.add(event)
@@ -132,19 +138,22 @@ class WatchedRun:
                 return count
         return len(events)
 
-    def _spoilt(self, why: str) -> None:
-        self._wrong = why
-        self._set("damaged", why)
+    def _spoilt(self, problem: str) -> None:
+        self._wrong = problem
+        self._set("damaged", problem)
 
-    def _set(self, state: str, said: str) -> None:
-        if (state, said) != (self.state, self.said):
-            self.state, self.said, self.version = state, said, self._next_version()
+    def _set(self, state: str, detail: str) -> None:
+        if (state, detail) == (self.state, self.detail):
+            return
+        self.state = state
+        self.detail = detail
+        self.version = self._next_version()
 
     def _is_new(self, name: str) -> bool:
         """Return True if the file was changed or replaced since the last look."""
         try:
-            found = (self.directory / name).stat()
-            facts: Facts = (found.st_ino, found.st_size, found.st_mtime_ns)
+            status = (self.directory / name).stat()
+            facts: Facts = (status.st_ino, status.st_size, status.st_mtime_ns)
         except OSError:
             facts = None
         is_new = self._files.get(name) != facts
@@ -157,12 +166,11 @@ class WatchedRun:
         if not path.exists():
             return {}
         try:
-            found = json.loads(content(path))
-            reached = found.get("time_to_target")
-            return {
-                "reason": str(found["reason"]),
-                "time_to_target": None if reached is None else number(float(reached)),
-            }
+            summary = json.loads(content(path))
+            reached = summary.get("time_to_target")
+            if reached is not None:
+                reached = number(float(reached))
+            return {"reason": str(summary["reason"]), "time_to_target": reached}
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
             # The next look must find the same error.
             del self._files[SUMMARY]

@@ -9,15 +9,16 @@ SHARED, NEVER = -1, -2
 class Coverage:
     """The coordinates of the model by class: shared by all fragments, part of only one fragment, or of none.
 
-    The last class has the blocks between different fragments of two adjacent groups. A whole model is one fragment, and
-    all of it is shared. If a policy draws submodels, the log only bounds the metrics of a round.
+    The class of no fragment has the blocks between different fragments of two adjacent groups. A whole model is one
+    fragment, and all of it is shared. If a policy draws submodels, the log only bounds the metrics of a round.
     """
 
     def __init__(self, rules: Rules) -> None:
         resolved = rules.resolved
-        own = {j: rules.shapes[w].params - resolved.shared for j, w in enumerate(resolved.fragments)}
-        classes = {SHARED: resolved.shared, NEVER: resolved.parameters - resolved.shared - sum(own.values())} | own
-        self._sizes = {name: size for name, size in classes.items() if size}
+        sizes = {j: rules.shapes[w].params - resolved.shared for j, w in enumerate(resolved.fragments)}
+        never = resolved.parameters - resolved.shared - sum(sizes.values())
+        sizes |= {SHARED: resolved.shared, NEVER: never}
+        self._sizes = {name: size for name, size in sizes.items() if size}
         self._last = dict.fromkeys(self._sizes, -1)
         self._size = resolved.parameters
         self._known = rules.known and not rules.method["update"].get("owned_head", False)
@@ -36,21 +37,33 @@ class Coverage:
                 line.expect(name, value)
         if self._known:
             self._derive(line, round, fragments)
+        else:
+            self._check_bounds(line, round, len(fragments))
+
+    def _check_bounds(self, line: Line, round: int, clients: int) -> None:
+        """Check the values that do not depend on the drawn submodels."""
+        minimum = line.between("coverage_min", 0, clients)
+        if minimum > 0:
+            line.expect("longest_untrained", 0)
+        else:
+            line.between("longest_untrained", 1, round + 1)
+        if clients == 0:
             return
-        least = line.between("coverage_min", 0, len(fragments))
-        line.between("longest_untrained", 0 if least else 1, 0 if least else round + 1)
-        if not fragments:
-            return
-        least_trained = line.between("coverage_min_trained", max(least, 1), len(fragments))
-        line.between("coverage_max", least_trained, len(fragments))
-        line.between("uncovered", 0 if least else 1, 0 if least else self._size - 1)
+        minimum_trained = line.between("coverage_min_trained", max(minimum, 1), clients)
+        line.between("coverage_max", minimum_trained, clients)
+        if minimum > 0:
+            line.expect("uncovered", 0)
+        else:
+            line.between("uncovered", 1, self._size - 1)
 
     def _derive(self, line: Line, round: int, fragments: list[int]) -> None:
-        times = {name: fragments.count(name) for name in self._sizes}
-        times |= {name: count for name, count in ((SHARED, len(fragments)), (NEVER, 0)) if name in times}
-        self._last |= {name: round for name, count in times.items() if count}
-        line.expect("coverage_min", min(times.values()))
-        line.expect("coverage_max", max(times.values()))
-        line.expect("coverage_min_trained", min((count for count in times.values() if count), default=0))
-        line.expect("uncovered", sum(self._sizes[name] for name, count in times.items() if not count))
+        """Check the values, which follow from the fragments."""
+        counts = {name: fragments.count(name) for name in self._sizes}
+        if SHARED in counts:
+            counts[SHARED] = len(fragments)
+        self._last |= {name: round for name, count in counts.items() if count}
+        line.expect("coverage_min", min(counts.values()))
+        line.expect("coverage_max", max(counts.values()))
+        line.expect("coverage_min_trained", min((count for count in counts.values() if count), default=0))
+        line.expect("uncovered", sum(self._sizes[name] for name, count in counts.items() if not count))
         line.expect("longest_untrained", round - min(self._last.values()))

@@ -1,4 +1,4 @@
-"""Check the decisions and weights of a logged run: the ledger makes them again."""
+"""Check the decisions and weights of a logged run: the ledger makes the same decisions again."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from fedraa.replay.coverage_check import Coverage
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
 from fedraa.replay.task_clock import TaskClock
-from fedraa.server.async_rule import ApplyResult, model_without_values, update_without_values
+from fedraa.server.async_rule import ApplyResult, AsyncRule, model_without_values, update_without_values
 
 Ledger = TypeVar("Ledger", bound=AsyncLedger | RoundLedger)
 
@@ -22,7 +22,7 @@ class Checker(ABC, Generic[Ledger]):
 
     Args:
         rules: The rules of the run.
-        ledger: Makes the decisions again.
+        ledger: The ledger that makes the decisions again.
         waiting: The clients that wait for a task at the start.
 
     Attributes:
@@ -37,9 +37,12 @@ class Checker(ABC, Generic[Ledger]):
         self._rules = rules
 
     def dispatch(self, line: Line) -> None:
+        """Check the choice of a task, and its costs if the rules determine them."""
         decision = self._assign(line, self.clock.next_client(line), self._believed_fragment(line))
-        widths = self._rules.resolved.fragments[self.ledger.index(decision.fragment)]
-        bill = self._rules.bill(widths, decision.client, held=decision.resent) if self._rules.known else None
+        bill = None
+        if self._rules.known:
+            widths = self._rules.resolved.fragments[self.ledger.index(decision.fragment)]
+            bill = self._rules.bill(widths, decision.client, held=decision.resent)
         self.clock.depart(line, decision, bill)
 
     @abstractmethod
@@ -47,6 +50,7 @@ class Checker(ABC, Generic[Ledger]):
         """Check an applied update."""
 
     def drop(self, line: Line) -> Dropped:
+        """Check the decision about a failed task."""
         task = self.clock.end(line)
         dropped = self.ledger.drop(task.decision.task)
         line.expect("action", dropped.action)
@@ -62,9 +66,11 @@ class Checker(ABC, Generic[Ledger]):
         """Return the ledger's decision for the client. A `fragment` that is not None replaces its choice."""
 
     def _believed_fragment(self, line: Line) -> int | None:
-        """Return the logged fragment, or label, if only the run itself could choose it, or None."""
+        """Return the logged fragment or label, if only the run itself could choose it; else None."""
+        if not self._rules.scheduled and self._rules.whole:
+            return 0
         if not self._rules.scheduled:
-            return 0 if self._rules.whole else int(line.at_least("fragment", 0))
+            return int(line.at_least("fragment", 0))
         if self._rules.foreign("schedule", "scheduler"):
             return int(line.between("fragment", 0, len(self._rules.resolved.fragments) - 1))
         return None
@@ -81,15 +87,17 @@ class Checker(ABC, Generic[Ledger]):
 
     def _continue(self, result: Committed | Dropped) -> None:
         self.clock.waiting.extend(result.next_clients)
-        self.due = "round" if result.round_complete else None
+        self.due = None
+        if result.round_complete:
+            self.due = "round"
 
 
 class AsyncChecker(Checker[AsyncLedger]):
     """A checker for asynchronous servers: the ledger decides again, and the rule works on a model without parameters.
 
-    Some values are not checked, because only the run could decide them: the choices of a custom scheduler, and weights
-    that depend on parameters. For a custom rule these are also whether the model has a new version and whether a client
-    trained its buffer again.
+    The checker accepts values that only the run could decide: the choices of a custom scheduler, and weights that
+    depend on parameters. For a custom rule it also accepts a new version of the model, and a client that trains its
+    buffer again.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -97,12 +105,14 @@ class AsyncChecker(Checker[AsyncLedger]):
         super().__init__(rules, ledger, ledger.first_clients())
         rule = rules.async_rule()
         self._model = model_without_values(ledger)
-        self._rule = None if rule is None else rule.bind(self._model)
-        # The balances follow from the costs, which a custom compressor hides.
-        corrected = rules.method["update"].get("participation_correction")
-        balances_known = not (corrected and rules.foreign("local", "compressor"))
-        measures = rule is None or rule.needs_values
-        self._weights_known = balances_known and not measures and not rules.foreign("update", "staleness")
+        self._rule: AsyncRule | None = None
+        self._weights_known = False
+        if rule is not None:
+            self._rule = rule.bind(self._model)
+            # The balances follow from the costs, which depend on a custom compressor.
+            corrected = rules.method["update"].get("participation_correction")
+            balances_known = not (corrected and rules.foreign("local", "compressor"))
+            self._weights_known = balances_known and not rule.needs_values and not rules.foreign("update", "staleness")
         self._balances = rules.balances()
 
     def commit(self, line: Line) -> None:
@@ -112,10 +122,13 @@ class AsyncChecker(Checker[AsyncLedger]):
         done = self.ledger.commit(
             task.decision.task, loss=loss, new_version=result.new_version, keep_task=result.keep_task
         )
-        self._expect(line, done, float(result.weight) if self._weights_known else None)
+        weight = None
+        if self._weights_known:
+            weight = float(result.weight)
+        self._expect(line, done, weight)
         if self._rules.wall and self._rules.scheduled:
             widths = self._rules.resolved.fragments[task.decision.fragment]
-            if self._rules.costs.observe(widths, task.decision.client, self.clock.now - task.left):
+            if self._rules.costs.observe(widths, task.decision.client, self.clock.now - task.started):
                 self._replan()
 
     def drop(self, line: Line) -> Dropped:
@@ -125,7 +138,7 @@ class AsyncChecker(Checker[AsyncLedger]):
         return dropped
 
     def round(self, line: Line) -> None:
-        raise line.wrong("a round is closed; an asynchronous server has no rounds")
+        raise line.wrong("it is the end of a round; an asynchronous server has no rounds")
 
     def _assign(self, line: Line, client: int, fragment: int | None) -> Dispatch:
         may_resend = self._rule is not None or line["bytes_down"] == 0
@@ -153,7 +166,7 @@ class AsyncChecker(Checker[AsyncLedger]):
 class RoundChecker(Checker[RoundLedger]):
     """A checker for servers in rounds: the ledger decides again, and the weights follow from the configuration.
 
-    If a policy samples submodels with the help of the model, their labels and costs are not checked.
+    If a policy samples submodels from the model, the checker accepts their labels and costs.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -172,7 +185,7 @@ class RoundChecker(Checker[RoundLedger]):
 
     def round(self, line: Line) -> None:
         if self.due is None:
-            raise line.wrong(f"the round is closed; the rules wait for {len(self.ledger.in_flight)} more updates")
+            raise line.wrong(f"it is the end of a round; the rules wait for {len(self.ledger.in_flight)} more updates")
         line.expect("t", self.clock.now)
         line.expect("round", self.ledger.step)
         line.expect("clients", self.ledger.reported)

@@ -15,20 +15,23 @@ from fedraa.rundir.file_names import EVALS, EVENTS
 class Evaluations:
     """The evaluations of a run: at the start, after every `eval_every` updates, and at the end.
 
-    They run beside training. A line has the time of its model, and is written at the latest when more than
-    `max_pending_evals` evaluations would be in progress. On the virtual clock it is written exactly then, so that logs
-    do not depend on the speed of workers. If a metric or a callback may end the run, `max_pending_evals` is 0.
+    Evaluations run beside training. A line has the time of its model. The run writes the line at the latest when more
+    than `max_pending_evals` evaluations would be in progress. On the virtual clock it writes the line exactly then, so
+    that logs do not depend on the speed of workers. `max_pending_evals` is 0 if a metric or a callback may end the run.
+
+    Attributes:
+        reached: The time at which a metric reached its target.
+        final: The time of an evaluation that was made only because the run ended.
+        ending: True if only the end can follow.
     """
 
     def __init__(self, rules: Rules) -> None:
         self.reached: float | None = None
-        """The time at which the accuracy, or another metric, reached its target."""
         self.final: float | None = None
-        """The time of an evaluation that was made only because the run ended."""
         self.ending = False
-        """True if only the end can follow."""
         self._columns = [*TIMES, *rules.resolved.figures.columns, *rules.resolved.metrics]
-        self._every, self._goal = rules.resolved.eval_every, rules.resolved.limits.goal
+        self._every = rules.resolved.eval_every
+        self._goal = rules.resolved.limits.goal
         self._max_pending_evals = rules.resolved.max_pending_evals
         self._virtual = not rules.wall
         self._pending = deque([(0, 0.0)])
@@ -44,7 +47,7 @@ class Evaluations:
     def before(self, line: Line) -> None:
         """Check that no evaluation is missing before this line, which is not an evaluation."""
         if self.ending and line.kind != "end":
-            raise line.wrong("the run goes on; the rules give its end after an evaluation made so early")
+            raise line.wrong("the run continues; the rules give its end after an evaluation at this early time")
         if len(self._pending) > self._max_pending_evals:
             raise line.wrong(f"the rules give the evaluation of step {self._pending[0][0]} before it")
 
@@ -62,12 +65,11 @@ class Evaluations:
             self._started = step
             self.final = line.t
         self.ending = early or self.final is not None
-        if (
-            self._goal is not None
-            and line[self._goal.name] is not None
-            and self._goal.reached(line.number_of(self._goal.name))
-        ):
-            self.reached = line.t
+        # A metric that is not finite is null in the log.
+        if self._goal is not None and line[self._goal.name] is not None:
+            value = line.number_of(self._goal.name)
+            if self._goal.reached(value):
+                self.reached = line.t
         self._lines.append(line)
 
     def complete(self, step: int) -> bool:
@@ -77,7 +79,7 @@ class Evaluations:
     def compare(self, directory: Path, *, ended: bool) -> None:
         """Check that evals.csv agrees with the log, except for the times of writing.
 
-        A killed run may lack the last row, because it is written after the event.
+        The last row may be missing if the run has not ended, because a run writes the row after the event.
         """
         try:
             with (directory / EVALS).open(newline="", encoding="utf-8") as stream:
@@ -103,6 +105,8 @@ class Evaluations:
 def _written(value: object) -> tuple[str, ...]:
     """Return the texts that evals.csv may have for a value of the log.
 
-    There null stands for a value that is not finite.
+    In the log, null stands for a value that is not finite.
     """
-    return ("inf", "-inf", "nan") if value is None else (repr(value),)
+    if value is None:
+        return ("inf", "-inf", "nan")
+    return (repr(value),)

@@ -20,17 +20,19 @@ from fedraa.rundir.summary import summarise
 
 
 def check_checkpoints(directory: Path) -> None:
-    """Check that every checkpoint is whole, and fits the log and the experiment."""
+    """Check that every checkpoint is whole, and that it fits the log and the experiment."""
     now = asked(read_config(directory / CONFIG))
     for path in newest_first(directory / CHECKPOINTS):
         try:
             state = head(path)
         except Damaged as error:
-            # A run in progress may have deleted it in the meantime.
+            # A run in progress may have deleted the checkpoint in the meantime.
             if not path.exists():
                 continue
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}", error.text) from None
-        problem = damage(directory, state["log"]) if "log" in state else "it has no state of a log"
+        problem: str | None = "it has no state of a log"
+        if "log" in state:
+            problem = damage(directory, state["log"])
         if problem is not None:
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}", problem)
         change = changed(state[ASKED], now)
@@ -39,7 +41,7 @@ def check_checkpoints(directory: Path) -> None:
 
 
 def check_summary(directory: Path, time_to_target: float | None) -> None:
-    """Check that the totals are those of the log, which was checked before."""
+    """Check that the totals follow from the log, which was checked before."""
     try:
         summary = json.loads(content(directory / SUMMARY))
     except (OSError, ValueError, RecursionError):
@@ -57,20 +59,20 @@ def check_summary(directory: Path, time_to_target: float | None) -> None:
 def check_model(
     directory: Path, tensors: list[str], expected: str, base: str | None = None, changed: Sequence[str] = ()
 ) -> None:
-    """Check that the SHA-256 of the float32 parameters in the order of their names is the one in the log.
+    """Check the SHA-256 of the float32 parameters, in the order of their names, against the log.
 
     Args:
         directory: The run.
         tensors: The names of the parameters.
         expected: The digest in the log.
         base: The digest of the frozen part in config.json, if there is one.
-        changed: Buffers that are no part of it, because training changes them.
+        changed: Buffers that are not part of it, because training changes them.
     """
     try:
         with opened(directory / MODEL) as stream:
             state = torch.load(stream, map_location="cpu", weights_only=True)
         parameters = [state[name].numpy() for name in sorted(tensors)]
-    # torch raises any exception for a file of another kind.
+    # PyTorch may raise any exception for a file of another format.
     except Exception as error:
         raise Inconsistent(MODEL, f"it cannot be read as the model of this run: {error}") from None
     digest = hashlib.sha256(b"".join(parameter.tobytes() for parameter in parameters)).hexdigest()

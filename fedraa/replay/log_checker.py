@@ -9,13 +9,15 @@ from fedraa.replay.evaluation_check import Evaluations
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
 
+# The kinds of lines, in the order of the summary.
+KINDS = ("dispatch", "commit", "drop", "round", "eval", "fault", "checkpoint", "end")
+
 
 class Audit:
-    """A check of lines in their order. It raises Inconsistent at the first line that does not follow."""
+    """A check of lines in their order. It raises Inconsistent at the first line that does not follow from the rules."""
 
     def __init__(self, rules: Rules) -> None:
-        self.lines = {"dispatch": 0, "commit": 0, "drop": 0, "round": 0, "eval": 0, "fault": 0, "checkpoint": 0}
-        self.lines["end"] = 0
+        self.lines = dict.fromkeys(KINDS, 0)
         self.end: Line | None = None
         self.evaluations = Evaluations(rules)
         self._rules = rules
@@ -26,12 +28,13 @@ class Audit:
         self._saved = -1
 
     def check(self, line: Line) -> None:
+        """Check one line."""
         if self.end is not None:
             raise line.wrong(f"the rules give nothing after the end in line {self.end.number}")
         if self._ledger.bad_clients.stop and self._ledger.bad_clients.left_out:
             raise line.wrong("the rules give nothing after a bad client that stops the run")
         if line.kind not in self.lines:
-            raise line.wrong(f"the rules give one of {', '.join(self.lines)}")
+            raise line.wrong(f"the rules give one of {', '.join(KINDS)}")
         self.lines[line.kind] += 1
         if line.kind == "eval":
             self.evaluations.evaluated(line, self._ledger.step)
@@ -67,10 +70,12 @@ class Audit:
     @property
     def _checkpoint_due(self) -> bool:
         """True if a checkpoint must be logged here. Checkpoints by real time are not in the log."""
-        step, every = self._ledger.step, self._rules.experiment.checkpoint_every
+        step = self._ledger.step
+        every = self._rules.experiment.checkpoint_every
         return every is not None and step % every == 0 and step > self._saved and not self._clock.waiting
 
     def _checkpoint(self, line: Line) -> None:
+        """Check that a checkpoint is due here."""
         if not self._checkpoint_due:
             raise line.wrong("the rules give no checkpoint here")
         line.expect("t", self._clock.now)
@@ -80,24 +85,27 @@ class Audit:
     def _settled(self, line: Line) -> None:
         """Check that no client waits and no checkpoint is due before the next update."""
         if self._clock.waiting:
-            raise line.wrong(f"the rules give client {self._clock.waiting[0]}, which waits, a task first")
+            raise line.wrong(f"the rules first give a task to client {self._clock.waiting[0]}, which waits")
         if self._checkpoint_due:
             raise line.wrong(f"the rules give the checkpoint of step {self._ledger.step} before it")
 
     def _not_over(self, line: Line) -> None:
+        """Check that the run has not reached a limit before this line."""
         limits = self._rules.resolved.limits
         if limits.steps is not None and self._ledger.step >= limits.steps:
             raise line.wrong(f"the rules give the end after step {limits.steps}")
         if self.evaluations.reached is not None:
-            raise line.wrong(f"the rules give the end once the {_words(limits.goal)}")
+            raise line.wrong(f"the rules give the end when the {_words(limits.goal)}")
         if limits.time is not None and not self._rules.wall and line.t > limits.time:
             raise line.mismatch("t", f"the end at {limits.time!r}")
 
     def _end(self, line: Line) -> None:
+        """Check the reason, the step and the time of the end."""
         reason, t = self._why(line)
         line.expect("reason", reason)
         line.expect("step", self._ledger.step)
-        line.expect("t", t if self.evaluations.final is None else self.evaluations.final)
+        if self.evaluations.final is not None:
+            line.expect("t", self.evaluations.final)
         line.expect("t", t)
         if not self.evaluations.complete(self._ledger.step):
             raise line.wrong(f"the rules give the evaluation of step {self._ledger.step} before it")
@@ -105,25 +113,37 @@ class Audit:
 
     def _why(self, line: Line) -> tuple[str, float]:
         """Return the reason for the end and its time by the rules; on the wall clock the time may be later."""
-        limits, clock = self._rules.resolved.limits, self._clock
+        limits = self._rules.resolved.limits
+        now = self._clock.now
         if self._rules.wall:
-            t = line.at_least("t", clock.now)
-            late = limits.time is not None and t >= limits.time
-        else:
-            late = limits.time is not None and not clock.waiting and clock.first_due() > limits.time
-            t = limits.time if late and limits.time is not None else clock.now
+            now = line.at_least("t", now)
         # The request of a callback is not checked, but its time is.
         if line["reason"] == CALLBACK:
             if not isinstance(line["by"], str):
                 raise line.mismatch("by", "the name of a callback")
-            return CALLBACK, t if self._rules.wall else clock.now
+            return CALLBACK, now
+        time_limit = self._reached_time_limit(now)
+        t = now
+        if time_limit is not None and not self._rules.wall:
+            t = time_limit
         if self.evaluations.reached is not None:
             return "accuracy" if limits.target is None else "target", t
         if limits.steps is not None and self._ledger.step >= limits.steps:
             return "steps", t
-        if late:
+        if time_limit is not None:
             return "time", t
         raise line.mismatch("reason", f"no end yet, for {limits!r}")
+
+    def _reached_time_limit(self, now: float) -> float | None:
+        """Return the limit of time if the run has reached it: on the virtual clock, if no task is due before it."""
+        limit = self._rules.resolved.limits.time
+        if limit is None:
+            return None
+        if self._rules.wall and now < limit:
+            return None
+        if not self._rules.wall and (self._clock.waiting or self._clock.first_due() <= limit):
+            return None
+        return limit
 
 
 def _words(goal: Target | None) -> str:

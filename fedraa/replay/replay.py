@@ -17,24 +17,24 @@ from fedraa.rundir.history import History
 
 __all__ = ["replay"]
 
-# Errors from values of a configuration that no run has, wherever they are used.
+# Errors that impossible values of a configuration raise wherever they are used.
 DAMAGED = (KeyError, TypeError, AttributeError, AssertionError, ArithmeticError, IndexError)
 
 
 def replay(directory: Path) -> str:
     """Check the log of a run. Return a summary of the check in one or two sentences.
 
-    The rules come from config.json. The state (counts, versions, staleness, clients at work, the clock) comes from the
-    log itself. Neither the data set nor the custom code is needed. Measured values are not checked: the time `wall`,
-    losses, accuracies, drift, and arrivals on the wall clock. The digests in the checkpoints and at the end show that
-    they were not changed. The request of a callback to end the run is not checked either. If a policy draws submodels
-    from the model itself, the submodel of a client and its cost are not checked.
+    The rules come from config.json. The state (counts, versions, staleness, tasks in flight, the clock) comes from the
+    log itself. The check needs neither the data set nor custom code. It does not check measured values: the time
+    `wall`, losses, accuracies, drift, and arrivals on the wall clock. The digests in the checkpoints and at the end
+    show that these values were not changed. It does not check the request of a callback to end the run. If a policy
+    draws submodels from the model itself, it does not check the submodel of a client and its cost.
 
     Raises:
         Inconsistent: A line does not follow from the earlier ones. The error names the first such line.
-        InputError: The directory is no run.
+        InputError: The directory is not a run.
     """
-    # This refuses a directory that is no run.
+    # The constructor refuses a directory that is not a run.
     History(directory)
     with importing_only(()):
         return _replay(directory)
@@ -59,13 +59,14 @@ def _replay(directory: Path) -> str:
     rules = Rules.read(directory)
     with _described_in(directory, *DAMAGED, ValueError):
         audit = Audit(rules)
-        # Compute the costs first, because their errors would seem to be those of a line.
+        # An error of the costs must not look like an error of a line. Therefore they are computed here.
         _ = rules.costs
     # A ValueError is about the log here.
     with _described_in(directory, *DAMAGED):
         for line in read(directory):
             audit.check(line)
-    evaluations, end = audit.evaluations, audit.end
+    evaluations = audit.evaluations
+    end = audit.end
     evaluations.compare(directory, ended=end is not None)
     counts = ", ".join(f"{count} {kind}" for kind, count in audit.lines.items() if count)
     if end is None:
@@ -83,9 +84,11 @@ def _replay(directory: Path) -> str:
     check_checkpoints(directory)
     check_seal(directory)
     checked = "choice, version, staleness, weight, cost and time" if rules.known else "client, version, weight and time"
-    by = f" of {end['by']} (believed, not checked)" if end["reason"] == CALLBACK else ""
-    believed = "".join(f" What {part} decides is believed, not checked." for part in dict.fromkeys(rules.believed))
+    reason = str(end["reason"])
+    if reason == CALLBACK:
+        reason += f" of {end['by']} (not checked)"
+    unchecked = "".join(f" The decisions of {part} are not checked." for part in dict.fromkeys(rules.believed))
     return (
         f"{directory}: consistent ({counts}). Every {checked} follows from config.json; evals.csv, summary.json "
-        f"and model.pt agree with the log, which ended by {end['reason']}{by} at step {end['step']}.{believed}"
+        f"and model.pt agree with the log, which ended by {reason} at step {end['step']}.{unchecked}"
     )

@@ -1,4 +1,4 @@
-"""The rules of a run, rebuilt from only its config.json: no data set, no model."""
+"""The rules of a run, rebuilt only from its config.json, without its data set and its model."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.slices import LayerCut
-from schedulers import GreRAA, SchedulerRunner
+from schedulers import GreRAA, Scheduler, SchedulerRunner
 
 Widths = tuple[int, ...]
 
@@ -114,11 +114,11 @@ class Rules:
     method: dict[str, dict[str, Any]]
     resolved: Resolved
     cohorts: tuple[tuple[int, ...], ...] = ()
-    """The cohorts in the log, for a custom Participation."""
+    """The logged cohorts of a run with a custom Participation."""
 
     @classmethod
     def read(cls, directory: Path) -> "Rules":
-        """Return the rules in a run's configuration. Raise InputError if it is not that of a run."""
+        """Return the rules in the configuration of a run. Raise InputError if the configuration is damaged."""
         path = directory / CONFIG
         place = f"run: {path}"
         try:
@@ -128,14 +128,16 @@ class Rules:
             name = ".".join(map(str, first["loc"]))
             raise InputError(f"{place}: {name}", got=first["input"], expected=expected_text(first)) from None
         _check_devices(path, described.resolved)
-        if lacking := [choice for choice in AXES if choice not in described.method]:
-            raise InputError(f"{place}: method.{lacking[0]}", "it is missing")
+        for choice in AXES:
+            if choice not in described.method:
+                raise InputError(f"{place}: method.{choice}", "it is missing")
         try:
             experiment = Experiment(**described.experiment)
         except ValueError as error:
             raise located(error, f"{place}: experiment") from None
-        foreign = is_foreign(described.method["schedule"].get("participation"))
-        cohorts = _cohorts(directory) if foreign else ()
+        cohorts: tuple[tuple[int, ...], ...] = ()
+        if is_foreign(described.method["schedule"].get("participation")):
+            cohorts = _cohorts(directory)
         return cls(experiment, described.method, described.resolved, cohorts)
 
     @property
@@ -148,7 +150,7 @@ class Rules:
 
     @property
     def concurrency(self) -> int | None:
-        """The number of clients of an asynchronous method that train at a time. None: all."""
+        """The number of clients of an asynchronous method that train at a time; None for all."""
         limit: int | None = self.method["schedule"].get("concurrency")
         return limit
 
@@ -179,8 +181,9 @@ class Rules:
 
     @cached_property
     def timing(self) -> Timing:
-        there = self.resolved.availability
-        availability = None if there is None else availability_from(there)
+        availability = None
+        if self.resolved.availability is not None:
+            availability = availability_from(self.resolved.availability)
         return Timing(self.experiment.seed, self.experiment.duration_jitter, availability)
 
     @cached_property
@@ -197,10 +200,13 @@ class Rules:
         check_part(solver, "local")
         # The property refuses steps that it cannot read.
         _ = solver.auto
-        stem = self.resolved.stem
+        client_half = None
+        if self.resolved.stem is not None:
+            stem = self.resolved.stem
+            client_half = ClientHalf(stem.cost, stem.activations, stem.trunk)
         settings = CostSettings(
             unit=self.experiment.time_scale if self.wall else 1.0,
-            stem=None if stem is None else ClientHalf(stem.cost, stem.activations, stem.trunk),
+            stem=client_half,
             server=self.method["submodel"].get("server_compute", LayerCut.server_compute),
             download="none" if is_foreign(self._download) else self._download,
             frozen=self.resolved.base is not None,
@@ -229,10 +235,13 @@ class Rules:
             client: The client.
             held: True if the client already holds the buffer, so that nothing is sent.
         """
-        sent, crossing = self.costs.sent(widths), self.costs.crossing(client)
-        down, up, _ = self._extra_buffers
-        down = 0 if held else self.costs.download.bytes(sent // 4) + down * sent + crossing
-        up = self.costs.compressor.bytes(sent // 4) + up * sent + crossing
+        sent = self.costs.sent(widths)
+        crossing = self.costs.crossing(client)
+        extra_down, extra_up, _ = self._extra_buffers
+        down = 0
+        if not held:
+            down = self.costs.download.bytes(sent // 4) + extra_down * sent + crossing
+        up = self.costs.compressor.bytes(sent // 4) + extra_up * sent + crossing
         return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))
 
     def foreign(self, choice: str, value: str) -> bool:
@@ -242,22 +251,23 @@ class Rules:
     @property
     def believed(self) -> list[str]:
         """The custom components. Their decisions are not checked."""
-        found = [
-            described
-            for choice in self.method.values()
-            for described in (choice, *choice.values())
-            if is_foreign(described)
-        ]
-        return [described["kind"] if isinstance(described, dict) else described for described in found]
+        names = []
+        for choice in self.method.values():
+            for described in (choice, *choice.values()):
+                if is_foreign(described):
+                    names.append(described["kind"] if isinstance(described, dict) else described)
+        return names
 
     def planner(self) -> SchedulerRunner:
         """Return the built-in scheduler with the current costs.
 
-        For a custom one only the feasible fragments are valid.
+        For a custom scheduler only the feasible fragments of the result are valid.
         """
         schedule = self.method["schedule"]
-        foreign = self.foreign("schedule", "scheduler")
-        planner = SchedulerRunner(GreRAA() if foreign else SCHEDULER.own(schedule["scheduler"]))
+        scheduler: Scheduler = GreRAA()
+        if not self.foreign("schedule", "scheduler"):
+            scheduler = SCHEDULER.own(schedule["scheduler"])
+        planner = SchedulerRunner(scheduler)
         planner.plan(self.costs.table(self.resolved.fragments), schedule["delay_bound"])
         return planner
 
@@ -287,13 +297,15 @@ class Rules:
 
     def round_ledger(self) -> RoundLedger:
         """Return the decisions of a server in rounds at its start."""
-        by_samples = self.method["update"].get("weights") == "samples"
+        samples = None
+        if self.method["update"].get("weights") == "samples":
+            samples = self.resolved.samples
         return RoundLedger(
             clients=self.clients,
             seed=self.experiment.seed,
             bad_clients=self.bad_clients(),
             draw_cohort=self.cohort,
-            samples=self.resolved.samples if by_samples else None,
+            samples=samples,
             fragments=len(self.resolved.fragments),
             scheduler=self.planner() if self.scheduled else None,
         )
@@ -302,28 +314,33 @@ class Rules:
     def server_lr(self) -> float | None:
         """The step size of an update in rounds, or None if only a custom optimizer has it."""
         optimizer = self.method["update"]["optimizer"]
+        if isinstance(optimizer, str) and is_foreign(optimizer):
+            return None
         if isinstance(optimizer, str):
-            return None if is_foreign(optimizer) else SERVER_OPTIMIZER.resolve(optimizer).server_lr
+            return SERVER_OPTIMIZER.resolve(optimizer).server_lr
         step: float | None = optimizer.get("server_lr")
         return step
 
     def balances(self) -> list[float]:
         """Return each client's factor of data against speed in an update's weight, by the current costs."""
-        shapes, samples = self.resolved.fragments, np.array(self.resolved.samples, np.int64)
+        samples = np.array(self.resolved.samples, np.int64)
         power = self.method["update"].get("participation_correction", 0.0)
-        factors: list[float] = planned_balances(self.costs, shapes, samples, power, self.concurrency).tolist()
+        balances = planned_balances(self.costs, self.resolved.fragments, samples, power, self.concurrency)
+        factors: list[float] = balances.tolist()
         return factors
 
     def cohort(self, round: int, left_out: Collection[int] = ()) -> Sequence[int]:
         """Return the clients of a round, without quarantined ones, in the order of their dispatch."""
         if self.foreign("schedule", "participation"):
-            return self.cohorts[round] if round < len(self.cohorts) else ()
-        who = PARTICIPATION.own(self.method["schedule"].get("participation", "all"))
+            if round < len(self.cohorts):
+                return self.cohorts[round]
+            return ()
+        participation = PARTICIPATION.own(self.method["schedule"].get("participation", "all"))
         policy = self.method["submodel"]
-        pruned = policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1
-        # Older versions have no such field.
-        alone = policy.get("initial", 0) if pruned else 0
-        return draw_cohort(who, self.clients, round, self.experiment.seed, left_out, alone)
+        initial = 0
+        if policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1:
+            initial = policy["initial"]
+        return draw_cohort(participation, self.clients, round, self.experiment.seed, left_out, initial)
 
 
 def _cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
@@ -338,7 +355,7 @@ def _cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
 
 
 def _check_devices(path: Path, resolved: Resolved) -> None:
-    """Raise InputError for impossible devices and data partitions, which only a damaged configuration has."""
+    """Raise InputError for impossible devices and data partitions. Only a damaged configuration has them."""
     if min(resolved.samples, default=0) < 1:
         raise InputError(f"run: {path}: samples", got=resolved.samples, expected="at least one sample for each client")
     for name in COLUMNS:
@@ -351,4 +368,7 @@ def _check_devices(path: Path, resolved: Resolved) -> None:
 
 def _column(resolved: Resolved, name: str) -> Floats:
     """Return a column of the devices, by client. None becomes infinity."""
-    return np.array([np.inf if value is None else value for value in getattr(resolved, name)], np.float64)
+    # The conversion to float replaces None by NaN.
+    column = np.array(getattr(resolved, name), np.float64)
+    column[np.isnan(column)] = np.inf
+    return column

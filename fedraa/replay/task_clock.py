@@ -13,10 +13,10 @@ from fedraa.replay.rules import Bill, Rules
 
 @dataclass(frozen=True)
 class LoggedTask:
-    """A task in flight, from `left` to `due` on the run's clock. `bill` is None if only the log has its cost."""
+    """A task in flight, from `started` to `due` on the run's clock. `bill` is None if only the log has its cost."""
 
     decision: Dispatch
-    left: float
+    started: float
     due: float
     bill: Bill | None
 
@@ -53,7 +53,7 @@ class TaskClock:
         Args:
             line: The `dispatch` event.
             decision: The decision of the ledger.
-            bill: The costs, None if only the log has them.
+            bill: The costs; None if only the log has them.
         """
         line.expect("fragment_updates", list(decision.fragment_updates))
         line.expect("feasible_fragments", list(decision.feasible))
@@ -66,7 +66,7 @@ class TaskClock:
             line.expect("cost", bill.cost)
             line.expect("bytes_down", bill.down)
         cost = line.at_least("cost", 0)
-        line.at_least("bytes_down", 0 if decision.resent else 1)
+        line.at_least("bytes_down", int(not decision.resent))
         due = self._rules.timing.due(decision.client, decision.turn, self.now, cost)
         self._tasks[decision.task] = LoggedTask(decision, self.now, due, bill)
         if not self._rules.wall:

@@ -1,4 +1,4 @@
-"""The data partition as rows of a table and as a picture: clients and their labels."""
+"""The data partition as a table and as a picture: clients and their labels."""
 
 from pathlib import Path
 
@@ -15,8 +15,9 @@ MOST_LABELS = 60
 
 
 def label_counts(data: Federated) -> Counts | None:
-    """Return the training samples [clients, classes] of each label; None if the labels are not known or no classes."""
-    labels, classes = data.labels, data.dataset.classes
+    """Return the number of training samples [clients, classes] per label; None without known labels or classes."""
+    labels = data.labels
+    classes = data.dataset.classes
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu" or not classes:
         return None
     owner = np.repeat(np.arange(len(data.sizes)), data.sizes)
@@ -36,13 +37,14 @@ def picture(data: Federated, folder: Path, title: str) -> Path:
     matplotlib.use("Agg", force=False)
     import matplotlib.pyplot as plt
 
-    counts, sizes = label_counts(data), data.sizes
+    counts = label_counts(data)
+    sizes = data.sizes
     chosen = np.arange(len(sizes))
     # The chosen clients are evenly spaced by size.
     if len(sizes) > MOST_ROWS:
         by_size = np.argsort(-sizes, kind="stable")
         chosen = by_size[np.linspace(0, len(sizes) - 1, MOST_ROWS).astype(np.int64)]
-    names = [data.names[n] if data.names is not None else str(n) for n in chosen.tolist()]
+    names = [_short_name(data, client) for client in chosen.tolist()]
     height = 1.6 + 0.2 * len(chosen)
     if counts is None:
         figure, left = plt.subplots(figsize=(6, height), layout="constrained")
@@ -54,7 +56,7 @@ def picture(data: Federated, folder: Path, title: str) -> Path:
         shares = counts[chosen] / np.maximum(1, sizes[chosen, None])
         if shares.shape[1] > MOST_LABELS:
             shares = shares[:, np.argsort(-counts.sum(axis=0), kind="stable")[:MOST_LABELS]]
-            left.set_xlabel(f"the {MOST_LABELS} commonest of {counts.shape[1]} labels")
+            left.set_xlabel(f"the {MOST_LABELS} most frequent of {counts.shape[1]} labels")
         else:
             left.set_xlabel("label")
         image = left.imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
@@ -63,8 +65,10 @@ def picture(data: Federated, folder: Path, title: str) -> Path:
             left.set_xticks(range(shares.shape[1]))
     right.barh(np.arange(len(chosen)), sizes[chosen], color="#4878a8")
     right.set_xlabel("samples")
-    left.set_yticks(range(len(chosen)), [name if len(name) < 20 else name[:18] + "…" for name in names], fontsize=7)
-    left.set_ylabel("client" if len(chosen) == len(sizes) else f"client, {MOST_ROWS} of {len(sizes)} by size")
+    left.set_yticks(range(len(chosen)), names, fontsize=7)
+    left.set_ylabel("client")
+    if len(chosen) < len(sizes):
+        left.set_ylabel(f"client, {MOST_ROWS} of {len(sizes)} by size")
     left.set_ylim(len(chosen) - 0.5, -0.5)
     figure.suptitle(title)
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,3 +76,11 @@ def picture(data: Federated, folder: Path, title: str) -> Path:
     figure.savefig(path, dpi=120)
     plt.close(figure)
     return path
+
+
+def _short_name(data: Federated, client: int) -> str:
+    """Return the name of a client in the data, or its number, in at most 19 characters."""
+    name = str(client) if data.names is None else data.names[client]
+    if len(name) < 20:
+        return name
+    return name[:18] + "…"

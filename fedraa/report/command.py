@@ -10,30 +10,34 @@ from fedraa.config.overrides import override_texts
 from fedraa.config.sections import OutputOptions
 
 
-def command(experiment: Experiment, given: Sequence[str] = ()) -> str:
+def command(experiment: Experiment, objects: Sequence[str] = ()) -> str:
     """Return the command that reproduces a run: `fedraa run` with every flag that is not at its default.
 
     Flags about the output are omitted, because they do not change a run.
-    A run with objects that no flag can name is a call of `fedraa.run` from Python, with `...` in the place of each
-    object and a comment that says what it was.
+    For objects that no flag can name, the result is a call of `fedraa.run` from Python, with `...` in the place of each
+    object and a comment that describes it.
 
     Args:
         experiment: The experiment of the run.
-        given: The fields that were given as objects, as config.json lists them.
+        objects: The fields that the user gave as objects, as config.json lists them.
     """
     values = {
         name: value
         for name, value in experiment.model_dump(mode="json").items()
         if name not in OutputOptions.model_fields and getattr(experiment, name) != Experiment.model_fields[name].default
     }
-    objects = [name for name in values if name in given or not _can_be_typed(name, values[name])]
-    objects += [name for name in given if name not in values]
-    return _call(values, objects) if objects else _words(values)
+    without_flag = [name for name in values if name in objects or not _can_be_typed(name, values[name])]
+    without_flag += [name for name in objects if name not in values]
+    if without_flag:
+        return _call(values, without_flag)
+    return _words(values)
 
 
 def _can_be_typed(name: str, value: Any) -> bool:
     """Return True if the flag of this field can hold the value."""
-    return all(map(_is_flag, value.values())) if name == "override" else _is_flag(value)
+    if name == "override":
+        return all(map(_is_flag, value.values()))
+    return _is_flag(value)
 
 
 def _is_flag(value: Any) -> bool:
@@ -53,16 +57,18 @@ def _words(values: Mapping[str, Any]) -> str:
             words.append(flag if value else flag.replace("--", "--no-", 1))
         elif name == "override":
             words += [flag, *override_texts(value)]
+        elif isinstance(value, list):
+            words += [flag, *map(str, value)]
         else:
-            words += [flag, *map(str, value if isinstance(value, list) else [value])]
+            words += [flag, str(value)]
     return shlex.join(words)
 
 
 def _call(values: Mapping[str, Any], objects: Sequence[str]) -> str:
-    written = [f"{name}={value!r}" for name, value in values.items() if name not in objects]
-    again = [f"{name}=..." for name in objects]
-    what = ", ".join(f"{name}: {_kind(values.get(name))}" for name in objects)
-    return f"fedraa.run({', '.join([*written, *again])})  # with objects that were given: {what}"
+    arguments = [f"{name}={value!r}" for name, value in values.items() if name not in objects]
+    arguments += [f"{name}=..." for name in objects]
+    descriptions = ", ".join(f"{name}: {_kind(values.get(name))}" for name in objects)
+    return f"fedraa.run({', '.join(arguments)})  # objects of the run: {descriptions}"
 
 
 def _kind(value: Any) -> str:

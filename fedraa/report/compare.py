@@ -43,12 +43,15 @@ def judged_by(figures: Figures) -> tuple[str, ...]:
 
 def row(history: History) -> dict[str, object]:
     """Return the row of a finished run."""
-    experiment, total = history.experiment, history.summary
-    judged = judged_by(history.figures)
-    told = {name: total[name] for name in (*judged, *FROM_SUMMARY)} | own_figures(total)
-    told["note"] = total.get("note", np.nan)
-    which = {"method": method_name(history.config), "seed": experiment.seed}
-    return which | told | {"directory": history.directory.name}
+    total = history.summary
+    return {
+        "method": method_name(history.config),
+        "seed": history.experiment.seed,
+        **{name: total[name] for name in (*judged_by(history.figures), *FROM_SUMMARY)},
+        **own_figures(total),
+        "note": total.get("note", np.nan),
+        "directory": history.directory.name,
+    }
 
 
 def write(histories: Sequence[History], directory: Path, dataset: str) -> Comparison:
@@ -66,11 +69,15 @@ def write(histories: Sequence[History], directory: Path, dataset: str) -> Compar
     evals = dict[str, list[pd.DataFrame]]()
     for history in histories:
         evals.setdefault(method_name(history.config), []).append(history.evals)
-    experiment, seeds = histories[0].experiment, frame["seed"].unique()
-    seen = f"mean and range over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    title = f"{dataset}, {experiment.clients} clients, {seen}"
-    main, target = histories[0].figures.main, Limits.of(histories[0].config["resolved"]["limits"]).goal
-    level = target.value if target is not None and target.name == main else None
+    experiment = histories[0].experiment
+    seeds = frame["seed"].unique()
+    over = f"mean and range over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+    title = f"{dataset}, {experiment.clients} clients, {over}"
+    main = histories[0].figures.main
+    target = Limits.of(histories[0].config["resolved"]["limits"]).goal
+    level = None
+    if target is not None and target.name == main:
+        level = target.value
     plot_curves(evals, directory / PLOT, title=title, clock=experiment.clock, target=level, column=main)
     return Comparison.of(frame, directory, PLOT, main)
 
@@ -78,7 +85,9 @@ def write(histories: Sequence[History], directory: Path, dataset: str) -> Compar
 def mean_time(group: pd.DataFrame) -> float | None:
     """Return the mean time to the target over a method's seeds; None unless every seed reached it."""
     times = group["time_to_target"].astype(float)
-    return None if times.isna().any() else float(times.mean())
+    if times.isna().any():
+        return None
+    return float(times.mean())
 
 
 def mean_interval(values: pd.Series, form: str, better: Direction = "min") -> str:

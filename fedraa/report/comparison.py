@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from fedraa.report.runs import Group
+from fedraa.report.runs import Group, runs_of
 from fedraa.report.statistics import bounds_of, interval95
 from fedraa.report.theme import Picture, blank, fit_shares, legend, look
 
@@ -25,32 +25,35 @@ LOG_FROM = 10
 
 def pictures(groups: Sequence[Group]) -> list[Picture]:
     """Return the plots that compare these groups, with a line each."""
-    several = any(len(group.runs) > 1 for group in groups)
-    band = "Lines are means over seeds, bands their 95 % confidence intervals, or the range of two."
-    band = band if several else "A single seed each."
+    band = "One seed per method."
+    if any(len(group.runs) > 1 for group in groups):
+        band = "Lines are means over seeds. Bands are 95 % confidence intervals, or the range of two seeds."
     clock = groups[0].first.flags["clock"]
-    of_tasks = "Bytes down and up of all tasks committed by then, so that each method is at what it has paid."
-    of_steps = "A step is one server update of an asynchronous method, and one round of a synchronous one."
-    main = groups[0].first.figures.main
-    said, least = main.replace("_", " "), "lowest" if groups[0].first.figures.better(main) == "max" else "highest"
-    title = said[0].upper() + said[1:]
-    of_worst = f"The client with the {least} {said} on its own share of the test data."
+    figures = groups[0].first.figures
+    main = figures.main
+    label = main.replace("_", " ")
+    title = label[0].upper() + label[1:]
+    extreme = "lowest" if figures.better(main) == "max" else "highest"
+    about_bytes = "Bytes down and up of all tasks committed by then, so that methods are compared at equal traffic."
+    about_steps = "A step is one server update of an asynchronous method, and one round of a synchronous one."
+    about_worst = f"The client with the {extreme} {label} on its part of the test data."
     return [
         Picture(name, title, f"{about} {band}".strip(), partial(_lines, groups, x, y, xlabel, ylabel))
         for name, title, about, x, y, xlabel, ylabel in (
-            (f"{main}-time", f"{title} over time", "", "t", main, f"{clock} time", f"test {said}"),
-            (f"{main}-bytes", f"{title} over bytes", of_tasks, "bytes", main, "sent", f"test {said}"),
-            (f"{main}-steps", f"{title} over steps", of_steps, "step", main, "server steps", f"test {said}"),
-            ("worst-time", "Worst client", of_worst, "t", "client_worst", f"{clock} time", f"worst {said}"),
+            (f"{main}-time", f"{title} over time", "", "t", main, f"{clock} time", f"test {label}"),
+            (f"{main}-bytes", f"{title} over bytes", about_bytes, "bytes", main, "sent", f"test {label}"),
+            (f"{main}-steps", f"{title} over steps", about_steps, "step", main, "server steps", f"test {label}"),
+            ("worst-time", "Worst client", about_worst, "t", "client_worst", f"{clock} time", f"worst {label}"),
         )
     ]
 
 
 def _lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) -> Figure:
+    """Return a plot of column `y` of the evaluations over column `x`, with a line per group."""
     figure, axes = blank(3.4)
-    ends = [min(float(run.evals[x].iloc[-1]) for run in group.runs) for group in groups]
+    ends = [_last_place(group, x) for group in groups]
     log = max(ends) > LOG_FROM * min(ends) > 0
-    # Lines have to be seen through bands where many bands overlap.
+    # Lines must be visible through many overlapping bands.
     faint = min(0.18, 1 / len(groups))
     for i, group in enumerate(groups):
         at, mean, low, high = curve(group, x, y, log=log)
@@ -59,7 +62,7 @@ def _lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) ->
         # The last dot shows the end of each line, even if there is only one evaluation.
         axes.plot(at[-1:], mean[-1:], color=look(i)["color"], marker="o", markersize=4)
         _mark_evaluations(axes, group, x, y, color=look(i)["color"])
-    fit_shares(axes, *(run.evals[y] for group in groups for run in group.runs))
+    fit_shares(axes, *(run.evals[y] for run in runs_of(groups)))
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     if log:
@@ -72,6 +75,11 @@ def _lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) ->
     return figure
 
 
+def _last_place(group: Group, x: str) -> float:
+    """Return the end of the group's line: the first end of its runs."""
+    return min(float(run.evals[x].iloc[-1]) for run in group.runs)
+
+
 def _mark_evaluations(axes: Axes, group: Group, x: str, y: str, *, color: str) -> None:
     """Draw a dot per evaluation of each seed, unless they would hide the line."""
     for run in group.runs:
@@ -80,11 +88,11 @@ def _mark_evaluations(axes: Axes, group: Group, x: str, y: str, *, color: str) -
 
 
 def curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return places, the mean over seeds, and the ends of its band there.
+    """Return places [K], the mean over seeds [K] at each place, and the two ends of its band [K].
 
-    The value at a place is that of the last evaluation until then. The band is the 95 % interval, or the range of two
-    seeds, whose interval is far wider than the axis. The line ends with the first seed, because a later mean would be
-    over fewer seeds. For a `log` axis it begins with the first evaluation after the start.
+    The value at a place is the value of the last evaluation until then. The band is the 95 % interval, or the range of
+    two seeds, because their interval would be far wider than the axis. The line ends at the end of the first seed,
+    because a later mean would be over fewer seeds. For a `log` axis it begins with the first evaluation after time 0.
 
     Args:
         group: The runs.
@@ -92,9 +100,11 @@ def curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, F
         y: The column of the vertical axis.
         log: True for a logarithmic horizontal axis.
     """
-    frames = [run.evals[run.evals[x] > 0] if log else run.evals for run in group.runs]
+    frames = [run.evals for run in group.runs]
+    if log:
+        frames = [frame[frame[x] > 0] for frame in frames]
     first = max(float(frame[x].iloc[0]) for frame in frames)
-    last = min(float(frame[x].iloc[-1]) for frame in frames)
+    last = _last_place(group, x)
     at = np.unique(np.concatenate([frame[x].to_numpy(float) for frame in frames]))
     at = at[(at >= first) & (at <= last)]
     values = np.stack([hold_last(at, frame[x], frame[y]) for frame in frames])

@@ -14,9 +14,10 @@ SUMMARISED = ("client_worst", "time", "steps", "staleness_mean")
 
 
 class Comparison(pd.DataFrame):
-    """A table with one row per run. A notebook shows a report's text, a row of means per method, and the curves."""
+    """A table with one row per run. A notebook shows paragraphs, a row of means per method, and the curves."""
 
-    _metadata = ["folder", "picture", "figure"]  # noqa: RUF012  # pandas wants a list on the class
+    # Pandas requires a mutable list on the class.
+    _metadata = ["folder", "picture", "figure"]  # noqa: RUF012
     folder: Path
     picture: str
     figure: str
@@ -31,9 +32,11 @@ class Comparison(pd.DataFrame):
             picture: The name of the plot's file.
             figure: The column with the main metric.
         """
-        made = cls(frame)
-        made.folder, made.picture, made.figure = folder, picture, figure
-        return made
+        comparison = cls(frame)
+        comparison.folder = folder
+        comparison.picture = picture
+        comparison.figure = figure
+        return comparison
 
     @property
     def _constructor(self) -> Callable[..., pd.DataFrame]:
@@ -52,5 +55,5 @@ class Comparison(pd.DataFrame):
         columns = [name for name in (self.figure, *SUMMARISED) if name in plain.columns]
         table = groups[columns].mean().assign(seeds=groups.size()).to_html(float_format="{:.4g}".format)
         png = base64.b64encode((self.folder / self.picture).read_bytes()).decode()
-        said = escape(f"{self.figure} over time")
-        return f'{paragraphs}{table}<img alt="{said}" style="max-width: 100%" src="data:image/png;base64,{png}">'
+        title = escape(f"{self.figure} over time")
+        return f'{paragraphs}{table}<img alt="{title}" style="max-width: 100%" src="data:image/png;base64,{png}">'

@@ -1,7 +1,7 @@
 """A plot of the main metric over time: a line per method and a band over its seeds."""
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 
 import numpy as np
@@ -33,12 +33,11 @@ def plot_curves(
 ) -> None:
     """Draw the metric `column` over the run's clock into the file `path`.
 
-    `runs` holds the `evals` frames (columns t and `column`) of every method, one per seed. Each dot is an evaluation of
-    one seed. The line is the mean over seeds of the last evaluation until then, and the band is their range. A run that
-    ended early keeps its last value.
+    Each dot is an evaluation of one seed. The line is the mean over seeds of the last evaluation until then, and the
+    band is their range. A run that ended early keeps its last value.
 
     Args:
-        runs: The evaluations by method.
+        runs: The `evals` frames (columns t and `column`) of each method, one per seed.
         path: The file.
         title: The title.
         clock: The name of the clock.
@@ -47,21 +46,22 @@ def plot_curves(
     """
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    end = max(evals["t"].iloc[-1] for several in runs.values() for evals in several)
+    every_evals = [*chain.from_iterable(runs.values())]
+    end = max(evals["t"].iloc[-1] for evals in every_evals)
     looks = zip(cycle(PALETTE), np.repeat(STYLES, len(PALETTE)).tolist(), strict=False)
     ends = {}
-    for (method, several), (colour, style) in zip(runs.items(), looks, strict=False):
-        last = max(evals["t"].iloc[-1] for evals in several)
-        times = np.unique(np.concatenate([evals["t"].to_numpy(float) for evals in several]))
-        values = np.stack([hold_last(times, evals["t"], evals[column]) for evals in several])
-        low, high = values.min(axis=0), values.max(axis=0)
-        axes.fill_between(times, low, high, step="post", color=colour, alpha=0.18, linewidth=0)
+    for (method, frames), (colour, style) in zip(runs.items(), looks, strict=False):
+        last = max(evals["t"].iloc[-1] for evals in frames)
+        times = np.unique(np.concatenate([evals["t"].to_numpy(float) for evals in frames]))
+        values = np.stack([hold_last(times, evals["t"], evals[column]) for evals in frames])
+        band = (values.min(axis=0), values.max(axis=0))
+        axes.fill_between(times, *band, step="post", color=colour, alpha=0.18, linewidth=0)
         axes.plot(times, values.mean(axis=0), color=colour, linestyle=style, linewidth=1.4, drawstyle="steps-post")
-        for evals in several:
+        for evals in frames:
             axes.plot(evals["t"], evals[column], color=colour, marker=".", markersize=3, linestyle="", alpha=0.6)
         axes.plot(last, values[:, -1].mean(), color=colour, marker="o", markersize=4, clip_on=False)
         ends[method] = (last, float(values[:, -1].mean()), colour)
-    fit_shares(axes, *(evals[column] for each in runs.values() for evals in each))
+    fit_shares(axes, *(evals[column] for evals in every_evals))
     axes.set_xlim(0, end or 1.0)
     if target is not None:
         axes.axhline(target, color="0.45", linewidth=0.8, linestyle=(0, (4, 3)))
@@ -76,17 +76,29 @@ def plot_curves(
 
 
 def _label(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
-    """Write the name of every line in its colour at the right edge, with gaps where lines end close together."""
+    """Write the name of every line in its colour at the right edge. Labels of lines that end close together are spread.
+
+    Args:
+        axes: The axes.
+        ends: The time, the value and the colour of each line's end.
+    """
     low, high = axes.get_ylim()
-    finite = {name: np.isfinite(value) for name, (_, value, _) in ends.items()}
-    places = {name: (value - low) / (high - low) if finite[name] else 0.0 for name, (_, value, _) in ends.items()}
-    names = sorted(ends, key=places.__getitem__)
-    heights = spread(np.array([places[name] for name in names]), LABEL_GAP)
+    labels: dict[str, str] = {}
+    shown: dict[str, float] = {}
+    for name, (_, value, _) in ends.items():
+        if np.isfinite(value):
+            labels[name] = name
+            shown[name] = value
+        else:
+            labels[name] = f"{name}: not finite"
+            shown[name] = low
+    names = sorted(ends, key=shown.__getitem__)
+    heights = spread(np.array([(shown[name] - low) / (high - low) for name in names]), LABEL_GAP)
     for name, height in zip(names, heights, strict=True):
-        last, value, colour = ends[name]
+        last, _, colour = ends[name]
         axes.annotate(
-            name if finite[name] else f"{name}: not finite",
-            (last, value if finite[name] else low),
+            labels[name],
+            (last, shown[name]),
             (1.035, float(height)),
             textcoords="axes fraction",
             color=colour,

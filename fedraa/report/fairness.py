@@ -1,6 +1,7 @@
 """Fairness between clients: Jain's index and percentiles of a metric over clients, from clients.csv."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,8 @@ Floats = npt.NDArray[np.float64]
 
 PERCENTILES = (5, 25, 50, 75, 95)
 CAPTION = (
-    "Share of the clients whose {metric} on their own test samples is at most the value on the horizontal axis, at the "
-    "last evaluation of clients.csv. The dashed line is the median."
+    "Cumulative distribution of the clients' {metric} on their test samples, at the last evaluation of clients.csv. "
+    "The dashed line is the median."
 )
 NOTE = (
     "{metric} of the full model on each client's own test samples, at the last evaluation of clients.csv. Jain's index "
@@ -28,7 +29,9 @@ NOTE = (
 def jain_index(values: Floats) -> float | None:
     """Return Jain's index (sum x)^2 / (n sum x^2) of values [n] (Jain, Chiu, Hawe 1984); None if all are 0."""
     squares = float(np.square(values).sum())
-    return float(values.sum()) ** 2 / (len(values) * squares) if squares else None
+    if squares == 0:
+        return None
+    return float(values.sum()) ** 2 / (len(values) * squares)
 
 
 def last_results(run: Run) -> pd.DataFrame:
@@ -46,40 +49,47 @@ def last_results(run: Run) -> pd.DataFrame:
 def tables(groups: Sequence[Group]) -> list[Table]:
     """Return a table with a row for each run that wrote the results of its clients; none if there is no such run."""
     main = groups[0].first.figures.main
-    metric, larger_is_better = main.replace("_", " "), groups[0].first.figures.better(main) == "max"
+    metric = main.replace("_", " ")
     columns = (
         *("method", "seed", "step", "clients", "Jain's index"),
         *(f"{percent} %" for percent in PERCENTILES),
         *("worst client", "worst", "best client", "best"),
     )
-    rows, lines = [], []
-    for group in groups:
-        for run in group.runs:
-            results = last_results(run)
-            if results.empty:
-                continue
-            values = results[main].to_numpy(np.float64)
-            ascending = np.argsort(values, kind="stable")
-            worst, best = (ascending[0], ascending[-1]) if larger_is_better else (ascending[-1], ascending[0])
-            line: list[tuple[str | float | None, str]] = [
-                (group.label, ""),
-                (run.seed, "d"),
-                (int(results["step"].iloc[0]), "d"),
-                (len(values), "d"),
-                (jain_index(values), ".4f"),
-                *((float(value), ".4f") for value in np.percentile(values, PERCENTILES)),
-                (_name(results, worst), ""),
-                (float(values[worst]), ".4f"),
-                (_name(results, best), ""),
-                (float(values[best]), ".4f"),
-            ]
-            rows.append(tuple(Cell(NONE if value is None else format(value, form), value) for value, form in line))
-            lines.append([value for value, _ in line])
+    rows = [*chain.from_iterable(map(_run_rows, groups))]
     if not rows:
         return []
     note = NOTE.format(metric=metric[0].upper() + metric[1:])
-    frame = pd.DataFrame(lines, columns=list(columns))
+    frame = pd.DataFrame([[cell.value for cell in row] for row in rows], columns=list(columns))
     return [Table("fairness", "Fairness between clients", note, columns, tuple(rows), frame)]
+
+
+def _run_rows(group: Group) -> list[tuple[Cell, ...]]:
+    """Return the row of each run of the group that wrote the results of its clients."""
+    figures = group.first.figures
+    rows = []
+    for run in group.runs:
+        results = last_results(run)
+        if results.empty:
+            continue
+        values = results[figures.main].to_numpy(np.float64)
+        best_last = np.argsort(values, kind="stable")
+        if figures.better(figures.main) == "min":
+            best_last = best_last[::-1]
+        worst, best = best_last[0], best_last[-1]
+        line: list[tuple[str | float | None, str]] = [
+            (group.label, ""),
+            (run.seed, "d"),
+            (int(results["step"].iloc[0]), "d"),
+            (len(values), "d"),
+            (jain_index(values), ".4f"),
+            *((float(value), ".4f") for value in np.percentile(values, PERCENTILES)),
+            (_name(results, worst), ""),
+            (float(values[worst]), ".4f"),
+            (_name(results, best), ""),
+            (float(values[best]), ".4f"),
+        ]
+        rows.append(tuple(Cell(NONE if value is None else format(value, form), value) for value, form in line))
+    return rows
 
 
 def _name(results: pd.DataFrame, row: int) -> str:

@@ -26,9 +26,12 @@ RHO, ASCENT_STEPS = 0.05, 20
 
 @dataclass(frozen=True)
 class Surface:
-    """A loss surface:
+    """A loss surface: the mean cross-entropy on test data around a model theta.
 
-    `loss` [points, points] at theta + x[j] first + y[i] second, the mean cross-entropy on test data.
+    Attributes:
+        x: Coordinates [points] along the first direction.
+        y: Coordinates [points] along the second direction.
+        loss: Losses [points, points]; `loss[i, j]` is the loss at theta + x[j] first + y[i] second.
     """
 
     x: Floats
@@ -41,10 +44,11 @@ def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor
 
     Raises ValueError for a run that cannot be built from its configuration, for example with a user-defined model.
     """
-    if objects := history.config.get("given"):
+    objects = history.config.get("given")
+    if objects:
         raise InputError(
             "landscape",
-            f"{history.directory} does not hold the object that the run got as its {' and its '.join(objects)}",
+            f"{history.directory} does not hold the objects of the run: {', '.join(objects)}",
             hint="leave --landscape out",
         )
     spec = build(history.experiment)
@@ -54,13 +58,15 @@ def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor
     try:
         with opened(history.directory / MODEL) as stream:
             module.load_state_dict(torch.load(stream, weights_only=True), assign=True)
-    # Torch raises many kinds of errors for invalid bytes.
+    # PyTorch raises many types of errors for invalid bytes.
     except Exception:
-        path, model = history.directory / MODEL, history.experiment.model
-        raise InputError("landscape", f"{path} does not hold the {model} of the run's configuration") from None
+        path = history.directory / MODEL
+        problem = f"{path} does not hold the {history.experiment.model} of the run's configuration"
+        raise InputError("landscape", problem) from None
     dataset = spec.data.dataset
     chosen = np.random.default_rng(0).permutation(len(dataset.y_test))[:samples]
-    x, y = torch.from_numpy(dataset.x_test[chosen]), torch.from_numpy(dataset.y_test[chosen])
+    x = torch.from_numpy(dataset.x_test[chosen])
+    y = torch.from_numpy(dataset.y_test[chosen])
     device = choose_device("auto")
     return module.to(device).eval(), x.to(device), y.to(device)
 
@@ -108,21 +114,23 @@ def sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = RHO, step
     """
     here = {name: p.detach() for name, p in module.named_parameters()}
     start = _loss(module, here, x, y).item()
-    worst, away = start, {name: torch.zeros_like(p) for name, p in here.items()}
+    worst = start
+    offset = {name: torch.zeros_like(p) for name, p in here.items()}
     for _ in range(steps):
-        there = {name: (here[name] + away[name]).requires_grad_() for name in here}
-        loss = _loss(module, there, x, y)
-        gradients = torch.autograd.grad(loss, list(there.values()))
+        leaves = {name: (here[name] + offset[name]).requires_grad_() for name in here}
+        loss = _loss(module, leaves, x, y)
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
         norm = torch.stack([g.norm() for g in gradients]).norm()
         if norm == 0:
             break
-        away = {name: rho * g / norm for name, g in zip(here, gradients, strict=True)}
-        moved = {name: here[name] + away[name] for name in here}
+        offset = {name: rho * g / norm for name, g in zip(here, gradients, strict=True)}
+        moved = {name: here[name] + offset[name] for name in here}
         worst = max(worst, _loss(module, moved, x, y).item())
     return worst - start
 
 
 def _direction(module: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return a random direction with filters as long as the filters of the model."""
     direction = {}
     for name, p in module.named_parameters():
         if p.ndim < 2:
@@ -136,4 +144,5 @@ def _direction(module: nn.Module, generator: torch.Generator) -> dict[str, Tenso
 
 
 def _loss(module: nn.Module, params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """Return the mean cross-entropy of the model with these parameters."""
     return F.cross_entropy(torch.func.functional_call(module, params, (x,)), y)

@@ -2,6 +2,7 @@
 
 from fedraa.engine.forecast import Forecast, dry_run
 from fedraa.ledger.dispatch import Dispatch
+from fedraa.numbers import counted
 from fedraa.replay.rules import Rules
 from fedraa.report.runs import Run
 from fedraa.report.verdict import gains, uncovered
@@ -17,42 +18,53 @@ def outlook(run: Run) -> str:
     """Return a description of the run's result and its difference from the prediction."""
     notes = [_end(run), _time(run), _idle(run), _bound(run), _failed(run)]
     if gains(run):
-        notes.append("It still got better at the end: a larger budget is worth a try.")
+        notes.append("It still improved at the end: try a larger budget.")
     return " ".join(note for note in notes if note)
 
 
 def _end(run: Run) -> str:
     main = run.figures.main
-    best, last = run.figures.best(run.evals[main]), float(run.evals[main].iloc[-1])
-    said = f"{main.replace('_', ' ')} {last:.4f}" + ("" if best == last else f" (best {best:.4f})")
-    steps, end, reason = run.summary["steps"], f"{run.end:.4g}", str(run.summary["reason"])
+    best = run.figures.best(run.evals[main])
+    last = float(run.evals[main].iloc[-1])
+    result = f"{main.replace('_', ' ')} {last:.4f}"
+    if best != last:
+        result += f" (best {best:.4f})"
+    reason = str(run.summary["reason"])
+    end = f"{reason} at time {run.end:.4g} after {_steps(run)}, with {result}."
     if run.ended:
-        return f"Ended by {reason} at time {end} after {steps} {_steps(run)}, with {said}."
-    on = f" Go on with: fedraa resume {run.directory}." if reason == "interrupted" else ""
-    return f"Not ended: {reason} at time {end} after {steps} {_steps(run)}, with {said}.{on}"
+        return f"Ended by {end}"
+    if reason == "interrupted":
+        return f"Not ended: {end} To continue: fedraa resume {run.directory}."
+    return f"Not ended: {end}"
 
 
 def _steps(run: Run) -> str:
-    what = "round" if run.config["method"]["schedule"]["kind"] in ("Rounds", "ScheduledRounds") else "update"
-    return what if run.summary["steps"] == 1 else what + "s"
+    """Return the number of server steps with its unit."""
+    is_round = run.config["method"]["schedule"]["kind"] in ("Rounds", "ScheduledRounds")
+    return counted(run.summary["steps"], "round" if is_round else "update")
 
 
 def _time(run: Run) -> str:
     """Return a sentence about time and staleness against a dry run with the same costs, or else against task costs."""
-    foretold = forecast(run)
-    if foretold is None:
-        done = run.tasks[run.tasks["done"]]
+    done = run.tasks[run.tasks["done"]]
+    predicted = forecast(run)
+    if predicted is None:
         if done.empty or not done["cost"].sum():
             return ""
         ratio = float((done["end"] - done["start"]).sum() / done["cost"].sum())
-        told = "as long" if abs(ratio - 1) < CLOSE else f"{ratio:.3g} times as long"
-        return f"Its tasks took {told} as their costs foretell."
-    ratio = float(run.tasks.loc[run.tasks["done"], "end"].max()) / foretold.time
-    as_told = "as long as foretold" if abs(ratio - 1) < CLOSE else f"{ratio:.2f} times the {foretold.time:.4g} foretold"
-    stale = f"{run.summary['staleness_mean']:.2f} versions on average, at most {run.summary['staleness_max']}"
-    told = f"{foretold.staleness_mean:.2f} and {foretold.staleness_max}"
-    same = told == f"{run.summary['staleness_mean']:.2f} and {run.summary['staleness_max']}"
-    return f"It took {as_told}; updates were late by {stale}{', as foretold' if same else f', foretold {told}'}."
+        if abs(ratio - 1) < CLOSE:
+            return "Its tasks took the time that their costs predict."
+        return f"Its tasks took {ratio:.3g} times the time that their costs predict."
+    ratio = float(done["end"].max()) / predicted.time
+    duration = "It took the predicted time"
+    if abs(ratio - 1) >= CLOSE:
+        duration = f"It took {ratio:.2f} times the predicted time of {predicted.time:.4g}"
+    actual = (f"{run.summary['staleness_mean']:.2f}", str(run.summary["staleness_max"]))
+    expected = (f"{predicted.staleness_mean:.2f}", str(predicted.staleness_max))
+    staleness = f"the staleness was {actual[0]} versions on average and at most {actual[1]}"
+    if actual == expected:
+        return f"{duration}; {staleness}, as predicted."
+    return f"{duration}; {staleness} (predicted: {expected[0]} and {expected[1]})."
 
 
 def forecast(run: Run) -> Forecast | None:
@@ -84,14 +96,15 @@ def _idle(run: Run) -> str:
     idle = run.idle_share
     if idle < 0.01:
         return "No client waited."
-    why = ""
+    reason = ""
     if len(run.rounds):
-        why = ": in rounds the fast wait for the slow"
-        if (bare := uncovered(run)) > 0.01:
-            why += f"; a round left {bare:.0%} of the parameters without training"
+        reason = ": in rounds the fast clients wait for the slow ones"
+        untrained = uncovered(run)
+        if untrained > 0.01:
+            reason += f"; a round left {untrained:.0%} of the parameters without training"
     elif run.config["method"]["schedule"].get("concurrency"):
-        why = ": concurrency limits the clients that train at a time"
-    return f"Clients had no task for {idle:.0%} of the time{why}."
+        reason = ": concurrency limits the number of clients that train at a time"
+    return f"Clients had no task for {idle:.0%} of the time{reason}."
 
 
 def _bound(run: Run) -> str:
@@ -102,16 +115,21 @@ def _bound(run: Run) -> str:
     rules = Rules.read(run.directory)
     if not rules.known or run.clients > MOST_CLIENTS:
         return ""
-    bound, longest = rules.planner().bound, float((done["end"] - done["start"]).max())
-    return f"The longest task took {longest:.3g}, the delay bound is {bound:.3g} before jitter."
+    longest = float((done["end"] - done["start"]).max())
+    return f"The longest task took {longest:.3g}; the delay bound is {rules.planner().bound:.3g} before jitter."
 
 
 def _failed(run: Run) -> str:
     """Return sentences about clients that failed, with the reasons, and about faults."""
-    quarantined, faults = run.summary["quarantined"], run.summary["faults"]
-    left = {entry["client"] for entry in quarantined}
-    dropped = [entry for entry in run.summary["dropped_clients"] if entry["client"] not in left]
-    told = [f"Quarantined: {'; '.join(describe_clients(quarantined))}."] if quarantined else []
-    told += [f"Tasks were dropped of {'; '.join(describe_clients(dropped))}."] if dropped else []
-    told += [f"{faults} faults were dealt with."] if faults else []
-    return " ".join(told)
+    quarantined = run.summary["quarantined"]
+    faults = run.summary["faults"]
+    numbers = {entry["client"] for entry in quarantined}
+    dropped = [entry for entry in run.summary["dropped_clients"] if entry["client"] not in numbers]
+    sentences = []
+    if quarantined:
+        sentences.append(f"Quarantined: {'; '.join(describe_clients(quarantined))}.")
+    if dropped:
+        sentences.append(f"Clients with dropped tasks: {'; '.join(describe_clients(dropped))}.")
+    if faults:
+        sentences.append(f"The run handled {counted(faults, 'fault')} of workers.")
+    return " ".join(sentences)

@@ -35,8 +35,8 @@ def page(title: str, text: str, sections: Sequence[Section], images: Images, the
         images: Every picture as SVG, by name and theme.
         themes: One theme, or a light one and one for dark screens.
     """
-    links = "".join(f'<a href="#{_anchor(i)}">{escape(each.title)}</a>' for i, each in enumerate(sections))
-    body = "".join(_section(i, each, images) for i, each in enumerate(sections))
+    links = "".join(f'<a href="#{_anchor(i)}">{escape(section.title)}</a>' for i, section in enumerate(sections))
+    body = "".join(_section(i, section, images) for i, section in enumerate(sections))
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -53,12 +53,12 @@ def _asset(name: str) -> str:
 
 def _colours(themes: Sequence[Theme]) -> str:
     """Return the colours of the first theme, and of the second for dark screens."""
-    sets = [
+    rules = [
         f":root {{ --ink: {theme.ink}; --faint: {theme.faint}; --grid: {theme.grid}; --paper: {theme.paper}; "
         f"--link: {theme.palette[0]}; }}"
         for theme in themes
     ]
-    return sets[0] + "\n" + "".join(f"@media (prefers-color-scheme: dark) {{ {each} }}\n" for each in sets[1:])
+    return rules[0] + "\n" + "".join(f"@media (prefers-color-scheme: dark) {{ {rule} }}\n" for rule in rules[1:])
 
 
 def _anchor(i: int) -> str:
@@ -66,23 +66,23 @@ def _anchor(i: int) -> str:
 
 
 def _section(i: int, section: Section, images: Images) -> str:
-    figures = "".join(_figure(picture, images[picture.name]) for picture in section.pictures)
-    folded = "".join(f"<details><summary>{escape(t.title)}</summary>{_table(t, '')}</details>" for t in section.folded)
-    return (
-        f'<section id="{_anchor(i)}"><h2>{escape(section.title)}</h2>\n'
-        + (f'<p class="quiet">{escape(section.text)}</p>\n' if section.text else "")
-        + "".join(f"<p>{escape(paragraph)}</p>\n" for paragraph in section.paragraphs)
-        + "".join(_table(table, f"<h3>{escape(table.title)}</h3>") for table in section.tables)
-        + (f'<div class="figures">{figures}</div>\n' if figures else "")
-        + "".join(f"<pre>{escape(command)}</pre>\n" for command in section.commands)
-        + folded
-        + "</section>\n"
-    )
+    parts = [f'<section id="{_anchor(i)}"><h2>{escape(section.title)}</h2>\n']
+    if section.text:
+        parts.append(f'<p class="quiet">{escape(section.text)}</p>\n')
+    parts += [f"<p>{escape(paragraph)}</p>\n" for paragraph in section.paragraphs]
+    parts += [_table(table, f"<h3>{escape(table.title)}</h3>") for table in section.tables]
+    if section.pictures:
+        figures = "".join(_figure(picture, images[picture.name]) for picture in section.pictures)
+        parts.append(f'<div class="figures">{figures}</div>\n')
+    parts += [f"<pre>{escape(command)}</pre>\n" for command in section.commands]
+    for table in section.folded:
+        parts.append(f"<details><summary>{escape(table.title)}</summary>{_table(table, '')}</details>")
+    return "".join([*parts, "</section>\n"])
 
 
 def _figure(picture: Picture, images: Mapping[Theme, bytes]) -> str:
-    first, *others = [_data("image/svg+xml", image) for image in images.values()]
-    sources = "".join(f'<source media="(prefers-color-scheme: dark)" srcset="{other}">' for other in others)
+    first, *dark = [_data("image/svg+xml", image) for image in images.values()]
+    sources = "".join(f'<source media="(prefers-color-scheme: dark)" srcset="{image}">' for image in dark)
     return (
         f'<figure><picture>{sources}<img alt="{escape(picture.title)}" src="{first}"></picture>'
         f"<figcaption><b>{escape(picture.title)}.</b> {escape(picture.caption)}</figcaption></figure>\n"
@@ -90,8 +90,8 @@ def _figure(picture: Picture, images: Mapping[Theme, bytes]) -> str:
 
 
 def _table(table: Table, heading: str) -> str:
-    numeric = [all(not isinstance(row[i].value, str) for row in table.rows) for i in range(len(table.columns))]
-    kinds = [' class="number"' if number else "" for number in numeric]
+    numeric = table.numeric_columns()
+    kinds = [' class="number"' * is_numeric for is_numeric in numeric]
     head = "".join(
         f'<th scope="col"{kind}><button type="button">{escape(column)}</button></th>'
         for kind, column in zip(kinds, table.columns, strict=True)
@@ -115,11 +115,11 @@ def _table(table: Table, heading: str) -> str:
 def _cell(cell: Cell, kind: str, column: str) -> str:
     value = "" if cell.value is None else str(cell.value)
     text = escape(cell.text)
-    # A long name may break after these characters.
     if isinstance(cell.value, str):
+        # A long name may break after these characters.
         text = text.replace(".", ".<wbr>").replace("_", "_<wbr>")
     else:
-        # A number stays with its unit; the interval may stand on a second line.
+        # A number stays on one line with its unit. Its interval may move to the next line.
         text = text.replace(" ", "\u00a0").replace("\u00a0[", " [")
     return f'<td{kind} data-column="{escape(column)}" data-value="{escape(value)}">{text}</td>'
 

@@ -13,7 +13,7 @@ from fedraa.report import comparison, fairness, single, tables, terrain
 from fedraa.report.landscape import sharpness, surface, trained
 from fedraa.report.outlook import outlook
 from fedraa.report.page import Section, page
-from fedraa.report.runs import Group, load
+from fedraa.report.runs import Group, load, runs_of
 from fedraa.report.theme import DARK, LIGHT, render
 from fedraa.report.verdict import verdict
 from fedraa.rundir.atomic_files import replacing, write_text
@@ -40,13 +40,13 @@ def report(
         out: The page.
         theme: The colours; `auto` follows the reader's screen.
         landscape: True to load every model and its data for the loss landscape.
-        trust: True to import the code that a run directory names for that.
+        trust: True to import the code that a run directory names, if the loss landscape needs it.
 
     Raises ValueError for a directory that is not a run, has no evaluation yet, or is damaged.
     """
     groups = load(runs)
     if landscape and not trust:
-        for run in (run for group in groups for run in group.runs):
+        for run in runs_of(groups):
             refuse_foreign(run.directory, run.config["experiment"])
     folder = out.with_name(out.stem + FILES)
     if out.is_dir():
@@ -59,7 +59,7 @@ def report(
     pictures = [picture for section in sections for picture in section.pictures]
     # The pictures' names are file names.
     assert len({picture.name for picture in pictures}) == len(pictures)
-    images = {picture.name: {each: render(picture, each) for each in themes} for picture in pictures}
+    images = {picture.name: {colours: render(picture, colours) for colours in themes} for picture in pictures}
     for section in sections:
         for table in (*section.tables, *section.folded):
             write_text(folder / f"{table.name}.csv", table.csv)
@@ -72,20 +72,23 @@ def report(
 
 
 def _title(groups: Sequence[Group]) -> tuple[str, str]:
-    runs = sum(len(group.runs) for group in groups)
+    """Return the title of the page and the line below it."""
+    runs = runs_of(groups)
     datasets = sorted({group.first.flags["dataset"] for group in groups})
-    commits = sorted({str(run.config["commit"])[:10] for group in groups for run in group.runs})
-    counts = f"{counted(runs, 'run')}, {counted(len(groups), 'method')}"
-    text = f"{counts}, {', '.join(datasets)}. Made at commit {', '.join(commits)}."
-    return " · ".join(group.label for group in groups) if len(groups) < 4 else f"{len(groups)} methods compared", text
+    commits = sorted({str(run.config["commit"])[:10] for run in runs})
+    counts = f"{counted(len(runs), 'run')}, {counted(len(groups), 'method')}"
+    text = f"{counts}, {', '.join(datasets)}. Commit {', '.join(commits)}."
+    title = f"{len(groups)} methods compared"
+    if len(groups) < 4:
+        title = " · ".join(group.label for group in groups)
+    return title, text
 
 
 def _sections(groups: Sequence[Group], *, landscape: bool) -> list[Section]:
-    runs = [run for group in groups for run in group.runs if run.ended and landscape]
-    sharp = {run: sharpness(*trained(run.history)) for run in runs}
+    runs = runs_of(groups)
+    sharp = {run: sharpness(*trained(run.history)) for run in runs if run.ended and landscape}
     columns = tables.metrics(groups, sharp)
     differences, settings = tables.configuration(groups)
-    commands = [run.command for group in groups for run in group.runs]
     words = verdict(groups) or [outlook(groups[0].first)]
     return [
         Section("In words", paragraphs=words),
@@ -95,14 +98,15 @@ def _sections(groups: Sequence[Group], *, landscape: bool) -> list[Section]:
         *(_of_group(group, sharp.get(group.first)) for group in groups),
         Section("Every run", "", [tables.by_run(groups, columns)]),
         Section("Configuration", "", [differences] if len(groups) > 1 else [], folded=[settings]),
-        Section("Commands", "Each of these lines reproduces one run.", commands=commands),
+        Section("Commands", "Each of these lines reproduces one run.", commands=[run.command for run in runs]),
     ]
 
 
 def _of_group(group: Group, sharp: float | None) -> Section:
     run = group.first
-    others = "" if len(group.runs) == 1 else f" The figures show seed {run.seed} of {len(group.runs)}."
-    text = f"{run.clients} clients, {run.summary['tasks']} tasks in {run.end:.4g} time units.{others}"
+    text = f"{run.clients} clients, {run.summary['tasks']} tasks in {run.end:.4g} time units."
+    if len(group.runs) > 1:
+        text += f" The plots show seed {run.seed}, one of {len(group.runs)} seeds."
     pictures = single.pictures(run, group.slug)
     if sharp is not None:
         module, x, y = trained(run.history)

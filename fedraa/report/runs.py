@@ -1,10 +1,11 @@
-"""The runs of a report, each read once and grouped by experiment, so that a group differs only in seeds."""
+"""The runs of a report, in groups that differ only in seeds."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,14 @@ class Run:
         self._check()
 
     def _check(self) -> None:
-        """Raise InputError if the files are not those that the run wrote, or cannot be shown."""
+        """Raise InputError if the files are damaged, or differ from the files that the run wrote."""
         try:
             if self.ended:
                 check_seal(self.directory, SHOWN)
             else:
-                self.tasks, self.rounds, self.evals, self.flags, self.clients  # noqa: B018  # each is read
+                # Reading a property raises an error if its file is damaged.
+                for name in ("tasks", "rounds", "evals", "flags", "clients"):
+                    getattr(self, name)
         except (Inconsistent, InputError) as error:
             raise InputError("run", f"{self.directory} is damaged: {error}") from None
         except (KeyError, TypeError, ValueError) as error:
@@ -67,7 +70,7 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The name of the method, which may have been given as an object."""
+        """The name of the method."""
         return method_name(self.config)
 
     @property
@@ -101,7 +104,7 @@ class Run:
 
     @cached_property
     def evals(self) -> pd.DataFrame:
-        """The columns of evals.csv, and `bytes`: the traffic of all tasks committed by then, down and up."""
+        """The columns of evals.csv, and `bytes`: the traffic, down and up, of all tasks that were committed by then."""
         evals = self.history.evals
         return evals.assign(bytes=self.timeline.bytes_until(evals["t"].to_numpy(float)))
 
@@ -131,17 +134,17 @@ class Group:
 def load(directories: Sequence[Path]) -> list[Group]:
     """Return the runs in these directories, or in these folders of runs, in groups.
 
-    Raises InputError if a directory is not a run, has no evaluation yet, or is given twice.
+    Raises InputError if a directory is not a run, has no evaluation yet, or occurs twice.
     """
-    runs = [Run(directory) for given in directories for directory in _expand(given)]
+    runs = [Run(directory) for directory in chain.from_iterable(map(_expand, directories))]
     if not runs:
-        raise InputError("runs", "there are none", hint="give one or more run directories")
+        raise InputError("runs", "the list is empty", hint="give one or more run directories")
     for run in runs[1:]:
         if replace(run.figures, own=()) != replace(runs[0].figures, own=()):
             raise InputError(
                 "runs",
                 f"{run.directory} is judged by {run.figures.main}, {runs[0].directory} by {runs[0].figures.main}",
-                hint="give those of one objective",
+                hint="give runs of one objective",
             )
     groups: dict[tuple[str, str], dict[int, Run]] = {}
     for run in runs:
@@ -154,15 +157,22 @@ def load(directories: Sequence[Path]) -> list[Group]:
                 hint="give it once",
             )
         seeds[run.seed] = run
-    several = [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
-    return [Group(label, each) for label, each in zip(_labels([each[0] for each in several]), several, strict=True)]
+    members = [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
+    labels = _labels([runs_of_group[0] for runs_of_group in members])
+    return [Group(label, runs_of_group) for label, runs_of_group in zip(labels, members, strict=True)]
+
+
+def runs_of(groups: Sequence[Group]) -> list[Run]:
+    """Return the runs of all groups in their order."""
+    return [*chain.from_iterable(group.runs for group in groups)]
 
 
 def _whole_method(run: Run) -> str:
     """Return the resolved method as text. A whole number and the equal float are the same."""
     method = dict(run.config["method"])
-    if run.flags["capacities"] == "auto" and isinstance(submodel := method.get("submodel"), Mapping):
-        # The shares are then of the fleet, which may be drawn from the seed.
+    submodel = method.get("submodel")
+    # Automatic capacities follow from the fleet, which may depend on the seed.
+    if run.flags["capacities"] == "auto" and isinstance(submodel, Mapping):
         method["submodel"] = {name: value for name, value in submodel.items() if name != "capacities"}
     return json.dumps(_as_floats(method), sort_keys=True)
 
@@ -171,7 +181,9 @@ def _as_floats(described: Any) -> Any:
     """Return a description with floats in place of integers."""
     if isinstance(described, Mapping):
         return {name: _as_floats(value) for name, value in described.items()}
-    return float(described) if type(described) is int else described
+    if type(described) is int:
+        return float(described)
+    return described
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
@@ -185,17 +197,23 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     labels = []
     for run in runs:
         alike = [other for other in runs if other.method == run.method]
-        told = [
-            ", ".join([each.method, *(f"{name} {words(each.flags[name])}" for name in differing(alike))])
-            for each in alike
-        ]
+        flags = differing(alike)
+        names = [_method_with_flags(other, flags) for other in alike]
+        if max(map(len, names)) > LABEL:
+            names = [run.method] * len(alike)
         place = alike.index(run)
-        names = told if max(map(len, told)) <= LABEL else [run.method] * len(told)
-        name, before = names[place], names[:place]
-        label = f"{name} #{before.count(name) + 1}" if names.count(name) > 1 else name
+        label = names[place]
+        if names.count(label) > 1:
+            label += f" #{names[:place].count(label) + 1}"
         mark = run.summary.get("note", "") if run.ended else run.summary["reason"]
-        labels.append(f"{label} ({mark})" if mark else label)
+        if mark:
+            label += f" ({mark})"
+        labels.append(label)
     return labels
+
+
+def _method_with_flags(run: Run, flags: Sequence[str]) -> str:
+    return ", ".join([run.method, *(f"{name} {words(run.flags[name])}" for name in flags)])
 
 
 def own_figures(summary: Mapping[str, Any]) -> dict[str, float | None]:
@@ -207,12 +225,15 @@ def words(value: object) -> str:
     """Return a value from JSON on one line, as a flag takes it."""
     if isinstance(value, list):
         return " ".join(map(words, value))
-    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
-def _expand(given: Path) -> list[Path]:
-    """Return the directory itself, or the run directories in it."""
-    if given.is_dir() and not (given / CONFIG).is_file():
-        inside = sorted(path.parent for path in given.glob(f"*/{CONFIG}"))
-        return inside or [given]
-    return [given]
+def _expand(directory: Path) -> list[Path]:
+    """Return the run directories in a folder; the directory itself if it is a run, or holds none."""
+    if (directory / CONFIG).is_file():
+        return [directory]
+    return sorted(path.parent for path in directory.glob(f"*/{CONFIG}")) or [directory]

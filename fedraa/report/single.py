@@ -15,12 +15,12 @@ from fedraa.report.timeline import lanes, sampled, time_use, time_use_caption, t
 # Maximum number of bars of a histogram.
 BARS = 40
 
-STALENESS = "Commits by how many updates of their fragment came between dispatch and commit; the line is the mean."
-UPDATES = "Committed tasks by the fragment that they trained."
-HEAT = "How often each client trained each fragment."
+STALENESS = "Commits by staleness: updates of the same fragment between dispatch and commit. The line is the mean."
+UPDATES = "Committed tasks by fragment."
+HEAT = "Committed tasks by client and fragment."
 COVERAGE = (
-    "How many clients of a round trained a parameter: from the least to the best covered; "
-    "below, the share of parameters that nobody trained."
+    "Number of clients of a round that trained a parameter: the least and the best covered parameter. "
+    "Below: share of the parameters that no client trained."
 )
 
 
@@ -30,7 +30,7 @@ def pictures(run: Run, name: str) -> list[Picture]:
     rounds = len(run.rounds)
     commits = bool(run.tasks["done"].any())
     shown: list[tuple[bool, str, str, str, Callable[[Run], Figure]]] = [
-        (True, "timeline", "Who trained what when", timeline_caption(run), timeline),
+        (True, "timeline", "Tasks over time", timeline_caption(run), timeline),
         (True, "time-use", "Time breakdown", time_use_caption(run), time_use),
         (True, "clients", f"Client {run.figures.main.replace('_', ' ')}", clients_caption(run), client_figures),
         (
@@ -47,8 +47,8 @@ def pictures(run: Run, name: str) -> list[Picture]:
     ]
     return [
         Picture(f"{name}-{part}", title, caption, partial(draw, run))
-        for wanted, part, title, caption, draw in shown
-        if wanted
+        for has_data, part, title, caption, draw in shown
+        if has_data
     ]
 
 
@@ -102,10 +102,11 @@ def clients_by_fragments(run: Run) -> Figure:
 def coverage(run: Run) -> Figure:
     figure, (above, below) = blank(3.6, rows=2, sharex=True, height_ratios=(2, 1))
     rounds = run.rounds["round"].to_numpy(int)
-    least, most = run.rounds["coverage_min"].to_numpy(int), run.rounds["coverage_max"].to_numpy(int)
-    above.fill_between(rounds, least, most, step="mid", color="C0", alpha=0.25, linewidth=0)
-    above.step(rounds, most, where="mid", color="C0", label="best covered")
-    above.step(rounds, least, where="mid", color="C1", linestyle="--", label="least covered")
+    low = run.rounds["coverage_min"].to_numpy(int)
+    high = run.rounds["coverage_max"].to_numpy(int)
+    above.fill_between(rounds, low, high, step="mid", color="C0", alpha=0.25, linewidth=0)
+    above.step(rounds, high, where="mid", color="C0", label="best covered")
+    above.step(rounds, low, where="mid", color="C1", linestyle="--", label="least covered")
     above.set_ylim(bottom=0)
     above.set_ylabel("clients")
     share = run.rounds["uncovered"].to_numpy(float) / run.config["resolved"]["parameters"]
@@ -120,10 +121,10 @@ def coverage(run: Run) -> Figure:
 
 
 def clients_caption(run: Run) -> str:
-    said = run.figures.main.replace("_", " ")
+    metric = run.figures.main.replace("_", " ")
     return (
-        f"{said[0].upper()}{said[1:]} of the full model on each client's share of the test data: mean, one standard "
-        "deviation around it, and the worst client."
+        f"{metric[0].upper()}{metric[1:]} of the full model on each client's share of the test data: mean, one "
+        "standard deviation around it, and the worst client."
     )
 
 
@@ -131,8 +132,9 @@ def client_figures(run: Run) -> Figure:
     figure, axes = blank(2.8)
     evals = run.evals
     mean, std = evals["client_mean"], evals["client_std"]
-    shares = is_share(mean)
-    low, high = ((mean - std).clip(0), (mean + std).clip(upper=1)) if shares else (mean - std, mean + std)
+    low, high = mean - std, mean + std
+    if is_share(mean):
+        low, high = low.clip(0), high.clip(upper=1)
     axes.fill_between(evals["t"], low, high, color="C0", alpha=0.2, linewidth=0)
     axes.plot(evals["t"], mean, color="C0", label="mean ± std")
     axes.plot(evals["t"], evals["client_worst"], color="C1", linestyle="--", label="worst")

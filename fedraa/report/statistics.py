@@ -17,7 +17,9 @@ UNBOUNDED = (-math.inf, math.inf)
 
 def mean(values: Values) -> float:
     """Return the mean; NaN without values."""
-    return float(np.mean(values)) if len(values) else float("nan")
+    if len(values) == 0:
+        return math.nan
+    return float(np.mean(values))
 
 
 def ci95(values: Values) -> float | None:
@@ -34,7 +36,7 @@ def ci95(values: Values) -> float | None:
 def interval95(values: Values, bounds: tuple[float, float] = UNBOUNDED) -> tuple[float, float] | None:
     """Return the ends of the 95 % confidence interval of the mean, clipped to the values that are possible.
 
-    None below two values, or if one is not finite.
+    Returns None for fewer than two values, or if one is not finite.
     """
     half = ci95(values)
     if half is None:
@@ -43,13 +45,18 @@ def interval95(values: Values, bounds: tuple[float, float] = UNBOUNDED) -> tuple
 
 
 def bounds_of(values: Values, better: str) -> tuple[float, float]:
-    """Return the values that a metric can take: shares if more is better and all are in [0, 1], else from 0 if none is
-    negative."""
+    """Return the range of values that a metric can take, as far as its values show.
+
+    A metric with a negative value has no bounds. A metric of which more is better is a share if no value exceeds 1. All
+    other metrics are at least 0.
+    """
     finite = np.asarray(values, np.float64)
     finite = finite[np.isfinite(finite)]
     if finite.size and finite.min() < 0:
         return UNBOUNDED
-    return SHARE if better == "max" and (finite <= 1).all() else NOT_NEGATIVE
+    if better == "max" and (finite <= 1).all():
+        return SHARE
+    return NOT_NEGATIVE
 
 
 def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[float, float] = UNBOUNDED) -> str:
@@ -67,7 +74,7 @@ def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[fl
 
 
 def standard_error(half: float, n: int) -> float:
-    """Return the standard error of the mean of n values whose `ci95` is `half`."""
+    """Return the standard error of the mean of n values from their `ci95`, which is `half`."""
     return float(half / stats.t.ppf(1 - LEVEL / 2, n - 1))
 
 
@@ -82,12 +89,19 @@ def welch(a: Values, b: Values) -> float | None:
 
 def welch_of(a: tuple[float, float | None, int], b: tuple[float, float | None, int]) -> float | None:
     """Return the p of `welch` for two groups of which only (mean, `ci95`, number of values) are known."""
-    told = []
+    means, deviations, counts = [], [], []
     for middle, half, n in (a, b):
         if n < 2 or half is None or not np.isfinite([middle, half]).all():
             return None
-        told += [middle, standard_error(half, n) * np.sqrt(n), n]
-    return None if told[1] == told[4] == 0 else float(stats.ttest_ind_from_stats(*told, equal_var=False).pvalue)
+        means.append(middle)
+        deviations.append(standard_error(half, n) * np.sqrt(n))
+        counts.append(n)
+    if deviations == [0, 0]:
+        return None
+    test = stats.ttest_ind_from_stats(
+        means[0], deviations[0], counts[0], means[1], deviations[1], counts[1], equal_var=False
+    )
+    return float(test.pvalue)
 
 
 def significant(p: float | None) -> bool:

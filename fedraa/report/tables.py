@@ -1,8 +1,9 @@
 """Tables as sortable text for the page, as CSV for scripts and as LaTeX for papers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import pandas as pd
 
@@ -10,7 +11,7 @@ from fedraa.numbers import quantity
 from fedraa.objectives.figures import Direction
 from fedraa.report.differences import nested
 from fedraa.report.landscape import RHO
-from fedraa.report.runs import Group, Run, own_figures, words
+from fedraa.report.runs import Group, Run, own_figures, runs_of, words
 from fedraa.report.statistics import LEVEL, bounds_of, estimate_text, interval95, mean, significant, welch
 
 NONE = "–"
@@ -58,10 +59,10 @@ class Table:
     @property
     def latex(self) -> str:
         """Return a LaTeX tabular, which needs the booktabs package."""
-        numeric = [all(not isinstance(row[i].value, str) for row in self.rows) for i in range(len(self.columns))]
+        alignment = "".join("r" if is_numeric else "l" for is_numeric in self.numeric_columns())
         lines = [
             f"% {self.title}. {self.note}",
-            rf"\begin{{tabular}}{{{''.join('r' if right else 'l' for right in numeric)}}}",
+            rf"\begin{{tabular}}{{{alignment}}}",
             r"\toprule",
             " & ".join(map(_escape, self.columns)) + r" \\",
             r"\midrule",
@@ -70,6 +71,10 @@ class Table:
             r"\end{tabular}",
         ]
         return "\n".join(lines) + "\n"
+
+    def numeric_columns(self) -> list[bool]:
+        """Return True for each column that has no text."""
+        return [all(not isinstance(row[i].value, str) for row in self.rows) for i in range(len(self.columns))]
 
 
 def _escape(text: str) -> str:
@@ -80,7 +85,14 @@ def _escape(text: str) -> str:
 class Metric:
     """A metric of a run and its format.
 
-    `interval` adds the confidence interval; without `shown` it is only in the CSV.
+    Attributes:
+        name: The column of the CSV.
+        heading: The heading of the table.
+        of: A function that returns the value of a run; None if the run does not report it.
+        form: A function that formats a value.
+        interval: True to add the confidence interval.
+        shown: False for a metric that is only in the CSV.
+        better: The better direction.
     """
 
     name: str
@@ -114,22 +126,31 @@ def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Met
     def own(name: str) -> Callable[[Run], float | None]:
         return lambda run: own_figures(run.summary).get(name)
 
-    names = dict.fromkeys(name for group in groups for run in group.runs for name in own_figures(run.summary))
+    runs = runs_of(groups)
     figures = groups[0].first.figures
-    main, better = figures.main, figures.better(figures.main)
-    judged = dict.fromkeys((main, *figures.names))
-    found = [
-        *(
-            Metric(name, heading(name), summary(name), _form(".4f"), interval=True, better=figures.better(name))
-            for name in judged
-        ),
+    main = figures.main
+    better = figures.better(main)
+    columns = [
+        Metric(name, heading(name), summary(name), _form(".4f"), interval=True, better=figures.better(name))
+        for name in dict.fromkeys((main, *figures.names))
+    ]
+    columns += [
         Metric(
             f"best_{main}", f"best {heading(main)}", summary(f"best_{main}"), _form(".4f"), shown=False, better=better
         ),
         Metric("client_worst", "worst client", summary("client_worst"), _form(".4f"), interval=True, better=better),
-        *([] if main == "loss" else [Metric("loss", "loss", summary("loss"), _form(".4f"), interval=True)]),
-        *(Metric(name, name, own(name), _form(".4g"), interval=True, better=figures.better(name)) for name in names),
-        Metric("time_to_target", "time to target", summary("time_to_target"), _form(".4g"), interval=True),
+    ]
+    if main != "loss":
+        columns.append(Metric("loss", "loss", summary("loss"), _form(".4f"), interval=True))
+    columns += [
+        Metric(name, name, own(name), _form(".4g"), interval=True, better=figures.better(name))
+        for name in dict.fromkeys(chain.from_iterable(own_figures(run.summary) for run in runs))
+    ]
+    if any(run.summary["time_to_target"] is not None for run in runs):
+        columns.append(
+            Metric("time_to_target", "time to target", summary("time_to_target"), _form(".4g"), interval=True)
+        )
+    columns += [
         Metric("time", "time", summary("time"), _form(".4g")),
         Metric("steps", "steps", summary("steps"), _form(".5g")),
         Metric("tasks", "tasks", summary("tasks"), _form(".5g"), shown=False),
@@ -141,19 +162,17 @@ def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Met
         Metric("staleness_max", "most stale", summary("staleness_max"), _form("g"), shown=False),
         Metric("idle", "idle", lambda run: run.idle_share, _form(".0%")),
         Metric("faults", "faults", summary("faults"), _form("g"), shown=False),
-        *_of_bad_clients(groups),
+        *_of_bad_clients(runs),
         Metric("wall", "real seconds", summary("wall"), _form(".3g"), shown=False),
     ]
     if sharpness:
-        found.append(Metric("sharpness", f"sharpness (ρ = {RHO:g})", sharpness.get, _form(".4f"), interval=True))
-    if all(run.summary["time_to_target"] is None for group in groups for run in group.runs):
-        found = [metric for metric in found if metric.name != "time_to_target"]
-    return found
+        columns.append(Metric("sharpness", f"sharpness (ρ = {RHO:g})", sharpness.get, _form(".4f"), interval=True))
+    return columns
 
 
-def _of_bad_clients(groups: Sequence[Group]) -> list[Metric]:
+def _of_bad_clients(runs: Sequence[Run]) -> list[Metric]:
     """Return the numbers of failed tasks and quarantined clients, if there are any."""
-    if not any(run.summary["dropped"] for group in groups for run in group.runs):
+    if not any(run.summary["dropped"] for run in runs):
         return []
     return [
         Metric("dropped", "dropped", lambda run: run.summary["dropped"], _form("g")),
@@ -162,7 +181,7 @@ def _of_bad_clients(groups: Sequence[Group]) -> list[Metric]:
 
 
 def by_method(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
-    """Return a table with one row per group: means over its seeds with 95 % intervals, tested against group one."""
+    """Return a table with one row per group: means with 95 % intervals over seeds, tested against the first group."""
     rows, lines = [], []
     base = _values(groups[0], columns[0])
     for group in groups:
@@ -171,13 +190,13 @@ def by_method(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
         line: dict[str, object] = {"method": group.label, "seeds": len(group.runs)}
         for metric in columns:
             values = _values(group, metric)
-            bounds = bounds_of([value for each in groups for value in _values(each, metric)], metric.better)
+            bounds = bounds_of([*chain.from_iterable(_values(other, metric) for other in groups)], metric.better)
             low, high = interval95(values, bounds) or (None, None)
             mark = metric is columns[0] and significant(p)
             if metric.shown:
                 row.append(_estimate(metric, values, bounds, len(group.runs), mark=mark))
             line |= {metric.name: mean(values), f"{metric.name}_low": low, f"{metric.name}_high": high}
-        row.insert(3, Cell(NONE if p is None else f"{p:.2g}", p))
+        row.insert(3, Cell(_or_dash(p, "{:.2g}".format), p))
         rows.append(tuple(row))
         lines.append(line | {f"p_{columns[0].name}": p})
     headings = ["method", "seeds", *(metric.heading for metric in columns if metric.shown)]
@@ -189,29 +208,52 @@ def _note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
     counts = {len(group.runs) for group in groups}
     if counts == {1}:
         return "One seed per method: no interval and no test of significance; a difference may be chance."
-    single = " A method with one seed has neither." if 1 in counts else ""
-    tested = (
-        f" p is Welch's t-test of the {columns[0].heading} against {groups[0].label}, two-sided, not corrected for the "
-        f"number of methods; * marks p < {LEVEL:g}."
-    )
-    interval = "Mean over seeds [95 % confidence interval: Student's t, clipped to possible values]."
-    return interval + (tested if len(groups) > 1 else "") + single
+    sentences = ["Mean over seeds [95 % confidence interval: Student's t, clipped to possible values]."]
+    if len(groups) > 1:
+        sentences.append(
+            f"p is Welch's t-test of the {columns[0].heading} against {groups[0].label}, two-sided, not corrected for "
+            f"the number of methods; * marks p < {LEVEL:g}."
+        )
+    if 1 in counts:
+        sentences.append("A method with one seed has neither.")
+    return " ".join(sentences)
 
 
 def _values(group: Group, metric: Metric) -> list[float]:
     """Return the metric of every seed that reports it."""
-    return [float(value) for run in group.runs if (value := metric.of(run)) is not None]
+    values = [metric.of(run) for run in group.runs]
+    return [float(value) for value in values if value is not None]
 
 
 def _estimate(metric: Metric, values: Sequence[float], bounds: tuple[float, float], seeds: int, *, mark: bool) -> Cell:
+    """Return the cell of a metric's mean over seeds.
+
+    Args:
+        metric: The metric.
+        values: The values of the seeds that report it.
+        bounds: The possible values, to which the interval is clipped.
+        seeds: The number of all seeds.
+        mark: True for a significant difference, which gets an asterisk.
+    """
+    if len(values) < seeds and metric.name == "time_to_target":
+        return Cell(f"reached in {len(values)} of {seeds}", None)
     if len(values) < seeds:
-        return Cell(f"reached in {len(values)} of {seeds}" if metric.name == "time_to_target" else NONE, None)
-    text = estimate_text(values, metric.form, bounds) if metric.interval else metric.form(mean(values))
-    return Cell(text + ("*" if mark else ""), mean(values))
+        return Cell(NONE, None)
+    text = metric.form(mean(values))
+    if metric.interval:
+        text = estimate_text(values, metric.form, bounds)
+    return Cell(text + "*" * mark, mean(values))
 
 
 def _exact(metric: Metric, value: float | None) -> Cell:
-    return Cell(NONE if value is None else metric.form(float(value)), value)
+    return Cell(_or_dash(value, metric.form), value)
+
+
+def _or_dash(value: float | None, form: Callable[[float], str]) -> str:
+    """Return the formatted value; a dash for None."""
+    if value is None:
+        return NONE
+    return form(float(value))
 
 
 def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
@@ -221,7 +263,8 @@ def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
         for run in group.runs:
             numbers = {metric.name: metric.of(run) for metric in columns}
             cells = [_exact(metric, numbers[metric.name]) for metric in columns if metric.shown]
-            ended, digest = _ended(run), str(run.summary["model_sha256"])
+            ended = _ended(run)
+            digest = str(run.summary["model_sha256"])
             rows.append(
                 (
                     Cell(group.label, group.label),
@@ -236,43 +279,53 @@ def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
                 | {"directory": str(run.directory), "command": run.command}
             )
     headings = ("method", "seed", *(metric.heading for metric in columns if metric.shown), "ended by", "model")
-    note = "One row per run. The model is told by the start of its SHA-256."
+    note = "One row per run. `model` is the start of the model's SHA-256."
     return Table("runs", "Runs", note, headings, tuple(rows), pd.DataFrame(lines))
 
 
 def _ended(run: Run) -> str:
     """Return the reason of the run's end and the note of its summary."""
-    note = run.summary.get("note")
-    return f"{run.summary['reason']}: {note}" if note else str(run.summary["reason"])
+    reason = str(run.summary["reason"])
+    if run.summary.get("note"):
+        return f"{reason}: {run.summary['note']}"
+    return reason
 
 
 def configuration(groups: Sequence[Group]) -> tuple[Table, Table]:
     """Return a table of the settings that differ between the groups, and one of the whole resolved configuration."""
     flat = {group.label: _flat(group.first) for group in groups}
-    names = list(dict.fromkeys(name for values in flat.values() for name in values))
+    names = dict.fromkeys(chain.from_iterable(flat.values()))
     whole = [(name, [values.get(name, NONE) for values in flat.values()]) for name in names]
     differ = [(name, values) for name, values in whole if len(set(values)) > 1]
     return (
-        _settings("differences", "What differs", "Settings in which the methods differ.", flat, differ),
+        _settings("differences", "Differences", "Settings in which the methods differ.", flat, differ),
         _settings("configuration", "All settings", "Flags, the method's four choices, versions.", flat, whole),
     )
 
 
-def _settings(
-    name: str, title: str, note: str, labels: Mapping[str, object], lines: Sequence[tuple[str, list[str]]]
-) -> Table:
+def _settings(name: str, title: str, note: str, labels: Iterable[str], lines: Sequence[tuple[str, list[str]]]) -> Table:
+    """Return a table of settings.
+
+    Args:
+        name: The name of the table's files.
+        title: The title.
+        note: The note below the title.
+        labels: The columns.
+        lines: The name of each setting and its value in each column.
+    """
     columns = ("setting", *labels)
-    rows = tuple(tuple(Cell(text, text) for text in (setting, *values)) for setting, values in lines)
-    frame = pd.DataFrame([[setting, *values] for setting, values in lines], columns=list(columns))
-    return Table(name, title, note, columns, rows, frame)
+    texts = [[setting, *values] for setting, values in lines]
+    rows = tuple(tuple(Cell(text, text) for text in row) for row in texts)
+    return Table(name, title, note, columns, rows, pd.DataFrame(texts, columns=list(columns)))
 
 
 def _flat(run: Run) -> dict[str, str]:
     """Return the configuration as `part.name`: flags, choices, and the resolved values that fit on a line."""
     config = run.config
-    found = {name: words(value) for name, value in run.flags.items() if name not in ("seed", "out", "quiet")}
+    flat = {name: words(value) for name, value in run.flags.items() if name not in ("seed", "out", "quiet")}
     for axis, choice in config["method"].items():
-        found |= nested(axis, choice)
-    found["parameters"] = f"{config['resolved']['parameters']}"
-    found |= {f"version of {name}": str(value) for name, value in config["versions"].items()}
-    return found | {"commit": str(config.get("commit"))}
+        flat |= nested(axis, choice)
+    flat["parameters"] = str(config["resolved"]["parameters"])
+    flat |= {f"version of {name}": str(value) for name, value in config["versions"].items()}
+    flat["commit"] = str(config.get("commit"))
+    return flat

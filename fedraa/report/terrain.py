@@ -11,8 +11,8 @@ from fedraa.report.landscape import RHO, Surface
 from fedraa.report.theme import SEQUENTIAL, WIDTH, Picture, blank
 
 AROUND = (
-    "Mean cross-entropy on {} test samples around the final model, in two random directions; 1 is as long as the "
-    "model's own filters (Li et al. 2018)."
+    "Mean cross-entropy on {} test samples around the final model, in two random directions. A step of 1 has the "
+    "length of the model's filters (Li et al. 2018)."
 )
 
 

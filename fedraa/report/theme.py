@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import matplotlib as mpl
@@ -12,11 +13,11 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Inches: half of a page at 1200 pixels, a whole one at 400, or a column on paper.
+# Width of a plot in inches: half of a page of 1200 pixels, a whole page of 400 pixels, or a column on paper.
 WIDTH = 4.7
 SEQUENTIAL = "cividis"
 STYLES = ("-", "--", ":", "-.")
-# Characters of a line of a legend, and those that the key and the gap of one entry take.
+# Characters per line of a legend, and the characters' worth of space for the key and the gap of an entry.
 CHARACTERS, KEY = 56, 6
 # Rows of a legend that fit into a figure, and the inches of each further row.
 ROWS, ROW = 2, 0.19
@@ -122,7 +123,7 @@ def look(i: int) -> dict[str, str]:
 
 
 def blank(height: float, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """Return an empty figure of the usual width, and its axes in one column."""
+    """Return an empty figure of `WIDTH` inches, and its axes in one column."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.subplots(rows, 1, **options)
 
@@ -145,16 +146,17 @@ def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None =
     Args:
         axes: The axes.
         title: The title of the legend.
-        keys: The entries; None for those of the axes.
+        keys: The entries; None for the entries of the axes.
     """
     handles = axes.get_legend_handles_labels()[0] if keys is None else list(keys)
     columns = _columns([len(str(handle.get_label())) for handle in handles])
-    more, figure = -(-len(handles) // columns) - ROWS, axes.figure.get_figure(root=True)
+    more = -(-len(handles) // columns) - ROWS
     if more > 0:
+        figure = axes.figure.get_figure(root=True)
         figure.set_figheight(figure.get_figheight() + more * ROW)
     axes.legend(
-        # Matplotlib fills a legend by columns, and this order fills it by rows.
-        handles=[handle for column in range(columns) for handle in handles[column::columns]],
+        # Matplotlib fills a legend by columns. This order fills it by rows.
+        handles=[*chain.from_iterable(handles[column::columns] for column in range(columns))],
         title=title,
         alignment="left",
         loc="lower left",
@@ -168,9 +170,7 @@ def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None =
 
 def _columns(lengths: Sequence[int]) -> int:
     """Return the number of columns in which labels of these lengths fit, filled row by row."""
-    fits = (
-        columns
-        for columns in range(len(lengths), 1, -1)
-        if sum(max(lengths[column::columns]) + KEY for column in range(columns)) <= CHARACTERS
-    )
-    return next(fits, 1)
+    for columns in range(len(lengths), 1, -1):
+        if sum(max(lengths[column::columns]) + KEY for column in range(columns)) <= CHARACTERS:
+            return columns
+    return 1

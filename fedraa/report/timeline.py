@@ -27,11 +27,14 @@ def lanes(clients: int) -> npt.NDArray[np.int64]:
 
 
 def sampled(run: Run) -> str:
-    return f" {LANES} of {run.clients} clients, at even distances." if run.clients > LANES else ""
+    """Return a sentence about the clients that a plot shows; empty if it shows all."""
+    if run.clients <= LANES:
+        return ""
+    return f" {LANES} of {run.clients} clients, at even distances."
 
 
 def window(run: Run) -> float:
-    """Return the end of a timeline: the time at which half of its lanes have as many tasks as fit."""
+    """Return the end of a timeline: the time at which half of its lanes have `TASKS_PER_LANE` tasks."""
     tasks = run.tasks.sort_values("start")
     full = tasks[tasks.groupby("client").cumcount() == TASKS_PER_LANE].set_index("client")["start"]
     return float(full.reindex(lanes(run.clients)).fillna(run.end).median())
@@ -39,12 +42,15 @@ def window(run: Run) -> float:
 
 def timeline_caption(run: Run) -> str:
     shown = window(run)
-    part = "" if shown >= run.end else f" The first {shown:.3g} of {run.end:.4g} time units."
-    return f"One lane per client: a bar is a task from dispatch to commit, a gap is idle time.{part}{sampled(run)}"
+    caption = "One lane per client. A bar is a task from dispatch to commit, and a gap is idle time."
+    if shown < run.end:
+        caption += f" The first {shown:.3g} of {run.end:.4g} time units."
+    return caption + sampled(run)
 
 
 def timeline(run: Run) -> Figure:
-    until, shown = window(run), lanes(run.clients)
+    until = window(run)
+    shown = lanes(run.clients)
     figure, axes = _lanes(run, shown)
     tasks = run.tasks[run.tasks["client"].isin(shown) & (run.tasks["start"] < until)]
     bars = _bars(
@@ -107,8 +113,7 @@ def _lanes(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
 
 
 def _bars(left: Floats, right: Floats, lane: Floats) -> list[Floats]:
-    """Return the corners [4, 2] of a rectangle per task."""
+    """Return the corners [4, 2] of a rectangle per task, from its left, its right and its lane."""
     low, high = lane - 0.38, lane + 0.38
-    return list(
-        np.stack([np.stack(corner, -1) for corner in ((left, low), (right, low), (right, high), (left, high))], 1)
-    )
+    corners = ((left, low), (right, low), (right, high), (left, high))
+    return list(np.stack([np.stack(corner, -1) for corner in corners], 1))

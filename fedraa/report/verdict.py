@@ -1,11 +1,12 @@
-"""A comparison in words: the leader, its significance, related differences, a weakness, and next steps."""
+"""The paragraphs of a comparison: the best method, significance, differences, a weakness, and next steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedraa.report.runs import Group, Run
+from fedraa.objectives import Figures
+from fedraa.report.runs import Group, Run, runs_of
 from fedraa.report.statistics import LEVEL, mean, welch
 
 # Maximum number of groups behind the first that are described.
@@ -23,8 +24,8 @@ def verdict(groups: Sequence[Group]) -> list[str]:
     if len(groups) < 2:
         return []
     ranking = Ranking.of(groups)
-    found = [ranking.in_words(), *_behind(ranking), _weakness(ranking), _next(ranking), _not_ended(groups)]
-    return [paragraph for paragraph in found if paragraph]
+    paragraphs = [ranking.in_words(), _behind(ranking), _weakness(ranking), _next(ranking), _not_ended(groups)]
+    return [paragraph for paragraph in paragraphs if paragraph]
 
 
 @dataclass(frozen=True)
@@ -33,27 +34,33 @@ class Ranking:
 
     If a group has reached the target with every seed, the order is by mean time to the target. Otherwise it is by the
     main metric at the last time that all runs have reached.
+
+    Attributes:
+        groups: The groups in this order.
+        values: For each group the values of its seeds by which it is ranked; empty if it is ranked by time and a seed
+            has not reached the target.
+        by_time: True if the order is by time to the target.
+        at: The time on the runs' clock; None if their clocks differ, so that each run is judged at its end.
     """
 
     groups: tuple[Group, ...]
     values: tuple[tuple[float, ...], ...]
     by_time: bool
     at: float | None
-    """The time on the runs' clock; None if their clocks differ and each is taken at its end."""
 
     @classmethod
     def of(cls, groups: Sequence[Group]) -> "Ranking":
+        """Return the ranking of these groups."""
         at = common_time(groups)
-        times = [[run.summary["time_to_target"] for run in group.runs] for group in groups]
-        reached = [all(time is not None for time in each) for each in times]
-        if any(reached) and at is not None:
-            values = [tuple(map(float, each)) if ok else () for each, ok in zip(times, reached, strict=True)]
-            order = sorted(range(len(groups)), key=lambda i: mean(values[i]) if values[i] else np.inf)
-        else:
+        values = [_times_to_target(group) for group in groups]
+        by_time = any(values) and at is not None
+        sign = 1
+        if not by_time:
             values = [tuple(value_at(run, at) for run in group.runs) for group in groups]
-            sign = -1 if _better(groups) == "max" else 1
-            order = sorted(range(len(groups)), key=lambda i: _last(sign * mean(values[i])))
-        return cls(tuple(groups[i] for i in order), tuple(values[i] for i in order), any(reached), at)
+            figures = groups[0].first.figures
+            sign = -_gain_sign(figures, figures.main)
+        order = sorted(range(len(groups)), key=lambda i: _last(sign * mean(values[i])))
+        return cls(tuple(groups[i] for i in order), tuple(values[i] for i in order), by_time, at)
 
     @property
     def first(self) -> Group:
@@ -61,33 +68,40 @@ class Ranking:
 
     def in_words(self) -> str:
         """Return a sentence that compares the first group with the second, and the significance."""
-        first, second = self.groups[0].label, self.groups[1].label
-        said = self.first.first.figures.main.replace("_", " ")
         if self.by_time:
-            best = mean(self.values[0])
-            if not self.values[1]:
-                return f"{first} reached the target first, at time {best:.4g}; the others did not with every seed."
-            later = mean(self.values[1])
-            if later == best:
-                return f"{first} and {second} reached the target at the same time, {best:.4g}."
-            if best == 0:
-                return f"{first} reached the target at time 0; {second} at time {later:.4g}. {self._noise()}"
-            ratio = later / best
-            told = f"{first} reached the target first, at time {best:.4g}; {second} took {ratio:.2f} times as long."
-            return f"{told} {self._noise()}"
+            return self._times_in_words()
+        first, second = self.groups[0].label, self.groups[1].label
+        metric = self.first.first.figures.main.replace("_", " ")
         best, other = mean(self.values[0]), mean(self.values[1])
         when = "at the end of each run" if self.at is None else f"at time {self.at:.4g}"
         if not np.isfinite([best, other]).all():
-            return f"Who is ahead cannot be told: the {said} of {second} is not finite {when}."
-        listed = zip(self.groups[2:], self.values[2:], strict=True)
-        others = ", ".join(f"{group.label} {mean(values):.4f}" for group, values in listed)
-        others = f" Behind: {others}." if others else ""
+            return f"The methods cannot be compared: the {metric} of {second} is not finite {when}."
+        behind = ""
+        if len(self.groups) > 2:
+            ranked = zip(self.groups[2:], self.values[2:], strict=True)
+            behind = f" Behind: {', '.join(f'{group.label} {mean(values):.4f}' for group, values in ranked)}."
         if best == other:
-            return f"{first} and {second} have the same {said}, {best:.4f}, {when}.{others}"
+            return f"{first} and {second} have the same {metric}, {best:.4f}, {when}.{behind}"
         if self.tie:
-            return f"{first} and {second} are level {when}: {said} {best:.4f} and {other:.4f}. {self._noise()}{others}"
+            values = f"{metric} {best:.4f} and {other:.4f}"
+            return f"{first} and {second} are level {when}: {values}. {self._noise()}{behind}"
         gap = f"{abs(best - other):.4f} {'more' if best > other else 'less'}"
-        return f"{first} is ahead {when}: {said} {best:.4f}, {gap} than {second} ({other:.4f}). {self._noise()}{others}"
+        values = f"{metric} {best:.4f}, {gap} than {second} ({other:.4f})"
+        return f"{first} is ahead {when}: {values}. {self._noise()}{behind}"
+
+    def _times_in_words(self) -> str:
+        """Return a sentence that compares the times at which the first two groups reached the target."""
+        first, second = self.groups[0].label, self.groups[1].label
+        best = mean(self.values[0])
+        if not self.values[1]:
+            return f"Only {first} reached the target with every seed, at time {best:.4g}."
+        later = mean(self.values[1])
+        if later == best:
+            return f"{first} and {second} reached the target at the same time, {best:.4g}."
+        if best == 0:
+            return f"{first} reached the target at time 0; {second} at time {later:.4g}. {self._noise()}"
+        ratio = f"{later / best:.2f} times that time"
+        return f"{first} reached the target first, at time {best:.4g}; {second} took {ratio}. {self._noise()}"
 
     @property
     def tie(self) -> bool:
@@ -103,68 +117,82 @@ class Ranking:
     def _noise(self) -> str:
         """Return a sentence about the difference of the first two groups and the spread over seeds."""
         if self.single:
-            return "With a single seed nobody knows whether that is more than noise."
+            return "A single seed does not show whether the difference is more than noise."
         p = welch(self.values[0], self.values[1])
         if p is None:
-            return "The seeds of each do not differ at all, so there is no noise to test against."
-        tested = f"(Welch's t-test over the seeds, p = {p:.2g})"
-        return f"That is beyond noise {tested}." if p < LEVEL else f"The difference is within noise {tested}."
+            return "The seeds of each method have equal values, so that no test is possible."
+        side = "beyond" if p < LEVEL else "within"
+        return f"The difference is {side} noise (Welch's t-test over the seeds, p = {p:.2g})."
 
 
 def common_time(groups: Sequence[Group]) -> float | None:
     """Return the time that every run has reached; None if the clocks differ."""
-    runs = [run for group in groups for run in group.runs]
+    runs = runs_of(groups)
     if len({(run.flags["clock"], run.flags["units"]) for run in runs}) > 1:
         return None
     return min(run.end for run in runs)
 
 
 def value_at(run: Run, at: float | None) -> float:
-    """Return the main metric of the last model that was evaluated until this time."""
-    evals = run.evals if at is None else run.evals[run.evals["t"] <= at]
-    return float((run.evals if evals.empty else evals)[run.figures.main].iloc[-1])
+    """Return the main metric of the last model that was evaluated until this time; of the last model for None."""
+    evals = run.evals
+    if at is not None and (evals["t"] <= at).any():
+        evals = evals[evals["t"] <= at]
+    return float(evals[run.figures.main].iloc[-1])
 
 
-def _better(groups: Sequence[Group]) -> str:
-    figures = groups[0].first.figures
-    return figures.better(figures.main)
+def _times_to_target(group: Group) -> tuple[float, ...]:
+    """Return the time at which each seed reached the target; empty unless every seed did."""
+    times = [run.summary["time_to_target"] for run in group.runs]
+    if any(time is None for time in times):
+        return ()
+    return tuple(map(float, times))
+
+
+def _gain_sign(figures: Figures, metric: str) -> int:
+    """Return 1 if more of the metric is better, else -1."""
+    return 1 if figures.better(metric) == "max" else -1
 
 
 def _last(value: float) -> float:
     """Return a sort key by which values that are not finite come last."""
-    return value if np.isfinite(value) else np.inf
+    if np.isfinite(value):
+        return value
+    return np.inf
 
 
-def _behind(ranking: Ranking) -> list[str]:
-    """Return a paragraph on how the groups behind the first differ in the logs, as possible reasons for their rank."""
+def _behind(ranking: Ranking) -> str:
+    """Return a paragraph about differences in the logs that may explain the rank of the groups behind the first."""
     first = ranking.first
-    told = [
-        f"{group.label}: {'; '.join(notes)}."
-        for group in ranking.groups[1 : 1 + MOST_BEHIND]
-        if (notes := differences(group, first))
-    ]
-    return [f"What is otherwise than with {first.label}, and may be why. {' '.join(told)}"] if told else []
+    sentences = []
+    for group in ranking.groups[1 : 1 + MOST_BEHIND]:
+        notes = differences(group, first)
+        if notes:
+            sentences.append(f"{group.label}: {'; '.join(notes)}.")
+    if not sentences:
+        return ""
+    return f"Differences from {first.label} that may be the reason. {' '.join(sentences)}"
 
 
 def differences(group: Group, first: Group) -> list[str]:
     """Return the differences in idle time, staleness, coverage, work and traffic that are large."""
-    found = []
+    notes = []
     if all(run.summary["steps"] == 0 for run in group.runs):
-        found.append("it has taken no step: the time is up before its first one")
-    idle, usual = _mean(group, lambda run: run.idle_share), _mean(first, lambda run: run.idle_share)
+        notes.append("its time ended before its first step")
+    idle, usual = _mean(group, _idle_share), _mean(first, _idle_share)
     if abs(idle - usual) > IDLE_GAP:
-        found.append(f"its clients had no task for {idle:.0%} of the time, not {usual:.0%}")
-    stale, usual = (_mean(each, lambda run: float(run.summary["staleness_mean"])) for each in (group, first))
-    if stale - usual > STALE_GAP:
-        found.append(f"its updates were {stale:.1f} versions late, not {usual:.1f}")
-    bare, usual = _mean(group, uncovered), _mean(first, uncovered)
-    if abs(bare - usual) > 0.01:
-        found.append(f"a round left {bare:.0%} of the parameters without training, not {usual:.0%}")
-    for what, of in (("computed", _flops), ("sent", _bytes)):
-        amount, usual = _mean(group, of), _mean(first, of)
+        notes.append(f"its clients had no task for {idle:.0%} of the time, not {usual:.0%}")
+    staleness, usual = _mean(group, _staleness), _mean(first, _staleness)
+    if staleness - usual > STALE_GAP:
+        notes.append(f"its mean staleness was {staleness:.1f} versions, not {usual:.1f}")
+    untrained, usual = _mean(group, uncovered), _mean(first, uncovered)
+    if abs(untrained - usual) > 0.01:
+        notes.append(f"a round left {untrained:.0%} of the parameters without training, not {usual:.0%}")
+    for quantity, rate in (("FLOPs", _flops), ("traffic", _bytes)):
+        amount, usual = _mean(group, rate), _mean(first, rate)
         if min(amount, usual) > 0 and not 1 / TIMES < amount / usual < TIMES:
-            found.append(f"it {what} {amount / usual:.2g} times as much per unit of time")
-    return found
+            notes.append(f"it had {amount / usual:.2g} times the {quantity} of {first.label} per unit of time")
+    return notes
 
 
 def uncovered(run: Run) -> float:
@@ -174,33 +202,53 @@ def uncovered(run: Run) -> float:
     return float(run.rounds["uncovered"].mean()) / float(run.config["resolved"]["parameters"])
 
 
-def _mean(group: Group, of: Callable[[Run], float]) -> float:
-    return mean([of(run) for run in group.runs])
+def _mean(group: Group, quantity: Callable[[Run], float]) -> float:
+    return mean([quantity(run) for run in group.runs])
+
+
+def _idle_share(run: Run) -> float:
+    return run.idle_share
+
+
+def _staleness(run: Run) -> float:
+    return float(run.summary["staleness_mean"])
 
 
 def _flops(run: Run) -> float:
-    return float(run.summary["flops"]) / run.end if run.end else 0.0
+    return _per_time(run.summary["flops"], run)
 
 
 def _bytes(run: Run) -> float:
-    return float(run.summary["bytes_down"] + run.summary["bytes_up"]) / run.end if run.end else 0.0
+    return _per_time(run.summary["bytes_down"] + run.summary["bytes_up"], run)
+
+
+def _per_time(amount: float, run: Run) -> float:
+    """Return an amount per unit of the run's time; 0 for a run that ended at time 0."""
+    if run.end == 0:
+        return 0.0
+    return float(amount) / run.end
 
 
 def _weakness(ranking: Ranking) -> str:
     """Return a sentence about metrics in which another group is better than the first: loss and worst client."""
-    figures, notes = ranking.first.first.figures, []
-    for name, said in (("loss", "loss"), ("client_worst", "worst client")):
+    figures = ranking.first.first.figures
+    notes = []
+    for name, heading in (("loss", "loss"), ("client_worst", "worst client")):
         if name == figures.main:
             continue
-        sign = 1 if figures.better(name) == "min" else -1
-        values = {group.label: mean([float(run.summary[name]) for run in group.runs]) for group in ranking.groups}
-        best = min(values, key=lambda label: _last(sign * values[label]))
-        own = values[ranking.first.label]
-        if best != ranking.first.label and values[best] != own:
-            last = own == max(values.values(), key=lambda value: sign * value)
-            place = ", the worst of all," if last and len(values) > 2 else ""
-            notes.append(f"its {said}{place} is {own:.4g}, that of {best} {values[best]:.4g}")
-    return f"A weakness of {ranking.first.label}: {'; '.join(notes)}." if notes else ""
+        sign = -_gain_sign(figures, name)
+        means = [mean([float(run.summary[name]) for run in group.runs]) for group in ranking.groups]
+        best = min(range(len(means)), key=lambda i: _last(sign * means[i]))
+        if best == 0 or means[best] == means[0]:
+            continue
+        rank = ""
+        if len(means) > 2 and means[0] == max(means, key=lambda value: sign * value):
+            rank = ", the worst of all,"
+        other = ranking.groups[best].label
+        notes.append(f"its {heading}{rank} is {means[0]:.4g} (with {other}: {means[best]:.4g})")
+    if not notes:
+        return ""
+    return f"A weakness of {ranking.first.label}: {'; '.join(notes)}."
 
 
 def _next(ranking: Ranking) -> str:
@@ -209,14 +257,16 @@ def _next(ranking: Ranking) -> str:
     if ranking.single:
         tips.append("run several seeds (fedraa compare ... --seeds 0 1 2)")
     elif ranking.tie:
-        tips.append("run more seeds, if so small a difference matters")
+        tips.append("run more seeds, if such a small difference matters")
     rising = [group.label for group in ranking.groups if all(map(gains, group.runs))]
     if rising:
-        who = "all" if len(rising) == len(ranking.groups) else " and ".join(rising[:2])
-        tips.append(f"give more time: {who} still got better at the end")
-    if len({run.flags["lr"] for group in ranking.groups for run in group.runs}) == 1:
-        tips.append("give each method its own best learning rate before it is called worse; here all have one")
-    return f"Next: {'; '.join(tips)}." if tips else ""
+        names = "all methods" if len(rising) == len(ranking.groups) else " and ".join(rising[:2])
+        tips.append(f"give more time: {names} still improved at the end")
+    if len({run.flags["lr"] for run in runs_of(ranking.groups)}) == 1:
+        tips.append("tune the learning rate of each method (fedraa tune): here all methods have the same one")
+    if not tips:
+        return ""
+    return f"Next: {'; '.join(tips)}."
 
 
 def gains(run: Run) -> bool:
@@ -224,17 +274,19 @@ def gains(run: Run) -> bool:
     values = run.evals[run.figures.main].to_numpy(float)
     if len(values) < 5 or not np.isfinite(values[[0, -1]]).all():
         return False
-    sign = 1 if run.figures.better(run.figures.main) == "max" else -1
+    sign = _gain_sign(run.figures, run.figures.main)
     before = values[: -len(values) // 5]
-    gain, whole = sign * (values[-1] - before[-1]), sign * (values[-1] - values[0])
-    return bool(whole > 0 and gain > RISING * whole)
+    gain = sign * (values[-1] - before[-1])
+    whole_gain = sign * (values[-1] - values[0])
+    return bool(whole_gain > 0 and gain > RISING * whole_gain)
 
 
 def _not_ended(groups: Sequence[Group]) -> str:
     """Return a sentence about the runs that have not ended."""
-    open_ends = [run for group in groups for run in group.runs if not run.ended]
-    if not open_ends:
+    unfinished = [run for run in runs_of(groups) if not run.ended]
+    if not unfinished:
         return ""
-    named = ", ".join(f"{run.directory} ({run.summary['reason']} at time {run.end:.4g})" for run in open_ends[:3])
-    more = f" and {len(open_ends) - 3} more" if len(open_ends) > 3 else ""
-    return f"Not ended, and shown as far as they are: {named}{more}."
+    names = ", ".join(f"{run.directory} ({run.summary['reason']} at time {run.end:.4g})" for run in unfinished[:3])
+    if len(unfinished) > 3:
+        names += f" and {len(unfinished) - 3} more"
+    return f"Not ended, and shown until their last evaluation: {names}."

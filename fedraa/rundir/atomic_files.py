@@ -1,7 +1,8 @@
-"""Files that are written whole or not at all, even after a crash; and the digests of files."""
+"""Write files whole or not at all, even after a crash, and compute their digests."""
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,10 +18,10 @@ CHUNK = 1 << 20
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a stream. Its content replaces `path` durably, if the block ends without an error."""
+    """Open a stream. Its content durably replaces `path` if the block ends without an error."""
     partial = path.with_name(path.name + PARTIAL)
     try:
-        # Opening a named pipe would wait for a reader for ever.
+        # Opening a named pipe would wait forever for a reader.
         if partial.exists() and not partial.is_file():
             partial.unlink()
         with partial.open("wb") as stream:
@@ -41,7 +42,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Write the names of a directory to the disk."""
+    """Flush the entries of a directory to the disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -51,7 +52,7 @@ def sync_directory(directory: Path) -> None:
 
 @contextmanager
 def written(directory: Path) -> Iterator[None]:
-    """Turn an OSError in the block into Unwritable."""
+    """Convert an OSError in the block to Unwritable."""
     try:
         yield
     except OSError as error:
@@ -62,9 +63,13 @@ def written(directory: Path) -> Iterator[None]:
 
 def digest(path: Path, size: int | None = None) -> "hashlib._Hash":
     """Return the SHA-256 of the file, or of its first `size` bytes if it has more."""
-    found, left = hashlib.sha256(), size
+    sha256 = hashlib.sha256()
+    left = sys.maxsize if size is None else size
     with opened(path) as stream:
-        while part := stream.read(CHUNK if left is None else min(CHUNK, left)):
-            found.update(part)
-            left = None if left is None else left - len(part)
-    return found
+        while left > 0:
+            part = stream.read(min(CHUNK, left))
+            if not part:
+                break
+            sha256.update(part)
+            left -= len(part)
+    return sha256

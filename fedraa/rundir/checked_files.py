@@ -1,4 +1,4 @@
-"""Readers of summary.json and evals.csv; an error names the damaged file."""
+"""Read summary.json and evals.csv. An error names the damaged file."""
 
 import io
 import json
@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 from fedraa.errors import InputError, short_text
 from fedraa.objectives import Figures
 from fedraa.reading import content
+from fedraa.rundir.clients_file import whole_lines
 from fedraa.rundir.event_log import TIMES
 
 if TYPE_CHECKING:
@@ -45,37 +46,39 @@ class Totals(BaseModel):
 def read_summary(path: Path, figures: Figures) -> dict[str, Any]:
     """Return the totals of a run with these metrics. Raise InputError if the file does not hold them."""
     try:
-        found = json.loads(content(path))
-        Totals.model_validate(found)
+        summary = json.loads(content(path))
+        Totals.model_validate(summary)
     except OSError as error:
         raise InputError("run", f"{path} cannot be read: {error.strerror or error}") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "it"
-        raise InputError("run", f"{path} is not a summary of a run; {where}: {first['msg']}") from None
+        field = ".".join(map(str, first["loc"])) or "it"
+        raise InputError("run", f"{path} is not a summary of a run; {field}: {first['msg']}") from None
     except (ValueError, RecursionError) as error:
         raise InputError("run", f"{path} is not JSON: {error}") from None
     for name in (*figures.names, f"best_{figures.main}"):
-        if not isinstance(value := found.get(name), int | float) or isinstance(value, bool):
+        value = summary.get(name)
+        if not isinstance(value, int | float) or isinstance(value, bool):
             raise InputError(
                 "run", f"{path} is not a summary of a run; {name}: got {short_text(value)}; expected a number"
             )
-    return dict(found)
+    return dict(summary)
 
 
 def read_evals(path: Path, figures: Figures) -> "pd.DataFrame":
-    """Return the table of evaluations without a last row that is being written. Raise InputError if it is not one."""
+    """Return the table of evaluations without a last row that is being written. Raise InputError if it is damaged."""
     # pandas is slow to import, and workers do without it.
     import pandas as pd
 
     columns = (*TIMES, *figures.columns)
     try:
-        text = content(path).decode()
-        whole = text[: text.rindex("\n") + 1] if "\n" in text else ",".join(columns)
-        frame = pd.read_csv(io.StringIO(whole), index_col=False)
+        text = whole_lines(content(path).decode()) or ",".join(columns)
+        frame = pd.read_csv(io.StringIO(text), index_col=False)
         if tuple(frame.columns[: len(columns)]) != columns:
             raise InputError("columns", got=list(frame.columns), expected=", ".join(columns))
-        return frame if frame.empty else frame.apply(pd.to_numeric)
+        if frame.empty:
+            return frame
+        return frame.apply(pd.to_numeric)
     except OSError as error:
         raise InputError("evals", f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Checkpoints: a run's whole state in one file, written whole or not at all, checked when read, without pickle.
+"""Checkpoints: the whole state of a run in one file without pickle. A file is written whole, and checked when read.
 
 A file holds, in this order:
     a magic line
@@ -29,13 +29,13 @@ from fedraa.rundir.atomic_files import PARTIAL, digest, replacing
 from fedraa.rundir.config_file import FORMAT, check_format
 
 MAGIC = b"fedraa checkpoint 1\n"
-# Bytes of the length, and of the digest.
+# Number of bytes of the length, and of the digest.
 LENGTH, DIGEST = 8, 32
 SUFFIX = ".ckpt"
-# Bytes of arrays above which a thread writes the checkpoint.
-BESIDE = 1 << 25
-# The newest checkpoint, and the one before it in case the newest is damaged.
-KEPT = 2
+# Bytes of arrays from which a thread writes the checkpoint.
+MIN_THREAD_BYTES = 1 << 25
+# Number of checkpoints on the disk. The second newest serves if the newest is damaged.
+CHECKPOINTS_KEPT = 2
 ARRAY = "$array"
 NOT_A_CHECKPOINT = "it is not a checkpoint"
 TORN = "it is torn or changed: its checksum is wrong"
@@ -46,23 +46,25 @@ FORMAT_KEY = "format"
 
 
 def save(directory: Path, step: int, state: State) -> None:
-    """Write `directory`/STEP.ckpt with its format, and delete all but the `KEPT` newest."""
+    """Write `directory`/STEP.ckpt with its format, and delete all but the `CHECKPOINTS_KEPT` newest."""
     _put(directory, step, *_laid_out({FORMAT_KEY: FORMAT} | state))
 
 
 class Saver:
     """A writer of checkpoints.
 
-    A thread writes large ones while the run continues, from a copy of all arrays that may change.
+    A thread writes large checkpoints while the run continues, from a copy of all arrays that may change.
+
+    Attributes:
+        seconds: Seconds that the newest checkpoint on the disk took.
     """
 
-    def __init__(self, beside: int = BESIDE) -> None:
-        """Let a thread write checkpoints of at least `beside` bytes."""
-        self._beside = beside
+    def __init__(self, min_thread_bytes: int = MIN_THREAD_BYTES) -> None:
+        """Let a thread write checkpoints of at least `min_thread_bytes` bytes."""
+        self._min_thread_bytes = min_thread_bytes
         self._writing: Thread | None = None
         self._error: BaseException | None = None
         self.seconds = 0.0
-        """Seconds that the newest checkpoint on the disk took."""
 
     def save(self, directory: Path, step: int, state: State) -> None:
         """Save the current state. Raise the error of the previous checkpoint, if it had one.
@@ -74,19 +76,21 @@ class Saver:
         """
         self.wait()
         text, arrays = _laid_out({FORMAT_KEY: FORMAT} | state)
-        if sum(array.nbytes for array in arrays) < self._beside:
+        if sum(array.nbytes for array in arrays) < self._min_thread_bytes:
             self._write(directory, step, text, arrays)
             self.wait()
             return
-        kept = [array.copy() if _may_change(array) else array for array in arrays]
-        self._writing = Thread(target=self._write, args=(directory, step, text, kept), name="checkpoint")
+        stable = [array.copy() if _may_change(array) else array for array in arrays]
+        self._writing = Thread(target=self._write, args=(directory, step, text, stable), name="checkpoint")
         self._writing.start()
 
     def wait(self) -> None:
-        """Wait until the checkpoint under way is on the disk."""
+        """Wait until the pending checkpoint is on the disk. Raise its error, if it had one."""
         if self._writing is not None:
             self._writing.join()
-        error, self._writing, self._error = self._error, None, None
+        error = self._error
+        self._writing = None
+        self._error = None
         if error is not None:
             raise error
 
@@ -94,17 +98,18 @@ class Saver:
         started = time.monotonic()
         try:
             _put(directory, step, text, arrays)
-        # `wait` raises it in the thread of the run.
+        # `wait` raises the error in the thread of the run.
         except BaseException as error:
             self._error = error
         self.seconds = time.monotonic() - started
 
 
 def _put(directory: Path, step: int, text: bytes, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    """Write a checkpoint, and delete all but the `CHECKPOINTS_KEPT` newest."""
     directory.mkdir(exist_ok=True)
     with replacing(directory / f"{step:08d}{SUFFIX}") as stream:
         _write_parts(stream, text, arrays)
-    for old in newest_first(directory)[KEPT:]:
+    for old in newest_first(directory)[CHECKPOINTS_KEPT:]:
         old.unlink()
 
 
@@ -119,7 +124,7 @@ def _may_change(array: npt.NDArray[Any]) -> bool:
 
 
 def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> State | None:
-    """Return the state of the newest checkpoint that is whole and fits the log; delete newer files, which do not.
+    """Return the state of the newest checkpoint that is whole and fits the log. Delete the newer files.
 
     Args:
         directory: The folder of checkpoints.
@@ -134,9 +139,9 @@ def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> S
     choice = choose(directory, wrong_with, lambda path: read(_content(path)))
     if choice is None:
         return None
-    for bad in (*map(directory.joinpath, choice.passed_over), *directory.glob("*" + PARTIAL)):
+    for path in (*map(directory.joinpath, choice.passed_over), *directory.glob("*" + PARTIAL)):
         with suppress(OSError):
-            bad.unlink()
+            path.unlink()
     return {key: value for key, value in choice.state.items() if key != FORMAT_KEY}
 
 
@@ -161,24 +166,26 @@ def choose(
         wrong_with: Returns a clause about a state that does not fit, else None.
         read_it: Returns the state in a file.
     """
-    wrong: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for path in newest_first(directory):
         try:
             state = read_it(path)
         except Damaged as error:
-            wrong[path.name] = error.problem
+            problems[path.name] = error.problem
             continue
         check_format(path, state.get(FORMAT_KEY))
-        if (why := wrong_with(state)) is None:
-            return Choice(path, state, wrong)
-        wrong[path.name] = why
-    if wrong:
-        listed = "; ".join(f"{name}: {why}" for name, why in wrong.items())
+        problem = wrong_with(state)
+        if problem is None:
+            return Choice(path, state, problems)
+        problems[path.name] = problem
+    if problems:
+        listed = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
         raise InputError("run", f"no checkpoint in {directory} can be used: {listed}", hint="start the run again")
     return None
 
 
 def newest_first(directory: Path) -> list[Path]:
+    """Return the checkpoints in a folder."""
     if os.path.lexists(directory) and not directory.is_dir():
         raise InputError(
             "run", f"{directory} is not a folder of checkpoints", hint="put it back, or start the run again"
@@ -210,8 +217,8 @@ def read(content: bytes) -> State:
     """Return the state in a checkpoint's bytes. Raise Damaged if they are not the bytes that were written."""
     if not content.startswith(MAGIC):
         raise Damaged("checkpoint", NOT_A_CHECKPOINT)
-    body, digest = memoryview(content)[:-DIGEST], content[-DIGEST:]
-    if hashlib.sha256(body).digest() != digest:
+    body = memoryview(content)[:-DIGEST]
+    if hashlib.sha256(body).digest() != content[-DIGEST:]:
         raise Damaged("checkpoint", TORN)
     stream = io.BytesIO(body)
     stream.seek(len(MAGIC))
@@ -249,13 +256,17 @@ def _content(path: Path) -> bytes:
 
 
 def _encode(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any]]]) -> object:
+    """Return the JSON value for a NumPy scalar or an array, and add a new array to `arrays`."""
     if isinstance(value, np.generic):
         return value.item()
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         raise TypeError(f"a checkpoint cannot hold {short_text(value)}")
-    # All arrays live until the checkpoint is laid out, so an address names one array.
-    same = (value.ctypes.data, value.dtype, value.shape, value.strides)
-    return {ARRAY: arrays.setdefault(same if value.size else id(value), (len(arrays), value))[0]}
+    # All arrays live until the checkpoint is laid out, so that an address identifies an array. Empty arrays have none.
+    key: object = id(value)
+    if value.size:
+        key = (value.ctypes.data, value.dtype, value.shape, value.strides)
+    index, _ = arrays.setdefault(key, (len(arrays), value))
+    return {ARRAY: index}
 
 
 def _arrays(stream: BinaryIO, end: int) -> Iterator[npt.NDArray[Any]]:
@@ -264,6 +275,7 @@ def _arrays(stream: BinaryIO, end: int) -> Iterator[npt.NDArray[Any]]:
 
 
 def _decode(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
+    """Return a tree with arrays in place of their references."""
     if isinstance(value, list):
         return [_decode(item, arrays) for item in value]
     if isinstance(value, dict):
@@ -277,7 +289,8 @@ class _Hashed:
     """A writer to a stream that keeps the digest of the written bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self._hash = stream, hashlib.sha256()
+        self._stream = stream
+        self._hash = hashlib.sha256()
 
     def write(self, content: bytes) -> int:
         self._hash.update(content)

@@ -1,4 +1,4 @@
-"""Claims of run directories: a run claims its directory before it writes, and no other run can take it."""
+"""Claims of run directories: a run claims its directory before it writes, so that no other run can use it."""
 
 import fcntl
 import os
@@ -12,17 +12,17 @@ from fedraa.errors import InputError
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 from fedraa.rundir.run_lock import WRITER, this_process, writable
 
-# The files that a run makes, empty, before it writes anything.
+# The files that a run creates empty before it writes its first event.
 STARTED = (EVENTS, EVALS, CLIENTS)
-# Attempts to make a directory that does not exist.
-ATTEMPTS = 3
+# Number of attempts to make a directory that does not exist.
+MAX_ATTEMPTS = 3
 
 
 class Claim:
     """The right of this process to start a run in `directory`, which is new or empty and stays so until it is used.
 
-    The claim is a lock on the file that names the writer of the run, and ends with the process. If two processes claim
-    a directory at the same moment, one gets it, and the other changes nothing.
+    The claim is a lock on the file that names the writer of the run. It ends with the process. If two processes claim a
+    directory at the same moment, one of them gets it, and the other one changes nothing.
 
     Raises InputError if the directory is in use or cannot be made.
     """
@@ -49,7 +49,7 @@ class Claim:
         self.release()
 
     def release(self) -> None:
-        """End the claim. A run that has not begun leaves nothing behind."""
+        """End the claim. If the run has not begun, remove its files."""
         assert self._lock is not None
         if self._is_unused():
             for name in STARTED:
@@ -63,15 +63,15 @@ class Claim:
     def _is_unused(self) -> bool:
         """Return True if the directory holds only empty logs."""
         with suppress(OSError):
-            there = {entry.name: entry.stat().st_size for entry in os.scandir(self.directory)}
-            return there.keys() <= {*STARTED, WRITER} and not any(there.get(name) for name in STARTED)
+            sizes = {entry.name: entry.stat().st_size for entry in os.scandir(self.directory)}
+            return sizes.keys() <= {*STARTED, WRITER} and not any(sizes.get(name) for name in STARTED)
         return False
 
     def _make(self) -> None:
         """Make the directory, and the directories above it that do not exist."""
         missing = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
         for path in reversed(missing):
-            # A directory that another process has just made must not be removed by this one.
+            # This process must not remove a directory that another process has just made.
             with suppress(FileExistsError):
                 path.mkdir()
                 self._made.insert(0, path)
@@ -84,28 +84,29 @@ class Claim:
 
     def _locked(self) -> int | None:
         """Return the lock, or None if another process has it or the directory is not empty."""
-        path, made = self.directory / WRITER, True
+        path = self.directory / WRITER
+        is_new = True
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
-            made = False
-            # Without O_NONBLOCK a named pipe would be waited for.
+            is_new = False
+            # Without O_NONBLOCK, opening a named pipe would wait.
             lock = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            made = made and _is_at(lock, path)
+            is_new = is_new and _is_at(lock, path)
             if _is_at(lock, path) and os.listdir(self.directory) == [WRITER]:
                 os.ftruncate(lock, 0)
                 os.write(lock, this_process().encode())
                 return lock
         except BlockingIOError:
-            made = False
+            is_new = False
         except OSError:
             os.close(lock)
-            if made:
+            if is_new:
                 path.unlink(missing_ok=True)
             raise
-        if made:
+        if is_new:
             path.unlink()
         os.close(lock)
         return None
@@ -113,18 +114,21 @@ class Claim:
 
 @contextmanager
 def claimed(directory: Path | None, names: Callable[[int], Path]) -> Iterator[Path]:
-    """Claim a directory; without one, the first of `names(1)`, `names(2)`, ... that no run has."""
-    with Claim(directory) if directory is not None else _first_free(names) as claim:
+    """Claim a directory; for None, the first of `names(1)`, `names(2)`, ... that does not exist."""
+    claim = _first_free(names) if directory is None else Claim(directory)
+    with claim:
         yield claim.directory
 
 
 def refuse_used(directory: Path) -> None:
     """Raise InputError for a directory in which a run cannot be started. Nothing changes on the disk."""
     try:
-        used = os.listdir(directory) not in ([], [WRITER]) if directory.is_dir() else os.path.lexists(directory)
+        is_used = os.path.lexists(directory)
+        if directory.is_dir():
+            is_used = os.listdir(directory) not in ([], [WRITER])
     except OSError as error:
         raise InputError("out", f"{directory} cannot be read: {error.strerror or error}") from None
-    if used:
+    if is_used:
         raise in_use(directory)
 
 
@@ -134,17 +138,19 @@ def in_use(directory: Path) -> InputError:
 
 
 def _first_free(names: Callable[[int], Path]) -> Claim:
-    number, failures = 1, 0
+    """Claim the first directory that does not exist."""
+    number = 1
+    failures = 0
     while True:
         directory = names(number)
         try:
             if not os.path.lexists(directory):
                 return Claim(directory)
         except ValueError:
-            # It cannot be made, unless another process has just given it up.
+            # The directory cannot be made, or another process claimed and released it in the meantime.
             if not os.path.lexists(directory):
                 failures += 1
-                if failures == ATTEMPTS:
+                if failures == MAX_ATTEMPTS:
                     raise
                 continue
         number += 1

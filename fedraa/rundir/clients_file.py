@@ -18,47 +18,53 @@ TEXT = ("name", "quarantined")
 
 
 def columns_of(figures: Figures) -> tuple[str, ...]:
-    """Return the columns of clients.csv for a run with these figures."""
-    measured = (*dict.fromkeys((*figures.names, "loss")),)
-    return ("step", "t", "client", "name", "samples", "test_samples", *measured, "updates", "quarantined")
+    """Return the columns of clients.csv for a run with these metrics."""
+    metrics = dict.fromkeys((*figures.names, "loss"))
+    return ("step", "t", "client", "name", "samples", "test_samples", *metrics, "updates", "quarantined")
 
 
 def as_rows(rows: Sequence[Sequence[object]]) -> bytes:
     """Return rows as CSV. A missing measurement (NaN) is an empty cell."""
     text = io.StringIO()
-    written = csv.writer(text, lineterminator="\n")
-    written.writerows([["" if value != value else value for value in row] for row in rows])
+    # Only NaN differs from itself.
+    cells = [["" if value != value else value for value in row] for row in rows]
+    csv.writer(text, lineterminator="\n").writerows(cells)
     return text.getvalue().encode()
+
+
+def whole_lines(text: str) -> str:
+    """Return the text without a last line that has no end, because a process is writing it."""
+    return text[: text.rfind("\n") + 1]
 
 
 def rows_of(step: int, t: float, columns: Mapping[str, Any], order: Sequence[str]) -> bytes:
     """Return the rows of one evaluation as CSV.
 
     Args:
-        step: Server updates by then.
+        step: Number of server updates.
         t: Time on the run's clock.
         columns: The values by column, without step and time.
         order: The columns of the file.
     """
-    whole = {name: values.tolist() if hasattr(values, "tolist") else values for name, values in columns.items()}
-    count = len(whole["client"])
-    whole |= {"step": [step] * count, "t": [t] * count}
-    return as_rows([*zip(*(whole[name] for name in order), strict=True)])
+    lists = {name: values.tolist() if hasattr(values, "tolist") else values for name, values in columns.items()}
+    count = len(lists["client"])
+    lists |= {"step": [step] * count, "t": [t] * count}
+    return as_rows([*zip(*(lists[name] for name in order), strict=True)])
 
 
 def read_clients(directory: Path, figures: Figures) -> "pd.DataFrame":
-    """Return the table of a run without a last row that is being written. Raise InputError if it has none."""
+    """Return the table of a run without a last row that is being written. Raise InputError if the table is missing."""
     # pandas is slow to import, and workers do without it.
     import pandas as pd
 
-    path, columns = directory / CLIENTS, columns_of(figures)
+    path = directory / CLIENTS
+    columns = columns_of(figures)
     if not path.exists():
         raise InputError("clients", f"{directory} has no {CLIENTS}", hint="run with --client-evals final")
     try:
-        text = content(path).decode()
-        whole = text[: text.rindex("\n") + 1] if "\n" in text else ",".join(columns)
+        text = whole_lines(content(path).decode()) or ",".join(columns)
         frame = pd.read_csv(
-            io.StringIO(whole), index_col=False, dtype=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]
+            io.StringIO(text), index_col=False, dtype=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]
         )
         if tuple(frame.columns) != columns:
             raise InputError("columns", got=list(frame.columns), expected=", ".join(columns))

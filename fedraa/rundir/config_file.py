@@ -12,7 +12,7 @@ from fedraa.errors import InputError
 from fedraa.reading import content
 
 FORMAT = 1
-# The keys of config.json that must be there; each is an object.
+# The required keys of config.json, each with an object.
 SECTIONS = ("experiment", "method", "resolved", "versions")
 KEYS = {*SECTIONS, "format", "given", "commit", "command"}
 
@@ -33,13 +33,15 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError("run", f"{path} is not a run's configuration; it is not a JSON object")
     if "format" in config:
         check_format(path, config["format"])
-    if missing := [key for key in SECTIONS if not isinstance(config.get(key), dict)]:
-        raise InputError("run", f"{path} is not a run's configuration; it lacks the object {missing[0]!r}")
+    for key in SECTIONS:
+        if not isinstance(config.get(key), dict):
+            raise InputError("run", f"{path} is not a run's configuration; it lacks the object {key!r}")
     if "format" not in config:
         raise InputError("run", f"{path} is not a run's configuration; it lacks 'format'")
     if "method" not in config["experiment"]:
         raise InputError("run", f"{path} is not a run's configuration; it lacks experiment.method")
-    if unknown := sorted(config.keys() - KEYS):
+    unknown = sorted(config.keys() - KEYS)
+    if unknown:
         raise InputError("run", f"{path} has the key {unknown[0]!r}, which no configuration has")
     return config
 

@@ -16,11 +16,11 @@ OPTIONAL = (CLIENTS, PARTITION)
 _LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>\S+)")
 
 
-def seal(directory: Path, coming: Mapping[str, str]) -> None:
-    """Write the digests of the files. `coming` holds the texts of files that are not written yet."""
-    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in coming.items()}
-    there = [*FILES, *(name for name in OPTIONAL if (directory / name).exists())]
-    digests |= {name: digest(directory / name).hexdigest() for name in there if name not in coming}
+def seal(directory: Path, pending: Mapping[str, str]) -> None:
+    """Write the digests of the files. `pending` holds the texts of files that are not written yet."""
+    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in pending.items()}
+    names = [*FILES, *(name for name in OPTIONAL if (directory / name).exists())]
+    digests |= {name: digest(directory / name).hexdigest() for name in names if name not in pending}
     write_text(directory / SEAL, _text(digests))
 
 
@@ -49,10 +49,10 @@ def _digests(directory: Path) -> dict[str, str]:
         text = content(directory / SEAL).decode()
     except (OSError, ValueError) as error:
         raise Inconsistent(SEAL, f"it cannot be read, although the run has ended: {error}") from None
-    found = {match["name"]: match["digest"] for match in _LINE.finditer(text)}
-    if not set(FILES) <= found.keys() <= {*FILES, *OPTIONAL} or _text(found) != text:
+    digests = {match["name"]: match["digest"] for match in _LINE.finditer(text)}
+    if not set(FILES) <= digests.keys() <= {*FILES, *OPTIONAL} or _text(digests) != text:
         raise Inconsistent(SEAL, "it is damaged", expected=f"the digests of {', '.join(FILES)}")
-    return found
+    return digests
 
 
 def _text(digests: Mapping[str, str]) -> str:

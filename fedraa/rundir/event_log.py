@@ -23,7 +23,7 @@ _as_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class EventLog:
-    """The only writer of a run's events and evaluations. Every line is written through at once.
+    """The only writer of a run's events and evaluations. It writes every line to its file at once.
 
     Every event has `seq`, `kind`, `t` (seconds on the run's clock) and `wall` (real seconds since the start, without
     the time between an interruption and the resumption).
@@ -41,17 +41,19 @@ class EventLog:
 
         Args:
             directory: The run directory.
-            driver: The process that Ctrl-C stops. None: this one.
-            on_line: Receives every written line.
-            clients: Also write a table of the results of each client.
+            driver: The process that Ctrl-C stops; None for this process.
+            on_line: A function that receives every written line.
+            clients: True to also write a table of the results of each client.
 
         Raises:
             ValueError: Another process still writes this run.
         """
-        self._on_line, self._directory = on_line, directory
+        self._on_line = on_line
+        self._directory = directory
         files = {name: file for name, file in LOGS.items() if clients or file != CLIENTS}
         self._files = {name: GrowingFile(directory / file) for name, file in files.items()}
-        self._events, self._evals = self._files["events"], self._files["evals"]
+        self._events = self._files["events"]
+        self._evals = self._files["evals"]
         try:
             self._hold = Hold(directory, self._events.stream, driver or this_process())
         except BaseException:
@@ -62,10 +64,11 @@ class EventLog:
 
     @property
     def wall(self) -> float:
+        """Real seconds since the start, without interruptions."""
         return time.monotonic() - self._started
 
     def begin(self, figures: Figures | None = None) -> None:
-        """Start an empty log for evaluations with these metrics; the default is those of a classification."""
+        """Start an empty log for evaluations with these metrics; the default is the metrics of a classification."""
         figures = figures or Figures()
         for file in self._files.values():
             file.restore(0)
@@ -90,7 +93,7 @@ class EventLog:
         self._started = time.monotonic() - state["wall"]
 
     def record(self, kind: str, t: float, /, **fields: object) -> None:
-        """Write an event whole. If the disk is full, raise Unwritable; the log then ends with the previous event."""
+        """Write a whole event. If the disk is full, raise Unwritable; the log then ends with the previous event."""
         line = {"seq": self._seq, "kind": kind, "t": t, "wall": round(self.wall, 6), **fields}
         self._events.append((_as_json(line) + "\n").encode())
         self._seq += 1
@@ -100,7 +103,7 @@ class EventLog:
     def evaluated(self, step: int, t: float, result: Evaluation) -> None:
         """Write an `eval` event, and its row in evals.csv.
 
-        A metric that is not finite is null in the event, inf or nan in the row.
+        A metric that is not finite is null in the event, and inf or nan in the row.
         """
         figures = result.figures
         finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
@@ -112,7 +115,7 @@ class EventLog:
         """Append the rows of some clients at one evaluation to clients.csv.
 
         Args:
-            step: Server updates by then.
+            step: Number of server updates.
             t: Time on the run's clock.
             columns: The values by column, without step and time.
             order: The columns of the file.

@@ -15,18 +15,22 @@ Event = dict[str, Any]
 def parse_event(text: str | bytes) -> Event | None:
     """Return the event in a line of a log, or None if the line is not an event."""
     event = parse_object(text)
-    return event if _is_event(event) else None
+    if not _is_event(event):
+        return None
+    return event
 
 
 def parse_object(text: str | bytes) -> Event | None:
-    """Return the JSON object in a line of a log, or None if the line is anything else."""
+    """Return the JSON object in a line of a log, or None if the line is not an object."""
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     try:
         value = _DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    return value
 
 
 def parse_events(lines: list[str]) -> list[Event]:
@@ -48,11 +52,11 @@ def parse_events(lines: list[str]) -> list[Event]:
 
 
 def read_events(directory: Path, *, partial: bool = False) -> Iterator[Event]:
-    """Yield the events of a run in their order; the log is never in memory as a whole.
+    """Yield the events of a run in their order, without the whole log in memory.
 
     Args:
         directory: The run directory.
-        partial: Leave out a last line without an end, which is being written or was torn.
+        partial: True to skip a last line without an end, which is being written or was torn.
 
     Raises:
         InputError: A line is not an event. The error names the first such line.

@@ -1,4 +1,4 @@
-"""Clients with tasks that failed by their fault, the number of tasks and the reason; and the reason of a failed run."""
+"""Clients that caused failures of their tasks, with the number and the reason, and the reason of a failed run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,19 +8,23 @@ from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.reading import content
 from fedraa.rundir.file_names import FAILURE
 
-# Clients that are named for one reason.
+# Maximum number of clients that a phrase names for one reason.
 MAX_NAMED_CLIENTS = 10
+# Maximum number of reasons with a phrase.
 MAX_NAMED_REASONS = 3
 
 
 class Failures:
-    """Totals of a log's `drop` lines."""
+    """Totals of a log's `drop` lines.
+
+    Attributes:
+        tasks: Number of tasks that failed.
+        quarantined: An entry for each quarantined client, with the reason and the time on the run's clock.
+    """
 
     def __init__(self) -> None:
         self.tasks = 0
-        """Number of tasks that failed."""
         self.quarantined: list[dict[str, Any]] = []
-        """An entry for each quarantined client, with the reason and the time on the run's clock."""
         self._clients: dict[int, dict[str, Any]] = {}
 
     def add(self, line: Mapping[str, Any]) -> None:
@@ -45,7 +49,7 @@ class Failures:
 def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a phrase per reason, the most frequent first, with the first clients that failed for it.
 
-    `clients` are entries of `Failures.totals`. Reasons beyond `MAX_NAMED_REASONS` are only counted.
+    `clients` are entries of `Failures.totals`. The last phrase counts the clients with further reasons.
     """
     reasons: dict[str, list[int]] = {}
     for entry in clients:
@@ -53,19 +57,21 @@ def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
     frequent = sorted(reasons.items(), key=lambda item: -len(item[1]))
     phrases = [f"{name_clients(sorted(numbers))}: {reason}" for reason, numbers in frequent[:MAX_NAMED_REASONS]]
     if len(frequent) > MAX_NAMED_REASONS:
-        others = sum(len(numbers) for _, numbers in frequent[MAX_NAMED_REASONS:])
-        phrases.append(f"{others} more, for other reasons, which summary.json has")
+        count = sum(len(numbers) for _, numbers in frequent[MAX_NAMED_REASONS:])
+        phrases.append(f"{count} more for other reasons, which are in summary.json")
     return phrases
 
 
 def name_clients(numbers: Sequence[int]) -> str:
-    """Return the first clients by their numbers, and the number of the others."""
-    more = f" and {len(numbers) - MAX_NAMED_CLIENTS} more" if len(numbers) > MAX_NAMED_CLIENTS else ""
-    return f"client{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:MAX_NAMED_CLIENTS]))}{more}"
+    """Return the numbers of the first clients, and how many clients follow."""
+    text = f"client{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:MAX_NAMED_CLIENTS]))}"
+    if len(numbers) > MAX_NAMED_CLIENTS:
+        text += f" and {len(numbers) - MAX_NAMED_CLIENTS} more"
+    return text
 
 
 def read_failure(directory: Path) -> str:
-    """Return the reason for which the run in this directory failed, empty if it did not fail, or was resumed since."""
+    """Return the reason why the run failed; empty if it did not fail, or was resumed since then."""
     try:
         return content(directory / FAILURE).decode(errors="replace").strip()
     except FileNotFoundError:

@@ -8,13 +8,13 @@ EVENTS = "events.jsonl"
 EVALS = "evals.csv"
 # The results of each client, if the user requests them.
 CLIENTS = "clients.csv"
-# The client of every sample.
+# The client that has each sample.
 PARTITION = "partition.npz"
 # The totals of a finished run.
 SUMMARY = "summary.json"
 # The final parameters, for torch.load.
 MODEL = "model.pt"
-# A folder.
+# The folder of the checkpoints.
 CHECKPOINTS = "checkpoints"
 # The reason why the run failed, until it is resumed.
 FAILURE = "failure.txt"

@@ -1,4 +1,4 @@
-"""The digest of a model's frozen base: all tensors besides the trained parameters."""
+"""The digest of a model's frozen base: all tensors except the trained parameters."""
 
 import hashlib
 from collections.abc import Collection, Mapping
@@ -12,10 +12,10 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "observer_en
 
 
 def base_sha256(state: Mapping[str, Any], trained: Collection[str], changed: Collection[str] = ()) -> str:
-    """Return the SHA-256 of a state dict's other tensors, by name: names, types, shapes and bytes.
+    """Return the SHA-256 of the names, types, shapes and bytes of a state dict's frozen tensors.
 
-    It leaves out the `trained` tensors under all their names, the statistics of batch norms, and the buffers `changed`
-    by training.
+    The digest excludes the `trained` tensors under all their names, the statistics of batch norms, and the buffers that
+    training changes.
 
     Args:
         state: The state dict.

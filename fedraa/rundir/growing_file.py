@@ -21,14 +21,16 @@ class GrowingFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.stream = path.open("ab", buffering=0)
-        self.size, self._digest = os.fstat(self.stream.fileno()).st_size, digest(path)
+        self.size = os.fstat(self.stream.fileno()).st_size
+        self._digest = digest(path)
 
     def append(self, line: bytes) -> None:
         """Append the whole line, or raise Unwritable and append nothing."""
-        rest = memoryview(line)
+        unwritten = memoryview(line)
         try:
-            while rest:
-                rest = rest[os.write(self.stream.fileno(), rest) :]
+            while unwritten:
+                count = os.write(self.stream.fileno(), unwritten)
+                unwritten = unwritten[count:]
         except BaseException as error:
             with suppress(OSError):
                 self.stream.truncate(self.size)
@@ -41,7 +43,8 @@ class GrowingFile:
     def restore(self, size: int) -> None:
         """Cut back to the first `size` bytes."""
         self.stream.truncate(size)
-        self.size, self._digest = size, digest(self.path, size)
+        self.size = size
+        self._digest = digest(self.path, size)
 
     @property
     def sha256(self) -> str:
@@ -56,7 +59,8 @@ def damage(directory: Path, log: State) -> str | None:
     for name, file in LOGS.items():
         if name not in log:
             continue
-        path, size = directory / file, log[name]
+        path = directory / file
+        size = log[name]
         try:
             if path.stat().st_size < size:
                 return f"it is ahead of {file}"

@@ -62,20 +62,20 @@ class History:
 
     `evals` has one row per evaluation: `step` (server updates, or rounds), `t` (of the model, not of the result),
     `wall`, `accuracy` and `loss` (mean cross-entropy, nats) on the whole test set. `client_mean`, `client_std` and
-    `client_worst` are of the accuracies on the clients' parts of it. Further metrics have a column each. With
-    `personalised`, the columns `personal_mean`, `personal_std` and `personal_worst` are those of some clients that
-    first train the model on their data, as in a task.
+    `client_worst` describe the accuracies on the clients' parts of it. Each further metric has a column. With
+    `personalised`, the columns `personal_mean`, `personal_std` and `personal_worst` describe the accuracies of sampled
+    clients that first train the model on their data, as in a task.
 
     With another objective its metrics replace `accuracy`, from sums over all test samples: multilabel `f1`, `accuracy`,
     `exact`; regression `mse`, `mae`, `r2`; next-token `perplexity`, `accuracy`; segmentation `mean_iou`,
-    `pixel_accuracy`. A custom objective has those that it names in `better`. `loss` is its mean loss. The columns of
-    the clients are of its main metric, `history.figures.main`, and the worst client has the largest value if less is
+    `pixel_accuracy`. A custom objective has the metrics that it names in `better`. `loss` is its mean loss. The columns
+    of the clients describe its main metric, `history.figures.main`. The worst client has the largest value if less is
     better.
 
     `clients` has one row per client and evaluation, with `client_evals`: `step` and `t` of the evaluation, `client`
     (its number), `name` (its name in the data), `samples` (training samples), `test_samples`, the metrics and `loss` of
-    the full model on the client's test samples (NaN if it has none), `updates` (applied updates by then), `quarantined`
-    (the reason if it is quarantined by then, otherwise empty).
+    the full model on the client's test samples (NaN without test samples), `updates` (applied until then),
+    `quarantined` (the reason if the client was quarantined until then, otherwise empty).
 
     Raises ValueError for a directory that is no run directory, or is damaged.
     """
@@ -89,14 +89,15 @@ class History:
     def __repr__(self) -> str:
         flags = self.config["experiment"]
         parts = [f"{method_name(self.config)} on {flags['dataset']}", self.state]
-        if (last := self._last_eval()) is not None:
+        last = self._last_eval()
+        if last is not None:
             main = self.figures.main
             parts.append(f"step {int(last['step'])}, {main} {float(last[main]):.4f}")
         return f"<History of {self.directory}: {', '.join(parts)}>"
 
     @property
     def state(self) -> str:
-        """The state: `running` (another process writes it), `interrupted`, `failed`, or `ended by` the reason."""
+        """The state: `running` (a process writes the run), `interrupted`, `failed`, or `ended by` with the reason."""
         if (self.directory / SUMMARY).exists():
             return f"ended by {self.summary['reason']}"
         if is_written(self.directory / EVENTS):
@@ -105,7 +106,7 @@ class History:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The resolved configuration in config.json, with current names; InputError if the file does not hold one."""
+        """The resolved configuration in config.json; InputError if the file does not hold one."""
         return read_config(self.directory / CONFIG)
 
     @property
@@ -122,14 +123,14 @@ class History:
     def summary(self) -> dict[str, object]:
         """The totals of a finished run, as in summary.json; ValueError for other runs.
 
-        `dropped` counts the tasks that failed by their clients' fault. `dropped_clients` names these clients, each with
-        its `tasks` and the last `reason`. `quarantined` names the clients that got no more work, with `reason` and
-        `time`.
+        `dropped` is the number of tasks that failed by their clients' fault. `dropped_clients` has an entry for each of
+        these clients, with its `tasks` and the last `reason`. `quarantined` has an entry for each client that gets no
+        more work, with `reason` and `time`.
         """
         path = self.directory / SUMMARY
         if not path.exists():
             raise InputError(
-                "run", f"{self.directory} has no {SUMMARY}, so that the run has not ended", hint="resume it"
+                "run", f"{self.directory} has no {SUMMARY}, because the run has not ended", hint="resume it"
             )
         return read_summary(path, self.figures)
 
@@ -150,8 +151,8 @@ class History:
 
         Args:
             model: The model, if the run was started with an object. The object does not change.
-            transforms: The transforms, if they are of a script or a notebook.
-            trust: Allow the import of other code that the run directory names.
+            transforms: The transforms, if they are from a script or a notebook.
+            trust: True to allow the import of other code that the run directory names.
 
         Raises:
             ValueError: The run has not ended, or the model does not fit.
@@ -178,7 +179,7 @@ class History:
     def clients(self) -> "pd.DataFrame":
         """One row per client and evaluation that `client_evals` selects; see the class for the columns.
 
-        ValueError if the run was started without it.
+        InputError if the run was started without `client_evals`.
         """
         return read_clients(self.directory, self.figures)
 
@@ -219,7 +220,8 @@ class History:
         from fedraa.rundir.plots import html
 
         rows = {"state": self.state, "directory": str(self.directory)}
-        if (last := self._last_eval()) is not None:
+        last = self._last_eval()
+        if last is not None:
             rows |= {"step": f"{last['step']:.0f}", "time": f"{last['t']:.4g}"}
             names = (*self.figures.names, "loss", "client_worst")
             rows |= {name.replace("_", " "): f"{last[name]:.4f}" for name in dict.fromkeys(names)}
@@ -231,10 +233,14 @@ class History:
 
     def _last_eval(self) -> dict[str, Any] | None:
         evals = self.evals
-        return None if evals.empty else dict(evals.iloc[-1])
+        if evals.empty:
+            return None
+        return dict(evals.iloc[-1])
 
 
 def method_name(config: Mapping[str, Any]) -> str:
     """Return the name of a run's method. In the configuration a method is a name, or a mapping for an object."""
-    given = config["experiment"]["method"]
-    return str(given["name"] if isinstance(given, Mapping) else given)
+    method = config["experiment"]["method"]
+    if isinstance(method, Mapping):
+        method = method["name"]
+    return str(method)

@@ -16,11 +16,11 @@ from fedraa.data.tree import Tree
 from fedraa.errors import InputError
 from fedraa.rundir import packed_columns
 
-# A key that each scaling has, and no other entry.
+# A key that only a scaling has.
 _NUMBERS = "mean"
+# The entry of a fitted transform with fitted values that are not in its arguments.
 LOST = "lost"
-"""The entry of a fitted transform whose fitted values are in none of its arguments."""
-# A key that each sample has.
+# A key that only a sample has.
 _SHAPE = "shape"
 
 
@@ -42,37 +42,39 @@ class Inputs:
         parts = transforms.fixed.parts
         if len(parts) != len(self.fitted):
             raise InputError(
-                "transforms", f"it has {len(parts)} that are not random", expected=f"{len(self.fitted)}, as in the run"
+                "transforms", f"{len(parts)} of them are not random", expected=f"{len(self.fitted)}, as in the run"
             )
         fitted = []
-        for part, kept in zip(parts, self.fitted, strict=True):
-            if kept == LOST:
+        for part, described in zip(parts, self.fitted, strict=True):
+            if described == LOST:
                 raise InputError(
                     "transforms",
                     f"{called(part)} was fitted to the data, but its arguments do not hold the fitted values",
-                    hint="let `fitted` return a transform whose arguments hold them",
+                    hint="let `fitted` return a transform with arguments that hold them",
                 )
-            fitted.append(part if kept is None else _restore(part, kept))
+            if described is not None:
+                part = _restore(part, described)
+            fitted.append(part)
         return Transforms(tuple(fitted), transforms.seed)
 
 
-def _restore(part: Transform, kept: Mapping[str, Any]) -> Transform:
-    """Return a transform of the class of `part` with the values that a description has."""
+def _restore(part: Transform, described: Mapping[str, Any]) -> Transform:
+    """Return a transform of the class of `part` with the described values."""
     with calling("transforms", part):
-        return type(part)(**{name: value for name, value in kept.items() if name != KIND})
+        return type(part)(**{name: value for name, value in described.items() if name != KIND})
 
 
-def describe_inputs(classes: int, example: Tree, scaling: Scaling, given: Transforms, fitted: Transforms) -> Any:
+def describe_inputs(classes: int, example: Tree, scaling: Scaling, unfitted: Transforms, fitted: Transforms) -> Any:
     """Return an Inputs as JSON.
 
     Args:
         classes: Number of classes.
         example: A batch of tensors.
         scaling: The scaling of the inputs.
-        given: The transforms before fitting.
+        unfitted: The transforms before fitting.
         fitted: The transforms after fitting.
     """
-    pairs = zip(given.fixed.parts, fitted.parts, strict=True)
+    pairs = zip(unfitted.fixed.parts, fitted.parts, strict=True)
     return {
         "classes": classes,
         "samples": _to_json(example, lambda x: {_SHAPE: list(x.shape[1:]), "dtype": str(x.dtype).rpartition(".")[2]}),
@@ -82,10 +84,13 @@ def describe_inputs(classes: int, example: Tree, scaling: Scaling, given: Transf
 
 
 def _describe_fitted(before: Transform, part: Transform) -> Any:
+    """Return the entry of a transform for `Inputs.fitted`."""
     if type(before).fitted is Transform.fitted:
         return None
     described = describe(part)
-    return described if is_ours(type(part)) or described != describe(before) else LOST
+    if is_ours(type(part)) or described != describe(before):
+        return described
+    return LOST
 
 
 def read_inputs(config: Mapping[str, Any]) -> Inputs:
@@ -112,7 +117,8 @@ def _describe_scaling(scaling: ChannelScaling | None) -> Any:
 
 
 def _read_scaling(written: Mapping[str, Any]) -> ChannelScaling:
-    mean, std = (np.array(packed_columns.read(written[name]), np.float32) for name in (_NUMBERS, "std"))
+    mean = np.array(packed_columns.read(written[_NUMBERS]), np.float32)
+    std = np.array(packed_columns.read(written["std"]), np.float32)
     return ChannelScaling(mean, std)
 
 
@@ -121,7 +127,7 @@ def _zeros(written: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _to_json(tree: Tree, describe_leaf: Any) -> Any:
-    """Return a tree as JSON: a tuple as a list, a dict as a list of pairs, in which the order of the names stays."""
+    """Return a tree as JSON: a tuple as a list, and a dict as a list of pairs, which keeps the order of the names."""
     if isinstance(tree, dict):
         return {"names": [[name, _to_json(part, describe_leaf)] for name, part in tree.items()]}
     if isinstance(tree, tuple):
@@ -130,8 +136,11 @@ def _to_json(tree: Tree, describe_leaf: Any) -> Any:
 
 
 def _from_json(written: Any, key: str, read_leaf: Any) -> Tree:
+    """Return the tree of `_to_json`. Only a leaf is an object with the key `key`."""
     if isinstance(written, list):
         return tuple(_from_json(part, key, read_leaf) for part in written)
     if isinstance(written, Mapping) and key not in written:
         return {name: _from_json(part, key, read_leaf) for name, part in written["names"]}
-    return None if written is None else read_leaf(written)
+    if written is None:
+        return None
+    return read_leaf(written)

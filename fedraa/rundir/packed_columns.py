@@ -1,4 +1,4 @@
-"""Columns of config.json with an entry per client: a list, or packed bytes if there are very many."""
+"""Columns of config.json with an entry per client: a list, or packed bytes for very many clients."""
 
 import base64
 import zlib
@@ -9,18 +9,19 @@ import numpy.typing as npt
 
 from fedraa.errors import InputError
 
-# Entries above which a column is packed. A list of a million entries would be most of the file.
-PACKED = 10_000
+# Maximum number of entries of a list. A list of a million entries would take most of the file.
+MAX_LIST_ENTRIES = 10_000
 
 Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 
 def written(column: Column) -> Any:
     """Return a column for JSON: a list in which None is infinite, or the compressed bytes of the array as text."""
-    if len(column) > PACKED:
-        raw = zlib.compress(np.ascontiguousarray(column, column.dtype.newbyteorder("<")).tobytes(), 1)
+    if len(column) > MAX_LIST_ENTRIES:
+        little_endian = np.ascontiguousarray(column, column.dtype.newbyteorder("<"))
+        raw = zlib.compress(little_endian.tobytes(), 1)
         return {"dtype": str(column.dtype), "packed": base64.b64encode(raw).decode()}
-    return [value if np.isfinite(value) else None for value in column.tolist()]
+    return _with_nulls(column)
 
 
 def read(written: Any) -> Any:
@@ -32,4 +33,9 @@ def read(written: Any) -> Any:
         column = np.frombuffer(raw, np.dtype(written["dtype"]).newbyteorder("<"))
     except (KeyError, TypeError, ValueError, zlib.error):
         raise InputError("packed", "it is not a packed column, or it is damaged") from None
+    return _with_nulls(column)
+
+
+def _with_nulls(column: Column) -> list[float | None]:
+    """Return the entries, with None for infinity."""
     return [value if np.isfinite(value) else None for value in column.tolist()]

@@ -21,7 +21,8 @@ class ClientRows(Sequence[Index]):
     """The rows of each client, an array for each. `order[offsets[n]:offsets[n + 1]]` are the rows of client n."""
 
     def __init__(self, order: Index, offsets: Index) -> None:
-        self.order, self.offsets = order, offsets
+        self.order = order
+        self.offsets = offsets
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -42,8 +43,8 @@ class DataPartition:
     """The partition of a run's data among its clients.
 
     Attributes:
-        train: For each client the rows of its training samples. None if a function of the client makes the data, which
-            then have no rows.
+        train: For each client the rows of its training samples. None if a function of the client makes the data, so
+            that samples have no rows.
         sizes: The number of training samples of each client.
         test: For each client its rows of the test samples; of the training samples if `test_is_held_back`.
         test_is_held_back: True if the test samples are training samples that `validation` held back.
@@ -62,9 +63,12 @@ class DataPartition:
 
 def write_partition(directory: Path, data: Federated) -> None:
     """Write the partition of the data; the same partition gives the same bytes."""
+    test_order = data.test_order
+    if data.held_back is not None:
+        test_order = data.held_back[test_order]
     arrays: dict[str, npt.NDArray[Any]] = {
         "train_offsets": data.offsets,
-        "test_order": data.test_order if data.held_back is None else data.held_back[data.test_order],
+        "test_order": test_order,
         "test_offsets": data.test_offsets,
         "test_is_held_back": np.array(data.held_back is not None),
     }
@@ -84,7 +88,7 @@ def _small(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def read_partition(directory: Path) -> DataPartition:
-    """Return the partition of a run. Raise InputError if the directory has none or it is damaged."""
+    """Return the partition of a run. Raise InputError if the file is missing or damaged."""
     path = directory / PARTITION
     if not path.exists():
         raise InputError("partition", f"{directory} has no {PARTITION}", hint="put it back, or start the run again")
@@ -92,12 +96,18 @@ def read_partition(directory: Path) -> DataPartition:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         numbers = {name: arrays[name].astype(np.int64) for name in arrays if name.endswith(("order", "offsets"))}
+        train = None
+        if "train_order" in numbers:
+            train = ClientRows(numbers["train_order"], numbers["train_offsets"])
+        names = None
+        if "names" in arrays:
+            names = tuple(map(str, arrays["names"].tolist()))
         return DataPartition(
-            ClientRows(numbers["train_order"], numbers["train_offsets"]) if "train_order" in numbers else None,
+            train,
             np.diff(numbers["train_offsets"]),
             ClientRows(numbers["test_order"], numbers["test_offsets"]),
             bool(arrays["test_is_held_back"]),
-            tuple(map(str, arrays["names"].tolist())) if "names" in arrays else None,
+            names,
         )
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 # Pixels of the small curve.
 WIDTH, HEIGHT = 320, 90
 BLUE = "#0072B2"
-# The largest number of evaluations that are marked with dots.
-DOTTED = 30
+# Number of evaluations from which a curve has no dots.
+MAX_DOTS = 30
 
 
 class Plot(Figure):
-    """A figure that notebooks show, whatever the backend of matplotlib."""
+    """A figure that notebooks show with any backend of matplotlib."""
 
     def _repr_png_(self) -> bytes:
         stream = io.BytesIO()
@@ -47,7 +47,7 @@ def plot(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str) -> Pl
             raise InputError("plot", got=name, expected=f"one of {', '.join(evals.columns)}")
     figure = Plot(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()
-    axes.plot(evals[x], evals[y], marker="." if len(evals) < DOTTED else "", color=BLUE)
+    axes.plot(evals[x], evals[y], marker="." if len(evals) < MAX_DOTS else "", color=BLUE)
     axes.set_xlabel(f"{clock} time" if x == "t" else x.replace("_", " "))
     axes.set_ylabel(y.replace("_", " "))
     axes.set_title(title)
@@ -66,21 +66,29 @@ def html(title: str, rows: Mapping[str, str], evals: "pd.DataFrame", y: str) -> 
     """
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items())
     table = f"<table><caption><b>{escape(title)}</b></caption>{cells}</table>"
-    line = "" if evals.empty else _curve(evals["t"].tolist(), evals[y].tolist(), f"{y.replace('_', ' ')} over time")
+    line = _curve(evals["t"].tolist(), evals[y].tolist(), f"{y.replace('_', ' ')} over time")
     return f'<div style="display: flex; flex-wrap: wrap; gap: 1em 2em; align-items: center">{table}{line}</div>'
 
 
-def _curve(x: Sequence[float], y: Sequence[float], said: str) -> str:
-    """Return a small line through these points, without the points that are not finite."""
+def _curve(x: Sequence[float], y: Sequence[float], caption: str) -> str:
+    """Return a small line through the finite points; empty for fewer than two.
+
+    Args:
+        x: The horizontal coordinates.
+        y: The vertical coordinates.
+        caption: The text below the line, which is followed by the range of values.
+    """
     points = [(a, b) for a, b in zip(x, y, strict=True) if isfinite(b)]
     if len(points) < 2:
         return ""
-    start, wide = points[0][0], points[-1][0] - points[0][0] or 1.0
+    start = points[0][0]
     low, high = min(b for _, b in points), max(b for _, b in points)
-    tall = high - low or 1.0
-    line = " ".join(f"{WIDTH * (a - start) / wide:.1f},{HEIGHT * (1 - (b - low) / tall):.1f}" for a, b in points)
+    # All points may have one time or one value.
+    x_range = points[-1][0] - start or 1.0
+    y_range = high - low or 1.0
+    line = " ".join(f"{WIDTH * (a - start) / x_range:.1f},{HEIGHT * (1 - (b - low) / y_range):.1f}" for a, b in points)
     return (
         f'<figure style="margin: 0"><svg viewBox="-4 -4 {WIDTH + 8} {HEIGHT + 8}" width="{WIDTH}" height="{HEIGHT}">'
         f'<polyline points="{line}" fill="none" stroke="{BLUE}" stroke-width="2"/></svg>'
-        f"<figcaption>{escape(said)}: {low:.4g} to {high:.4g}</figcaption></figure>"
+        f"<figcaption>{escape(caption)}: {low:.4g} to {high:.4g}</figcaption></figure>"
     )

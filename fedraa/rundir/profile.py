@@ -17,8 +17,8 @@ PROFILE = "profile.json"
 SERVER = {
     "wait": "waiting for the next update",
     "dispatch": "choosing and sending tasks",
-    "mix": "checking updates, taking them in, logging",
-    "evaluate": "waiting for an evaluation before the next",
+    "mix": "checking updates, applying them, logging",
+    "evaluate": "waiting for an earlier evaluation",
     "save": "checkpoints",
 }
 WORKERS = {"train": "training", "evaluate": "evaluating"}
@@ -43,16 +43,17 @@ class Stopwatch:
         self.seconds: dict[str, float] = defaultdict(float)
 
     @contextmanager
-    def on(self, what: str) -> Iterator[None]:
+    def on(self, work: str) -> Iterator[None]:
+        """Add the time of the block to a kind of work."""
         started = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds[what] += time.perf_counter() - started
+            self.seconds[work] += time.perf_counter() - started
 
 
 class RunTimes:
-    """The stopwatches of a run: the work of its server, and that of all its workers."""
+    """The stopwatches of a run: the work of its server, and the work of all its workers."""
 
     def __init__(self) -> None:
         self.server = Stopwatch()
@@ -67,9 +68,10 @@ class RunTimes:
 
 
 def profile(directory: Path) -> list[tuple[str, str, float, float]]:
-    """Return rows (server or workers, work, seconds, share) of a finished run; other time is `other`.
+    """Return rows (server or workers, work, seconds, share) of a finished run; the remaining time is `other`.
 
-    A worker's other time is idle, transfer, and its start. With the engine `local` the server's waiting is training.
+    The remaining time of a worker is idle time, transfer, and its start. With the engine `local`, the waiting time of
+    the server is training time.
     """
     path = directory / PROFILE
     if not path.is_file():
@@ -79,11 +81,11 @@ def profile(directory: Path) -> list[tuple[str, str, float, float]]:
     except ValidationError as error:
         raise InputError("run", f"{path} is not a profile: {error.errors()[0]['msg']}") from None
     rows = []
-    for who, names, seconds_of, whole in (
+    for process, kinds, spent, whole in (
         ("server", SERVER, run.server, run.wall),
         ("workers", WORKERS, run.workers, run.wall * run.count),
     ):
-        spent = {said: seconds_of.get(what, 0.0) for what, said in names.items()}
-        spent["other"] = max(0.0, whole - sum(spent.values()))
-        rows += [(who, said, seconds, seconds / whole) for said, seconds in spent.items()]
+        seconds_by_work = {label: spent.get(kind, 0.0) for kind, label in kinds.items()}
+        seconds_by_work["other"] = max(0.0, whole - sum(seconds_by_work.values()))
+        rows += [(process, label, seconds, seconds / whole) for label, seconds in seconds_by_work.items()]
     return rows

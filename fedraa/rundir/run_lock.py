@@ -1,4 +1,4 @@
-"""The lock of a run directory: one process writes it, and holds a lock on its log until the process ends."""
+"""The lock of a run directory: only one process writes a run, and it holds a lock on the log until it ends."""
 
 import fcntl
 import os
@@ -15,24 +15,25 @@ from fedraa.errors import InputError
 from fedraa.reading import content, opened
 from fedraa.rundir.atomic_files import write_text
 
+# Seconds in which the server of a killed run ends.
 LOCK_SECONDS = 15
-# The file that names the process that must be asked to stop.
+# The file that names the process to stop.
 WRITER = "writer"
 # The lock file in a directory of many runs.
 LOCK = "lock"
 
 
 class Hold:
-    """The right to write a run. `driver` is the process that Ctrl-C stops, a different one if a server writes.
+    """The right to write a run. `driver` is the process that Ctrl-C stops; if a server writes, this is another process.
 
-    Raises InputError if another process still writes this run after `LOCK_SECONDS`, because the server of a killed run
-    may live a moment longer.
+    Raises InputError if another process still writes this run after `LOCK_SECONDS`. The server of a killed run may
+    continue for a moment.
     """
 
     def __init__(self, directory: Path, log: FileIO, driver: str) -> None:
-        give_up = time.monotonic() + LOCK_SECONDS
+        deadline = time.monotonic() + LOCK_SECONDS
         while not _locked(log, fcntl.LOCK_EX):
-            if time.monotonic() > give_up:
+            if time.monotonic() > deadline:
                 raise InputError("run", f"another process is writing {directory}", hint="wait for it, or stop it")
             time.sleep(0.1)
         self._file = directory / WRITER
@@ -44,7 +45,7 @@ class Hold:
 
 
 def this_process() -> str:
-    """Return the name of this process among the processes of all machines."""
+    """Return `HOSTNAME PID` of this process."""
     return f"{socket.gethostname()} {os.getpid()}"
 
 
@@ -55,9 +56,9 @@ def is_written(log: Path) -> bool:
 
 
 def interrupt(directory: Path, log: Path) -> None:
-    """Send SIGTERM to the process of a run, which ends with a checkpoint. Raise InputError if none runs here."""
+    """Send SIGTERM to the process of a run, which writes a checkpoint and ends. Raise InputError if none runs here."""
     if not is_written(log):
-        raise InputError("run", f"no process is writing {directory}, so that there is nothing to stop")
+        raise InputError("run", f"no process is writing {directory}, and there is nothing to stop")
     machine, _, process = content(directory / WRITER).decode(errors="replace").rpartition(" ")
     if not process.isdecimal() or int(process) < 2:
         raise InputError("run", f"{directory / WRITER} does not name the process that writes the run", got=process)
@@ -67,7 +68,7 @@ def interrupt(directory: Path, log: Path) -> None:
         os.kill(int(process), signal.SIGTERM)
     except (ProcessLookupError, OverflowError):
         raise InputError(
-            "run", f"process {process}, which wrote {directory}, has ended, so that there is nothing to stop"
+            "run", f"process {process}, which wrote {directory}, has ended, and there is nothing to stop"
         ) from None
 
 
@@ -76,7 +77,7 @@ def alone(directory: Path, doing: str) -> Iterator[None]:
     """Hold the lock of a directory of many runs, so that only one process at a time works there.
 
     Args:
-        directory: The directory, which is made if it does not exist.
+        directory: The directory. The function makes it if it does not exist.
         doing: The work, which the error of another process names.
 
     Raises:
@@ -95,7 +96,7 @@ def alone(directory: Path, doing: str) -> Iterator[None]:
 
 @contextmanager
 def writable(directory: Path) -> Iterator[None]:
-    """Turn an OSError in the block into an InputError about `out`."""
+    """Convert an OSError in the block to an InputError about `out`."""
     try:
         yield
     except OSError as error:
@@ -103,6 +104,7 @@ def writable(directory: Path) -> Iterator[None]:
 
 
 def _locked(file: int | BinaryIO | FileIO, kind: int) -> bool:
+    """Take a lock without waiting. Return False if another process holds it."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

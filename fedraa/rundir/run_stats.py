@@ -8,7 +8,7 @@ from fedraa.rundir.event_reader import Event, not_an_event, read_events
 from fedraa.rundir.failures import Failures
 
 MAX_COUNT = 2**63
-# The errors that a value of an event raises if a run cannot have written it.
+# The errors that a value of an event raises if no run can have written it.
 WRONG_VALUES = (KeyError, TypeError, OverflowError)
 
 
@@ -34,14 +34,28 @@ class RunStats:
     """
 
     def __init__(self) -> None:
-        self.events = self.step = 0
-        self.t = self.wall = 0.0
-        self.dispatched = self.committed = self.faults = self.rounds = 0
-        self.bytes_down = self.bytes_up = 0
+        self.events = 0
+        self.step = 0
+        self.t = 0.0
+        self.wall = 0.0
+        self.dispatched = 0
+        self.committed = 0
+        self.faults = 0
+        self.rounds = 0
+        self.bytes_down = 0
+        self.bytes_up = 0
         self.flops = 0.0
-        self.staleness_sum = self.staleness_max = 0
+        self.staleness_sum = 0
+        self.staleness_max = 0
         self.failures = Failures()
         self.end: Event | None = None
+
+    @property
+    def staleness_mean(self) -> float | None:
+        """Mean staleness of all updates; None before the first one."""
+        if self.committed == 0:
+            return None
+        return self.staleness_sum / self.committed
 
     @property
     def dropped(self) -> int:
@@ -97,7 +111,7 @@ def read_stats(directory: Path, *, partial: bool = False) -> RunStats:
 
     Args:
         directory: The run directory.
-        partial: Leave out a last line that is being written or was torn.
+        partial: True to skip a last line that is being written or was torn.
 
     Raises:
         InputError: A line is not an event of a run. The error names the first such line.
@@ -127,7 +141,7 @@ def whole_number(value: object) -> int:
     """Return the value if it is a whole number from 0 that fits into 63 bits.
 
     Raises:
-        TypeError: It is anything else.
+        TypeError: It is another value.
     """
     if isinstance(value, int) and 0 <= value < MAX_COUNT:
         return value

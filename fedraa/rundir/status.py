@@ -15,9 +15,16 @@ from fedraa.rundir.run_stats import read_stats
 class Status:
     """The state of a run: running, ended (by a reason), failed (with a reason), or interrupted.
 
-    `step` and `t` are of the log's last line. `accuracy` is the last value of `figure`, the main metric of the
-    objective. `quarantined` has an entry of `Failures.totals` for each quarantined client. `note` is the note of the
-    summary of a finished run.
+    Attributes:
+        run: The run directory.
+        state: The state, with its reason.
+        step: Server updates, or rounds, as of the last line of the log.
+        t: The time of the last line on the run's clock.
+        accuracy: The last value of `figure`; None before the first evaluation.
+        faults: The number of faults of workers.
+        quarantined: An entry for each quarantined client, with the reason and the time.
+        figure: The main metric of the objective.
+        note: The note in the summary of a finished run.
     """
 
     run: str
@@ -37,26 +44,37 @@ def status(directory: Path) -> Status:
     main = history.figures.main
     stats = read_stats(directory, partial=True)
     evals = history.evals
-    accuracy = None if evals.empty else float(evals[main].iloc[-1])
-    state, note = history.state, ""
+    accuracy = None
+    if not evals.empty:
+        accuracy = float(evals[main].iloc[-1])
+    state = history.state
+    note = ""
     if state.startswith("ended"):
         note = str(history.summary.get("note", ""))
     if state == "failed":
         state = f"failed ({read_failure(directory)})"
     return Status(
-        str(directory), state, stats.step, stats.t, accuracy, stats.faults, tuple(stats.quarantined), main, note
+        run=str(directory),
+        state=state,
+        step=stats.step,
+        t=stats.t,
+        accuracy=accuracy,
+        faults=stats.faults,
+        quarantined=tuple(stats.quarantined),
+        figure=main,
+        note=note,
     )
 
 
 def statuses(directory: Path) -> list[Status]:
     """Return the status of all runs in a folder. The state of an unreadable run is its error."""
-    found = []
+    rows = []
     for path in runs_below(directory):
         try:
-            found.append(status(path))
+            rows.append(status(path))
         except ValueError as error:
-            found.append(Status(str(path), f"damaged ({error})", 0, 0.0, None, 0))
-    return found
+            rows.append(Status(str(path), f"damaged ({error})", step=0, t=0.0, accuracy=None, faults=0))
+    return rows
 
 
 def runs_below(directory: Path) -> list[Path]:

@@ -33,34 +33,44 @@ def so_far(history: History) -> dict[str, object]:
 
 
 def _totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> dict[str, object]:
+    """Return the totals of a run.
+
+    Args:
+        history: The run.
+        stats: The totals of its log.
+        end: The `end` event, or the same fields for a run that has not ended.
+    """
     evals = history.evals
     figures = history.figures
-    last = {name: float(evals[name].iloc[-1]) for name in figures.names}
-    own = {name: _finite_or_none(evals[name].iloc[-1]) for name in figures.own}
-    return {
-        "method": history.config["experiment"]["method"],
-        "reason": end["reason"],
-        **({"by": end["by"]} if "by" in end else {}),
-        **({} if end["step"] else {"note": NO_STEP}),
+    totals = {"method": history.config["experiment"]["method"], "reason": end["reason"]}
+    if "by" in end:
+        totals["by"] = end["by"]
+    if end["step"] == 0:
+        totals["note"] = NO_STEP
+    totals |= {
         "steps": end["step"],
         "tasks": stats.committed,
         "time": end["t"],
         "wall": end["wall"],
-        **last,
+        **{name: float(evals[name].iloc[-1]) for name in figures.names},
         f"best_{figures.main}": figures.best(evals[figures.main]),
         "loss": float(evals["loss"].iloc[-1]),
         "client_worst": float(evals["client_worst"].iloc[-1]),
         "bytes_down": stats.bytes_down,
         "bytes_up": stats.bytes_up,
         "flops": stats.flops,
-        "staleness_mean": stats.staleness_sum / max(1, stats.committed),
+        "staleness_mean": stats.staleness_mean or 0.0,
         "staleness_max": stats.staleness_max,
         "faults": stats.faults,
         **stats.failures.totals(),
         "model_sha256": end["model_sha256"],
-        **({"metrics": own} if own else {}),
     }
+    if figures.own:
+        totals["metrics"] = {name: _finite_or_none(evals[name].iloc[-1]) for name in figures.own}
+    return totals
 
 
 def _finite_or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    if not np.isfinite(value):
+        return None
+    return float(value)

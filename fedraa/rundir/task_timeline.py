@@ -17,7 +17,7 @@ from fedraa.rundir.run_stats import WRONG_VALUES, number, whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
-# Number of faults and drops that are kept in full.
+# Number of the newest faults and drops in the timeline.
 MAX_FAILURES = 200
 ROUND_COLUMNS = ("round", "coverage_min", "coverage_max", "uncovered")
 
@@ -36,7 +36,7 @@ class Fate(IntEnum):
 
 
 class TaskTimeline:
-    """Columns with an entry per task, in the order of dispatch, and an entry per round. A task takes some 90 bytes.
+    """Columns with an entry per task, in the order of dispatch, and an entry per round. A task takes about 90 bytes.
 
     Attributes:
         task: Numbers of the tasks.
@@ -44,14 +44,14 @@ class TaskTimeline:
         fragment: Fragments, or labels of sampled submodels.
         start: Times of dispatch on the run's clock.
         end: Times of commit or drop, NaN while the task is in flight.
-        cost: Expected costs, NaN if the log has none.
+        cost: Expected costs; NaN if the log does not have them.
         bytes_down: Bytes that the server sent.
         bytes_up: Bytes of the update, 0 without an update.
         staleness: Updates of the fragment since the dispatch, 0 without an update.
         fate: A `Fate` for each task.
         commits: Places in the columns of the tasks with applied updates, in the order of the commits.
         round_events: The event of each round.
-        failures: The newest faults and drops, with `kind`, `t`, `wall`, `what`, `action`, `task`, `client`, `worker`.
+        failures: The newest faults and drops, with `kind`, `t`, `wall`, `error`, `action`, `task`, `client`, `worker`.
         t: Latest time of all events.
     """
 
@@ -70,10 +70,10 @@ class TaskTimeline:
         self.round_events: list[dict[str, Any]] = []
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
         self.t = 0.0
-        # Time of all tasks that are over, and the sum of the starts of those in flight.
+        # The total time of all finished tasks, and the sum of the starts of all tasks in flight.
         self._busy = 0.0
         self._starts = 0.0
-        # Place in the columns of each task in flight, by its number.
+        # The place in the columns of each task in flight, by its number.
         self._in_flight: dict[int, int] = {}
 
     def add(self, event: Mapping[str, Any]) -> None:
@@ -146,7 +146,9 @@ class TaskTimeline:
         """Return a row per round with the fields of its event; no row for an asynchronous run."""
         import pandas as pd
 
-        return pd.DataFrame(self.round_events) if self.round_events else pd.DataFrame(columns=ROUND_COLUMNS)
+        if not self.round_events:
+            return pd.DataFrame(columns=ROUND_COLUMNS)
+        return pd.DataFrame(self.round_events)
 
     def _add_dispatch(self, event: Mapping[str, Any], t: float) -> None:
         task = whole_number(event["task"])
@@ -188,7 +190,7 @@ def read_timeline(directory: Path, *, partial: bool = False) -> TaskTimeline:
 
     Args:
         directory: The run directory.
-        partial: Leave out a last line that is being written or was torn.
+        partial: True to skip a last line that is being written or was torn.
 
     Raises:
         InputError: A line is not an event of a run. The error names the first such line.
@@ -204,6 +206,8 @@ def read_timeline(directory: Path, *, partial: bool = False) -> TaskTimeline:
 
 def _failure(event: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a fault or a drop; the texts are None if the event does not have them."""
-    texts = {name: event.get(name) for name in ("error", "action", "task", "client", "worker")}
-    words = {name: None if value is None else str(value) for name, value in texts.items()}
-    return {"kind": event["kind"], "t": number(event["t"]), "wall": number(event["wall"]), **words}
+    failure = {"kind": event["kind"], "t": number(event["t"]), "wall": number(event["wall"])}
+    for name in ("error", "action", "task", "client", "worker"):
+        value = event.get(name)
+        failure[name] = None if value is None else str(value)
+    return failure

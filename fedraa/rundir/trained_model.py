@@ -36,8 +36,8 @@ def load_trained(
         directory: The run directory.
         config: Its configuration.
         model: The model, if the run was started with an object.
-        transforms: The transforms, if they are of a script or a notebook.
-        trust: Allow the import of other code that the run directory names.
+        transforms: The transforms, if they are from a script or a notebook.
+        trust: True to allow the import of other code that the run directory names.
 
     Raises:
         ValueError: The run has not ended, an object is missing, or an object does not fit.
@@ -49,33 +49,40 @@ def load_trained(
     if model is None and "model" in config.get("given", ()):
         raise InputError(
             "model",
-            f"{directory} was trained with a model given as an object",
-            hint="give it again: load_model(model=...)",
+            f"the model of {directory} was an object",
+            hint="give the object again: load_model(model=...)",
         )
     inputs = read_inputs(config)
-    made = make_transforms(experiment.transforms if transforms is None else transforms, seed=experiment.seed)
+    if transforms is None:
+        transforms = experiment.transforms
+    unfitted = make_transforms(transforms, seed=experiment.seed)
     module = _make(experiment, inputs, model, seed=experiment.seed)
     _load_parameters(module, directory / MODEL)
-    return RawInputModel(module, inputs.scaling, inputs.fit(made)).eval()
+    return RawInputModel(module, inputs.scaling, inputs.fit(unfitted)).eval()
 
 
 def _refuse_foreign(
     directory: Path, problem: ProblemOptions, *, model: object, transforms: Sequence[object] | None, trust: bool
 ) -> None:
+    """Raise InputError for code that cannot be imported, or that the caller does not trust."""
     written = problem.model_dump(mode="json", include={"model", "transforms"})
-    given = {"model": model, "transforms": transforms}
-    named = {name: paths_in(written[name]) for name, value in given.items() if value is None}
-    for name, paths in named.items():
-        if made_in_script := [path for path in paths if "<" in path or path.startswith("__main__:")]:
-            raise InputError(
-                name,
-                f"{directory} was trained with {made_in_script[0]} of a script or a notebook",
-                hint=f"give it again: load_model({name}=...)",
-            )
-    if not trust and (foreign := sorted({path for paths in named.values() for path in paths})):
+    objects = {"model": model, "transforms": transforms}
+    foreign: set[str] = set()
+    for name, value in objects.items():
+        if value is not None:
+            continue
+        for path in paths_in(written[name]):
+            if "<" in path or path.startswith("__main__:"):
+                raise InputError(
+                    name,
+                    f"{directory} was trained with {path} of a script or a notebook",
+                    hint=f"give it again: load_model({name}=...)",
+                )
+            foreign.add(path)
+    if foreign and not trust:
         raise InputError(
             "run",
-            f"{directory} names code that would be imported and run, {', '.join(foreign)}",
+            f"{directory} names code that would be imported and run, {', '.join(sorted(foreign))}",
             hint="if you trust it, give trust=True",
         )
 
@@ -84,13 +91,18 @@ def _make(problem: ProblemOptions, inputs: Inputs, model: object, *, seed: int) 
     """Return a copy of the user's model without wrappers, or the named model of the experiment."""
     if isinstance(model, nn.Module):
         return deepcopy(unwrap_module(model))
-    is_named = model is None or model == problem.model
+    # The options `hidden` and `dropout` belong to the model of the experiment.
+    hidden = ProblemOptions.model_fields["hidden"].default
+    dropout = 0.0
+    if model is None or model == problem.model:
+        hidden = problem.hidden
+        dropout = problem.dropout
     return build_model(
         problem.model if model is None else model,
         inputs.batch,
         inputs.classes,
-        hidden=problem.hidden if is_named else ProblemOptions.model_fields["hidden"].default,
-        dropout=problem.dropout if is_named else 0.0,
+        hidden=hidden,
+        dropout=dropout,
         seed=seed,
         misfit=lambda result: None,
     )
@@ -100,7 +112,7 @@ def _load_parameters(module: nn.Module, path: Path) -> None:
     try:
         with opened(path) as stream:
             state = torch.load(stream, map_location="cpu", weights_only=True)
-    # torch raises any exception for a damaged file.
+    # PyTorch may raise any exception for a damaged file.
     except Exception as error:
         raise InputError("run", f"{path} cannot be read ({one_line(error)[:200]})") from None
     try:

@@ -1,4 +1,4 @@
-"""One trial: a run on validation data. It is stopped early if it is hopeless, and only its metrics are kept."""
+"""One trial: a run on validation data. It stops early if it is hopeless, and only its metrics are kept."""
 
 import math
 import shutil
@@ -26,7 +26,7 @@ TENTHS = 10
 
 @dataclass(frozen=True)
 class Attempt:
-    """A planned trial: the experiment with its directory, and the finished trials with which it is compared.
+    """A planned trial: the experiment with its directory, and the finished trials to compare it with.
 
     `model` and `dataset` are objects that replace the named ones of the experiment.
     """
@@ -72,7 +72,7 @@ class Watch(Callback):
         return self.hopeless
 
     def _at_target(self, t: float) -> None:
-        """Record the time of the target and fill the rest of the curve with the final value.
+        """Record the time of the target, and fill the remaining curve with the final value.
 
         Later trials are compared with the whole curve.
         """
@@ -91,50 +91,65 @@ def tenths(limits: Limits, step: int, t: float) -> int:
         step: The step that it has reached.
         t: The time that it has reached.
     """
-    shares = [step / limits.steps if limits.steps else 0.0, t / limits.time if limits.time else 0.0]
-    return int(TENTHS * max(shares) + 1e-9)
+    share = 0.0
+    if limits.steps:
+        share = step / limits.steps
+    if limits.time:
+        share = max(share, t / limits.time)
+    # The summand corrects rounding errors of the division.
+    return int(TENTHS * share + 1e-9)
 
 
-def attempt(asked: Attempt) -> Trial:
+def attempt(planned: Attempt) -> Trial:
     """Run the trial. If its values or data are impossible, the result is a trial that failed."""
-    experiment = asked.experiment
+    experiment = planned.experiment
     assert experiment.out is not None
     # A killed tuning may have left this directory behind.
     shutil.rmtree(experiment.out, ignore_errors=True)
-    started, watch = time.monotonic(), Watch(Judge(asked.ended, asked.better))
-    failure, summary = "", dict[str, Any]()
+    started = time.monotonic()
+    watch = Watch(Judge(planned.ended, planned.better))
+    failure = ""
+    summary: dict[str, Any] = {}
     try:
-        summary = run(experiment, model=asked.model, dataset=asked.dataset, callbacks=[watch]).summary
+        summary = run(experiment, model=planned.model, dataset=planned.dataset, callbacks=[watch]).summary
     except (RunFailed, ValueError) as error:
         failure = str(error)
     shutil.rmtree(experiment.out, ignore_errors=True)
-    return replace(_trial(asked, watch, failure, time.monotonic() - started), steps=summary.get("steps"))
+    return replace(_trial(planned, watch, failure, time.monotonic() - started), steps=summary.get("steps"))
 
 
-def attempt_elsewhere(asked: Attempt) -> Trial:
+def attempt_elsewhere(planned: Attempt) -> Trial:
     """Run the trial on a node without access to the tuning's directory."""
     with TemporaryDirectory(prefix="fedraa-trial-") as folder:
-        out = asked.experiment.model_copy(update={"out": Path(folder) / "run"})
-        return attempt(replace(asked, experiment=out))
+        experiment = planned.experiment.model_copy(update={"out": Path(folder) / "run"})
+        return attempt(replace(planned, experiment=experiment))
 
 
-def _trial(asked: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:
+def _trial(planned: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:
+    """Return the result of a trial.
+
+    Args:
+        planned: The planned trial.
+        watch: The callback of its run.
+        failure: The reason of a failure; empty if the run did not fail.
+        seconds: The real duration.
+    """
     curve = {str(tenth): value for tenth, value in watch.curve.items()}
-    common = (asked.method, asked.number, dict(asked.values))
+    common = (planned.method, planned.number, dict(planned.values))
     if failure or not math.isfinite(watch.last):
-        why = failure or "its figure was no number any more"
+        why = failure or "its metric was not finite"
         return Trial(*common, "failed", curve=curve, why=why, seconds=round(seconds, 2))
     if watch.hopeless:
         return Trial(*common, "stopped", curve=curve, seconds=round(seconds, 2))
     return Trial(*common, "done", watch.last, curve, seconds=round(seconds, 2), reached=watch.reached)
 
 
-def repeated(asked: Attempt, ended: Sequence[Trial]) -> Trial | None:
+def repeated(planned: Attempt, ended: Sequence[Trial]) -> Trial | None:
     """Return the result of an earlier trial with the same values; None without one.
 
     A run with the same seed gives the same result.
     """
     for trial in ended:
-        if dict(trial.values) == dict(asked.values):
-            return replace(trial, number=asked.number, seconds=0.0)
+        if dict(trial.values) == dict(planned.values):
+            return replace(trial, number=planned.number, seconds=0.0)
     return None

@@ -19,10 +19,11 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
 
     Raises InputError if the directory holds another tuning, or another process uses it.
     """
-    plan, text = directory / PLAN, json.dumps(described, indent=2) + "\n"
+    plan = directory / PLAN
+    text = json.dumps(described, indent=2) + "\n"
     with writable(directory):
-        used = not plan.is_file() and directory.is_dir() and set(os.listdir(directory)) - {LOCK}
-    if used:
+        has_foreign_files = not plan.is_file() and directory.is_dir() and set(os.listdir(directory)) - {LOCK}
+    if has_foreign_files:
         raise InputError("out", f"{directory} is in use", hint="choose a directory that is new or empty")
     with alone(directory, "tuning"):
         if not plan.is_file():
@@ -31,8 +32,8 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
         elif _plan(plan) != json.loads(text):
             raise InputError(
                 "out",
-                f"{directory} holds another tuning, of other methods, values or flags",
-                hint="give the same to continue it, or another directory",
+                f"{directory} holds a tuning of other methods, values or flags",
+                hint="give the same arguments to continue it, or choose another directory",
             )
         yield directory
 

@@ -18,13 +18,13 @@ class Trial:
         method: The name of the method.
         number: The index of the trial.
         values: The values of the tuned fields.
-        state: `done`, `stopped` if it was worse than the others at the same point, or `failed`.
+        state: `done`, `stopped` if it was worse than other trials at the same point, or `failed`.
         value: The final metric on validation data; None unless it is `done`.
         curve: The metric at tenths of the budget, by their number.
         why: The reason of a failure.
         seconds: Its real duration.
         steps: Its server updates or rounds; None if it failed.
-        reached: The time on the run's clock at which it reached the target, if there is one.
+        reached: The time on the run's clock at which it reached the target; None without a target.
     """
 
     method: str
@@ -45,15 +45,21 @@ class Journal:
     def __init__(self, directory: Path) -> None:
         self._path = directory / JOURNAL
         self.trials: list[Trial] = []
-        whole = b""
         if self._path.exists():
-            for line in self._path.read_bytes().splitlines(keepends=True):
-                if (trial := _trial(line)) is None:
-                    break
-                self.trials.append(trial)
-                whole += line
-            if whole != self._path.read_bytes():
-                os.truncate(self._path, len(whole))
+            self._read_trials()
+
+    def _read_trials(self) -> None:
+        """Read the trials up to the first incomplete line, and cut the file there."""
+        content = self._path.read_bytes()
+        size = 0
+        for line in content.splitlines(keepends=True):
+            trial = _trial(line)
+            if trial is None:
+                break
+            self.trials.append(trial)
+            size += len(line)
+        if size < len(content):
+            os.truncate(self._path, size)
 
     def of(self, method: str) -> list[Trial]:
         """Return the trials of a method in the order of their numbers."""
@@ -67,10 +73,20 @@ class Journal:
         self.trials.append(trial)
 
 
+def _with_tuples(value: object) -> object:
+    """Return a value from JSON, in which a tuple is a list."""
+    if isinstance(value, list):
+        return tuple(value)
+    return value
+
+
 def _trial(line: bytes) -> Trial | None:
+    """Return the trial in a line; None if the line is incomplete or no trial."""
+    if not line.endswith(b"\n"):
+        return None
     try:
-        told = json.loads(line) if line.endswith(b"\n") else {}
-        values = {name: tuple(each) if isinstance(each, list) else each for name, each in told["values"].items()}
-        return Trial(**told | {"values": values})
+        fields = json.loads(line)
+        values = {name: _with_tuples(value) for name, value in fields["values"].items()}
+        return Trial(**fields | {"values": values})
     except (ValueError, TypeError, KeyError):
         return None

@@ -16,9 +16,9 @@ from fedraa.errors import InputError
 Value = Any
 # The fields that every method has.
 OF_EVERY_METHOD = {"lr", "lr_schedule", "batch_size", "local_epochs", "local_steps"}
-# The fields that can be tuned. So can every path.
+# The fields that can be tuned, besides all paths.
 TUNABLE = {*SHORTCUTS, *OF_EVERY_METHOD} - {"updates", "rounds"}
-TAKES = "takes LOW:HIGH, LOW:HIGH:log, or values with commas between them"
+TAKES = "LOW:HIGH, LOW:HIGH:log, or values with commas between them"
 # Share of a range, at either end, that counts as its edge.
 EDGE = 0.05
 # Significant digits of a value from a range.
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"(?<![\w.])(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?![\w.])"
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`: uniform, log-uniform with `log`, and integers with `whole`."""
+    """All numbers from `low` to `high`: uniform; log-uniform with `log`; only integers with `whole`."""
 
     low: float
     high: float
@@ -44,13 +44,17 @@ class Range:
         """Return -1 or 1 if the value is at the lower or upper edge, else 0."""
         low, high, at = map(self._scaled, (self.low, self.high, float(value)))
         place = (at - low) / (high - low)
-        return -1 if place <= EDGE else 1 if place >= 1 - EDGE else 0
+        if place <= EDGE:
+            return -1
+        return int(place >= 1 - EDGE)
 
     def widened(self, side: int) -> "Range":
         """Return the range extended by half of its length on that side."""
         low, high = self._scaled(self.low), self._scaled(self.high)
-        further = self._back((high if side > 0 else low) + side * (high - low) / 2)
-        return replace(self, high=further) if side > 0 else replace(self, low=further)
+        step = side * (high - low) / 2
+        if side > 0:
+            return replace(self, high=self._back(high + step))
+        return replace(self, low=self._back(low + step))
 
     def rounded(self, value: float) -> Value:
         """Return a value of the range with at most `DIGITS` significant digits."""
@@ -59,10 +63,15 @@ class Range:
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
     def _scaled(self, value: float) -> float:
-        return math.log(value) if self.log else value
+        """Return the value on the scale on which the range is uniform."""
+        if self.log:
+            return math.log(value)
+        return value
 
     def _back(self, value: float) -> float:
-        value = math.exp(value) if self.log else value
+        """Return the rounded value of a place on this scale."""
+        if self.log:
+            value = math.exp(value)
         if self.whole:
             return round(value)
         return float(f"{value:.{DIGITS}g}")
@@ -86,9 +95,12 @@ class Choices:
         return self.values
 
     def edge(self, value: Value) -> int:
+        """Return -1 or 1 if the value is the first or the last of ordered values, else 0."""
         if not self.ordered or len(self.values) < 2:
             return 0
-        return -1 if value == self.values[0] else 1 if value == self.values[-1] else 0
+        if value == self.values[0]:
+            return -1
+        return int(value == self.values[-1])
 
     def widened(self, side: int) -> "Choices":
         """Return the choices with one more value on that side.
@@ -99,13 +111,22 @@ class Choices:
         if family is None:
             return self
         numbers, make = family
-        near, last = numbers[-2:] if side > 0 else numbers[1::-1]
-        more: float = last * last / near if near and last else 2 * last - near
-        whole = isinstance(last, int) and isinstance(near, int)
-        more = round(more) if whole else float(f"{more:.{DIGITS}g}")
-        if more in numbers:
+        # The value at the end, and its neighbour.
+        near, last = numbers[-2:]
+        if side < 0:
+            last, near = numbers[:2]
+        following: float = 2 * last - near
+        if near and last:
+            following = last * last / near
+        if isinstance(last, int) and isinstance(near, int):
+            following = round(following)
+        else:
+            following = float(f"{following:.{DIGITS}g}")
+        if following in numbers:
             return self
-        return Choices((*self.values, make(more)) if side > 0 else (make(more), *self.values))
+        if side > 0:
+            return Choices((*self.values, make(following)))
+        return Choices((make(following), *self.values))
 
 
 def _family(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value]] | None:
@@ -119,13 +140,14 @@ def _family(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value
         return None
     # The numbers have odd indices.
     parts = [_NUMBER.split(value) for value in values]
-    if len({len(each) for each in parts}) > 1:
+    if len(set(map(len, parts))) > 1:
         return None
     differ = [at for at, texts in enumerate(zip(*parts, strict=True)) if len(set(texts)) > 1]
     if len(differ) != 1 or differ[0] % 2 == 0:
         return None
-    at, first = differ[0], parts[0]
-    numbers = [literal(each[at]) for each in parts]
+    at = differ[0]
+    first = parts[0]
+    numbers = [literal(texts[at]) for texts in parts]
     # A text such as 007 is not a number.
     if any(isinstance(number, str) for number in numbers):
         return None
@@ -136,28 +158,37 @@ Parameter = Range | Choices
 Space = Mapping[str, Parameter]
 
 
-def make_space(given: Mapping[str, object] | Sequence[str]) -> dict[str, Parameter]:
+def make_space(description: Mapping[str, object] | Sequence[str]) -> dict[str, Parameter]:
     """Return a space from `["lr=0.01:1:log", "local.sam_rho=0.05,0.1"]`, or from a mapping of names to values.
 
     A name is a field or a path. Values are `"0.01:1:log"`, (0.01, 1, "log") or [0.1, 0.2].
 
     Raises InputError with the field `space`, or `space.NAME` for the values of a field.
     """
-    if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
-        raise InputError("space", got=given, expected="NAME=VALUES of one or more fields")
-    pairs = list(given.items()) if isinstance(given, Mapping) else [_pair(text) for text in given]
+    if isinstance(description, str) or not isinstance(description, Mapping | Sequence):
+        raise InputError("space", got=description, expected="NAME=VALUES of one or more fields")
+    pairs = description.items() if isinstance(description, Mapping) else [_pair(text) for text in description]
     if not pairs:
         raise InputError("space", "it is empty", hint="give NAME=VALUES of one or more fields, such as lr=0.01:1:log")
     space: dict[str, Parameter] = {}
     for name, values in pairs:
         if name not in TUNABLE and "." not in name:
-            known = f"did you mean {USUAL_PATHS[name]}?" if name in USUAL_PATHS else suggest_name(name, TUNABLE)
-            expected = "" if known else f"one of {', '.join(sorted(TUNABLE))}"
-            raise InputError("space", f"{name!r} cannot be tuned", expected=expected, hint=known)
+            raise _not_tunable(name)
         if name in space:
-            raise InputError("space", f"{name} is given twice", hint="give it once")
+            raise InputError("space", f"{name} occurs twice", hint="give it once")
         space[name] = _parameter(name, values)
     return space
+
+
+def _not_tunable(name: str) -> InputError:
+    """Return the error about a name that is no field that can be tuned. It suggests a similar name, or lists all."""
+    suggestion = suggest_name(name, TUNABLE)
+    if name in USUAL_PATHS:
+        suggestion = f"did you mean {USUAL_PATHS[name]}?"
+    expected = ""
+    if not suggestion:
+        expected = f"one of {', '.join(sorted(TUNABLE))}"
+    return InputError("space", f"{name!r} cannot be tuned", expected=expected, hint=suggestion)
 
 
 def described(space: Space) -> dict[str, str]:
@@ -166,70 +197,93 @@ def described(space: Space) -> dict[str, str]:
 
 
 def _text(parameter: Parameter) -> str:
+    """Return the values of a parameter as `make_space` takes them."""
     if isinstance(parameter, Choices):
         return ",".join(str(value if isinstance(value, tuple) else text_of(value)) for value in parameter.values)
-    return f"{parameter.low:g}:{parameter.high:g}" + (":log" if parameter.log else "")
+    return f"{parameter.low:g}:{parameter.high:g}" + ":log" * parameter.log
 
 
 def _pair(text: str) -> tuple[str, str]:
+    """Return the name and the values of NAME=VALUES."""
     name, equals, values = text.partition("=")
     if not equals:
         raise InputError("space", got=text, expected="NAME=VALUES, such as lr=0.01:1:log")
     return name.strip().replace("-", "_"), values
 
 
-def _parameter(name: str, given: object) -> Parameter:
-    if isinstance(given, list):
-        return _choices(name, given, given)
-    if isinstance(given, str):
-        parts = given.split(":")
+def _parameter(name: str, values: object) -> Parameter:
+    """Return the range or the choices that the values of a field describe."""
+    if isinstance(values, list):
+        return _choices(name, values, values)
+    if isinstance(values, str):
+        parts = values.split(":")
         numbers = [literal(part) for part in parts[:2]]
         log = parts[2:] == ["log"]
         if not (len(parts) == 2 or log) or not all(isinstance(number, int | float) for number in numbers):
-            return _choices(name, [literal(part) for part in _parts(given)], given)
-    elif isinstance(given, tuple) and given[2:] in ((), ("log",)) and len(given) > 1:
-        numbers, log = list(given[:2]), len(given) > 2
-    else:
-        raise _wrong_values(name, given, expected=TAKES)
-    return _range(name, numbers, log=log, given=given)
+            return _choices(name, [literal(part) for part in _parts(values)], values)
+        return _range(name, numbers, log=log, values=values)
+    if isinstance(values, tuple) and values[2:] in ((), ("log",)) and len(values) > 1:
+        return _range(name, list(values[:2]), log=len(values) > 2, values=values)
+    raise _wrong_values(name, values, expected=TAKES)
 
 
-def _range(name: str, numbers: list[Any], *, log: bool, given: object) -> Range:
+def _range(name: str, numbers: list[Any], *, log: bool, values: object) -> Range:
+    """Return a range.
+
+    Args:
+        name: The field.
+        numbers: The two ends.
+        log: True for a logarithmic range.
+        values: The description of the range, which an error shows.
+    """
     low, high = numbers
     if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers) or low >= high:
-        raise _wrong_values(name, given, problem="LOW must be below HIGH")
+        raise _wrong_values(name, values, problem="LOW must be below HIGH")
     if log and low <= 0:
-        raise _wrong_values(name, given, problem="a logarithmic range begins above 0")
-    # The method decides later whether the value of a path has fractions.
-    kinds = {int} if "." in name else _kinds(Experiment.model_fields[name].annotation)
-    whole = isinstance(low, int) and isinstance(high, int) and float not in kinds
-    if not kinds & {int, float}:
-        raise _wrong_values(name, given, problem="it takes no numbers", hint="give values with commas between them")
-    return Range(low, high, log, whole) if whole else Range(float(low), float(high), log)
+        raise _wrong_values(name, values, problem="a logarithmic range begins above 0")
+    # The type of a path depends on the method, and is checked later.
+    types = {int} if "." in name else _kinds(Experiment.model_fields[name].annotation)
+    if not types & {int, float}:
+        raise _wrong_values(name, values, problem="it takes no numbers", hint="give values with commas between them")
+    if isinstance(low, int) and isinstance(high, int) and float not in types:
+        return Range(low, high, log, whole=True)
+    return Range(float(low), float(high), log)
 
 
 def _kinds(annotation: Any) -> set[Any]:
     """Return the types that a field takes."""
-    return {annotation}.union(*map(_kinds, get_args(annotation))) if get_origin(annotation) else {annotation}
+    types = {annotation}
+    if get_origin(annotation):
+        types.update(*map(_kinds, get_args(annotation)))
+    return types
 
 
-def _wrong_values(name: str, given: object, *, problem: str = "", expected: str = "", hint: str = "") -> InputError:
+def _wrong_values(name: str, values: object, *, problem: str = "", expected: str = "", hint: str = "") -> InputError:
     """Return the error about the values of one field of the space."""
-    return InputError(f"space.{name}", problem, got=given, expected=expected, hint=hint)
+    return InputError(f"space.{name}", problem, got=values, expected=expected, hint=hint)
 
 
-def _choices(name: str, values: list[Any], given: object) -> Choices:
-    if not values or any(value == "" for value in values) or len({repr(value) for value in values}) < len(values):
-        raise _wrong_values(name, given, expected=f"{TAKES}, each once")
-    made = [tuple(value) if isinstance(value, list) else value for value in values]
-    if (family := _family(made)) is not None:
-        made = [value for _, value in sorted(zip(family[0], made, strict=True), key=lambda pair: pair[0])]
-    return Choices(tuple(made))
+def _choices(name: str, choices: list[Any], values: object) -> Choices:
+    """Return choices, in ascending order if they are ordered.
+
+    Args:
+        name: The field.
+        choices: The values to choose from.
+        values: Their description, which an error shows.
+    """
+    if not choices or any(value == "" for value in choices) or len({repr(value) for value in choices}) < len(choices):
+        raise _wrong_values(name, values, expected=f"{TAKES}, each value once")
+    choices = [tuple(value) if isinstance(value, list) else value for value in choices]
+    family = _family(choices)
+    if family is not None:
+        choices = [value for _, value in sorted(zip(family[0], choices, strict=True), key=lambda pair: pair[0])]
+    return Choices(tuple(choices))
 
 
 def _parts(text: str) -> list[str]:
     """Return the texts between the commas that are not in parentheses."""
-    parts, depth = [""], 0
+    parts = [""]
+    depth = 0
     for letter in text:
         depth += (letter == "(") - (letter == ")")
         if letter == "," and depth == 0:

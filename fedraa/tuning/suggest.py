@@ -15,13 +15,13 @@ from fedraa.tuning.space import Choices, Parameter, Space, Value
 
 Direction = Literal["max", "min"]
 # Random trials of a method before the sampler uses earlier results.
-RANDOM = 4
+RANDOM_TRIALS = 4
 # Finished trials that are required before a trial may be stopped.
-JUDGED = 4
+MIN_TRIALS_TO_STOP = 4
 # The first tenth of the budget at which a trial may be stopped.
-EARLIEST = 3
-# Further suggestions if the values have been tried before.
-REDRAWN = 20
+FIRST_TENTH_TO_STOP = 3
+# Maximum number of suggestions for a trial, if they were tried before.
+MAX_SUGGESTIONS = 20
 
 
 def check_optuna() -> None:
@@ -36,7 +36,7 @@ def check_optuna() -> None:
 
 
 def suggest(space: Space, ended: Sequence[Trial], seed: int, number: int, better: Direction) -> dict[str, Value]:
-    """Return the values of trial `number` of a method, new ones if they are found within `REDRAWN` suggestions.
+    """Return the values of trial `number` of a method: the first of `MAX_SUGGESTIONS` suggestions that was not tried.
 
     Args:
         space: The search space.
@@ -46,10 +46,10 @@ def suggest(space: Space, ended: Sequence[Trial], seed: int, number: int, better
         better: The better direction of the metric.
     """
     tried = [dict(trial.values) for trial in ended]
-    for attempt in range(REDRAWN):
+    for attempt in range(MAX_SUGGESTIONS):
         study = _study(space, ended, torch_seed(seed, "tune", number, attempt) % 2**32, better)
-        asked = study.ask({name: _distribution(parameter) for name, parameter in space.items()})
-        values = {name: _value(space[name], asked.params[name]) for name in space}
+        suggestion = study.ask({name: _distribution(parameter) for name, parameter in space.items()})
+        values = {name: _value(space[name], suggestion.params[name]) for name in space}
         if values not in tried:
             break
     return values
@@ -58,13 +58,13 @@ def suggest(space: Space, ended: Sequence[Trial], seed: int, number: int, better
 class Judge:
     """The judge of running trials.
 
-    A trial is hopeless if it is worse than the median of finished ones at the same point.
+    A trial is hopeless if it is worse than the median of finished trials at the same tenth of the budget.
     """
 
     def __init__(self, ended: Sequence[Trial], better: Direction) -> None:
         import optuna
 
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=JUDGED, n_warmup_steps=EARLIEST)
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=MIN_TRIALS_TO_STOP, n_warmup_steps=FIRST_TENTH_TO_STOP)
         self._study = optuna.create_study(direction=_direction(better), pruner=pruner)
         for trial in ended:
             if trial.state == "done":
@@ -78,15 +78,19 @@ class Judge:
 
 
 def _study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -> Any:
+    """Return an Optuna study with the finished trials in this space, each with the rank of its merit as its value."""
     import optuna
 
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM)
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     merits = sorted({merit(trial, better) for trial in ended if trial.state == "done"})
     for trial in ended:
-        if trial.values.keys() == space.keys() and all(_holds(space[name], trial.values[name]) for name in space):
-            rank = merits.index(merit(trial, better)) if trial.state == "done" else None
-            study.add_trial(_frozen(trial, space, rank))
+        if trial.values.keys() != space.keys() or not all(_holds(space[name], trial.values[name]) for name in space):
+            continue
+        rank = None
+        if trial.state == "done":
+            rank = merits.index(merit(trial, better))
+        study.add_trial(_frozen(trial, space, rank))
     return study
 
 
@@ -94,9 +98,11 @@ def _frozen(trial: Trial, space: Space, value: float | None) -> Any:
     """Return a finished trial in Optuna's form. A trial that failed or stopped counts as worse than all others."""
     import optuna
 
-    done = trial.state == "done"
+    state = optuna.trial.TrialState.PRUNED
+    if trial.state == "done":
+        state = optuna.trial.TrialState.COMPLETE
     return optuna.trial.create_trial(
-        state=optuna.trial.TrialState.COMPLETE if done else optuna.trial.TrialState.PRUNED,
+        state=state,
         value=value,
         params={name: _asked(parameter, trial.values[name]) for name, parameter in space.items()},
         distributions={name: _distribution(parameter) for name, parameter in space.items()},
@@ -107,20 +113,27 @@ def _frozen(trial: Trial, space: Space, value: float | None) -> Any:
 def _distribution(parameter: Parameter) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+    if isinstance(parameter, Choices) and parameter.ordered:
+        return IntDistribution(0, len(parameter.values) - 1)
     if isinstance(parameter, Choices):
-        last = len(parameter.values) - 1
-        return IntDistribution(0, last) if parameter.ordered else CategoricalDistribution(range(last + 1))
+        return CategoricalDistribution(range(len(parameter.values)))
     if parameter.whole:
         return IntDistribution(int(parameter.low), int(parameter.high), log=parameter.log)
     return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
 
 
-def _value(parameter: Parameter, asked: Any) -> Value:
-    return parameter.values[asked] if isinstance(parameter, Choices) else parameter.rounded(asked)
+def _value(parameter: Parameter, suggested: Any) -> Value:
+    """Return the value for Optuna's suggestion, which is an index for choices."""
+    if isinstance(parameter, Choices):
+        return parameter.values[suggested]
+    return parameter.rounded(suggested)
 
 
 def _asked(parameter: Parameter, value: Value) -> Any:
-    return parameter.values.index(value) if isinstance(parameter, Choices) else value
+    """Return the suggestion of Optuna for a value."""
+    if isinstance(parameter, Choices):
+        return parameter.values.index(value)
+    return value
 
 
 def _holds(parameter: Parameter, value: Value) -> bool:
@@ -136,11 +149,13 @@ def _direction(better: Direction) -> Literal["minimize", "maximize"]:
 def merit(trial: Trial, better: Direction) -> tuple[float, float]:
     """Return a sort key of a trial, larger if better: the time to the target if reached, then the final metric."""
     assert trial.value is not None
-    soon = -math.inf if trial.reached is None else -trial.reached
-    return soon, trial.value if better == "max" else -trial.value
+    earliness = -math.inf
+    if trial.reached is not None:
+        earliness = -trial.reached
+    return earliness, trial.value if better == "max" else -trial.value
 
 
 def best_of(trials: Sequence[Trial], better: Direction) -> Trial | None:
-    """Return the best trial that is done, the first of equals; None if there is none."""
+    """Return the best trial that is done, the first of equal ones; None without such a trial."""
     done = [trial for trial in trials if trial.state == "done"]
     return max(done, key=lambda trial: (merit(trial, better), -trial.number), default=None)

@@ -3,16 +3,15 @@
 The validation data are cut from the clients' training samples. Test data are never used.
 """
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from torch import nn
 
@@ -24,10 +23,8 @@ from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.config.overrides import split_paths
 from fedraa.data import Dataset, FederatedDataset
-from fedraa.data.tree import leaves
 from fedraa.engine.build import build
 from fedraa.engine.objects import split_objects
-from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError
 from fedraa.objectives import Figures
 from fedraa.report.cells import cells
@@ -36,32 +33,39 @@ from fedraa.settings.tuned import write_tuned
 from fedraa.tuning.attempt import Attempt
 from fedraa.tuning.folder import tuning_folder
 from fedraa.tuning.journal import Journal, Trial
+from fedraa.tuning.objects import TrialObjects
 from fedraa.tuning.space import OF_EVERY_METHOD, Parameter, Range, Space, Value, described, make_space
 from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest
 from fedraa.tuning.work import refuse_unsendable, work
 
 # Share of every client's training samples, unless the experiment sets another one.
 VALIDATION = 0.1
-# Share of the trials in the given space. If the best of them is at an edge, the space is widened for the others.
-FIRST = 2 / 3
+# Share of the trials in the original space. If the best of them is at an edge, the other trials use a wider space.
+FIRST_SHARE = 2 / 3
 TUNED = "tuned.toml"
-Told = Callable[[Trial, int, int, float], None]
+OnTrial = Callable[[Trial, int, int, float], None]
 Follow = Callable[[Mapping[str, Value]], Mapping[str, object]]
 
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """The result of a tuning: `file` for `--terms tuned`, `terms` by method, and a row for every trial."""
+    """The result of a tuning.
+
+    Attributes:
+        file: The file for `--terms tuned`.
+        terms: The best values of each method.
+        table: A row for every trial.
+        at_edge: For each method the fields with a best value that is still at the edge of the space.
+        best: For each method the number of its best trial.
+        untrained: For each method the number of trials that ended before their first update (too small a budget).
+    """
 
     file: Path
     terms: Mapping[str, Mapping[str, object]]
     table: pd.DataFrame
     at_edge: Mapping[str, tuple[str, ...]]
-    """By method, the fields whose best value is still at the edge of the space."""
     best: Mapping[str, int]
-    """By method, the number of its best trial."""
     untrained: Mapping[str, int]
-    """By method, the number of trials that ended before their first update, because the budget is too small."""
 
 
 def tune(
@@ -73,19 +77,19 @@ def tune(
     model: nn.Module | Callable[[int], nn.Module] | str | None = None,
     dataset: Dataset | FederatedDataset | Callable[[], Dataset | FederatedDataset] | Path | str | None = None,
     jobs: int = 1,
-    ended: Told | None = None,
+    ended: OnTrial | None = None,
     follow: Follow | None = None,
     **fields: object,
 ) -> Tuned:
     """Find the best values of `space` for each method, with an equal number of trials for each.
 
     Every trial is a run that is judged by the objective's main metric on validation data. These are a share
-    `validation` of each client's training samples, by default a tenth. The test data are not used. A field that only
-    some of the methods have is tuned for those.
+    `validation` of each client's training samples, by default a tenth. The test data are not used. A field is tuned for
+    the methods that have it.
 
-    Optuna suggests the values. A trial that is worse than the median of earlier ones at the same part of the budget is
-    stopped. With a target, the best trial is the one that reaches it first on the run's clock. Two thirds of the trials
-    are in the given space. If the best of them is at an edge, the space is widened once for the others.
+    Optuna suggests the values. A trial that is worse than the median of earlier trials at the same part of the budget
+    is stopped. With a target, the best trial is the one that reaches it first on the run's clock. Two thirds of the
+    trials are in the space of the call. If the best of them is at an edge, the other trials use a wider space.
 
         tuned = fedraa.tune(["fed-raa", "fedavg"], {"lr": "0.01:1:log"}, trials=12, time=4, jobs=2)
         fedraa.compare(["fed-raa", "fedavg"], time=8, terms="tuned", tuned=tuned.file)
@@ -99,65 +103,38 @@ def tune(
             runs/) keeps finished trials, from which the same call continues.
         model: The model, as in `compare`. It must be picklable if `jobs` is over 1.
         dataset: The dataset, as in `compare`. It must be picklable if `jobs` is over 1.
-        jobs: The number of concurrent trials: in separate processes, or with `address` on CPUs of a Ray cluster, whose
-            nodes have the data. Results are reproducible with one job.
+        jobs: The number of concurrent trials: in separate processes, or with `address` on CPUs of a Ray cluster. Its
+            nodes must have the data. Results are reproducible with one job.
         ended: A function that is called with each finished trial, the number of finished trials, the number of all
             trials, and an estimate of the remaining seconds.
         follow: A function from the values of a trial to further fields of its experiment, such as its evaluation
             interval.
-        fields: Fields that replace those of `experiment`.
+        fields: Fields that replace the fields of `experiment`.
 
-    Raises ValueError before anything starts if the tuning is impossible, and at the end for a method without a finished
+    Raises InputError before the first trial if the tuning is impossible, and at the end for a method without a finished
     trial. Raises Interrupted after Ctrl-C.
     """
     module, data, fields = split_objects(model, dataset, fields)
     check_names(fields, Experiment.model_fields)
-    experiment = Experiment(**({} if experiment is None else dict(experiment)) | dict(fields))
+    experiment = Experiment(**dict(experiment or {}) | dict(fields))
     for name, count in (("trials", trials), ("jobs", jobs)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise InputError(name, got=count, expected="a number from 1")
-    objects = _Objects(module, data)
+    objects = TrialObjects(module, data)
     plan = _Plan.of(methods, make_space(space), trials, experiment, follow, objects)
     if jobs > 1 and experiment.address is None:
-        refuse_unsendable(objects.given | {"experiment": plan.experiments})
+        refuse_unsendable(objects.by_name() | {"experiment": plan.experiments})
     check_optuna()
     out = experiment.out or RUNS / f"tune-{Path(plan.dataset).stem}-{experiment.seed}"
-    cluster = experiment.model_copy(update={"engine": "ray"}) if experiment.address else None
-    ray_cluster = session(cluster, cluster.clients) if cluster else nullcontext()
+    cluster = None
+    ray_cluster: AbstractContextManager[object] = nullcontext()
+    if experiment.address:
+        cluster = experiment.model_copy(update={"engine": "ray"})
+        ray_cluster = session(cluster, cluster.clients)
     with ray_cluster, tuning_folder(out, plan.described()) as folder:
         journal = Journal(folder)
         _work_off(plan, folder, journal, jobs, cluster, ended)
         return _outcome(plan, folder, journal)
-
-
-@dataclass(frozen=True, eq=False)
-class _Objects:
-    """The model and the data of all trials, if they are objects."""
-
-    model: nn.Module | None = None
-    dataset: Dataset | FederatedDataset | None = None
-
-    @property
-    def given(self) -> dict[str, object]:
-        """Return the objects that are set, by name."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-    def described(self, spec: RunSpec) -> dict[str, str]:
-        """Return the digests of the objects that are set."""
-        data = spec.data.dataset
-        arrays = {
-            "model": [spec.params],
-            "dataset": [part for tree in (data.x_train, data.x_test) for part in leaves(tree)]
-            + [data.y_train, data.y_test],
-        }
-        return {name: _digest(arrays[name]) for name in self.given}
-
-
-def _digest(arrays: Sequence[np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -170,7 +147,7 @@ class _Plan:
     figures: Figures
     dataset: str
     follow: Follow | None = None
-    objects: _Objects = _Objects()
+    objects: TrialObjects = field(default_factory=TrialObjects)
     digests: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -181,34 +158,40 @@ class _Plan:
         trials: int,
         experiment: Experiment,
         follow: Follow | None = None,
-        objects: _Objects = _Objects(),
+        objects: TrialObjects | None = None,
     ) -> "_Plan":
-        for name in space:
-            given = chosen_value(experiment, name)
-            usual = Experiment.model_fields[name].default if name in Experiment.model_fields else None
-            if given not in (None, usual):
-                raise InputError(name, "it is in the space as well", got=given, hint="give one of the two")
+        """Return the plan. Raise InputError if a method cannot run with the ends of its space.
+
+        Args:
+            methods: The methods.
+            space: The search space.
+            trials: The trials of each method.
+            experiment: The settings that all trials share.
+            follow: A function from the values of a trial to further fields of its experiment.
+            objects: The model and the data of all trials.
+        """
+        _refuse_fixed(space, experiment)
+        objects = objects or TrialObjects()
         share = experiment.validation or VALIDATION
         common = experiment.model_copy(
             update={"validation": share, "seed": 0, "out": None, "quiet": True, "engine": "local", "address": None}
         )
-        made = cells(methods, (experiment.seed,), common)
-        experiments = {str(each.method): each for each in made}
-        spaces = {name: _known(each.method, space) for name, each in experiments.items()}
+        experiments = {str(template.method): template for template in cells(methods, (experiment.seed,), common)}
+        spaces = {method: _known(template.method, space) for method, template in experiments.items()}
         for name in space:
             if not any(name in known for known in spaces.values()):
                 raise InputError(
                     "space", f"{name} has no effect on any of {', '.join(experiments)}", hint="leave it out"
                 )
-        for name, each in experiments.items():
-            if not spaces[name]:
-                raise InputError("space", f"{name} has none of {', '.join(space)}", hint="add a field of this method")
-            for tried, parameter in spaces[name].items():
+        for method, template in experiments.items():
+            if not spaces[method]:
+                raise InputError("space", f"{method} has none of {', '.join(space)}", hint="add a field of this method")
+            for name, parameter in spaces[method].items():
                 for value in parameter.ends:
-                    resolve(_with(each, {tried: value}))
-            spec = build(each, objects.model, objects.dataset)
-        own = experiment.dataset if objects.dataset is None else spec.data.dataset.name
-        return cls(experiments, spaces, trials, spec.figures, own, follow, objects, objects.described(spec))
+                    resolve(_with(template, {name: value}))
+            spec = build(template, objects.model, objects.dataset)
+        dataset = experiment.dataset if objects.dataset is None else spec.data.dataset.name
+        return cls(experiments, spaces, trials, spec.figures, dataset, follow, objects, objects.digest_objects(spec))
 
     @property
     def better(self) -> Direction:
@@ -216,25 +199,30 @@ class _Plan:
 
     @property
     def first(self) -> int:
-        """The number of a method's trials in the given space."""
-        return math.ceil(FIRST * self.trials)
+        """The number of a method's trials in the original space."""
+        return math.ceil(FIRST_SHARE * self.trials)
 
     def described(self) -> dict[str, object]:
         """Return the settings that must be equal when the tuning continues."""
-        experiments = {name: each.model_dump(mode="json") for name, each in self.experiments.items()}
-        spaces = {name: described(space) for name, space in self.spaces.items()}
-        methods = {name: resolve(each).described() for name, each in self.experiments.items()}
-        known = {"trials": self.trials, "spaces": spaces, "experiments": experiments, "methods": methods}
-        return known | ({"given": dict(self.digests)} if self.digests else {})
+        settings: dict[str, object] = {
+            "trials": self.trials,
+            "spaces": {method: described(space) for method, space in self.spaces.items()},
+            "experiments": {method: template.model_dump(mode="json") for method, template in self.experiments.items()},
+            "methods": {method: resolve(template).described() for method, template in self.experiments.items()},
+        }
+        if self.digests:
+            settings["given"] = dict(self.digests)
+        return settings
 
     def space(self, method: str, trials: Sequence[Trial]) -> tuple[dict[str, Parameter], tuple[str, ...]]:
         """Return the method's space for its last trials and the names of the widened fields."""
-        if self.trials == self.first:
-            return dict(self.spaces[method]), ()
+        space = dict(self.spaces[method])
+        widened = []
         best = best_of([trial for trial in trials if trial.number < self.first], self.better)
-        space, widened = dict(self.spaces[method]), []
-        for name, parameter in space.items():
-            wider = None if best is None else self.beyond(method, name, parameter, best.values[name])
+        if best is None or self.trials == self.first:
+            return space, ()
+        for name, parameter in self.spaces[method].items():
+            wider = self.beyond(method, name, parameter, best.values[name])
             if wider is not None:
                 space[name] = wider
                 widened.append(name)
@@ -250,9 +238,13 @@ class _Plan:
             value: The best value of the field.
         """
         side = parameter.edge(value)
-        wider = parameter.widened(side) if side else parameter
-        can = wider != parameter and self._can(method, {name: wider.ends[-1 if side > 0 else 0]})
-        return wider if can else None
+        if side == 0:
+            return None
+        wider = parameter.widened(side)
+        new_end = wider.ends[-1 if side > 0 else 0]
+        if wider == parameter or not self._can(method, {name: new_end}):
+            return None
+        return wider
 
     def _can(self, method: str, values: Mapping[str, object]) -> bool:
         """Return True if the method can run with these values."""
@@ -271,80 +263,113 @@ class _Plan:
             journal: The finished trials.
             folder: The directory of the tuning.
         """
-        ended, experiment = journal.of(method), self.experiments[method]
-        space = self.spaces[method] if number < self.first else self.space(method, ended)[0]
+        ended = journal.of(method)
+        experiment = self.experiments[method]
+        space = self.spaces[method]
+        if number >= self.first:
+            space, _ = self.space(method, ended)
         values = suggest(space, ended, experiment.seed, number, self.better)
-        more = dict(self.follow(values)) if self.follow else {}
-        more["out"] = folder / run_name(method, number)
+        fields: dict[str, object] = dict(values)
+        if self.follow is not None:
+            fields |= self.follow(values)
+        fields["out"] = folder / run_name(method, number)
         return Attempt(
-            method,
-            number,
-            values,
-            _with(experiment, values | more),
-            tuple(ended),
-            self.better,
-            self.objects.model,
-            self.objects.dataset,
+            method=method,
+            number=number,
+            values=values,
+            experiment=_with(experiment, fields),
+            ended=tuple(ended),
+            better=self.better,
+            model=self.objects.model,
+            dataset=self.objects.dataset,
         )
+
+
+def _refuse_fixed(space: Space, experiment: Experiment) -> None:
+    """Raise InputError for a field of the space that the experiment sets."""
+    for name in space:
+        value = chosen_value(experiment, name)
+        default = Experiment.model_fields[name].default if name in Experiment.model_fields else None
+        if value not in (None, default):
+            raise InputError(name, "it is also in the space", got=value, hint="give it once")
 
 
 def _known(method: object, space: Space) -> dict[str, Parameter]:
     """Return the parameters of the space that the method has."""
-    made = find(method)
-    values = values_by_path(made)
-    known = dict[str, Parameter]()
+    resolved = find(method)
+    values = values_by_path(resolved)
+    known: dict[str, Parameter] = {}
     for name, parameter in space.items():
         if isinstance(parameter, Range) and isinstance(values.get(name), float):
             parameter = Range(float(parameter.low), float(parameter.high), parameter.log)
-        if name in OF_EVERY_METHOD or made.path(name) is not None:
+        if name in OF_EVERY_METHOD or resolved.path(name) is not None:
             known[name] = parameter
     return known
 
 
 def _with(experiment: Experiment, values: Mapping[str, object]) -> Experiment:
-    other = {"local_epochs": None} if "local_steps" in values else {}
-    return Experiment(**dict(experiment) | other | split_paths(values, experiment.override))
+    """Return the experiment with these values of fields and paths."""
+    fields = dict(experiment)
+    # Local steps replace local epochs.
+    if "local_steps" in values:
+        fields["local_epochs"] = None
+    return Experiment(**fields | split_paths(values, experiment.override))
 
 
 def _work_off(
-    plan: _Plan, folder: Path, journal: Journal, jobs: int, cluster: Experiment | None, ended: Told | None
+    plan: _Plan, folder: Path, journal: Journal, jobs: int, cluster: Experiment | None, ended: OnTrial | None
 ) -> None:
-    """Run all trials that have not ended: those in the given spaces first, then those in the widened ones."""
-    total, before, started = plan.trials * len(plan.experiments), len(journal.trials), time.monotonic()
+    """Run all trials that have not ended: first the trials in the original spaces, then those in the wider spaces.
+
+    Args:
+        plan: The plan.
+        folder: The directory of the tuning.
+        journal: The finished trials.
+        jobs: The number of concurrent trials.
+        cluster: The experiment with the address of the cluster; None for this machine.
+        ended: A function that is called with each finished trial.
+    """
+    total = plan.trials * len(plan.experiments)
+    before = len(journal.trials)
+    started = time.monotonic()
     for numbers in (range(plan.first), range(plan.first, plan.trials)):
-        had = {(trial.method, trial.number) for trial in journal.trials}
-        left = [(name, n) for n in numbers for name in plan.experiments if (name, n) not in had]
+        finished = {(trial.method, trial.number) for trial in journal.trials}
+        left = [(method, number) for number, method in product(numbers, plan.experiments)]
         for trial in work(
-            left,
-            lambda name, n: plan.next(name, n, journal, folder),
+            [which for which in left if which not in finished],
+            lambda method, number: plan.next(method, number, journal, folder),
             journal,
             jobs,
             cluster,
-            list(plan.objects.given.values()),
+            list(plan.objects.by_name().values()),
         ):
             count = len(journal.trials)
-            rest = (time.monotonic() - started) / (count - before) * (total - count)
+            remaining_s = (time.monotonic() - started) / (count - before) * (total - count)
             if ended is not None:
-                ended(trial, count, total, rest)
+                ended(trial, count, total, remaining_s)
 
 
 def _outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
-    told, edges, bests = dict[str, dict[str, Any]](), dict[str, tuple[str, ...]](), dict[str, Trial]()
+    """Write the result to `TUNED` and return it."""
+    results: dict[str, dict[str, Any]] = {}
+    edges: dict[str, tuple[str, ...]] = {}
+    bests: dict[str, Trial] = {}
     untrained = {method: sum(trial.steps == 0 for trial in journal.of(method)) for method in plan.experiments}
     for method in plan.experiments:
         trials = journal.of(method)
         best = best_of(trials, plan.better)
         if best is None:
-            raise InputError(method, f"no trial has ended: {trials[-1].why or 'all were given up'}")
+            raise InputError(method, f"no trial has ended: {trials[-1].why or 'all were stopped early'}")
         bests[method] = best
         space, widened = plan.space(method, trials)
         edges[method] = tuple(
             name for name, value in best.values.items() if plan.beyond(method, name, space[name], value) is not None
         )
         states = [trial.state for trial in trials]
-        told[method] = {
-            "value": best.value,
-            **({} if best.reached is None else {"reached": best.reached}),
+        results[method] = {"value": best.value}
+        if best.reached is not None:
+            results[method]["reached"] = best.reached
+        results[method] |= {
             "trial": best.number,
             "stopped": states.count("stopped"),
             "failed": states.count("failed"),
@@ -363,10 +388,12 @@ def _outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
         "validation": first.validation,
     }
     path = folder / TUNED
-    write_tuned(path, about, told)
+    write_tuned(path, about, results)
+    methods = list(plan.experiments)
     rows = [
-        {"method": t.method, "trial": t.number, "state": t.state, plan.figures.main: t.value, **t.values}
-        for t in sorted(journal.trials, key=lambda trial: (trial.number, list(plan.experiments).index(trial.method)))
+        {"method": trial.method, "trial": trial.number, "state": trial.state, plan.figures.main: trial.value}
+        | dict(trial.values)
+        for trial in sorted(journal.trials, key=lambda trial: (trial.number, methods.index(trial.method)))
     ]
     terms = {method: dict(best.values) for method, best in bests.items()}
     numbers = {method: best.number for method, best in bests.items()}

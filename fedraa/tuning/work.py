@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -31,15 +32,15 @@ def work(
     cluster: Experiment | None,
     objects: Sequence[object] = (),
 ) -> Iterator[Trial]:
-    """Run these trials, planning each when it starts and recording it in the journal when it ends. Yields each one.
+    """Run these trials and yield their results. A trial is planned when it starts, and recorded when it ends.
 
     Args:
         left: The method and number of each trial.
         plan: A function that plans a trial.
         journal: The journal of finished trials.
         jobs: The number of concurrent trials.
-        cluster: The experiment whose cluster runs the trials; None for this machine.
-        objects: Objects in the trials, whose code the nodes receive.
+        cluster: The experiment with the address of the cluster; None for this machine.
+        objects: The objects in the trials. The nodes receive their code.
 
     Raises Interrupted after Ctrl-C.
     """
@@ -48,51 +49,58 @@ def work(
     try:
         if cluster is not None:
             with calls(cluster, cluster.clients, [cluster, *objects]) as submit:
-                yield from _beside(left, plan, journal, jobs, lambda asked: submit(attempt_elsewhere, asked))
+                yield from _beside(left, plan, journal, jobs, lambda planned: submit(attempt_elsewhere, planned))
         elif jobs == 1:
             yield from _here(left, plan, journal)
         else:
             with _processes(jobs) as start:
                 yield from _beside(left, plan, journal, jobs, start)
     except KeyboardInterrupt:
-        raise Interrupted("stopped; the same command goes on with the trials that have not ended") from None
+        raise Interrupted("stopped; the same command continues with the trials that have not ended") from None
 
 
 def _here(left: Sequence[Which], plan: Plan, journal: Journal) -> Iterator[Trial]:
+    """Run the trials one after another in this process."""
     for which in left:
-        asked = plan(*which)
-        trial = repeated(asked, journal.of(asked.method)) or attempt(asked)
+        planned = plan(*which)
+        trial = repeated(planned, journal.of(planned.method)) or attempt(planned)
         journal.add(trial)
         yield trial
 
 
 def _beside(left: Sequence[Which], plan: Plan, journal: Journal, jobs: int, start: Start) -> Iterator[Trial]:
-    waiting, out = list(reversed(left)), set[Future[Trial]]()
-    while waiting or out:
-        while waiting and len(out) < jobs:
-            asked = plan(*waiting.pop())
-            if (trial := repeated(asked, journal.of(asked.method))) is None:
-                out.add(start(asked))
+    """Run `jobs` trials at a time; `start` starts one."""
+    waiting = deque(left)
+    running: set[Future[Trial]] = set()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            planned = plan(*waiting.popleft())
+            repetition = repeated(planned, journal.of(planned.method))
+            if repetition is None:
+                running.add(start(planned))
                 continue
-            journal.add(trial)
-            yield trial
-        if out:
-            ended, out = wait(out, return_when=FIRST_COMPLETED)
+            journal.add(repetition)
+            yield repetition
+        if running:
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
             for future in ended:
-                journal.add(trial := future.result())
+                trial = future.result()
+                journal.add(trial)
                 yield trial
 
 
 @contextmanager
 def _processes(jobs: int) -> Iterator[Start]:
-    context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
+    """Yield a function that starts a trial in one of `jobs` processes."""
+    context = multiprocessing.get_context("spawn")
+    earlier = set(multiprocessing.active_children())
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as executor:
         try:
-            yield lambda asked: executor.submit(attempt, asked)
+            yield lambda planned: executor.submit(attempt, planned)
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
             # A SIGTERM may have reached only this process.
-            for process in set(multiprocessing.active_children()) - others:
+            for process in set(multiprocessing.active_children()) - earlier:
                 process.terminate()
             raise
 
@@ -103,17 +111,17 @@ def refuse_unsendable(parts: Mapping[str, object]) -> None:
     for name, part in parts.items():
         try:
             content = pickle.dumps(part)
-        # A user-defined component may raise any exception.
+        # The pickling code of a user-defined component may raise any exception.
         except Exception as error:
-            why = one_line(error) or type(error).__name__
+            reason = one_line(error) or type(error).__name__
         else:
             if script or b"__main__" not in content:
                 continue
-            why = "its code is in a notebook or in no file"
+            reason = "its code is in a notebook or in no file"
         raise InputError(
             "jobs",
-            f"the {name} that was given cannot be sent to other processes: {why}",
-            hint="take jobs=1, or define it in a module",
+            f"the {name} cannot be sent to other processes: {reason}",
+            hint="use jobs=1, or define it in a module",
         )
 
 

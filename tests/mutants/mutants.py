@@ -329,7 +329,7 @@ MUTANTS: list[Mutant] = [
         ("return drawn.count", "return None", ON_TERMS),
     ),
     *_in("fedraa/client/lr_schedule.py", ("LAST = 0.99", "LAST = 1.0", ON_TERMS)),
-    *_in("fedraa/tuning/space.py", ("* (high - low) / 2)", "* (high - low))", SPACE)),
+    *_in("fedraa/tuning/space.py", ("* (high - low) / 2", "* (high - low)", SPACE)),
     *_in("fedraa/tuning/suggest.py", ('trial.value if better == "max" else -trial.value', "trial.value", TUNER)),
     *_in("fedraa/data/held_back.py", ("kept.append(np.sort(order[count:]))", "kept.append(np.sort(order))", HELD_BACK)),
 ]

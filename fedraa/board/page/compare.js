@@ -5,7 +5,7 @@ import { ask, chosen, state } from "./state.js";
 
 const byId = (id) => document.getElementById(id);
 let asked = "";
-let found = { flags: [], values: {}, commands: {} };
+let comparison = { flags: [], values: {}, commands: {} };
 
 export function showCompare() {
   const rows = chosen();
@@ -17,11 +17,11 @@ export function showCompare() {
   const body = document.createElement("tbody");
   for (const row of rows) {
     const cells = body.insertRow();
-    const who = text("td", "", "who");
-    const named = document.createElement("span");
-    named.append(swatch(state.slots.get(row.id)), row.state === "ended" ? row.id : `${row.id} (${row.state})`);
-    who.append(named);
-    cells.append(who);
+    const name = text("td", "", "run");
+    const label = document.createElement("span");
+    label.append(swatch(state.slots.get(row.id)), row.state === "ended" ? row.id : `${row.id} (${row.state})`);
+    name.append(label);
+    cells.append(name);
     for (const column of columns) {
       const isBest = column.best !== undefined && column.value(row) === column.best;
       const cell = text("td", (isBest ? "★ " : "") + column.show(row), isBest ? "best" : column.isText ? "text" : "");
@@ -43,7 +43,7 @@ async function update(ids) {
   try {
     const answer = await ask("comparison", ids.map((id) => ["run", id]));
     if (key !== asked) return;
-    found = answer;
+    comparison = answer;
     byId("commands").replaceChildren(...ids.map(command));
     showCompare();
   } catch (error) {
@@ -52,17 +52,17 @@ async function update(ids) {
 }
 
 export function commandOf(id) {
-  return found.commands[id] ?? "";
+  return comparison.commands[id] ?? "";
 }
 
 function command(id) {
   const box = document.createElement("div");
-  const who = text("p", "", "of");
-  who.append(swatch(state.slots.get(id)), id);
+  const name = text("p", "", "of");
+  name.append(swatch(state.slots.get(id)), id);
   const line = text("p", "", "command");
   const code = text("code", commandOf(id));
   line.append(code, copying(code));
-  box.append(who, line);
+  box.append(name, line);
   return box;
 }
 
@@ -79,7 +79,7 @@ export function copying(code, button = text("button", "copy")) {
 // A metric has a best value if there are several runs with the same better direction.
 function judged(name, rows, value, show) {
   const column = name.startsWith("best ") ? rows[0]?.main : name;
-  const values = rows.map(value).filter((each) => each != null);
+  const values = rows.map(value).filter((value) => value != null);
   const less = rows.some((row) => row.less.includes(column));
   const best = values.length > 1 ? (less ? Math.min(...values) : Math.max(...values)) : undefined;
   return { name: name.replaceAll("_", " "), value, best, show };
@@ -88,9 +88,9 @@ function judged(name, rows, value, show) {
 function figures(rows) {
   const mains = [...new Set(rows.map((row) => row.main))];
   const last = (name) => judged(name, rows, (row) => row.last[name], (row) => short(row.last[name]));
-  const told = [...mains, "loss", "client_worst"].filter((name, i, all) => all.indexOf(name) === i).map(last);
-  if (mains.length === 1) told.splice(1, 0, judged(`best ${mains[0]}`, rows, (row) => row.best, (row) => short(row.best)));
-  return told;
+  const columns = [...mains, "loss", "client_worst"].filter((name, i, all) => all.indexOf(name) === i).map(last);
+  if (mains.length === 1) columns.splice(1, 0, judged(`best ${mains[0]}`, rows, (row) => row.best, (row) => short(row.best)));
+  return columns;
 }
 
 function totals(rows) {
@@ -106,9 +106,9 @@ function totals(rows) {
   ];
   if (rows.some((row) => row.to_target != null)) plan.unshift(column("time to target", (row) => short(row.to_target)));
   const same = [column("method", (row) => row.method, true), column("data", (row) => row.dataset, true), column("seed", (row) => String(row.seed))];
-  return [...plan, ...same.filter((each) => new Set(rows.map(each.show)).size > 1)];
+  return [...plan, ...same.filter((part) => new Set(rows.map(part.show)).size > 1)];
 }
 
 function flags() {
-  return found.flags.map((name, i) => ({ name, show: (row) => found.values[row.id]?.[i] ?? "", isText: true }));
+  return comparison.flags.map((name, i) => ({ name, show: (row) => comparison.values[row.id]?.[i] ?? "", isText: true }));
 }

@@ -5,7 +5,7 @@ import { axis, draw, look, onZoom } from "./plot.js";
 import { ask, chosen, state } from "./state.js";
 
 const byId = (id) => document.getElementById(id);
-const charts = [0, 1].map((number) => ({ number, y: "", range: [], asked: "", found: [], kept: "" }));
+const charts = [0, 1].map((number) => ({ number, y: "", range: [], asked: "", curves: [], kept: "" }));
 let x = "t";
 
 for (const radio of document.querySelectorAll("#across input")) {
@@ -28,8 +28,8 @@ export function showCurves() {
   if (!rows.length) return;
   const columns = [...new Set(rows.flatMap((row) => row.columns))];
   for (const chart of charts) {
-    const ours = chart.number ? "loss" : rows[0].main;
-    if (!columns.includes(chart.y)) chart.y = columns.includes(ours) ? ours : columns[0];
+    const usual = chart.number ? "loss" : rows[0].main;
+    if (!columns.includes(chart.y)) chart.y = columns.includes(usual) ? usual : columns[0];
     options(byId(`y${chart.number}`), columns, chart.y);
     update(chart, rows);
   }
@@ -50,9 +50,9 @@ async function update(chart, rows) {
     if (chart.range.length) query.push(["from", chart.range[0]], ["to", chart.range[1]]);
     try {
       const { curves } = await ask("curves", query);
-      // The reader has changed the selection meanwhile.
+      // The reader has changed the selection in the meantime.
       if (asked !== chart.asked) return;
-      chart.found = curves;
+      chart.curves = curves;
     } catch (error) {
       // An empty request makes the next call ask again.
       chart.asked = "";
@@ -68,23 +68,23 @@ async function update(chart, rows) {
 
 function picture(chart) {
   const rows = new Map(chosen().map((row) => [row.id, row]));
-  const curves = chart.found.filter((curve) => rows.has(curve.id));
-  const said = chart.y.replaceAll("_", " ");
+  const curves = chart.curves.filter((curve) => rows.has(curve.id));
+  const label = chart.y.replaceAll("_", " ");
   const unit = x === "bytes" ? "B" : "";
   const traces = curves.map((curve) => ({
     type: "scatter", mode: curve.x.length > 1 ? "lines" : "markers", x: curve.x, y: curve.y, name: curve.id,
     line: { ...look(state.slots.get(curve.id)), width: 2 }, marker: { color: look(state.slots.get(curve.id)).color },
-    hovertemplate: `<b>${plain(curve.id)}</b><br>${said} %{y:.4f}<br>${WORDS[x]} %{x:.5~s}${unit}<extra></extra>`,
+    hovertemplate: `<b>${plain(curve.id)}</b><br>${label} %{y:.4f}<br>${WORDS[x]} %{x:.5~s}${unit}<extra></extra>`,
   }));
   const best = bestOf(curves, rows, chart.y);
   byId(`best${chart.number}`).textContent = best
-    ? `★ best: ${best.id}, ${said} ${short(best.y)} at ${WORDS[x]} ${short(best.x)}${unit && ` ${unit}`}` : "No evaluation yet.";
+    ? `★ best: ${best.id}, ${label} ${short(best.y)} at ${WORDS[x]} ${short(best.x)}${unit && ` ${unit}`}` : "No evaluation yet.";
   if (best) {
     const { color } = look(state.slots.get(best.id));
     traces.push({
       type: "scatter", mode: "markers", x: [best.x], y: [best.y], name: best.id, cliponaxis: false,
       marker: { symbol: "star", size: 13, color },
-      hovertemplate: `<b>${plain(best.id)}</b>, the best<br>${said} %{y:.4f}<br>${WORDS[x]} %{x:.5~s}${unit}<extra></extra>`,
+      hovertemplate: `<b>${plain(best.id)}</b>, the best<br>${label} %{y:.4f}<br>${WORDS[x]} %{x:.5~s}${unit}<extra></extra>`,
     });
   }
   const horizontal = axis(title([...rows.values()]), { rangemode: "tozero", ...(unit && { tickformat: "~s", ticksuffix: unit }) });
@@ -95,9 +95,9 @@ function bestOf(curves, rows, y) {
   const withBest = curves.filter((curve) => curve.best && curve.best.y !== null && curve.best.x !== null);
   const less = withBest.length > 0 && rows.get(withBest[0].id).less.includes(y);
   const better = (a, b) => (less ? a.best.y < b.best.y : a.best.y > b.best.y);
-  let found = null;
-  for (const curve of withBest) if (!found || better(curve, found)) found = curve;
-  return found && { id: found.id, ...found.best };
+  let best = null;
+  for (const curve of withBest) if (!best || better(curve, best)) best = curve;
+  return best && { id: best.id, ...best.best };
 }
 
 const WORDS = { t: "time", wall: "real time", step: "update", bytes: "sent" };
@@ -107,14 +107,14 @@ function title(rows) {
   if (x === "step") return rows.some((row) => row.rounds) ? "server updates, or rounds" : "server updates";
   if (x === "bytes") return "sent, down and up (bytes)";
   const axes = new Set(rows.map((row) => `${row.clock} time (${row.unit})`));
-  return axes.size === 1 ? [...axes][0] : "time on each run's own clock";
+  return axes.size === 1 ? [...axes][0] : "time on the clock of each run";
 }
 
 function vertical(y, rows) {
-  const said = y.replaceAll("_", " ");
+  const label = y.replaceAll("_", " ");
   if (y === "loss") return rows.every((row) => row.main === "accuracy") ? "test loss (nats)" : "test loss";
-  if (y.startsWith("client_") || y.startsWith("personal_")) return `${rows[0].main.replaceAll("_", " ")}, ${said}`;
-  return y === "accuracy" ? "test accuracy (share)" : `test ${said}`;
+  if (y.startsWith("client_") || y.startsWith("personal_")) return `${rows[0].main.replaceAll("_", " ")}, ${label}`;
+  return y === "accuracy" ? "test accuracy (share)" : `test ${label}`;
 }
 
 function plain(name) {

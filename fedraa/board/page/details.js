@@ -8,7 +8,9 @@ import { ask, chosen, state } from "./state.js";
 // Maximum number of fragments that the palette can distinguish.
 const FEW = 7;
 const byId = (id) => document.getElementById(id);
-let [range, asked, found] = [[], "", null];
+let range = [];
+let asked = "";
+let details = null;
 
 byId("one").addEventListener("change", () => { range = []; showDetails(); });
 copying(byId("command"), byId("copy"));
@@ -25,7 +27,7 @@ export function showDetails() {
   const row = state.rows.get(select.value);
   if (!row) return;
   byId("facts").textContent = [
-    `${row.method} on ${row.dataset}, seed ${row.seed}, ${row.clients} clients`, `${row.state} ${row.said}`.trim(),
+    `${row.method} on ${row.dataset}, seed ${row.seed}, ${row.clients} clients`, `${row.state} ${row.detail}`.trim(),
     `${row.tasks} tasks done, ${row.in_flight} in flight`, row.idle === null ? "" : `clients idle ${Math.round(100 * row.idle)} % of the time`,
   ].filter(Boolean).join(" · ");
   byId("command").textContent = commandOf(row.id);
@@ -41,62 +43,62 @@ async function update(row) {
   try {
     const answer = await ask("details", query);
     if (key !== asked || !answer) return;
-    found = answer;
+    details = answer;
   } catch (error) {
     asked = "";
     return;
   }
-  if (!found.timeline) return;
+  if (!details.timeline) return;
   await showTimeline(row);
-  showPart("staleness", found.staleness, staleness);
-  showPart("coverage", found.coverage, coverage);
-  showPart("fragments", found.fragments, fragments);
-  showPart("heat", found.fragments, heat);
+  showPart("staleness", details.staleness, staleness);
+  showPart("coverage", details.coverage, coverage);
+  showPart("fragments", details.fragments, fragments);
+  showPart("heat", details.fragments, heat);
   showFaults();
 }
 
 function showPart(id, part, make) {
   byId(`${id}-figure`).hidden = !part;
-  if (part) draw(id, () => make(part), found.id);
+  if (part) draw(id, () => make(part), details.id);
 }
 
 async function showTimeline(row) {
-  const told = found.timeline;
-  const sampled = told.of > told.clients.length ? ` ${told.clients.length} of ${told.of} clients, at even distances.` : "";
-  byId("timeline-caption").textContent = (told.bars
-    ? "One lane per client: a bar is a task from dispatch to its return, a gap is idle time." + (fragmentsIn(told).length > 1 ? " Colours are fragments." : "")
-    : `How busy each client was: ${told.tasks} tasks are too many to be seen; zoom in and they are shown one by one.`) + sampled;
-  await draw("timeline", () => timeline(told, row), found.id);
+  const data = details.timeline;
+  const sampled = data.of > data.clients.length ? ` ${data.clients.length} of ${data.of} clients, at even distances.` : "";
+  byId("timeline-caption").textContent = (data.bars
+    ? "One lane per client: a bar is a task from dispatch to its return, and a gap is idle time." + (fragmentsIn(data).length > 1 ? " Colours are fragments." : "")
+    : `Share of time in which each client worked. Zoom in to show the ${data.tasks} tasks one by one.`) + sampled;
+  await draw("timeline", () => timeline(data, row), details.id);
   onZoom("timeline", (...zoomed) => {
     range = zoomed;
     showDetails();
   });
 }
 
-function fragmentsIn(told) {
-  return [...new Set(told.bars.fragment)].sort((a, b) => a - b);
+function fragmentsIn(data) {
+  return [...new Set(data.bars.fragment)].sort((a, b) => a - b);
 }
 
-function timeline(told, row) {
-  const lanes = told.clients.map(String);
+function timeline(data, row) {
+  const lanes = data.clients.map(String);
   const every = Math.ceil(lanes.length / 12);
   const vertical = axis("client", {
     type: "category", categoryorder: "array", categoryarray: lanes, autorange: false, range: [lanes.length - 0.4, -0.6],
     tickvals: lanes.filter((_, i) => i % every === 0), fixedrange: true, showgrid: false,
   });
   const layout = { xaxis: axis(`${row.clock} time (${row.unit})`), yaxis: vertical, barmode: "overlay", bargap: 0.2 };
-  return { traces: told.bars ? bars(told) : busy(told, lanes), layout: { ...layout, ...fragmentLegend(told) } };
+  return { traces: data.bars ? bars(data) : busy(data, lanes), layout: { ...layout, ...fragmentLegend(data) } };
 }
 
-function fragmentLegend(told) {
-  const count = told.bars ? fragmentsIn(told).length : 0;
+function fragmentLegend(data) {
+  const count = data.bars ? fragmentsIn(data).length : 0;
   if (count < 2 || count > FEW) return {};
   return { showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", title: { text: "fragment" } }, margin: { l: 56, r: 12, t: 56, b: 44 } };
 }
 
-function bars(told) {
-  const { bars: all } = told;
-  const names = fragmentsIn(told);
+function bars(data) {
+  const { bars: all } = data;
+  const names = fragmentsIn(data);
   const hover = "client %{y}, fragment %{customdata[0]}<br>%{base:.5~g} to %{customdata[1]:.5~g}<br>%{customdata[2]}<extra></extra>";
   const trace = (places, marker, name) => ({
     type: "bar", orientation: "h", name, marker, hovertemplate: hover, textposition: "none",
@@ -113,40 +115,40 @@ function bars(told) {
   return names.map((name, i) => trace(places.filter((place) => all.fragment[place] === name), { color: colour(`c${i}`), line }, String(name)));
 }
 
-function busy(told, lanes) {
-  const middle = told.edges.slice(1).map((end, i) => (told.edges[i] + end) / 2);
+function busy(data, lanes) {
+  const middle = data.edges.slice(1).map((end, i) => (data.edges[i] + end) / 2);
   return [{
-    type: "heatmap", x: middle, y: lanes, z: told.busy, zmin: 0, zmax: 1, colorscale: [[0, colour("wash")], [1, colour("c0")]],
-    colorbar: { title: { text: "share of time at work", side: "right" }, thickness: 12, tickformat: ".0%", outlinewidth: 0 },
-    hovertemplate: "client %{y}, around %{x:.5~g}<br>at work %{z:.0%} of the time<extra></extra>",
+    type: "heatmap", x: middle, y: lanes, z: data.busy, zmin: 0, zmax: 1, colorscale: [[0, colour("wash")], [1, colour("c0")]],
+    colorbar: { title: { text: "share of time with a task", side: "right" }, thickness: 12, tickformat: ".0%", outlinewidth: 0 },
+    hovertemplate: "client %{y}, around %{x:.5~g}<br>with a task %{z:.0%} of the time<extra></extra>",
   }];
 }
 
-function staleness(told) {
-  const centres = told.counts.map((_, i) => i * told.width + (told.width - 1) / 2);
-  const to = told.counts.map((_, i) => (told.width > 1 ? `${i * told.width} to ${(i + 1) * told.width - 1}` : String(i)));
-  byId("staleness-caption").textContent = "Commits by how many updates of their fragment came between dispatch and commit;"
-    + ` the line is the mean, ${short(told.mean, 3)}. The most is ${told.max}.`;
-  const mean = { type: "line", x0: told.mean, x1: told.mean, y0: 0, y1: 1, yref: "paper", line: { color: colour("c1"), dash: "dash", width: 2 } };
+function staleness(data) {
+  const centres = data.counts.map((_, i) => i * data.width + (data.width - 1) / 2);
+  const to = data.counts.map((_, i) => (data.width > 1 ? `${i * data.width} to ${(i + 1) * data.width - 1}` : String(i)));
+  byId("staleness-caption").textContent = "Commits by staleness: updates of the same fragment between dispatch and commit."
+    + ` The line is the mean, ${short(data.mean, 3)}. The maximum is ${data.max}.`;
+  const mean = { type: "line", x0: data.mean, x1: data.mean, y0: 0, y1: 1, yref: "paper", line: { color: colour("c1"), dash: "dash", width: 2 } };
   return {
-    traces: [{ type: "bar", x: centres, y: told.counts, width: 0.8 * told.width, marker: { color: colour("c0") }, customdata: to,
+    traces: [{ type: "bar", x: centres, y: data.counts, width: 0.8 * data.width, marker: { color: colour("c0") }, customdata: to,
       hovertemplate: "staleness %{customdata}<br>%{y} commits<extra></extra>" }],
-    layout: { xaxis: axis("staleness (updates of the fragment)", { tickformat: "d", dtick: told.max < 10 ? 1 : undefined, showgrid: false }), yaxis: axis("commits"), shapes: [mean] },
+    layout: { xaxis: axis("staleness (updates of the fragment)", { tickformat: "d", dtick: data.max < 10 ? 1 : undefined, showgrid: false }), yaxis: axis("commits"), shapes: [mean] },
   };
 }
 
-function coverage(told) {
+function coverage(data) {
   const line = (y, name, color, dash, more = {}) => ({
-    type: "scatter", mode: "lines", x: told.round, y, name, line: { color, dash, width: 2, shape: "hvh" },
+    type: "scatter", mode: "lines", x: data.round, y, name, line: { color, dash, width: 2, shape: "hvh" },
     hovertemplate: `round %{x}<br>${name}: %{y} clients<extra></extra>`, ...more,
   });
   const traces = [
-    line(told.most, "best covered", colour("c0"), "solid"),
-    line(told.least, "least covered", colour("c1"), "dash", { fill: "tonexty", fillcolor: `${colour("c0")}22` }),
-    { type: "bar", x: told.round, y: told.uncovered, yaxis: "y2", name: "uncovered", showlegend: false, marker: { color: colour("c4") },
+    line(data.most, "best covered", colour("c0"), "solid"),
+    line(data.least, "least covered", colour("c1"), "dash", { fill: "tonexty", fillcolor: `${colour("c0")}22` }),
+    { type: "bar", x: data.round, y: data.uncovered, yaxis: "y2", name: "uncovered", showlegend: false, marker: { color: colour("c4") },
       hovertemplate: "round %{x}<br>%{y:.2%} of the parameters<extra></extra>" },
   ];
-  const most = Math.max(0.05, 1.15 * Math.max(...told.uncovered));
+  const most = Math.max(0.05, 1.15 * Math.max(...data.uncovered));
   return { traces, layout: {
     showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, margin: { l: 56, r: 12, t: 56, b: 44 },
     xaxis: axis("round", { anchor: "y2" }), yaxis: axis("clients", { domain: [0.4, 1], rangemode: "tozero" }),
@@ -154,20 +156,20 @@ function coverage(told) {
   } };
 }
 
-function fragments(told) {
+function fragments(data) {
   return {
-    traces: [{ type: "bar", x: told.names, y: told.counts, marker: { color: colour("c0") }, hovertemplate: "fragment %{x}<br>%{y} commits<extra></extra>" }],
+    traces: [{ type: "bar", x: data.names, y: data.counts, marker: { color: colour("c0") }, hovertemplate: "fragment %{x}<br>%{y} commits<extra></extra>" }],
     layout: { xaxis: axis("fragment", { type: "category", showgrid: false, nticks: 12 }), yaxis: axis("commits") },
   };
 }
 
-function heat(told) {
-  const lanes = told.clients.map(String);
+function heat(data) {
+  const lanes = data.clients.map(String);
   const every = Math.ceil(lanes.length / 12);
-  byId("heat-caption").textContent = "How often each client trained each fragment."
-    + (told.of > lanes.length ? ` ${lanes.length} of ${told.of} clients, at even distances.` : "");
+  byId("heat-caption").textContent = "Committed tasks by client and fragment."
+    + (data.of > lanes.length ? ` ${lanes.length} of ${data.of} clients, at even distances.` : "");
   return {
-    traces: [{ type: "heatmap", x: told.names, y: lanes, z: told.by_client, colorscale: "Cividis", zmin: 0,
+    traces: [{ type: "heatmap", x: data.names, y: lanes, z: data.by_client, colorscale: "Cividis", zmin: 0,
       colorbar: { title: { text: "commits", side: "right" }, thickness: 12, outlinewidth: 0 },
       hovertemplate: "client %{y}, fragment %{x}<br>%{z} commits<extra></extra>" }],
     layout: {
@@ -177,23 +179,31 @@ function heat(told) {
   };
 }
 
+// The classes of the cells of the table of faults that are text.
+const KINDS = { error: "long", action: "text", source: "text" };
+
+function sourceOf(failure) {
+  if (failure.client != null) return `client ${failure.client}`;
+  return failure.worker != null ? `worker ${failure.worker}` : "–";
+}
+
 function showFaults() {
-  const { troubles, faults, drops } = found;
+  const { troubles, faults, drops } = details;
   byId("faults-box").hidden = !troubles.length;
   byId("faults-caption").textContent = faults + drops
     ? `${faults} faults of workers, ${drops} dropped tasks${troubles.length < faults + drops ? `; the newest ${troubles.length}` : ""}.`
-    : "None: no worker failed, no task was dropped.";
-  const columns = ["time", "real time", "error", "then", "task", "who"];
+    : "No worker failed, and no task was dropped.";
+  const columns = ["time", "real time", "error", "action", "task", "source"];
   const head = document.createElement("thead");
-  head.insertRow().append(...columns.map((name) => text("th", name, ["error", "then", "who"].includes(name) ? "text" : "")));
+  head.insertRow().append(...columns.map((name) => text("th", name, name in KINDS ? "text" : "")));
   const body = document.createElement("tbody");
-  for (const each of troubles) {
-    const who = each.client != null ? `client ${each.client}` : each.worker != null ? `worker ${each.worker}` : "–";
-    const cells = [short(each.t), each.wall == null ? "–" : `${short(each.wall)} s`, each.error ?? "–", each.action ?? "–", each.task ?? "–", who];
+  for (const failure of troubles) {
+    const { t, wall, error, action, task } = failure;
+    const cells = [short(t), wall == null ? "–" : `${short(wall)} s`, error ?? "–", action ?? "–", task ?? "–", sourceOf(failure)];
     body.insertRow().append(...cells.map((cell, i) => {
-      const made = text("td", String(cell), i === 2 ? "long" : i > 2 && i !== 4 ? "text" : "");
-      made.dataset.column = columns[i];
-      return made;
+      const element = text("td", String(cell), KINDS[columns[i]] ?? "");
+      element.dataset.column = columns[i];
+      return element;
     }));
   }
   byId("faults").replaceChildren(head, body);

@@ -28,20 +28,20 @@ function standing() {
   const rows = [...state.rows.values()];
   const counts = new Map();
   for (const row of rows) counts.set(row.state, (counts.get(row.state) ?? 0) + 1);
-  const told = [...counts].map(([name, count]) => `${count} ${name}`).join(" · ");
-  const left = state.size - state.read > 1e6 ? ` · reading logs, ${quantity(state.read, "B")} of ${quantity(state.size, "B")}` : "";
-  const runs = rows.length ? `${state.folder} · ${rows.length} run${rows.length > 1 ? "s" : ""}: ${told}${left}`
-    : state.searched ? `${state.folder} · no run yet; one appears here when it starts.` : "Looking for runs …";
-  const text = state.lost ? "The board has ended or is out of reach; this is what it showed last." : runs;
+  const states = [...counts].map(([name, count]) => `${count} ${name}`).join(" · ");
+  const progress = state.size - state.read > 1e6 ? ` · reading logs, ${quantity(state.read, "B")} of ${quantity(state.size, "B")}` : "";
+  const runs = rows.length ? `${state.folder} · ${rows.length} run${rows.length > 1 ? "s" : ""}: ${states}${progress}`
+    : state.searched ? `${state.folder} · no run yet. A run appears here when it starts.` : "Looking for runs …";
+  const text = state.lost ? "The board does not answer. The page shows its last state." : runs;
   const dot = document.createElement("span");
   dot.className = `dot ${state.lost ? "lost" : counts.has("running") ? "running" : ""}`;
   byId("standing").replaceChildren(dot, text);
 }
 
 function visible() {
-  const words = byId("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const told = (row) => `${row.id} ${row.method ?? ""} ${row.dataset ?? ""} ${row.state} seed ${row.seed ?? ""}`.toLowerCase();
-  const rows = [...state.rows.values()].filter((row) => words.every((word) => told(row).includes(word)));
+  const wanted = byId("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = (row) => `${row.id} ${row.method ?? ""} ${row.dataset ?? ""} ${row.state} seed ${row.seed ?? ""}`.toLowerCase();
+  const rows = [...state.rows.values()].filter((row) => wanted.every((word) => words(row).includes(word)));
   const name = (a, b) => a.id.localeCompare(b.id, undefined, { numeric: true });
   const orders = {
     newest: (a, b) => (b.started ?? 0) - (a.started ?? 0) || name(a, b),
@@ -77,9 +77,9 @@ function item(row) {
   label.append(text("span", value == null ? "" : value.toFixed(4), "value"));
   const about = text("span", "", "about quiet");
   const dot = text("span", "", `dot ${row.state}`);
-  const what = row.method === undefined ? row.said || "is starting"
-    : `${row.method} · ${row.dataset} · seed ${row.seed} · ${row.state}${["damaged", "failed"].includes(row.state) ? `: ${row.said}` : ""}`;
-  about.append(dot, what);
+  const description = row.method === undefined ? row.detail || "starting"
+    : `${row.method} · ${row.dataset} · seed ${row.seed} · ${row.state}${["damaged", "failed"].includes(row.state) ? `: ${row.detail}` : ""}`;
+  about.append(dot, description);
   label.append(about);
   if (row.state === "running" && row.share !== null) {
     const progress = document.createElement("progress");

@@ -53,7 +53,7 @@ async function follow() {
   setTimeout(follow, EVERY);
 }
 
-// Running ones first, then the newest.
+// Return the ids of the runs to show: running ones first, then the newest.
 function byDefault() {
   const known = [...state.rows.values()].filter((row) => row.method !== undefined);
   known.sort((a, b) => (b.state === "running") - (a.state === "running") || b.started - a.started);

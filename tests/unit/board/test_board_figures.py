@@ -1,4 +1,4 @@
-"""What the figures of the board show: thinned curves, timelines in bars or shares, staleness, coverage, comparison."""
+"""The plots of the board: thinned curves, timelines in bars or shares, staleness, coverage, comparison."""
 
 from math import inf, nan
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_thinned_curve_keeps_its_ends_and_every_peak() -> None:
     assert thinned(np.array([1.0, nan, 2.0])).tolist() == [0, 1, 2]
 
 
-def test_what_is_not_finite_hides_nothing() -> None:
+def test_thinned_curve_keeps_finite_values_beside_others() -> None:
     y = np.full(10_000, nan)
     y[123], y[5000] = 3.0, inf
     assert 123 in thinned(y)
@@ -74,7 +74,7 @@ def test_a_curve_is_that_of_the_table(sample_runs: Path) -> None:
 
 
 def timeline_of(tasks: list[tuple[int, int, float, float | None]]) -> TaskTimeline:
-    """Of tasks (client, fragment, start, end); None is in flight."""
+    """Return the timeline of tasks (client, fragment, start, end). An end of None is a task in flight."""
     events: list[dict[str, Any]] = []
     for i, (client, fragment, start, end) in enumerate(tasks):
         told = {"task": i, "client": client, "fragment": fragment}
@@ -113,7 +113,7 @@ def test_too_many_tasks_are_shown_as_shares(monkeypatch: pytest.MonkeyPatch) -> 
     assert told["busy"] == [[1, 1, 0, 1, 1], [1, 1, 0.5, 0, 0.25]]
 
 
-def test_shares_of_busy_time_are_those_of_every_moment() -> None:
+def test_busy_shares_equal_a_fine_grid() -> None:
     rng = np.random.default_rng(1)
     cuts = np.sort(rng.uniform(0, 10, 60))
     start, end = cuts[::2], cuts[1::2]
@@ -123,7 +123,7 @@ def test_shares_of_busy_time_are_those_of_every_moment() -> None:
     assert busy_shares(start, end, edges) == pytest.approx(busy.reshape(7, -1).mean(axis=1), abs=1e-4)
 
 
-def test_idle_time_is_that_of_all_clients() -> None:
+def test_idle_share_counts_all_clients() -> None:
     log = timeline_of([(0, 0, 0.0, 2.0), (1, 0, 0.0, 1.0), (0, 0, 3.0, 4.0)])
     assert log.idle_share(2) == pytest.approx(1 - 4 / 8)
     assert TaskTimeline().idle_share(2) is None
@@ -153,7 +153,7 @@ def test_many_fragments_are_grouped() -> None:
     assert told["counts"] == [2] * 50
 
 
-def test_coverage_is_the_least_the_most_and_the_mean() -> None:
+def test_coverage_has_the_minimum_the_maximum_and_the_mean() -> None:
     log = TaskTimeline()
     for i in range(600):
         told = {"coverage_min": i % 2, "coverage_max": 5 + i % 2, "uncovered": 10 * (i % 2)}
@@ -164,7 +164,7 @@ def test_coverage_is_the_least_the_most_and_the_mean() -> None:
     assert coverage(TaskTimeline(), 100) is None
 
 
-def test_faults_and_drops_are_told_newest_first() -> None:
+def test_failures_are_listed_newest_first() -> None:
     log = timeline_of([(3, 0, 0.0, None)])
     log.add({"kind": "fault", "t": 1.0, "wall": 2.0, "task": 0, "worker": 1, "error": "died", "action": "retry"})
     log.add({"kind": "drop", "t": 2.0, "wall": 3.0, "task": 0, "client": 3, "error": "nan", "action": "stop"})
@@ -194,7 +194,7 @@ def test_runs_are_compared_by_the_flags_in_which_they_differ(sample_runs: Path) 
     assert f"--updates {flags.updates}" in told["commands"]["fed-raa-ended"]
 
 
-def test_a_command_imports_nobody_s_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_repeats_imports_no_code_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "evil_ext.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     assert "evil_ext:Bad" in repeats({"scheduler": "evil_ext:Bad"})

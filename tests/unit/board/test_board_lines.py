@@ -1,4 +1,4 @@
-"""A file that grows is read by byte offset: whole lines alone, each once, and anew when it is another file."""
+"""A growing file is read by byte offset: only whole lines, each line once, and again if the file was replaced."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def append(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def test_a_line_counts_once_it_is_whole(path: Path) -> None:
+def test_line_is_returned_when_it_is_whole(path: Path) -> None:
     path.write_text("one\ntw")
     growing = GrowingLines(path)
     assert growing.read() == (["one"], False)
@@ -37,15 +37,15 @@ def test_a_line_counts_once_it_is_whole(path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 64])
-def test_portions_make_the_whole(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+def test_portions_of_a_file_are_all_its_lines(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(lines, "CHUNK", chunk)
     wanted = ["a", "", "long" * 9, "é" * 5, "{}"]
     path.write_text("\n".join(wanted) + "\nrest")
     assert all_of(GrowingLines(path)) == wanted
 
 
-def test_a_file_that_was_cut_back_and_grew_again_is_read_anew(path: Path) -> None:
-    """As a run that is gone on with does it: the first lines are the same, and the file is longer in the end."""
+def test_file_that_was_cut_back_and_grew_is_read_again(path: Path) -> None:
+    """A resumed run keeps the first lines of its log, and its log may become longer than before."""
     path.write_text("same\nold\n")
     growing = GrowingLines(path)
     growing.read()
@@ -58,18 +58,19 @@ def test_a_file_that_was_cut_back_and_grew_again_is_read_anew(path: Path) -> Non
     assert growing.number == 4
 
 
-def test_a_file_that_is_shorter_or_another_one_is_read_anew(path: Path) -> None:
+def test_shorter_or_replaced_file_is_read_again(path: Path) -> None:
     path.write_text("a\nb\n")
     growing = GrowingLines(path)
     growing.read()
     path.write_text("a\n")
     assert growing.read() == (["a"], True)
-    path.rename(path.with_name("kept"))  # or its number may be given to the next
+    # The old file stays, so that the new file cannot get its inode number.
+    path.rename(path.with_name("kept"))
     path.write_text("a\n")
     assert growing.read() == (["a"], True)
 
 
-def test_what_has_no_lines_is_not_read_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_that_is_too_long_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "CHUNK", 10)
     monkeypatch.setattr(lines, "LONGEST", 30)
     path.write_text("x" * 100)
@@ -77,6 +78,6 @@ def test_what_has_no_lines_is_not_read_for_ever(path: Path, monkeypatch: pytest.
         GrowingLines(path).read()
 
 
-def test_what_is_no_file_is_refused(path: Path) -> None:
+def test_path_that_is_not_a_file_is_refused(path: Path) -> None:
     with pytest.raises(OSError, match="log"):
         GrowingLines(path).read()

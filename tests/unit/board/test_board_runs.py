@@ -1,4 +1,4 @@
-"""Runs as they are watched: what is counted agrees with reports; they come, grow, are damaged, mended and go."""
+"""Watched runs: their numbers agree with reports, and they may appear, grow, be damaged, be repaired and disappear."""
 
 import fcntl
 import json
@@ -18,7 +18,7 @@ from fedraa.report.runs import Run
 
 
 def looked(board: Board) -> dict[str, dict[str, object]]:
-    """The rows of all runs after one look at everything."""
+    """Return the rows of all runs after the board has read all files."""
     board._next_search = 0.0
     board.look()
     while board.read_on():
@@ -33,7 +33,7 @@ def folder(sample_runs: Path, tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_it_counts_as_a_report_does(sample_runs: Path) -> None:
+def test_row_of_a_run_agrees_with_its_report(sample_runs: Path) -> None:
     found = looked(Board(sample_runs))
     report = Run(sample_runs / "fed-raa-ended")
     told, total = found["fed-raa-ended"], report.summary
@@ -42,6 +42,7 @@ def test_it_counts_as_a_report_does(sample_runs: Path) -> None:
     assert told["bytes"] == total["bytes_down"] + total["bytes_up"]
     assert told["staleness"] == pytest.approx(total["staleness_mean"], rel=1e-6)
     assert told["idle"] == pytest.approx(report.idle_share, abs=1e-6)
+    # A row is typed as a mapping of objects.
     assert told["last"]["accuracy"] == pytest.approx(total["accuracy"], rel=1e-6)  # type: ignore[index]
     assert told["best"] == pytest.approx(total["best_accuracy"], rel=1e-6)
     assert {name: each["state"] for name, each in found.items()} == {
@@ -52,7 +53,7 @@ def test_it_counts_as_a_report_does(sample_runs: Path) -> None:
     assert found["scaffold-stopped"]["rounds"]
 
 
-def test_bytes_by_an_evaluation_are_those_of_a_report(sample_runs: Path) -> None:
+def test_bytes_of_a_curve_agree_with_the_report(sample_runs: Path) -> None:
     board = Board(sample_runs)
     looked(board)
     evals = Run(sample_runs / "fed-raa-ended").evals
@@ -60,7 +61,7 @@ def test_bytes_by_an_evaluation_are_those_of_a_report(sample_runs: Path) -> None
     assert np.array_equal(found, evals["bytes"])
 
 
-def test_a_log_that_grows_byte_by_byte_comes_to_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_that_grows_byte_by_byte_gives_the_same_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = looked(Board(folder))["first"]
     log, table = (folder / "first" / name for name in ("events.jsonl", "evals.csv"))
     events, evals = log.read_bytes(), table.read_bytes()
@@ -78,7 +79,7 @@ def test_a_log_that_grows_byte_by_byte_comes_to_the_same(folder: Path, monkeypat
     assert board.read == (len(events), len(events))
 
 
-def test_a_run_that_is_gone_on_with_is_counted_anew(folder: Path) -> None:
+def test_resumed_run_is_counted_again(folder: Path) -> None:
     board = Board(folder)
     before = looked(board)["first"]
     log = folder / "first" / "events.jsonl"
@@ -103,7 +104,7 @@ def test_runs_come_and_go(folder: Path, sample_runs: Path) -> None:
     assert list(looked(board)) == ["deep/er/second"]
 
 
-def test_a_run_that_goes_while_it_is_looked_at_is_no_error(folder: Path) -> None:
+def test_run_that_disappears_is_no_error(folder: Path) -> None:
     board = Board(folder)
     looked(board)
     shutil.rmtree(folder / "first")
@@ -111,14 +112,14 @@ def test_a_run_that_goes_while_it_is_looked_at_is_no_error(folder: Path) -> None
     run.read()
     run.look()
     assert run.state == "damaged"
-    assert run.said == f"run: {folder / 'first'} is not a run directory; it has no config.json"
+    assert run.detail == f"run: {folder / 'first'} is not a run directory; it has no config.json"
 
 
 def test_a_folder_that_is_a_run_is_shown(folder: Path) -> None:
     assert list(looked(Board(folder / "first"))) == ["first"]
 
 
-def test_what_is_written_is_running(folder: Path) -> None:
+def test_run_with_a_writer_is_running(folder: Path) -> None:
     (folder / "first" / "summary.json").unlink()
     board = Board(folder)
     with (folder / "first" / "events.jsonl").open("ab") as stream:
@@ -127,15 +128,15 @@ def test_what_is_written_is_running(folder: Path) -> None:
     assert looked(board)["first"]["state"] == "interrupted"
 
 
-def test_a_run_that_begins_is_starting(tmp_path: Path) -> None:
+def test_run_without_its_files_is_starting(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     for name in ("events.jsonl", "evals.csv", "writer"):
         (tmp_path / "new" / name).write_text("")
-    assert looked(Board(tmp_path))["new"] == {"id": "new", "state": "starting", "said": "", "version": 1}
+    assert looked(Board(tmp_path))["new"] == {"id": "new", "state": "starting", "detail": "", "version": 1}
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "detail"),
     [
         ("config.json", "{", "run: {}/config.json "),
         ("config.json", '{"model_type": "bert"}', "run: {}/config.json "),
@@ -166,7 +167,9 @@ def test_a_run_that_begins_is_starting(tmp_path: Path) -> None:
         ("summary.json", "[]", "run: {}/summary.json "),
     ],
 )
-def test_damage_is_one_sentence_until_it_is_mended(folder: Path, name: str, text: str | None, said: str) -> None:
+def test_damaged_run_has_a_sentence_until_it_is_repaired(
+    folder: Path, name: str, text: str | None, detail: str
+) -> None:
     path = folder / "first" / name
     right = path.read_text()
     board = Board(folder)
@@ -178,8 +181,8 @@ def test_damage_is_one_sentence_until_it_is_mended(folder: Path, name: str, text
     for _ in range(3):
         found = looked(board)["first"]
         assert found["state"] == "damaged"
-        assert str(found["said"]).startswith(said.replace("{}", str(folder / "first")))
-        assert "\n" not in str(found["said"])
+        assert str(found["detail"]).startswith(detail.replace("{}", str(folder / "first")))
+        assert "\n" not in str(found["detail"])
     json.dumps(found, allow_nan=False)
     path.with_name("kept").write_text(right)
     path.with_name("kept").rename(path)
@@ -198,8 +201,8 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind["kind"])
-def test_any_value_in_an_event_is_taken_or_refused(folder: Path, kind: dict[str, object]) -> None:
-    """Whatever a log holds, every question about it is answered, in JSON; before the event, and after it."""
+def test_any_value_in_an_event_is_counted_or_marked_as_damage(folder: Path, kind: dict[str, object]) -> None:
+    """The board answers every request in JSON for any value in a log, before and after the event."""
     log = folder / "first" / "events.jsonl"
     before = {
         "seq": 0,
@@ -221,7 +224,7 @@ def test_any_value_in_an_event_is_taken_or_refused(folder: Path, kind: dict[str,
             json.dumps(told, allow_nan=False)
 
 
-def test_any_value_in_a_configuration_is_taken_or_refused(folder: Path) -> None:
+def test_any_value_in_a_configuration_is_shown_or_marked_as_damage(folder: Path) -> None:
     path = folder / "first" / "config.json"
     config = json.loads(path.read_text())
     config["resolved"]["figures"] = {"names": ["accuracy"], "main": "accuracy", "less": []}
@@ -236,13 +239,14 @@ def test_any_value_in_a_configuration_is_taken_or_refused(folder: Path) -> None:
             json.dumps(told, allow_nan=False)
 
 
-def test_what_was_read_before_the_damage_is_shown(folder: Path) -> None:
+def test_events_before_the_damage_are_shown(folder: Path) -> None:
     log = folder / "first" / "events.jsonl"
     log.write_text(log.read_text().replace('"seq":40,', '"seq":4 0,'))
     found = looked(Board(folder))["first"]
-    assert str(found["said"]).startswith(f"events: line 41 of {log} ")
+    assert str(found["detail"]).startswith(f"events: line 41 of {log} ")
     assert found["tasks"]
-    assert found["last"]["accuracy"] > 0.5  # type: ignore[index]  # it is of that kind here
+    # A row is typed as a mapping of objects.
+    assert found["last"]["accuracy"] > 0.5  # type: ignore[index]
 
 
 def test_reading_writes_nothing(folder: Path) -> None:

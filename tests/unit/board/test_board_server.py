@@ -1,4 +1,4 @@
-"""Who may see the board, and what it answers: loopback, the token, known names, nothing else; reading only."""
+"""The board's server: it listens on loopback, requires the token, answers known names, and never writes."""
 
 import json
 import re
@@ -51,15 +51,16 @@ def json_of(server: BoardServer, path: str) -> Any:
     return json.loads(content)
 
 
-def test_it_listens_on_loopback_alone(server: BoardServer) -> None:
+def test_server_listens_only_on_loopback(server: BoardServer) -> None:
     assert server.socket.getsockname()[0] == "127.0.0.1"
     assert re.fullmatch(rf"http://127\.0\.0\.1:{server.server_port}/[\w-]{{32}}/", server.address)
 
 
 @pytest.mark.parametrize("path", ["/", "/x/", "/{half}/", "/{token}x/runs", "/é/", "/%2e%2e/{token}/"])
-def test_without_the_token_nothing_is_told(server: BoardServer, path: str) -> None:
+def test_request_without_token_is_forbidden(server: BoardServer, path: str) -> None:
     path = path.replace("{half}", server.token[:16]).replace("{token}", server.token)
-    with socket.create_connection(("127.0.0.1", server.server_port)) as connection:  # as it stands, not made proper
+    # A client of the standard library would normalise the path.
+    with socket.create_connection(("127.0.0.1", server.server_port)) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         told = connection.makefile("rb").read()
     assert told.startswith(b"HTTP/1.1 403 ")
@@ -68,8 +69,8 @@ def test_without_the_token_nothing_is_told(server: BoardServer, path: str) -> No
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "0.0.0.0", "[::1]", ""])
-def test_another_host_s_name_is_refused(server: BoardServer, host: str) -> None:
-    """A page of somebody else's whose name was made to point here would come with its own name."""
+def test_request_with_another_host_name_is_forbidden(server: BoardServer, host: str) -> None:
+    """A foreign page with a host name that resolves to this machine sends its own host name."""
     assert ask(server, f"/{server.token}/runs", Host=host)[0] == 403
 
 
@@ -92,10 +93,10 @@ def test_a_tunnel_may_have_another_port(server: BoardServer, host: str) -> None:
     ],
 )
 def test_no_path_leads_to_a_file(server: BoardServer, name: str) -> None:
-    assert ask(server, f"/{server.token}/{name}")[:2] == (404, b"There is nothing here.\n")
+    assert ask(server, f"/{server.token}/{name}")[:2] == (404, b"The board has no such page.\n")
 
 
-def test_a_run_is_looked_up_and_never_a_path(server: BoardServer) -> None:
+def test_run_name_is_never_a_path(server: BoardServer) -> None:
     for name in ("../../../..", "/etc", "fed-raa-ended/../fed-raa-ended", "\x00"):
         assert json_of(server, f"details?run={name!a}".replace(" ", "")) is None
         assert json_of(server, "curves?y=accuracy&run=%2e%2e") == {"curves": []}
@@ -119,13 +120,13 @@ def test_answers_are_json(server: BoardServer) -> None:
 
 
 @pytest.mark.parametrize("query", ["runs?since=x", "curves?x=z", "details?run=fed-raa-ended&from=soon"])
-def test_a_wrong_question_is_one_sentence(server: BoardServer, query: str) -> None:
+def test_wrong_query_is_a_bad_request(server: BoardServer, query: str) -> None:
     status, content, _ = ask(server, f"/{server.token}/{query}")
     assert status == 400
     assert content.count(b"\n") == 1
 
 
-def test_what_is_served_stays_here(server: BoardServer) -> None:
+def test_page_has_headers_that_forbid_other_servers(server: BoardServer) -> None:
     status, content, headers = ask(server, f"/{server.token}/")
     assert status == 200
     assert b"<title>fedraa board</title>" in content

@@ -154,7 +154,7 @@ def test_a_run_ends_exactly_where_it_is_asked_to(kind: str, method: str, clock: 
     # after it comes nothing but the evaluation of the final model
     rest = [line["kind"] for line in log if line["seq"] > last]
     assert rest in (["end"], ["eval", "end"])
-    assert "ended by callback of EndAt (believed, not checked)" in replay(history.directory)
+    assert "ended by callback of EndAt (not checked)" in replay(history.directory)
 
 
 def test_replay_checks_when_a_callback_ended_a_run(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ METHODS = methods()
 
 @pytest.fixture(scope="session")
 def genuine(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The directory of one finished run per method; staleness matters in the asynchronous ones."""
+    """Return the directory of one finished run per method. Updates of asynchronous runs are stale."""
     runs: dict[str, Path] = {}
 
     def of(method: str) -> Path:

@@ -1,4 +1,4 @@
-"""Small runs of every method, and their logs to be read and rewritten."""
+"""Small runs of every method, and functions that read and rewrite their logs."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,8 @@ METHODS = methods()
 
 ASYNCHRONOUS = [name for name, method in METHODS.items() if method.asynchronous]
 BUFFERED = [name for name in ASYNCHRONOUS if METHODS[name].path("buffer_size") and METHODS[name].update.per_step > 1]
-WAITING = ("ace", "ringmaster", "ringleader")  # not every arrival is an update, or part of one
+# Methods that ignore the update of a task in special cases.
+WAITING = ("ace", "ringmaster", "ringleader")
 SYNCHRONOUS = [name for name, method in METHODS.items() if not method.asynchronous]
 SMALL = {"engine": "local", "hidden": (20,), "clients": 5, "local_epochs": 1, "quiet": True}
 Log = list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""Genuine runs replay, however they went and ended."""
+"""Genuine runs are consistent for every method, clock and end."""
 
 import threading
 import time
@@ -26,7 +26,8 @@ from fedraa.replay.replay import replay
 def test_genuine_run_is_consistent(method: str, genuine: Callable[[str], Path]) -> None:
     commits = 40 if method in ASYNCHRONOUS else 6 * 5
     if method == "prunefl":
-        commits = 5 * 1 + 5  # rounds of the first client alone, and one of all
+        # Only the first client trains in five rounds, and all five clients in one round.
+        commits = 5 * 1 + 5
     if method in WAITING:
         commits = sum(line["kind"] == "commit" for line in read(genuine(method)))
         assert commits > 20
@@ -35,7 +36,7 @@ def test_genuine_run_is_consistent(method: str, genuine: Callable[[str], Path]) 
 
 @pytest.mark.parametrize("participation", ["sample:2", "bernoulli:0.4"])
 @pytest.mark.parametrize("method", ["fedavg", "heterofl"])
-def test_cohorts_are_those_of_the_seed(method: str, participation: str, tmp_path: Path) -> None:
+def test_cohorts_follow_from_the_seed(method: str, participation: str, tmp_path: Path) -> None:
     directory = run(small(method, tmp_path / "run", participation=participation, checkpoint_every=2)).directory
     assert "3 checkpoint" in replay(directory)
     log = read(directory)
@@ -68,8 +69,8 @@ def test_every_ending_is_consistent(reason: str, flags: dict[str, Any], tmp_path
     assert f"ended by {reason}" in replay(run(small("fed-raa", tmp_path / "run", **flags)).directory)
 
 
-def test_time_that_is_up_before_the_last_evaluation_began(tmp_path: Path) -> None:
-    """The model of the last update is evaluated as of that update, however late that was begun."""
+def test_end_by_time_before_the_last_evaluation_is_consistent(tmp_path: Path) -> None:
+    """The evaluation of the last model has the time of its update, also if it started later."""
 
     class Slow(Callback):
         def on_commit(self, event: Event) -> None:
@@ -108,7 +109,7 @@ def test_devices_in_physical_units_with_little_memory_are_consistent(tmp_path: P
     flags = {"compute": str(devices), "units": "physical", "clients": 3, "scheduler": "minimum-priority"}
     directory = run(small("fed-raa", tmp_path / "run", **flags)).directory
     assert "consistent" in replay(directory)
-    # 3800 bytes hold the step of fragments 0 and 1 alone (2180 and 3036 bytes; the third takes 4456)
+    # 3800 bytes hold the step of only fragments 0 and 1 (2180 and 3036 bytes). The third takes 4456 bytes.
     held = {line["fragment"] for line in read(directory) if line["kind"] == "dispatch" and line["client"] == 1}
     assert held == {0, 1}
 
@@ -116,12 +117,12 @@ def test_devices_in_physical_units_with_little_memory_are_consistent(tmp_path: P
 def test_two_partitioned_layers_leave_blocks_uncovered(tmp_path: Path) -> None:
     directory = run(small("fed-raa-sync", tmp_path / "run", hidden=(20, 30), fragments=2)).directory
     assert "consistent" in replay(directory)
-    # 40/60 of 20 and of 30 units: the blocks 8 x 18 and 12 x 12 between the fragments belong to neither
+    # The fragments have 40 and 60 % of 20 and of 30 units. The blocks 8 x 18 and 12 x 12 belong to neither.
     assert {line["uncovered"] for line in read(directory) if line["kind"] == "round"} == {8 * 18 + 12 * 12}
 
 
 class Flaky(LocalExecutor):
-    """Loses the first attempt at task 3."""
+    """An executor that loses the first attempt at task 3."""
 
     lost = False
 

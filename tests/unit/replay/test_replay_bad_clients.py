@@ -1,4 +1,4 @@
-"""Replay knows what becomes of bad clients: nothing of them counts, and who is left out gets no work."""
+"""Replay checks bad clients: their failed tasks have no effect, and quarantined clients get no work."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ def of(log: Log, kind: str) -> list[int]:
 
 
 def forgiven(log: Log) -> str:
-    """The second drop says that the client goes on."""
+    """The second drop states that the client continues."""
     log[of(log, "drop")[1]]["action"] = "retry"
     return "action: got 'retry'; expected 'quarantined'"
 
@@ -73,7 +73,7 @@ def sooner(log: Log) -> str:
 
 
 def counted(log: Log) -> str:
-    """What was dropped is taken in after all."""
+    """A dropped update is applied."""
     number = of(log, "drop")[0]
     commit = log[of(log, "commit")[0]]
     log[number] = commit | {name: log[number][name] for name in ("seq", "t", "wall", "task", "client", "fragment")}
@@ -81,7 +81,7 @@ def counted(log: Log) -> str:
 
 
 def given_work(log: Log) -> str:
-    """The client is given work after it was left out, in place of another."""
+    """The quarantined client gets work in place of another client."""
     last = of(log, "drop")[1]
     later = next(number for number in of(log, "dispatch") if number > last)
     log[later]["client"] = BAD
@@ -89,7 +89,7 @@ def given_work(log: Log) -> str:
 
 
 def hidden(log: Log) -> str:
-    """The drop is cut out, as if its task were still out."""
+    """The drop is removed, as if its task were still in flight."""
     del log[of(log, "drop")[1]]
     for number, line in enumerate(log):
         line["seq"] = number
@@ -103,7 +103,7 @@ def test_a_genuine_run_is_consistent(method: str, genuine: Callable[[str], Path]
 
 @pytest.mark.parametrize("forge", [forgiven, early, another, sooner, counted, given_work, hidden])
 @pytest.mark.parametrize("method", LENGTHS)
-def test_a_forged_one_is_not(
+def test_forged_run_is_inconsistent(
     method: str, forge: Callable[[Log], str], genuine: Callable[[str], Path], tmp_path: Path
 ) -> None:
     directory = Path(shutil.copytree(genuine(method), tmp_path / "copy"))
@@ -115,9 +115,10 @@ def test_a_forged_one_is_not(
         fl.replay(directory)
 
 
-def test_the_summary_is_checked(genuine: Callable[[str], Path], tmp_path: Path) -> None:
+def test_forged_summary_is_inconsistent(genuine: Callable[[str], Path], tmp_path: Path) -> None:
     directory = Path(shutil.copytree(genuine("fedavg"), tmp_path / "copy"))
     summary = json.loads((directory / "summary.json").read_text())
+    # The summary is typed as a mapping of objects.
     assert [entry["client"] for entry in summary["quarantined"]] == [BAD]  # type: ignore[attr-defined]
     (directory / "summary.json").write_text(json.dumps(summary | {"quarantined": []}))
     with refuses("summary.json quarantined", f"'client': {BAD}", got=[], error=Inconsistent):

@@ -1,4 +1,4 @@
-"""A log with one thing wrong does not replay, and the message names the line."""
+"""A log with one error is inconsistent, and the message names the line."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from fedraa.replay.replay import replay
 
 
 def change(kind: str, field: str, value: Callable[[Any], Any]) -> Callable[[Log], int]:
-    """Changes one field of the twelfth line of a kind; returns its line number."""
+    """Change one field of the twelfth line of a kind. Return its line number."""
 
     def edit(log: Log) -> int:
         line = [line for line in log if line["kind"] == kind][11]
@@ -28,7 +28,7 @@ def change(kind: str, field: str, value: Callable[[Any], Any]) -> Callable[[Log]
 
 
 def lose(kind: str, field: str) -> Callable[[Log], int]:
-    """Takes a field out of the twelfth line of a kind; returns its line number."""
+    """Remove a field from the twelfth line of a kind. Return its line number."""
 
     def edit(log: Log) -> int:
         line = [line for line in log if line["kind"] == kind][11]
@@ -105,9 +105,7 @@ def test_changed_round_is_named_with_its_line(name: str, method: str, copy: Call
 @pytest.mark.parametrize("method", ["fed-raa", "fed-raa-sync", "fedavg"])
 @pytest.mark.parametrize("renumbered", [False, True])
 @pytest.mark.parametrize("what", ["dropped", "duplicated", "swapped"])
-def test_line_out_of_place_is_caught_wherever_it_is(
-    what: str, renumbered: bool, method: str, copy: Callable[[str], Path]
-) -> None:
+def test_misplaced_line_is_caught(what: str, renumbered: bool, method: str, copy: Callable[[str], Path]) -> None:
     directory = copy(method)
     genuine = read(directory)
     for place in range(len(genuine) - 1):
@@ -139,7 +137,7 @@ NUMBERS = {
 def scratch(
     request: pytest.FixtureRequest, genuine: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, str]:
-    """A copy to overwrite, and the log as it was."""
+    """Return a copy of a run to overwrite, and the text of its log."""
     directory = Path(shutil.copytree(genuine(request.param), tmp_path_factory.mktemp("scratch") / "copy"))
     return directory, (directory / "events.jsonl").read_text()
 
@@ -147,7 +145,7 @@ def scratch(
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_changed_number_is_caught(data: st.DataObject, scratch: tuple[Path, str]) -> None:
-    """Of dispatch, commit and round lines; the measured `wall` and `train_loss` are believed."""
+    """The lines are dispatch, commit and round lines; the measured `wall` and `train_loss` are not checked."""
     directory, text = scratch
     log = [json.loads(line) for line in text.splitlines()]
     line = data.draw(st.sampled_from([line for line in log if line["kind"] in NUMBERS]), "line")
@@ -170,11 +168,12 @@ def test_any_changed_number_is_caught(data: st.DataObject, scratch: tuple[Path, 
 
 
 @pytest.mark.parametrize("method", ["fed-raa", "fedavg"])
-def test_every_beginning_of_a_log_is_consistent(method: str, copy: Callable[[str], Path]) -> None:
-    """A run that was killed leaves one."""
+def test_every_prefix_of_a_log_is_consistent(method: str, copy: Callable[[str], Path]) -> None:
+    """A killed run leaves such a log."""
     directory = copy(method)
     (directory / "summary.json").unlink()
-    shutil.rmtree(directory / "checkpoints")  # which are of the end
+    # The checkpoints belong to the end of the run.
+    shutil.rmtree(directory / "checkpoints")
     log = read(directory)
     for length in range(len(log)):
         write(directory, log[:length])

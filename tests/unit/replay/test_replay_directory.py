@@ -1,4 +1,4 @@
-"""A run directory whose files contradict each other does not replay, and the message names the file."""
+"""A run directory with contradictory files is inconsistent, and the message names the file."""
 
 import json
 from collections.abc import Callable
@@ -79,7 +79,7 @@ SPOILERS = (spoil_accuracy, spoil_sha, spoil_model, spoil_summary, spoil_reason,
 
 
 @pytest.mark.parametrize("spoil", [*SPOILERS, lose_model])
-def test_spoiled_directory_is_inconsistent(spoil: Callable[[Path], str], copy: Callable[[str], Path]) -> None:
+def test_damaged_directory_is_inconsistent(spoil: Callable[[Path], str], copy: Callable[[str], Path]) -> None:
     directory = copy("fed-raa")
     message = spoil(directory)
     with pytest.raises(Inconsistent, match=message):
@@ -95,7 +95,7 @@ def test_spoiled_directory_is_inconsistent(spoil: Callable[[Path], str], copy: C
         ("samples", [9, 9, 0, 9, 9], "run: {}: samples"),
     ],
 )
-def test_devices_that_there_cannot_be(
+def test_impossible_devices_are_refused(
     column: str, values: list[float | None], field: str, copy: Callable[[str], Path]
 ) -> None:
     directory = copy("fed-raa")
@@ -125,7 +125,7 @@ def test_exit_codes(
 
 
 @pytest.mark.parametrize("mixing", [None, "a", [1]])
-def test_a_value_that_no_method_can_have_is_one_sentence(mixing: object, copy: Callable[[str], Path]) -> None:
+def test_impossible_value_of_a_method_is_refused(mixing: object, copy: Callable[[str], Path]) -> None:
     directory = copy("fed-raa")
     config = json.loads((directory / "config.json").read_text())
     config["method"]["update"]["mixing"] = mixing
@@ -146,7 +146,7 @@ def test_a_value_that_no_method_can_have_is_one_sentence(mixing: object, copy: C
         ("schedule", "participation", 3),
     ],
 )
-def test_a_damaged_method_of_rounds_is_one_sentence(
+def test_damaged_method_of_rounds_is_refused(
     choice: str, name: str, value: object, copy: Callable[[str], Path]
 ) -> None:
     directory = copy("fedavg")
@@ -167,7 +167,9 @@ def test_a_damaged_method_of_rounds_is_one_sentence(
         ("method", "local", "run: {}: method.local"),
     ],
 )
-def test_what_a_configuration_lacks_is_named(part: str, lost: str, field: str, copy: Callable[[str], Path]) -> None:
+def test_missing_field_of_a_configuration_is_named(
+    part: str, lost: str, field: str, copy: Callable[[str], Path]
+) -> None:
     directory = copy("fedavg")
     config = json.loads((directory / "config.json").read_text())
     del config[part][lost]
@@ -186,7 +188,7 @@ def test_what_a_configuration_lacks_is_named(part: str, lost: str, field: str, c
         ("experiment", "clients", 0, ": experiment: clients"),
     ],
 )
-def test_a_damaged_value_is_one_sentence_that_names_the_file(
+def test_damaged_value_is_refused_with_the_file(
     part: str, name: str, value: object, field: str, copy: Callable[[str], Path]
 ) -> None:
     directory = copy("fed-raa")

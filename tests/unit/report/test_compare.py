@@ -1,4 +1,4 @@
-"""Methods compared: who gets which flags and which budget, and the numbers that are told of them."""
+"""Comparisons of methods: the flags and the budget of each run, and the numbers of the table."""
 
 import re
 from pathlib import Path
@@ -19,14 +19,14 @@ from fedraa.report.compare import mean_interval, mean_time
 from fedraa.report.curves import spread
 
 
-def test_every_cell_has_the_flags_that_its_method_knows() -> None:
+def test_cells_have_only_the_flags_of_their_method() -> None:
     runs = cells(("fed-raa", "fedavg"), (3, 4), Experiment(mixing=0.3, fragments=3, momentum=0.2, time=5.0))
     assert [(each.method, each.seed) for each in runs] == [("fed-raa", 3), ("fed-raa", 4), ("fedavg", 3), ("fedavg", 4)]
     assert [(each.mixing, each.fragments) for each in runs] == [(0.3, 3)] * 2 + [(None, None)] * 2
     assert {(each.momentum, each.time) for each in runs} == {(0.2, 5.0)}
 
 
-def test_without_a_budget_everyone_gets_the_same_time() -> None:
+def test_cells_without_budget_have_equal_time() -> None:
     assert {each.time for each in cells(("fed-raa", "fedavg"), (0,), Experiment())} == {20.0}
     assert {each.time for each in cells(("fed-raa", "fedasync"), (0,), Experiment(updates=50))} == {None}
 
@@ -45,19 +45,19 @@ def test_without_a_budget_everyone_gets_the_same_time() -> None:
         (("fedavg",), (0,), {"method": "fedprox"}, "method", ["'fedprox'", "methods"]),
     ],
 )
-def test_what_cannot_be_compared_is_refused(
+def test_cells_that_cannot_be_compared_are_refused(
     methods: tuple[str, ...], seeds: tuple[int, ...], flags: dict[str, object], field: str, names: list[str]
 ) -> None:
     with refuses(field, *names):
         cells(methods, seeds, Experiment(**flags))
 
 
-def test_an_unknown_method_cannot_be_compared() -> None:
+def test_cells_of_an_unknown_method_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^method: .*fedmagic"):
         cells(("fed-raa", "fedmagic"), (0,), Experiment())
 
 
-def test_updates_and_rounds_together_give_each_its_own() -> None:
+def test_cells_with_updates_and_rounds_have_the_limit_of_their_method() -> None:
     runs = cells(("fed-raa", "fedavg"), (0,), Experiment(updates=50, rounds=5))
     assert [(each.updates, each.rounds) for each in runs] == [(50, None), (None, 5)]
 
@@ -65,7 +65,7 @@ def test_updates_and_rounds_together_give_each_its_own() -> None:
 def test_the_terminal_shows_the_interval_of_the_report() -> None:
     # The deviation is .02, and Student's 97.5 % quantile at 2 degrees of freedom is 4.303: .92 ± 4.303 * .02 / sqrt(3).
     assert mean_interval(pd.Series([0.9, 0.92, 0.94]), ".3f", "max") == "0.920 [0.870, 0.970]"
-    # .98 ± 4.303 * .02 / sqrt(3) goes beyond 1, which no accuracy does; a loss may.
+    # .98 ± 4.303 * .02 / sqrt(3) exceeds 1. An accuracy cannot exceed 1, a loss can.
     assert mean_interval(pd.Series([0.96, 0.98, 1.0]), ".3f", "max") == "0.980 [0.930, 1.000]"
     assert mean_interval(pd.Series([0.96, 0.98, 1.0]), ".3f") == "0.980 [0.930, 1.030]"
     assert mean_interval(pd.Series([0.9]), ".3f") == "0.900"
@@ -73,7 +73,7 @@ def test_the_terminal_shows_the_interval_of_the_report() -> None:
     assert mean_interval(pd.Series([4.0, np.inf]), ".3g") == "–"
 
 
-def test_a_target_that_some_seed_missed_has_no_mean() -> None:
+def test_mean_time_with_a_missed_target_is_none() -> None:
     assert mean_time(pd.DataFrame({"time_to_target": [2.0, 4.0]})) == 3
     assert mean_time(pd.DataFrame({"time_to_target": [2.0, None]})) is None
 
@@ -96,7 +96,7 @@ def test_the_table_gives_the_ratio_to_the_first_method() -> None:
         ]
     )
     rows = {line.split()[0]: line for line in text(frame, Experiment(target_accuracy=0.8)).split("\n") if line.strip()}
-    # Student's 97.5 % quantile at 1 degree of freedom is 12.71: 3 ± 12.71 and 7.5 ± 12.71 / 2, of times from 0.
+    # Student's 97.5 % quantile at 1 degree of freedom is 12.71: 3 ± 12.71 and 7.5 ± 12.71 / 2, clipped at time 0.
     assert re.search(r"3 \[0, 15.71\] +1.00 ", rows["b"])
     assert re.search(r"7.5 \[1.147, 13.85\] +2.50 ", rows["a"])
     assert re.search(r"reached in 1 of 2 +– ", rows["c"])
@@ -104,7 +104,7 @@ def test_the_table_gives_the_ratio_to_the_first_method() -> None:
     assert all("1.5 MB" in rows[name] and "2 GFLOP" in rows[name] and "1.50, max 4" in rows[name] for name in "abc")
 
 
-def test_labels_are_pushed_apart_and_stay_within() -> None:
+def test_spread_keeps_labels_apart_and_inside() -> None:
     wanted = np.array([0.9, 0.98, 0.99, 0.995])
     placed = spread(wanted, 0.05)
     assert placed.max() <= 1
@@ -137,7 +137,7 @@ def test_a_comparison_writes_runs_table_and_plot(tmp_path: Path, capsys: pytest.
     assert "fedavg seed 1: accuracy" in shown
 
 
-def test_nothing_is_written_when_one_cell_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_writes_nothing_if_one_cell_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "all"
     flags = ["--momentum", "0.5", "--time", "1", "--engine", "local", "--out", str(out)]
     assert main(["compare", "fedavg", "scaffold", *flags]) == 2
@@ -145,7 +145,9 @@ def test_nothing_is_written_when_one_cell_cannot_run(tmp_path: Path, capsys: pyt
     assert not out.exists()
 
 
-def test_from_python_it_returns_a_table_and_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_from_python_returns_a_table_and_prints_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = Experiment(clients=4, hidden=(8,), local_epochs=1, engine="local", out=tmp_path / "all")
     frame = fedraa.compare(["fed-raa", "fedavg"], range(2), base, time=0.2)
     assert list(zip(frame["method"], frame["seed"], strict=True)) == [

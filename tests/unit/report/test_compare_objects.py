@@ -1,4 +1,4 @@
-"""Objects in `compare` and `tune`: data sets, modules, what makes modules, and methods, as in `run`."""
+"""Objects in `compare` and `tune`: data sets, modules, functions that return modules, and methods."""
 
 import dataclasses
 from pathlib import Path
@@ -88,13 +88,13 @@ def test_compare_takes_methods_components_and_functions_as_objects(tmp_path: Pat
         (["fed-raa"], (0,), "^model: .*Branching.*fedavg"),
     ],
 )
-def test_what_cannot_be_compared_is_said_in_one_sentence(methods: Any, seeds: Any, said: str, tmp_path: Path) -> None:
+def test_compare_of_wrong_objects_is_refused(methods: Any, seeds: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=said):
         fl.compare(methods, seeds, model=Branching(), dataset=mine(), time=1.0, out=tmp_path / "out", **SMALL)
     assert not (tmp_path / "out").exists()
 
 
-def test_tune_takes_objects_and_continues_with_the_same_alone(tmp_path: Path) -> None:
+def test_tune_with_objects_continues_only_with_the_same_objects(tmp_path: Path) -> None:
     module = Branching()
     given: dict[str, Any] = {"model": module, "dataset": mine(), "rounds": 2, "out": tmp_path / "tune"} | SMALL
     slow: Method = dataclasses.replace(fl.method("fedavg").replace(momentum=0.1), name="slow")
@@ -109,14 +109,14 @@ def test_tune_takes_objects_and_continues_with_the_same_alone(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_trials_in_processes_are_those_of_this_process(tmp_path: Path) -> None:
+def test_trials_in_processes_equal_trials_in_this_process(tmp_path: Path) -> None:
     given: dict[str, Any] = {"model": linear(), "dataset": mine(), "rounds": 2} | SMALL
     here = fl.tune("fedavg", {"lr": [0.01, 0.1]}, trials=2, out=tmp_path / "one", **given)
     there = fl.tune("fedavg", {"lr": [0.01, 0.1]}, trials=2, jobs=2, out=tmp_path / "two", **given)
     assert sorted(here.table["accuracy"]) == sorted(there.table["accuracy"])
 
 
-def test_what_cannot_be_sent_to_processes_is_refused(tmp_path: Path) -> None:
+def test_tune_refuses_objects_that_cannot_be_pickled(tmp_path: Path) -> None:
     with refuses("jobs", "experiment", "jobs=1"):
         fl.tune(
             "fedavg",
@@ -132,7 +132,8 @@ def test_what_cannot_be_sent_to_processes_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "t").exists()
 
 
-def test_one_value_is_taken_where_there_may_be_several() -> None:
+def test_fields_of_several_values_accept_one_value() -> None:
+    # Experiment accepts values of other types, and converts them.
     assert fl.Experiment(hidden=64).hidden == fl.Experiment(hidden=np.array([64])).hidden == (64,)  # type: ignore[arg-type]
     assert fl.Experiment(capacities=0.5).capacities == (0.5,)  # type: ignore[arg-type]
     assert fl.Experiment(capacities="auto").capacities == "auto"

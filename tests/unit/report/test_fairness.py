@@ -1,4 +1,4 @@
-"""Fairness between clients: Jain's index and percentiles against values worked out by hand."""
+"""Fairness between clients: Jain's index and percentiles against values computed by hand."""
 
 from pathlib import Path
 

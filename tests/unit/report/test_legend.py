@@ -1,4 +1,4 @@
-"""A legend takes room of its own: what is drawn keeps its height, however many lines have names."""
+"""A legend makes the figure higher, so that the axes keep their height for any number of lines."""
 
 import matplotlib as mpl
 import pytest
@@ -31,5 +31,5 @@ def test_the_axes_keep_their_height_and_every_name_is_within_the_figure(names: l
     assert box.y1 <= figure.bbox.y1 + 1
 
 
-def test_what_is_counted_is_in_the_singular_where_it_is_one() -> None:
+def test_counted_uses_the_singular_for_one() -> None:
     assert [counted(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]

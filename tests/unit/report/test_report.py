@@ -1,4 +1,4 @@
-"""The report: statistics, curves, tables, commands; the landscape against losses known in closed form."""
+"""The report: statistics, curves, tables and commands, and the landscape against losses in closed form."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "qui
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seeds of an asynchronous method, one of a synchronous one."""
+    """Return a folder with two seeds of an asynchronous method and one seed of a synchronous method."""
     folder = tmp_path_factory.mktemp("runs")
     for method, seed, limit in (("fed-raa", 0, {"updates": 12}), ("fed-raa", 1, {"updates": 12}), ("ist", 0, {})):
         flags = FLAGS | (limit or {"rounds": 3})
@@ -52,8 +52,8 @@ def test_an_interval_is_the_textbook_one() -> None:
 
 
 def test_welch_is_the_closed_form_at_two_degrees_of_freedom() -> None:
-    # Two pairs of equal spread: t = 4 / sqrt(0.5 / 2 + 0.5 / 2), 2 degrees of freedom, and there the tail is
-    # p = 1 - t / sqrt(t² + 2).
+    # Two pairs of equal spread: t = 4 / sqrt(0.5 / 2 + 0.5 / 2), 2 degrees of freedom. With these the tail
+    # is p = 1 - t / sqrt(t² + 2).
     assert welch([1.0, 2.0], [5.0, 6.0]) == pytest.approx(1 - math.sqrt(32 / 34))
     assert welch([1.0], [5.0, 6.0]) is None
     assert welch([1.0, 1.0], [2.0, 2.0]) is None
@@ -76,15 +76,15 @@ def test_runs_are_grouped_over_seeds(runs: Path) -> None:
     ]
 
 
-def test_groups_are_told_by_their_flags_or_by_a_number(runs: Path, tmp_path: Path) -> None:
+def test_group_labels_have_the_differing_flags_or_a_number(runs: Path, tmp_path: Path) -> None:
     run(Experiment(method="ist", rounds=2, out=tmp_path / "short", **FLAGS))
     assert [group.label for group in load([runs / "ist-0", tmp_path])] == ["ist, rounds 3", "ist, rounds 2"]
     run(Experiment(method="ist", rounds=2, lr=0.1, partition="dirichlet", out=tmp_path / "z", **FLAGS))
     assert [group.label for group in load([runs / "ist-0", tmp_path])] == ["ist #1", "ist #2", "ist #3"]
 
 
-def test_runs_of_a_method_that_came_to_something_else_are_no_seeds_of_it(runs: Path, tmp_path: Path) -> None:
-    """The flags are equal, and the resolved methods differ, as those of two versions with other defaults do."""
+def test_runs_with_other_resolved_methods_are_separate_groups(runs: Path, tmp_path: Path) -> None:
+    """The flags are equal, and the resolved methods differ, as in two versions with different defaults."""
     run(Experiment(method="fed-raa", seed=2, updates=12, out=tmp_path / "clipped", **FLAGS))
     config = json.loads((tmp_path / "clipped" / CONFIG).read_text())
     config["method"]["local"]["clip"] = 2.0
@@ -102,7 +102,7 @@ def test_runs_of_a_method_that_came_to_something_else_are_no_seeds_of_it(runs: P
     assert labels == ["fed-raa, lr 0.05 #1", "fed-raa, lr 0.05 #2", "fed-raa, lr 0.01"]
 
 
-def test_seeds_whose_capacities_follow_their_fleets_are_of_one_method(tmp_path: Path) -> None:
+def test_seeds_with_automatic_capacities_are_one_group(tmp_path: Path) -> None:
     shared = FLAGS | {"capacities": "auto", "compute": "lognormal:1", "rounds": 1}
     found = [run(Experiment(method="fedrolex", seed=seed, out=tmp_path / f"{seed}", **shared)) for seed in (0, 1)]
     shares = [history.config["method"]["submodel"]["capacities"]["levels"] for history in found]
@@ -110,14 +110,14 @@ def test_seeds_whose_capacities_follow_their_fleets_are_of_one_method(tmp_path: 
     assert [len(group.runs) for group in load([tmp_path])] == [2]
 
 
-def test_methods_given_as_objects_of_one_name_have_numbers(tmp_path: Path) -> None:
+def test_method_objects_with_one_name_have_numbered_labels(tmp_path: Path) -> None:
     for mixing in (0.3, 0.7):
         own = fedraa.method("fedasync").replace(mixing=mixing)
         run(Experiment(method=own, updates=4, out=tmp_path / f"{mixing}", **FLAGS))
     assert [group.label for group in load([tmp_path])] == ["fedasync #1", "fedasync #2"]
 
 
-def test_a_run_given_twice_is_no_second_seed(runs: Path) -> None:
+def test_load_refuses_a_run_that_occurs_twice(runs: Path) -> None:
     with refuses("runs", str(runs / "ist-0")):
         load([runs / "ist-0", runs / "ist-0"])
     with refuses("run", str(runs / "none"), "config.json"):
@@ -137,7 +137,7 @@ def test_tasks_and_bytes_are_those_of_the_log(runs: Path) -> None:
     assert Run(runs / "ist-0").idle_share > 0.1, "speeds of 1 and 3 wait for one another in a round"
 
 
-def test_a_curve_is_the_mean_over_seeds_as_far_as_both_went(runs: Path) -> None:
+def test_curve_is_the_mean_until_the_first_seed_ends(runs: Path) -> None:
     (group,) = load([runs / "fed-raa-0", runs / "fed-raa-1"])
     a, b = (each.evals for each in group.runs)
     at, middle, low, high = curve(group, "t", "accuracy")
@@ -149,7 +149,7 @@ def test_a_curve_is_the_mean_over_seeds_as_far_as_both_went(runs: Path) -> None:
 
 
 def test_a_curve_holds_the_last_evaluation() -> None:
-    """No model was evaluated between two evaluations, so that a slope between them would be invented."""
+    """A slope between two evaluations would show values that were not measured."""
     times, values = pd.Series([0.0, 4.0, 8.0]), pd.Series([0.1, 0.5, 0.9])
     assert hold_last(np.array([0.0, 3.9, 4.0, 7.0, 8.0, 9.0]), times, values).tolist() == [0.1, 0.1, 0.5, 0.5, 0.9, 0.9]
 
@@ -189,7 +189,7 @@ def test_a_short_run_is_shown_whole(runs: Path) -> None:
     assert window(found) == found.end
 
 
-def test_tables_say_what_a_single_seed_is(runs: Path) -> None:
+def test_tables_of_a_single_seed_have_no_interval(runs: Path) -> None:
     groups = load([runs])
     table = by_method(groups, metrics(groups, {}))
     cells = [dict(zip(table.columns, (cell.text for cell in row), strict=True)) for row in table.rows]
@@ -203,7 +203,7 @@ def test_tables_say_what_a_single_seed_is(runs: Path) -> None:
     assert alone.note.startswith("One seed ")
 
 
-def test_every_run_has_a_command_that_makes_it_again(runs: Path) -> None:
+def test_command_of_every_run_reproduces_it(runs: Path) -> None:
     groups = load([runs])
     for group in groups:
         for each in group.runs:
@@ -236,7 +236,7 @@ def test_a_report_writes_the_page_and_its_files(runs: Path, tmp_path: Path) -> N
     folder = report([runs / "ist-0"], tmp_path / "page.html", theme="light", landscape=True)
     text = (tmp_path / "page.html").read_text()
     assert "<h2>In words</h2>" in text
-    assert "in rounds the fast wait for the slow" in text
+    assert "in rounds the fast clients wait for the slow ones" in text
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "https://" not in text
     with (folder / "methods.csv").open() as stream:
@@ -248,7 +248,7 @@ def test_a_report_writes_the_page_and_its_files(runs: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("package", ["tensorboard", "wandb"])
-def test_a_missing_package_is_one_sentence(
+def test_writer_without_its_package_is_refused(
     package: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, write = {
@@ -270,7 +270,7 @@ def softmax_regression() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def test_sharpness_is_that_of_softmax_regression() -> None:
-    # e lowers the margin most by moving (w0, b0) against (x, 1) and (w1, b1) along it, rho / sqrt 2 each:
+    # The worst e moves (w0, b0) against (x, 1) and (w1, b1) along it, by rho / sqrt 2 each. It lowers the margin
     # by sqrt 2 rho |(x, 1)| = sqrt 2 * 0.3 * sqrt 7. The margin is 0.4 - 2.6 - 2.2 + 0.3 = -4.1.
     rise = 4.1 + math.sqrt(2) * 0.3 * math.sqrt(7)
     expected = math.log1p(math.exp(rise)) - math.log1p(math.exp(4.1))
@@ -281,10 +281,10 @@ def test_a_landscape_is_of_filters_as_long_as_the_models() -> None:
     module, x, y = softmax_regression()
     found = surface(module, x, y, radius=1.0, points=3)
     assert found.loss[1, 1] == pytest.approx(math.log1p(math.exp(4.1)), rel=1e-5)
-    # Rows move by at most twice their own norm, and biases do not: the margin moves by that times |x|, at most.
+    # Rows move by at most twice their norm, and biases do not move. The margin moves by at most this times |x|.
     most = 2 * sum(module.weight.norm(dim=1).tolist()) * math.sqrt(6)
     assert np.abs(found.loss - found.loss[1, 1]).max() <= most
-    # A model of zeros has nowhere to go.
+    # The filters of a model of zeros have no length, so that the surface is flat.
     with torch.no_grad():
         module.weight.zero_()
     assert np.ptp(surface(module, x, y, points=3).loss) == 0

@@ -1,4 +1,4 @@
-"""What a report says in words: who is ahead, noise, what goes with it; a run against its plan, ended or not."""
+"""The paragraphs of a report: the leader, noise, differences in the logs, and a run compared with its plan."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ class Breaks(fedraa.Callback):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seeds of an asynchronous method and of one in rounds at equal time; besides, a run that was interrupted."""
+    """Return a folder with two seeds of an asynchronous method and of a method in rounds, and an interrupted run."""
     folder = tmp_path_factory.mktemp("runs")
     for method in ("fed-raa", "ist"):
         for seed in (0, 1):
@@ -43,31 +43,32 @@ def faked(groups: list[Group], values: dict[str, tuple[float, ...]], *, by_time:
     return Ranking(tuple(named[label] for label in values), tuple(values.values()), by_time, 0.5)
 
 
-def test_who_is_ahead_and_whether_that_is_noise(runs: Path) -> None:
+def test_in_words_names_the_leader_and_the_significance(runs: Path) -> None:
     groups = load([runs / "all"])
     # Two pairs of equal spread: t = 0.4 / sqrt(0.0002), two degrees of freedom, p = 1 - t / sqrt(t² + 2) = 0.0012.
-    told = faked(groups, {"ist": (0.8, 0.82), "fed-raa": (0.4, 0.42)}).in_words()
-    assert told == (
+    text = faked(groups, {"ist": (0.8, 0.82), "fed-raa": (0.4, 0.42)}).in_words()
+    assert text == (
         "ist is ahead at time 0.5: accuracy 0.8100, 0.4000 more than fed-raa (0.4100). "
-        "That is beyond noise (Welch's t-test over the seeds, p = 0.0012)."
+        "The difference is beyond noise (Welch's t-test over the seeds, p = 0.0012)."
     )
     level = faked(groups, {"ist": (0.4, 0.8), "fed-raa": (0.3, 0.7)}).in_words()
     assert level.startswith(
         "ist and fed-raa are level at time 0.5: accuracy 0.6000 and 0.5000. The difference is within"
     )
-    assert "a single seed nobody knows" in faked(groups, {"ist": (0.8,), "fed-raa": (0.3, 0.7)}).in_words()
+    assert "A single seed does not show" in faked(groups, {"ist": (0.8,), "fed-raa": (0.3, 0.7)}).in_words()
     assert "have the same accuracy" in faked(groups, {"ist": (0.5, 0.5), "fed-raa": (0.5, 0.5)}).in_words()
-    assert "cannot be told" in faked(groups, {"ist": (0.5, 0.5), "fed-raa": (0.5, float("nan"))}).in_words()
+    assert "of fed-raa is not finite" in faked(groups, {"ist": (0.5, 0.5), "fed-raa": (0.5, float("nan"))}).in_words()
     first = faked(groups, {"ist": (2.0, 2.2), "fed-raa": (4.2, 4.2)}, by_time=True).in_words()
-    assert first.startswith("ist reached the target first, at time 2.1; fed-raa took 2.00 times as long.")
+    assert first.startswith("ist reached the target first, at time 2.1; fed-raa took 2.00 times that time.")
     at_start = faked(groups, {"ist": (0.0,), "fed-raa": (4.2,)}, by_time=True).in_words()
     assert at_start.startswith("ist reached the target at time 0; fed-raa at time 4.2.")
     both = faked(groups, {"ist": (0.0,), "fed-raa": (0.0,)}, by_time=True).in_words()
     assert both == "ist and fed-raa reached the target at the same time, 0."
-    assert "did not with every seed" in faked(groups, {"ist": (2.0,), "fed-raa": ()}, by_time=True).in_words()
+    only = faked(groups, {"ist": (2.0,), "fed-raa": ()}, by_time=True).in_words()
+    assert only == "Only ist reached the target with every seed, at time 2."
 
 
-def test_places_are_taken_at_the_time_that_all_have_reached(runs: Path) -> None:
+def test_ranking_uses_values_at_the_last_common_time(runs: Path) -> None:
     groups = load([runs / "all"])
     ranking = Ranking.of(groups)
     assert ranking.at == min(run.end for group in groups for run in group.runs)
@@ -80,7 +81,20 @@ def test_places_are_taken_at_the_time_that_all_have_reached(runs: Path) -> None:
     assert value_at(run, None) == run.summary["accuracy"]
 
 
-def test_what_is_otherwise_is_told_of_those_behind(runs: Path) -> None:
+def test_ranking_of_runs_with_different_clocks_is_by_metric(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = load([runs / "all"])
+    for run in groups[0].runs:
+        monkeypatch.setitem(run.summary, "time_to_target", 0.05)
+    assert Ranking.of(groups).by_time
+    for run in groups[0].runs:
+        monkeypatch.setitem(run.config["experiment"], "clock", "wall")
+    ranking = Ranking.of(groups)
+    assert (ranking.by_time, ranking.at) == (False, None)
+    for group, values in zip(ranking.groups, ranking.values, strict=True):
+        assert values == tuple(run.summary["accuracy"] for run in group.runs)
+
+
+def test_verdict_of_two_methods_describes_their_differences(runs: Path) -> None:
     text = " ".join(verdict(load([runs / "all"])))
     idle = {group.label: sum(run.idle_share for run in group.runs) / 2 for group in load([runs / "all"])}
     assert f"no task for {max(idle.values()):.0%} of the time" in text or f"not {max(idle.values()):.0%}" in text
@@ -88,51 +102,53 @@ def test_what_is_otherwise_is_told_of_those_behind(runs: Path) -> None:
     assert verdict(load([runs / "all" / "ist-0"])) == []
 
 
-def test_a_run_is_held_against_its_plan(runs: Path) -> None:
+def test_outlook_compares_a_run_with_its_forecast(runs: Path) -> None:
     run = Run(runs / "all" / "fed-raa-0")
-    foretold = forecast(run)
-    assert foretold is not None
-    # the virtual clock has the very draws of the forecast
-    assert foretold.time == pytest.approx(run.tasks.loc[run.tasks["done"], "end"].max())
-    assert foretold.staleness_mean == pytest.approx(run.summary["staleness_mean"])
-    told = outlook(run)
-    assert told.startswith("Ended by time at time 0.1 after ")
-    assert "It took as long as foretold; updates were late by " in told
-    assert "the delay bound is " in told
-    assert "No client waited." in told
+    predicted = forecast(run)
+    assert predicted is not None
+    # The virtual clock has the same random draws as the forecast.
+    assert predicted.time == pytest.approx(run.tasks.loc[run.tasks["done"], "end"].max())
+    assert predicted.staleness_mean == pytest.approx(run.summary["staleness_mean"])
+    text = outlook(run)
+    assert text.startswith("Ended by time at time 0.1 after ")
+    assert "It took the predicted time; the staleness was " in text
+    assert "as predicted." in text
+    assert "the delay bound is " in text
+    assert "No client waited." in text
     rounds = outlook(Run(runs / "all" / "ist-0"))
-    assert "Its tasks took as long as their costs foretell." in rounds
-    assert "in rounds the fast wait for the slow" in rounds
+    assert "Its tasks took the time that their costs predict." in rounds
+    assert "in rounds the fast clients wait for the slow ones" in rounds
 
 
 @pytest.mark.parametrize("method", ["ringleader", "fedbuff", "asyncfeded"])
-def test_forecast_of_a_rule_that_holds_updates_back_is_the_run(method: str, tmp_path: Path) -> None:
+def test_forecast_of_a_buffering_rule_equals_the_run(method: str, tmp_path: Path) -> None:
     flags: dict[str, Any] = {"buffer_size": 3} if method == "fedbuff" else {}
     out = tmp_path / "run"
     summary = fedraa.run(Experiment(method=method, updates=12, out=out, **FLAGS, **flags)).summary
-    foretold = forecast(Run(out))
-    assert foretold is not None
-    assert foretold.time == pytest.approx(summary["time"])
-    assert (sum(foretold.tasks), foretold.staleness_max) == (summary["tasks"], summary["staleness_max"])
+    predicted = forecast(Run(out))
+    assert predicted is not None
+    assert predicted.time == pytest.approx(summary["time"])
+    assert (sum(predicted.tasks), predicted.staleness_max) == (summary["tasks"], summary["staleness_max"])
 
 
-def test_a_run_that_has_not_ended_is_shown_and_marked(runs: Path) -> None:
+def test_unfinished_run_is_shown_and_marked(runs: Path) -> None:
     run = Run(runs / "broken")
     assert not run.ended
     assert run.summary["reason"] == "interrupted"
     assert run.summary["tasks"] == run.tasks["done"].sum() >= 8
     assert run.summary["accuracy"] == run.evals["accuracy"].iloc[-1]
     assert f"Not ended: interrupted at time {run.end:.4g} after " in outlook(run)
-    assert f"Go on with: fedraa resume {run.directory}." in outlook(run)
+    assert f"To continue: fedraa resume {run.directory}." in outlook(run)
     groups = load([runs / "broken", runs / "all" / "ist-0"])
     assert [group.label for group in groups] == ["fed-raa (interrupted)", "ist"]
-    assert f"Not ended, and shown as far as they are: {run.directory}" in verdict(groups)[-1]
+    assert f"Not ended, and shown until their last evaluation: {run.directory}" in verdict(groups)[-1]
     with (runs / "broken" / "events.jsonl").open("a") as stream:
-        stream.write('{"seq": 99')  # being written
+        # The last line is incomplete, as in a log that a process is writing.
+        stream.write('{"seq": 99')
     assert Run(runs / "broken").summary == run.summary
 
 
-def test_a_run_without_an_evaluation_is_refused_in_a_sentence(runs: Path, tmp_path: Path) -> None:
+def test_run_without_evaluation_is_refused(runs: Path, tmp_path: Path) -> None:
     for name in ("config.json", "events.jsonl", "evals.csv"):
         text = (runs / "broken" / name).read_text()
         (tmp_path / name).write_text(text if name != "evals.csv" else text.splitlines()[0] + "\n")
@@ -140,7 +156,7 @@ def test_a_run_without_an_evaluation_is_refused_in_a_sentence(runs: Path, tmp_pa
         Run(tmp_path)
 
 
-def test_what_still_gets_better_is_told(runs: Path) -> None:
+def test_gains_is_true_only_for_a_rising_metric(runs: Path) -> None:
     run = Run(runs / "all" / "fed-raa-0")
     assert len(run.evals) >= 5
     run.evals["accuracy"] = range(len(run.evals))

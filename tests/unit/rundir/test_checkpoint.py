@@ -1,4 +1,4 @@
-"""Checkpoint files: what goes in comes out bit for bit, what was damaged is told, nothing is unpickled."""
+"""Checkpoint files: a state is restored bit for bit, damage is refused, and nothing is unpickled."""
 
 import io
 import pickle
@@ -47,11 +47,11 @@ def same(a: object, b: object) -> bool:
 
 
 @given(STATES)
-def test_a_state_comes_back_bit_for_bit(state: State) -> None:
+def test_state_is_restored_bit_for_bit(state: State) -> None:
     assert same(state, read(as_bytes(state)))
 
 
-def test_an_array_held_twice_is_written_once_and_comes_back_as_one() -> None:
+def test_shared_array_is_written_once_and_read_as_one() -> None:
     vector = np.arange(1000, dtype=np.float32)
     content = as_bytes({"a": vector, "tasks": [{"params": vector}, {"params": vector}]})
     back = read(content)
@@ -59,18 +59,18 @@ def test_an_array_held_twice_is_written_once_and_comes_back_as_one() -> None:
     assert back["a"] is back["tasks"][0]["params"] is back["tasks"][1]["params"]
 
 
-def test_numpy_scalars_come_back_as_pythons() -> None:
+def test_numpy_scalars_are_read_as_python_numbers() -> None:
     assert read(as_bytes({"count": np.int64(3), "rate": np.float64(0.1)})) == {"count": 3, "rate": 0.1}
 
 
 @pytest.mark.parametrize("value", [np.array([object()]), {1, 2}, b"bytes"])
-def test_what_only_pickle_could_write_is_refused(value: object) -> None:
+def test_value_that_needs_pickle_is_refused(value: object) -> None:
     with pytest.raises(TypeError):
         as_bytes({"value": value})
 
 
 @given(STATES, st.data())
-def test_damage_anywhere_is_told(state: State, data: st.DataObject) -> None:
+def test_damaged_byte_is_refused(state: State, data: st.DataObject) -> None:
     content = bytearray(as_bytes(state))
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] ^= data.draw(st.integers(1, 255))
@@ -79,14 +79,14 @@ def test_damage_anywhere_is_told(state: State, data: st.DataObject) -> None:
 
 
 @given(STATES, st.data())
-def test_a_torn_file_is_told(state: State, data: st.DataObject) -> None:
+def test_torn_file_is_refused(state: State, data: st.DataObject) -> None:
     content = as_bytes(state)
     with pytest.raises(Damaged):
         read(content[: data.draw(st.integers(0, len(content) - 1))])
 
 
 @given(st.binary(max_size=200))
-def test_what_is_no_checkpoint_is_told(content: bytes) -> None:
+def test_file_of_another_format_is_refused(content: bytes) -> None:
     with pytest.raises(Damaged):
         read(content)
     with pytest.raises(Damaged):
@@ -105,7 +105,7 @@ def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
 
 
 def anything(state: State) -> None:
-    """Nothing is wrong with it."""
+    """Return None, because every state fits."""
 
 
 def test_the_two_newest_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_the_two_newest_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
     assert load_latest(tmp_path / "checkpoints", anything) == {"step": 10}
 
 
-def test_the_one_before_a_damaged_one_is_read_and_the_damaged_one_goes(tmp_path: Path) -> None:
+def test_damaged_newest_checkpoint_is_deleted_and_the_previous_one_read(tmp_path: Path) -> None:
     for step in (5, 10):
         save(tmp_path, step, {"step": step})
     newest = tmp_path / "00000010.ckpt"
@@ -125,13 +125,13 @@ def test_the_one_before_a_damaged_one_is_read_and_the_damaged_one_goes(tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["00000005.ckpt"]
 
 
-def test_one_that_is_ahead_of_the_log_is_passed_over(tmp_path: Path) -> None:
+def test_checkpoint_ahead_of_the_log_is_not_used(tmp_path: Path) -> None:
     for step in (5, 10):
         save(tmp_path, step, {"step": step})
     assert load_latest(tmp_path, lambda state: None if state["step"] < 10 else "it is ahead of the log") == {"step": 5}
 
 
-def test_without_any_that_can_be_used_one_sentence_says_so(tmp_path: Path) -> None:
+def test_no_usable_checkpoint_is_refused(tmp_path: Path) -> None:
     assert load_latest(tmp_path, anything) is None
     save(tmp_path, 5, {})
     with refuses("run", str(tmp_path), "00000005.ckpt: it is ahead"):
@@ -153,8 +153,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> 
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_large_checkpoint_is_of_its_moment_though_it_is_written_while_the_run_goes_on(tmp_path: Path) -> None:
-    saver, params, sent = Saver(beside=1), np.zeros(1000, np.float32), np.ones(5, np.float32)
+def test_large_checkpoint_has_the_state_at_its_save(tmp_path: Path) -> None:
+    saver, params, sent = Saver(min_thread_bytes=1), np.zeros(1000, np.float32), np.ones(5, np.float32)
     sent.flags.writeable = False
     state: State = {"params": params, "list": [1], "tasks": [{"params": sent}, {"params": params[:]}]}
     saver.save(tmp_path, 1, state)
@@ -170,10 +170,10 @@ def test_a_large_checkpoint_is_of_its_moment_though_it_is_written_while_the_run_
 
 
 @pytest.mark.parametrize("in_memory", [2**30, 0])
-def test_rows_of_clients_are_written_as_they_were_without_a_copy(
+def test_client_rows_are_written_without_a_copy(
     in_memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether they are in memory or in a file: they change while the checkpoint waits to be written."""
+    """The rows, in memory or in a file, change while the checkpoint waits to be written."""
     rows, changed = ClientRows(1000, 3, lambda: np.zeros(1000, np.float32), in_memory), Event()
     for client in range(3):
         rows[client][:] = client
@@ -185,7 +185,7 @@ def test_rows_of_clients_are_written_as_they_were_without_a_copy(
         put(directory, step, text, arrays)
 
     monkeypatch.setattr(checkpoint, "_put", late)
-    saver, before = Saver(beside=1), rows.peek(0)
+    saver, before = Saver(min_thread_bytes=1), rows.peek(0)
     saver.save(tmp_path, 1, rows.state())
     rows[1][:] = 9
     changed.set()
@@ -196,10 +196,11 @@ def test_rows_of_clients_are_written_as_they_were_without_a_copy(
     assert rows.peek(1)[0] == 9
 
 
-def test_what_a_checkpoint_meets_on_the_disk_is_told_by_the_next(tmp_path: Path) -> None:
-    saver, state = Saver(beside=1), {"params": np.zeros(10, np.float32)}
+def test_error_of_a_checkpoint_is_raised_by_the_next_save(tmp_path: Path) -> None:
+    saver, state = Saver(min_thread_bytes=1), {"params": np.zeros(10, np.float32)}
     (tmp_path / "file").write_text("")
     saver.save(tmp_path / "file", 1, state)
+    # The type of the error depends on the file system.
     with pytest.raises(OSError):  # noqa: PT011
         saver.save(tmp_path, 2, state)
     saver.save(tmp_path, 3, state)

@@ -1,4 +1,4 @@
-"""A run directory belongs to one run, however many start at the same moment."""
+"""A run directory belongs to one run, also if many runs start at the same moment."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ except ValueError as error:
 
 
 def at_once(count: int, work: Callable[[], object]) -> list[object]:
-    """What each of so many threads comes to, which begin together."""
+    """Return the outcome of each of `count` threads that start together."""
     barrier, outcomes = threading.Barrier(count), list[object]()
 
     def one() -> None:
@@ -57,12 +57,13 @@ def at_once(count: int, work: Callable[[], object]) -> list[object]:
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_of_many_that_want_a_directory_one_gets_it(there: bool, tmp_path: Path) -> None:
+def test_claim_of_many_threads_succeeds_once(there: bool, tmp_path: Path) -> None:
     for trial in range(20):
         directory = tmp_path / str(trial) / "run"
         if there:
             directory.mkdir(parents=True)
-        outcomes = at_once(8, lambda directory=directory: Claim(directory))  # type: ignore[misc]  # a default of no type
+        # mypy cannot infer the type of the default argument.
+        outcomes = at_once(8, lambda directory=directory: Claim(directory))  # type: ignore[misc]
         mine = [outcome for outcome in outcomes if isinstance(outcome, Claim)]
         assert len(mine) == 1
         others = [str(outcome) for outcome in outcomes if outcome is not mine[0]]
@@ -88,7 +89,7 @@ def test_default_names_never_collide(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "same"])
-def test_processes_that_start_together(given: str, tmp_path: Path) -> None:
+def test_claim_of_many_processes_succeeds_once(given: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", CLAIM, given, str(tmp_path / "go")]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     several = [
@@ -103,8 +104,10 @@ def test_processes_that_start_together(given: str, tmp_path: Path) -> None:
         assert sorted(said) == [f"runs/x-{number}" for number in range(1, 7)]
 
 
-def test_runs_and_comparisons_that_start_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole runs in threads, which take turns."""
+def test_runs_and_comparisons_that_start_together_use_different_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Start whole runs in threads."""
     monkeypatch.chdir(tmp_path)
     outcomes = at_once(4, lambda: api.run(Experiment(**SMALL)).directory)
     assert sorted(map(str, outcomes)) == [f"runs/fed-raa-digits-0{tail}" for tail in ("", "-2", "-3", "-4")]
@@ -119,7 +122,7 @@ def test_runs_and_comparisons_that_start_together(tmp_path: Path, monkeypatch: p
     assert not list(Path("runs").glob(f"**/{WRITER}"))
 
 
-def test_a_start_that_fails_removes_what_it_made_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_start_removes_only_its_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(spec: object, directory: Path, *rest: object, **more: object) -> None:
         assert (directory / WRITER).exists()
         (directory / "events.jsonl").touch()
@@ -133,13 +136,13 @@ def test_a_start_that_fails_removes_what_it_made_alone(tmp_path: Path, monkeypat
     assert [path.name for path in tmp_path.rglob("*")] == ["there"]
 
 
-def test_what_a_killed_start_left_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_files_of_a_killed_start_do_not_block_a_claim(tmp_path: Path) -> None:
     (tmp_path / WRITER).write_text("elsewhere 1")
     Claim(tmp_path).release()
     assert os.listdir(tmp_path) == []
 
 
-def test_a_run_that_has_begun_stays(tmp_path: Path) -> None:
+def test_release_keeps_a_run_that_has_begun(tmp_path: Path) -> None:
     claim = Claim(tmp_path / "run")
     (tmp_path / "run" / "events.jsonl").write_text("{}\n")
     claim.release()
@@ -169,7 +172,7 @@ def in_place_of_a_directory(kind: str, folder: Path) -> Path:
     ["a file", "a pipe", "a link to nothing", "below a file", "where nothing can be made", "a name too long"],
 )
 @pytest.mark.parametrize("command", [["run"], ["compare", "fed-raa", "fedasync"]])
-def test_what_is_no_directory_is_one_sentence(
+def test_commands_refuse_an_output_that_is_no_directory(
     kind: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = in_place_of_a_directory(kind, tmp_path)

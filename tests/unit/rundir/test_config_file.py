@@ -45,7 +45,7 @@ def test_another_format_is_refused(format: object, directory: Path) -> None:
             read_it()
 
 
-def test_the_format_is_checked_before_the_rest(directory: Path) -> None:
+def test_format_is_checked_before_the_other_keys(directory: Path) -> None:
     rewrite(directory, format=FORMAT + 1, method=[])
     with refuses("run", str(FORMAT + 1)):
         read_config(directory / CONFIG)
@@ -67,7 +67,7 @@ def test_an_incomplete_configuration_is_refused(changes: dict[str, Any], name: s
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "3"])
-def test_a_file_that_is_no_configuration_is_refused(text: str, directory: Path) -> None:
+def test_file_of_another_kind_is_refused(text: str, directory: Path) -> None:
     (directory / CONFIG).write_text(text)
     with refuses("run", str(directory / CONFIG)):
         read_config(directory / CONFIG)

@@ -1,4 +1,4 @@
-"""Damage to any file of a run directory is noticed before anything is trained, or does no harm; a full disk, too."""
+"""Damage to any file of a run directory, or a full disk, is noticed before training, or it is harmless."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,12 +17,14 @@ def bad(rows: Iterator[Row]) -> list[Row]:
 
 
 @pytest.mark.parametrize(("kind", "least"), [*zip(KINDS, (12, 45, 2), strict=True)])
-def test_mishaps(kind: Callable[..., Iterator[Row]], least: int, tmp_path: Path) -> None:
+def test_damage_of_a_run_is_noticed_or_harmless(kind: Callable[..., Iterator[Row]], least: int, tmp_path: Path) -> None:
     assert bad(kind("fed-raa", tmp_path, np.random.default_rng(0), least)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", METHODS)
-def test_many_mishaps(kind: Callable[..., Iterator[Row]], method: str, tmp_path: Path) -> None:
+def test_damage_of_runs_of_each_method_is_noticed_or_harmless(
+    kind: Callable[..., Iterator[Row]], method: str, tmp_path: Path
+) -> None:
     assert bad(kind(method, tmp_path, np.random.default_rng(1), 150)) == []

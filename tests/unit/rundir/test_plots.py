@@ -10,18 +10,21 @@ from refusals import refuses
 
 import fedraa
 from fedraa import Experiment, History
+from fedraa.report.comparison_frame import Comparison
 
 FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1}
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> "pd.DataFrame":
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     out = tmp_path_factory.mktemp("compared") / "all"
-    return fedraa.compare(["fed-raa", "fedavg"], [0, 1], Experiment(time=0.1, out=out, **FLAGS))
+    comparison = fedraa.compare(["fed-raa", "fedavg"], [0, 1], Experiment(time=0.1, out=out, **FLAGS))
+    assert isinstance(comparison, Comparison)
+    return comparison
 
 
-def test_a_history_is_a_table_with_its_curve(compared: "pd.DataFrame") -> None:
-    history = History(compared.folder / "fed-raa-0")  # type: ignore[operator]  # pandas types what it does not know
+def test_a_history_is_a_table_with_its_curve(compared: Comparison) -> None:
+    history = History(compared.folder / "fed-raa-0")
     text = history._repr_html_()
     assert "fed-raa on digits, seed 0" in text
     assert f"<th>accuracy</th><td>{history.summary['accuracy']:.4f}</td>" in text
@@ -31,8 +34,8 @@ def test_a_history_is_a_table_with_its_curve(compared: "pd.DataFrame") -> None:
     assert len(points[1].split()) == len(history.evals)
 
 
-def test_one_call_makes_a_picture(compared: "pd.DataFrame", tmp_path: Path) -> None:
-    history = History(compared.folder / "fed-raa-0")  # type: ignore[operator]  # it is of that kind here
+def test_plot_of_a_history_is_a_picture(compared: Comparison, tmp_path: Path) -> None:
+    history = History(compared.folder / "fed-raa-0")
     (axes,) = history.plot().axes
     assert axes.get_xlabel() == "virtual time"
     assert axes.lines[0].get_ydata().tolist() == history.evals["accuracy"].tolist()
@@ -43,8 +46,8 @@ def test_one_call_makes_a_picture(compared: "pd.DataFrame", tmp_path: Path) -> N
         history.plot("los")
 
 
-def test_a_comparison_shows_words_means_and_curves(compared: "pd.DataFrame") -> None:
-    text = compared._repr_html_()  # type: ignore[operator]  # it is of that kind here
+def test_a_comparison_shows_words_means_and_curves(compared: Comparison) -> None:
+    text = compared._repr_html_()
     assert compared.words[0] in text.replace("&#x27;", "'")
     assert "data:image/png;base64," in text
     assert re.search(r"<th>fed-raa</th>\s+<td>", text)

@@ -12,18 +12,19 @@ from fedraa.config.experiment import Experiment
 from fedraa.rundir.profile import PROFILE, RunTimes, Stopwatch, profile
 
 
-def test_shares_are_of_the_time_that_there_was(tmp_path: Path) -> None:
+def test_profile_shares_are_of_the_whole_time(tmp_path: Path) -> None:
     server = {"wait": 6.0, "dispatch": 1.0, "mix": 2.0}
     measured = {"wall": 10.0, "count": 2, "server": server, "workers": {"train": 15.0, "evaluate": 1.0}}
     (tmp_path / PROFILE).write_text(json.dumps(measured))
     shares = {(who, what): share for who, what, _, share in profile(tmp_path)}
     assert shares["server", "waiting for the next update"] == 0.6
-    assert shares["server", "other"] == pytest.approx(0.1)  # 10 - 6 - 1 - 2
-    assert shares["workers", "training"] == 0.75  # 15 of 2 x 10
+    # The server has 10 - 6 - 1 - 2 other seconds of 10. The workers train for 15 of 2 x 10 seconds.
+    assert shares["server", "other"] == pytest.approx(0.1)
+    assert shares["workers", "training"] == 0.75
     assert shares["workers", "other"] == pytest.approx(0.2)
 
 
-def test_a_run_tells_where_its_time_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_of_a_run_has_all_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     history = run(Experiment(engine="local", hidden=(8,), clients=3, updates=9, local_steps=2, out=tmp_path / "run"))
     seconds = {(who, what): spent for who, what, spent, _ in profile(history.directory)}
     assert 0 < seconds["workers", "training"] <= seconds["server", "waiting for the next update"]
@@ -34,12 +35,12 @@ def test_a_run_tells_where_its_time_went(tmp_path: Path, capsys: pytest.CaptureF
     assert "training" in capsys.readouterr().out
 
 
-def test_what_has_not_ended_has_no_profile(tmp_path: Path) -> None:
+def test_unfinished_run_has_no_profile(tmp_path: Path) -> None:
     with refuses("run", str(tmp_path), PROFILE):
         profile(tmp_path)
 
 
-def test_a_stopwatch_stops_on_errors_too() -> None:
+def test_stopwatch_stops_on_errors() -> None:
     watch = Stopwatch()
     with pytest.raises(KeyError), watch.on("work"):
         raise KeyError

@@ -42,7 +42,7 @@ def test_run_stats_of_a_log_are_its_totals() -> None:
     assert (stats.events, stats.step, stats.t, stats.wall) == (9, 3, 4.0, 0.9)
     assert (stats.dispatched, stats.committed, stats.dropped, stats.faults, stats.rounds) == (3, 2, 1, 1, 1)
     assert (stats.bytes_down, stats.bytes_up) == (137, 58)
-    # The order of the sum is that of the log.
+    # The sum has the order of the log.
     assert stats.flops == 0.1 + 0.2
     assert (stats.staleness_sum, stats.staleness_max) == (7, 5)
     assert stats.quarantined == [{"client": 1, "reason": "nan", "time": 3.5}]

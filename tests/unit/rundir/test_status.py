@@ -1,4 +1,4 @@
-"""How runs stand is read from their files; a run of this machine is stopped by name."""
+"""The status of runs follows from their files, and a run on this machine can be stopped by name."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from fedraa.rundir.summary import NO_STEP
 FLAGS = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--engine", "local", "--quiet"]
 
 
-def test_a_run_that_has_ended_and_one_that_was_killed(
+def test_status_of_an_ended_and_of_a_killed_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -34,7 +34,8 @@ def test_a_run_that_has_ended_and_one_that_was_killed(
     (history.directory / SUMMARY).unlink()
     log = history.directory / EVENTS
     fault = '{"seq":0,"kind":"fault","t":9.5,"wall":1,"task":1,"worker":0,"error":"worker died","action":"retry"}\n'
-    log.write_text(log.read_text() + fault + '{"seq":1,"ki')  # torn
+    # The last line is torn.
+    log.write_text(log.read_text() + fault + '{"seq":1,"ki')
     assert status(Path("runs/one")) == Status("runs/one", "interrupted", 12, 9.5, accuracy, 1)
     assert runs_below(Path("runs")) == [Path("runs/one")]
     assert main(["status"]) == 0
@@ -43,12 +44,11 @@ def test_a_run_that_has_ended_and_one_that_was_killed(
     assert capsys.readouterr().err.startswith("fedraa: run: ")
 
 
-def test_a_run_is_seen_while_it_is_written_and_stopped_with_a_checkpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_running_run_is_shown_and_stopped_with_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "fedraa", "run", *FLAGS, "--updates", "1000000", "--out", str(out)]
-    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]  # as what a script starts in the background
+    # A script starts background processes in this way.
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         give_up = time.monotonic() + 60

@@ -98,7 +98,7 @@ def test_bytes_until_are_those_of_committed_tasks() -> None:
     assert timeline_of(LOG).bytes_until(times).tolist() == [0, 25, 25, 41, 41]
 
 
-def test_failures_are_the_newest_in_full() -> None:
+def test_failures_are_limited_to_the_newest() -> None:
     timeline = timeline_of(LOG)
     assert [(each["kind"], each["error"], each["worker"]) for each in timeline.failures] == [
         ("fault", "died", "1"),

@@ -1,4 +1,4 @@
-"""What can be tried: as it is given, where its edges are, and what is beyond them."""
+"""The search space: its texts, its edges, and its extension."""
 
 import math
 
@@ -8,7 +8,7 @@ from refusals import refuses
 from fedraa.tuning.space import Choices, Range, described, make_space
 
 
-def test_a_space_is_given_as_text_or_from_python() -> None:
+def test_space_from_texts_equals_space_from_python() -> None:
     text = make_space(["lr=0.01:1:log", "local-steps=80,5,20", "momentum=0:0.9", "compress=none,8bit", "clip=1"])
     assert text == {
         "lr": Range(0.01, 1.0, log=True),
@@ -20,7 +20,8 @@ def test_a_space_is_given_as_text_or_from_python() -> None:
     python = make_space({"lr": (0.01, 1, "log"), "local_steps": [5, 20, 80], "momentum": (0, 0.9), "clip": "1"})
     assert python == {name: text[name] for name in ("lr", "local_steps", "momentum", "clip")}
     assert make_space(["local_steps=5:50"]) == {"local_steps": Range(5, 50, whole=True)}
-    assert make_space(["lr=1:4"]) == {"lr": Range(1.0, 4.0)}  # a field of numbers, however they are written
+    # The field takes floats, although the ends are written as integers.
+    assert make_space(["lr=1:4"]) == {"lr": Range(1.0, 4.0)}
     assert make_space([f"{name}={value}" for name, value in described(text).items()]) == text
 
 
@@ -32,7 +33,7 @@ def test_a_component_with_values_is_one_choice() -> None:
     assert choices == Choices(("hinge(slope=2, start=1)", "constant"))
 
 
-def test_a_component_within_a_component_is_of_one_choice() -> None:
+def test_nested_component_is_one_choice() -> None:
     within = "fadas(size=3, optimizer='amsgrad(server_lr=0.1, beta1=0.8)')"
     space = make_space([f"async_rule=delta,{within}"])
     assert space == {"async_rule": Choices(("delta", within))}
@@ -40,7 +41,7 @@ def test_a_component_within_a_component_is_of_one_choice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "names"),
+    ("description", "field", "names"),
     [
         ([], "space", ["NAME=VALUES"]),
         ("lr=1", "space", ["'lr=1'", "NAME=VALUES"]),
@@ -58,15 +59,16 @@ def test_a_component_within_a_component_is_of_one_choice() -> None:
         ({"lr": (0.1, math.inf)}, "space.lr", ["inf", "LOW", "HIGH"]),
     ],
 )
-def test_what_is_no_space_is_one_sentence(given: object, field: str, names: list[str]) -> None:
+def test_a_wrong_space_is_refused_by_its_field(description: object, field: str, names: list[str]) -> None:
     with refuses(field, *names):
-        make_space(given)  # type: ignore[arg-type]  # wrong on purpose
+        # The test passes values of wrong types on purpose.
+        make_space(description)  # type: ignore[arg-type]
 
 
 def test_edges_of_ranges_are_a_twentieth_from_their_ends() -> None:
     even, log = Range(0.0, 1.0), Range(0.01, 1.0, log=True)
     assert [even.edge(value) for value in (0.0, 0.05, 0.06, 0.5, 0.94, 0.95, 1.0)] == [-1, -1, 0, 0, 0, 1, 1]
-    # a twentieth of two powers of ten: from 10^-1.9 down, from 10^-0.1 up
+    # The range covers two powers of ten. A twentieth of it at either end is below 10^-1.9 and above 10^-0.1.
     assert [log.edge(value) for value in (0.0125, 0.0127, 0.1, 0.79, 0.8)] == [-1, 0, 0, 0, 1]
 
 
@@ -82,18 +84,21 @@ def test_choices_are_widened_by_one_more() -> None:
     steps = Choices((5, 20, 80))
     assert [steps.edge(value) for value in (5, 20, 80)] == [-1, 0, 1]
     assert steps.widened(1) == Choices((5, 20, 80, 320))
-    assert steps.widened(-1) == Choices((1, 5, 20, 80))  # 25 / 20
+    # 5 * 5 / 20 is rounded to 1.
+    assert steps.widened(-1) == Choices((1, 5, 20, 80))
     assert Choices((0, 0.1)).widened(1) == Choices((0, 0.1, 0.2))
     assert Choices((0.1, 0.3)).widened(1) == Choices((0.1, 0.3, 0.9))
     assert Choices((1,)).edge(1) == Choices(("a", "b")).edge("a") == 0
-    assert Choices((0, 1, 2)).widened(-1) == Choices((-1, 0, 1, 2))  # which no method takes: it stays unwidened
+    # No method takes -1, so that a tuning would not use these choices.
+    assert Choices((0, 1, 2)).widened(-1) == Choices((-1, 0, 1, 2))
 
 
 def test_texts_that_differ_in_one_number_are_choices_of_numbers() -> None:
     steps = make_space({"local_steps": "auto:20,auto:5,auto:10"})["local_steps"]
     assert steps == Choices(("auto:5", "auto:10", "auto:20"))
     assert [steps.edge(value) for value in ("auto:5", "auto:10", "auto:20")] == [-1, 0, 1]
-    assert steps.widened(-1) == Choices(("auto:2", "auto:5", "auto:10", "auto:20"))  # 25 / 10, whole
+    # 5 * 5 / 10 is rounded to 2.
+    assert steps.widened(-1) == Choices(("auto:2", "auto:5", "auto:10", "auto:20"))
     assert steps.widened(1) == Choices(("auto:5", "auto:10", "auto:20", "auto:40"))
     rules = Choices(
         ("delta(server_gain=1.2, participation_correction=0.5)", "delta(server_gain=1.8, participation_correction=0.5)")
@@ -115,14 +120,14 @@ def test_texts_that_differ_in_one_number_are_choices_of_numbers() -> None:
         ("auto:5", 5),
     ],
 )
-def test_other_texts_are_in_no_order(values: tuple[object, ...]) -> None:
+def test_unrelated_texts_have_no_order(values: tuple[object, ...]) -> None:
     choices = Choices(values)
     assert not choices.ordered
     assert [choices.edge(value) for value in values] == [0, 0]
     assert choices.widened(1) == choices
 
 
-def test_values_of_ranges_have_few_digits_and_stay_inside() -> None:
+def test_rounded_values_have_three_digits_and_stay_inside() -> None:
     assert Range(0.0, 1.0).rounded(0.123456) == 0.123
     assert Range(0.12345, 1.0).rounded(0.12345) == 0.12345
     assert Range(1, 9, whole=True).rounded(3.7) == 4

@@ -1,4 +1,4 @@
-"""Tuning: as many trials for each, repeated by its seed, gone on with after a kill, judged on validation data alone."""
+"""Tuning: equal trials for each method, reproducible by the seed, continued after a kill, on validation data only."""
 
 import json
 import re
@@ -25,7 +25,7 @@ SMALL = {"clients": 2, "hidden": (4,), "local_steps": 2, "rounds": 2, "engine": 
 
 
 def fake(asked: Attempt) -> Trial:
-    """A figure that is best at lr .3 and, of fedsam, at radius .1; one rate fails."""
+    """Return trials with a metric that is best at lr .3, and for fedsam at radius .1. One rate fails."""
     if asked.values["lr"] > 5:
         return Trial(asked.method, asked.number, asked.values, "failed", why="too much")
     value = -abs(np.log(asked.values["lr"] / 0.3)) - abs(asked.values.get("local.sam_rho", 0.1) - 0.1)
@@ -41,11 +41,12 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> list[Attempt]:
 
 def tuned(out: Path, **more: object) -> tuner.Tuned:
     given = {"methods": ["fedavg", "fedprox"], "space": {"lr": "0.01:0.1:log"}, "trials": 9, "out": out} | SMALL | more
-    return fl.tune(**given)  # type: ignore[arg-type]  # wrong on purpose
+    # The tests pass values of wrong types on purpose.
+    return fl.tune(**given)  # type: ignore[arg-type]
 
 
-def test_each_method_gets_as_many_trials_and_its_space_is_widened_once(faked: list[Attempt], tmp_path: Path) -> None:
-    """The best is at .3, over the range: its upper end goes up to .1 * 10^.5 = .316 for the last third."""
+def test_methods_have_equal_trials_and_spaces_are_widened_once(faked: list[Attempt], tmp_path: Path) -> None:
+    """The best rate .3 is above the range. For the last third of the trials the upper end is .1 * 10^.5 = .316."""
     found = tuned(tmp_path / "tune")
     assert found.table.groupby("method").size().to_dict() == {"fedavg": 9, "fedprox": 9}
     assert [each.number for each in faked] == sorted([*range(9)] * 2)
@@ -60,15 +61,15 @@ def test_each_method_gets_as_many_trials_and_its_space_is_widened_once(faked: li
     assert found.terms["fedavg"]["lr"] > 0.1
 
 
-def test_what_follows_of_a_trials_values_is_of_its_experiment(faked: list[Attempt], tmp_path: Path) -> None:
+def test_follow_adds_fields_to_a_trial(faked: list[Attempt], tmp_path: Path) -> None:
     found = tuned(tmp_path / "tune", follow=lambda values: {"eval_every": 1 if values["lr"] < 0.03 else 2})
     assert {each.experiment.eval_every for each in faked if each.values["lr"] < 0.03} == {1}
     assert {each.experiment.eval_every for each in faked if each.values["lr"] >= 0.03} == {2}
     assert found.terms["fedavg"].keys() == {"lr"}
 
 
-def test_a_space_of_texts_is_widened_as_far_as_they_can_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The last are best: behind auto:4 comes auto:8, behind topk:1 nothing, as a share is at most 1."""
+def test_space_of_texts_is_widened_only_if_the_method_can_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The last texts are best. auto:8 follows auto:4, and nothing follows topk:1, because a share is at most 1."""
 
     def fake(asked: Attempt) -> Trial:
         value = float(str(asked.values["local_steps"]).split(":")[1]) + float(str(asked.values["compress"])[5:])
@@ -82,12 +83,13 @@ def test_a_space_of_texts_is_widened_as_far_as_they_can_be_run(monkeypatch: pyte
     assert found.terms["fed-quilt"] == {"local_steps": "auto:8", "compress": "topk:1"}
 
 
-def test_the_same_seed_comes_to_the_same_also_after_a_kill(
+def test_same_seed_gives_the_same_result_after_a_kill(
     faked: list[Attempt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = tuned(tmp_path / "whole")
     values = [(each.method, each.number, dict(each.values)) for each in faked]
-    for line in (3, 7, 13):  # killed as the next line was half written
+    # The process is killed when the next line is half written.
+    for line in (3, 7, 13):
         out = tmp_path / f"killed-{line}"
         monkeypatch.setattr(work, "attempt", lambda asked: fake(asked) if asked else None)
         lines = (tmp_path / "whole" / "trials.jsonl").read_text().splitlines(keepends=True)
@@ -102,14 +104,14 @@ def test_the_same_seed_comes_to_the_same_also_after_a_kill(
     assert other.terms != whole.terms
 
 
-def test_a_finished_tuning_is_not_made_again(faked: list[Attempt], tmp_path: Path) -> None:
+def test_finished_tuning_runs_no_trial(faked: list[Attempt], tmp_path: Path) -> None:
     tuned(tmp_path / "tune")
     count = len(faked)
     assert tuned(tmp_path / "tune").terms
     assert len(faked) == count
 
 
-def test_a_field_that_some_know_is_tried_for_those(faked: list[Attempt], tmp_path: Path) -> None:
+def test_field_is_tuned_for_the_methods_that_have_it(faked: list[Attempt], tmp_path: Path) -> None:
     more = {"rounds": None, "time": 1.0, "space": ["lr=0.1:1:log", "mixing=0.3,0.5"]}
     found = tuned(tmp_path / "tune", methods=["fedavg", "fedasync"], **more)
     assert {method: set(terms) for method, terms in found.terms.items()} == {
@@ -139,7 +141,7 @@ def tuned_override(file: Path) -> object:
 
 
 def test_a_small_space_is_not_run_twice(faked: list[Attempt], tmp_path: Path) -> None:
-    """Three rates, and one more from the widening: nine trials, of which four are runs."""
+    """Three rates and one from the wider space are four runs for nine trials."""
     found = tuned(tmp_path / "tune", methods=["fedavg"], space={"lr": [0.01, 0.03, 0.1]})
     assert len(found.table) == 9
     assert len(faked) <= 4
@@ -151,7 +153,8 @@ def test_a_value_at_the_edge_is_marked(
 ) -> None:
     found = tuned(tmp_path / "tune", space={"lr": [0.001, 0.002]})
     assert found.at_edge == {"fedavg": ("lr",), "fedprox": ("lr",)}
-    assert found.terms["fedavg"]["lr"] == 0.004  # widened by one
+    # The space was widened by this value.
+    assert found.terms["fedavg"]["lr"] == 0.004
     flags = "--space lr=0.001,0.002 --trials 9 --clients 2 --hidden 4 --local-steps 2 --rounds 2 --engine local"
     assert main(["tune", "fedavg", "fedprox", *flags.split(), "--out", str(tmp_path / "my tune")]) == 0
     shown = capsys.readouterr().out
@@ -164,14 +167,14 @@ def test_a_value_at_the_edge_is_marked(
     assert re.search(r"trial 2 of 9: fedavg .*lr=0\.00\d: -\d.* 0:00:0\d ", shown)
 
 
-def test_so_is_one_where_no_trial_is_left_for_beyond(faked: list[Attempt], tmp_path: Path) -> None:
+def test_value_at_the_edge_without_further_trials_is_marked(faked: list[Attempt], tmp_path: Path) -> None:
     found = tuned(tmp_path / "tune", space={"lr": [0.001, 0.002]}, trials=2)
     assert found.terms["fedavg"] == {"lr": 0.002}
     assert found.at_edge == {"fedavg": ("lr",), "fedprox": ("lr",)}
     assert "widened = []" in found.file.read_text()
 
 
-def test_a_budget_without_an_update_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trials_without_an_update_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--space lr=0.1,0.2 --trials 1 --clients 2 --hidden 4 --time 0.0001 --engine local"
     assert main(["tune", "fedavg", *flags.split(), "--out", str(tmp_path / "tune")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -186,15 +189,15 @@ def test_a_damaged_plan_is_another_tuning(faked: list[Attempt], tmp_path: Path) 
         tuned(tmp_path / "tune")
 
 
-def test_what_has_nothing_beyond_it_is_no_edge() -> None:
-    """Momentum 0 is the least that there is."""
+def test_end_of_the_possible_values_is_no_edge() -> None:
+    """Momentum 0 is the smallest possible momentum."""
     plan = tuner._Plan.of(("fedavg",), {"momentum": Range(0.0, 0.5)}, 3, fl.Experiment(**SMALL))
     assert plan.beyond("fedavg", "momentum", Range(0.0, 0.5), 0.0) is None
     assert plan.beyond("fedavg", "momentum", Range(0.0, 0.5), 0.5) == Range(0.0, 0.75)
     assert plan.beyond("fedavg", "momentum", Range(0.0, 0.5), 0.25) is None
 
 
-def test_a_method_whose_trials_all_fail_is_told(faked: list[Attempt], tmp_path: Path) -> None:
+def test_method_with_only_failed_trials_is_refused(faked: list[Attempt], tmp_path: Path) -> None:
     with refuses("fedavg", "too much"):
         tuned(tmp_path / "tune", space={"lr": [10.0, 20.0]})
 
@@ -217,7 +220,7 @@ def test_a_method_whose_trials_all_fail_is_told(faked: list[Attempt], tmp_path: 
         ({"rrounds": 3}, "^rrounds: .* rounds[?]"),
     ],
 )
-def test_what_cannot_be_tuned_is_one_sentence_and_nothing_is_written(
+def test_impossible_tuning_is_refused_before_anything_is_written(
     more: dict[str, object], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=said):
@@ -225,8 +228,8 @@ def test_what_cannot_be_tuned_is_one_sentence_and_nothing_is_written(
     assert not (tmp_path / "tune").exists()
 
 
-def test_a_tuning_of_what_a_method_was_is_not_gone_on_with(faked: list[Attempt], tmp_path: Path) -> None:
-    """Defaults of a method's parts may have changed, which no field tells."""
+def test_tuning_of_a_changed_method_is_not_continued(faked: list[Attempt], tmp_path: Path) -> None:
+    """The defaults of a method may have changed, although no field of the experiment has."""
     tuned(tmp_path / "tune")
     plan = tmp_path / "tune" / "tune.json"
     described = json.loads(plan.read_text())
@@ -237,7 +240,7 @@ def test_a_tuning_of_what_a_method_was_is_not_gone_on_with(faked: list[Attempt],
         tuned(tmp_path / "tune")
 
 
-def test_a_directory_is_of_one_tuning(faked: list[Attempt], tmp_path: Path) -> None:
+def test_directory_of_another_tuning_is_refused(faked: list[Attempt], tmp_path: Path) -> None:
     tuned(tmp_path / "tune", trials=1)
     with refuses("out", str(tmp_path / "tune")):
         tuned(tmp_path / "tune", trials=2)
@@ -253,8 +256,8 @@ def test_a_directory_is_of_one_tuning(faked: list[Attempt], tmp_path: Path) -> N
         pass
 
 
-def test_a_trial_runs_on_validation_data_and_leaves_its_figures_alone(tmp_path: Path) -> None:
-    """Labels of the test data are all wrong: who looked at them would see 0 %."""
+def test_trial_uses_validation_data_and_keeps_only_its_metrics(tmp_path: Path) -> None:
+    """All labels of the test data are wrong, so that the accuracy on test data would be 0 %."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
@@ -270,8 +273,8 @@ def test_a_trial_runs_on_validation_data_and_leaves_its_figures_alone(tmp_path: 
     ]
 
 
-def test_less_is_better_of_an_error(tmp_path: Path) -> None:
-    """A rate that does nothing has the larger error; one that diverges is no number, and fails."""
+def test_tuning_of_an_error_prefers_smaller_values(tmp_path: Path) -> None:
+    """A rate without effect has the larger error. A rate that diverges has no finite error, and its trial fails."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 3)).astype(np.float32)
     y = x @ np.array([1.0, -2.0, 0.5], np.float32)
@@ -286,15 +289,17 @@ def test_less_is_better_of_an_error(tmp_path: Path) -> None:
     assert 'better = "min"' in found.file.read_text()
 
 
-def test_hopeless_is_worse_than_the_median_from_three_tenths_on() -> None:
+def test_trial_below_the_median_is_hopeless_from_three_tenths() -> None:
     ended = [
         Trial("m", n, {}, "done", v, {str(t): v for t in range(1, 10)}) for n, v in enumerate((0.5, 0.6, 0.7, 0.8))
     ]
     judge = Judge(ended, "max")
-    assert [judge.hopeless(tenth, 0.64) for tenth in (1, 2, 3)] == [False, False, True]  # the median is .65
+    # The median is .65.
+    assert [judge.hopeless(tenth, 0.64) for tenth in (1, 2, 3)] == [False, False, True]
     assert not Judge(ended, "max").hopeless(3, 0.66)
     assert Judge(ended, "min").hopeless(3, 0.66)
-    assert not Judge(ended[:3], "max").hopeless(3, 0.1)  # too few to tell
+    # Three finished trials are too few.
+    assert not Judge(ended[:3], "max").hopeless(3, 0.1)
 
 
 def test_tenths_are_of_the_nearest_limit() -> None:
@@ -303,7 +308,7 @@ def test_tenths_are_of_the_nearest_limit() -> None:
     assert tenths(Limits(None, 0.7, None), 3, 0.49) == 7
 
 
-def test_a_run_that_is_hopeless_is_ended_there(tmp_path: Path) -> None:
+def test_hopeless_run_ends_early(tmp_path: Path) -> None:
     ended = tuple(Trial("m", n, {}, "done", 1.0, {str(t): 1.0 for t in range(1, 10)}) for n in range(4))
     experiment = fl.Experiment(
         method="fedavg", validation=0.1, out=tmp_path / "r", quiet=True, **SMALL | {"rounds": 10}
@@ -313,7 +318,7 @@ def test_a_run_that_is_hopeless_is_ended_there(tmp_path: Path) -> None:
     assert not (tmp_path / "r").exists()
 
 
-def test_what_is_suggested_follows_from_the_seed_and_the_trials_alone() -> None:
+def test_suggestion_is_a_function_of_the_seed_and_the_trials() -> None:
     space = {"lr": Range(0.01, 1.0, log=True)}
     ended = [Trial("m", n, {"lr": lr}, "done", -abs(lr - 0.5)) for n, lr in enumerate((0.02, 0.1, 0.4, 0.6, 0.9, 0.45))]
     assert suggest(space, ended, 0, 6, "max") == suggest(space, ended, 0, 6, "max")
@@ -326,7 +331,7 @@ def test_what_is_suggested_follows_from_the_seed_and_the_trials_alone() -> None:
     assert 0.01 <= suggest(space, failed, 0, 8, "max")["lr"] <= 1
 
 
-def test_the_best_is_of_those_that_came_to_an_end() -> None:
+def test_best_trial_is_done() -> None:
     trials = [Trial("m", n, {"lr": n}, "done", v) for n, v in enumerate((0.5, 0.9, 0.9, 0.2))]
     trials += [replace(trials[0], number=4, state="stopped", value=None)]
     assert best_of(trials, "max") == trials[1]
@@ -334,15 +339,15 @@ def test_the_best_is_of_those_that_came_to_an_end() -> None:
     assert best_of(trials[4:], "max") is None
 
 
-def test_with_a_target_the_best_is_there_first_and_others_are_measured_by_it() -> None:
-    """At .97 of validation: who overshoots to .99 at time 3 is behind who is there at time 2; .96 is not there."""
+def test_best_trial_with_a_target_reaches_it_first() -> None:
+    """The target is .97. A trial with .99 at time 3 is behind a trial with .97 at time 2; .96 misses the target."""
     ends = ((0.96, None), (0.99, 3.0), (0.97, 2.0), (0.965, None))
     trials = [Trial("m", n, {"lr": 0.1 * n}, "done", value, {}, reached=at) for n, (value, at) in enumerate(ends)]
     assert best_of(trials, "max") == trials[2]
     assert sorted(trials, key=lambda trial: merit(trial, "max")) == [trials[n] for n in (0, 3, 1, 2)]
 
 
-def test_a_trial_ends_at_its_target_and_tells_when(tmp_path: Path) -> None:
+def test_trial_ends_at_its_target_and_records_the_time(tmp_path: Path) -> None:
     given = SMALL | {"rounds": 10, "target_accuracy": 0.01}
     experiment = fl.Experiment(method="fedavg", validation=0.1, out=tmp_path / "r", quiet=True, **given)
     trial = attempt.attempt(Attempt("m", 0, {"lr": 0.05}, experiment, (), "max"))
@@ -352,7 +357,7 @@ def test_a_trial_ends_at_its_target_and_tells_when(tmp_path: Path) -> None:
     assert list(trial.curve) == [str(tenth) for tenth in range(1, 10)]
 
 
-def test_a_torn_line_is_forgotten(tmp_path: Path) -> None:
+def test_torn_line_of_the_journal_is_removed(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.add(Trial("m", 0, {"lr": 0.1, "ratios": (0.4, 0.6)}, "done", 0.5))
     with (tmp_path / "trials.jsonl").open("a") as stream:
@@ -364,6 +369,6 @@ def test_a_torn_line_is_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_trials_in_two_processes_are_as_many(tmp_path: Path) -> None:
+def test_trials_in_two_processes_are_complete(tmp_path: Path) -> None:
     found = tuned(tmp_path / "tune", jobs=2, trials=3)
     assert found.table.groupby("method").size().to_dict() == {"fedavg": 3, "fedprox": 3}
