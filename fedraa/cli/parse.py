@@ -5,7 +5,7 @@ Every mistake in the arguments becomes one sentence.
 
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from inspect import signature
@@ -17,7 +17,7 @@ import tyro
 # This private module is the only access to tyro's errors as values. pyproject.toml bounds the version of tyro.
 from tyro import _errors
 
-from fedraa.cli.help import show_help
+from fedraa.cli.help import HELP_ALL, HELP_FLAGS, show_help
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import CALLBACKS
 from fedraa.config.usual_names import suggest_name
@@ -46,9 +46,7 @@ def parse(commands: Commands, arguments: Sequence[str], description: str | None)
     Raises ValueError for a mistake in them.
     """
     name = arguments[0] if arguments else ""
-    if name in commands and not {"-h", "--help"}.isdisjoint(takewhile(lambda word: word != "--", arguments)):
-        show_help(name, commands[name])
-        raise SystemExit(0)
+    _answer_help(commands, arguments)
     if name in commands:
         _refuse_twice(arguments)
     path = _config(arguments) if "config" in _flags(commands, name) else None
@@ -65,6 +63,19 @@ def parse(commands: Commands, arguments: Sequence[str], description: str | None)
         warnings.filterwarnings("ignore", "The field .*override. is annotated", UserWarning)
         parsed: Command = tyro.cli(one_of, args=list(arguments), prog="fedraa", description=description)
     return parsed
+
+
+def _answer_help(commands: Commands, arguments: Sequence[str]) -> None:
+    """Print the help of a command and exit, if the arguments ask for it.
+
+    A command that follows `--`, as after `fedraa submit --`, answers for itself.
+    """
+    words = list(arguments)
+    if "--" in words and HELP_FLAGS.isdisjoint(words[: words.index("--")]):
+        words = words[words.index("--") + 1 :]
+    if words and words[0] in commands and not HELP_FLAGS.isdisjoint(words):
+        show_help(words[0], commands[words[0]], all_options=HELP_ALL in words)
+        raise SystemExit(0)
 
 
 def _refuse_twice(arguments: Sequence[str]) -> None:
@@ -160,14 +171,12 @@ def _one_sentence(
                 raise InputError("command", "it is missing", expected=expected)
             raise InputError("command", got=token, expected=expected)
         case _errors.MissingArgs(missing_arguments=missing):
-            raise InputError(
-                _flag(missing[0].arg), "it is missing", hint=f"see {_asked(program, commands, arguments)} --help"
-            )
+            raise InputError(_flag(missing[0].arg), "it is missing", hint=_help_hint(program, commands, arguments))
 
 
 def _unknown(token: str, program: str, commands: Functions, arguments: Sequence[str]) -> InputError:
     """Return the error about a word that tyro does not know, with the word that the user may mean."""
-    see = f"see {_asked(program, commands, arguments)} --help"
+    see = _help_hint(program, commands, arguments)
     if not token.startswith("-"):
         if token == arguments[0]:
             return InputError(token, "there is no such command", hint=suggest_name(token, list(commands)) or see)
@@ -213,9 +222,12 @@ def _too_many(token: str, program: str, arguments: Sequence[str]) -> InputError 
     return None
 
 
-def _asked(program: str, commands: Collection[str], arguments: Sequence[str]) -> str:
-    """Return the program, and its command if there is one."""
-    return " ".join([program, *arguments[: bool(arguments) and arguments[0] in commands]])
+def _help_hint(program: str, commands: Functions, arguments: Sequence[str]) -> str:
+    """Return the hint to the help of the command in the arguments, or of the program."""
+    if not arguments or arguments[0] not in commands:
+        return f"see {program} --help"
+    has_experiment = EXPERIMENT in signature(commands[arguments[0]]).parameters
+    return f"see {program} {arguments[0]} {HELP_ALL if has_experiment else '--help'}"
 
 
 def _not_allowed(argument: "tyro._arguments.ArgumentDefinition | None", text: str, allowed: str | None) -> InputError:

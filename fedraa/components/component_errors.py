@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fedraa.errors import InputError, closest
+from fedraa.errors import InputError, suggest_closest
 
 
 def unknown_component(field: str, name: str, names: Collection[str], hint: str = "") -> InputError:
@@ -16,10 +16,7 @@ def unknown_component(field: str, name: str, names: Collection[str], hint: str =
         names: The names of the components.
         hint: The next step for the user. The default is the closest name.
     """
-    close = closest(name, names)
-    if not hint and close:
-        hint = f"did you mean {close}?"
-    return InputError(field, got=name, expected=names_text(names), hint=hint)
+    return InputError(field, got=name, expected=names_text(names), hint=hint or suggest_closest(name, names))
 
 
 def names_text(names: Collection[str]) -> str:

@@ -17,7 +17,7 @@ from fedraa.components.imports import imported, is_path
 from fedraa.components.registry import load_plugins
 from fedraa.components.text import is_ours, rebuild
 from fedraa.composition.method import Method, PaperSettings
-from fedraa.errors import InputError, closest, short_text
+from fedraa.errors import InputError, short_text, suggest_closest
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.optimizers import ServerOptimizer
 from fedraa.server.round_state import RoundState
@@ -97,10 +97,11 @@ def _named(name: str) -> Method:
     if name in registered:
         return registered[name]
     if not is_path(name):
-        close = closest(name, registered)
-        if close:
-            raise InputError("method", got=name, hint=f"did you mean {close}? `fedraa methods` lists all names")
-        raise InputError("method", got=name, expected=f"one of {', '.join(registered)}, or a custom one as module:NAME")
+        suggestion = suggest_closest(name, registered)
+        if suggestion:
+            raise InputError("method", got=name, expected="a name from `fedraa methods`", hint=suggestion)
+        expected = f"one of {', '.join(registered)}, or a custom one as package.module:NAME"
+        raise InputError("method", got=name, expected=expected)
     method = imported("method", name)
     if not isinstance(method, Method):
         expected = "a Method, such as fedraa.method(...).replace(...)"

@@ -1,10 +1,8 @@
 """Names of fields in other libraries, for hints about the fields of an experiment."""
 
 from collections.abc import Collection
-from difflib import get_close_matches
 
-# Similarity, 0 to 1, above which a misspelt word counts as another.
-CLOSE = 0.66
+from fedraa.errors import suggest_closest
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "algorithm": ("method",),
@@ -184,6 +182,6 @@ def suggest_name(word: str, known: Collection[str]) -> str:
         path = USUAL_PATHS[asked]
         flag = names["override"]
         found.append(f"{flag} {path}=VALUE" if flag.startswith("--") else f'{flag}={{"{path}": ...}}')
-    if not found:
-        found = [names[name] for name in get_close_matches(asked, names, n=1, cutoff=CLOSE)]
-    return f"did you mean {' or '.join(found)}?" if found else ""
+    if found:
+        return f"did you mean {' or '.join(found)}?"
+    return suggest_closest(asked, known)
