@@ -1,4 +1,4 @@
-"""The fields of an experiment, in sections. A section's docstring is its heading in `--help`.
+"""The fields of an experiment, in sections. A section's docstring is its heading in `--help-all`.
 
 Fields that default to None take the method's own value, or none.
 """
@@ -140,7 +140,8 @@ class MethodOptions(Section):
     method's)."""
     gradient_transforms: tuple[Component, ...] | None = None
     """Custom GradientTransforms of the gradient in every local step (default: the method's)."""
-    override: Override = {}  # noqa: RUF012  # pydantic copies the default
+    # pydantic copies the default, which therefore may be mutable.
+    override: Override = {}  # noqa: RUF012
     """Any other value of the method as PATH=VALUE, such as local.sam_rho=0.05, with a path from `fedraa methods NAME`
     (default: none)."""
 
