@@ -290,9 +290,12 @@ def _check_restarts(restarts: int, options: ClusterOptions) -> None:
     if restarts < 0:
         raise InputError("restarts", got=restarts, expected="0 or more")
     if restarts and options.engine != "ray":
-        raise InputError("restarts", f"it needs the engine ray, not {options.engine}", got=restarts)
-    if restarts and (address := cluster_address(options)) is not None:
-        raise InputError("restarts", f"the cluster at {address} cannot be started again from here", hint="leave it out")
+        problem = f"it needs the engine ray, not {options.engine}"
+        raise InputError("restarts", problem, got=restarts, hint="give the engine ray, or leave it out")
+    address = cluster_address(options)
+    if restarts and address is not None:
+        problem = f"the cluster at {address} cannot be restarted from this process"
+        raise InputError("restarts", problem, got=restarts, hint="leave it out")
 
 
 def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume: bool, restarts: int) -> History:

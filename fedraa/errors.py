@@ -13,6 +13,8 @@ _PLAIN = (bool, int, float, complex, type(None), Enum, range, slice)
 _NOTHING = object()
 # Names of other libraries that differ in more than capitals and hyphens.
 OTHER_NAMES = {"fmnist": "fashion-mnist"}
+# Least similarity of two names, 0 to 1, of which one is suggested for the other.
+NEAR_MISS = 0.75
 
 
 class StructuredError(Exception):
@@ -159,20 +161,28 @@ def without_effect(field: str, value: object, beside: str, remedy: str = "leave 
     return InputError(field, f"it has no effect with {beside}", got=value, hint=remedy)
 
 
-def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name that a misspelt word probably means; capitals and punctuation do not count.
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known name of which the word is a near miss, or None. Capitals and punctuation do not count.
+
+    A near miss has nearly the same letters (`NEAR_MISS`), or the same letters in another order.
 
     Args:
-        word: What the user wrote.
+        word: The word of the user.
         known: The names that exist.
-        cutoff: The least similarity, 0 to 1.
     """
     names = {_plain(name): name for name in known}
     plain = _plain(OTHER_NAMES.get(_plain(word), word))
-    close = get_close_matches(plain, names, n=1, cutoff=cutoff)
+    close = get_close_matches(plain, names, n=1, cutoff=NEAR_MISS)
+    close += [name for name in names if sorted(name) == sorted(plain)]
     if not close:
         return None
     return names[close[0]]
+
+
+def suggest_closest(word: str, known: Iterable[str]) -> str:
+    """Return the question whether the user means a known name, or an empty text if none is close to the word."""
+    close = closest(word, known)
+    return "" if close is None else f"did you mean {close}?"
 
 
 def _plain(name: str) -> str:

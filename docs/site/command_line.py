@@ -3,14 +3,15 @@
 from html import escape
 from itertools import groupby
 
-from fedraa.cli.flags import POSITIONAL, flags_of
+from fedraa.cli.flags import OWN, POSITIONAL, flags_of
 from fedraa.cli.main import COMMANDS
 from fedraa.composition.overrides import SHORTCUTS
 
 HEAD = """# Command line
 
-You will find every option of every command. `fedraa COMMAND --help` prints the same. An option without a default uses
-the value of the method. `--config FILE.toml` reads options from a file: `local_epochs = 5` for `--local-epochs 5`.
+You will find every option of every command. `fedraa COMMAND --help` prints the everyday options, and `fedraa COMMAND
+--help-all` prints all of them. An option without a default uses the value of the method. `--config FILE.toml` reads
+options from a file: `local_epochs = 5` for `--local-epochs 5`.
 
 ## Values of a method
 
@@ -28,9 +29,9 @@ def command_line() -> str:
         flags = flags_of(command)
         positional = "".join(f" {flag.name}" for flag in flags if flag.group == POSITIONAL)
         lines = [f"## fedraa {name}{positional}", " ".join(str(command.__doc__).split())]
-        has_experiment = any(flag.name == "--method" for flag in flags)
+        has_experiment = any(flag.of_experiment for flag in flags)
         for group, members in groupby(flags, key=lambda flag: flag.group):
-            is_own = group in (POSITIONAL, "flags")
+            is_own = group in (POSITIONAL, OWN)
             if not is_own and experiment_at:
                 continue
             if not is_own:

@@ -3,15 +3,28 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from difflib import get_close_matches
 from typing import Protocol
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, Progress, RunStart, metrics_of
-from fedraa.errors import CallbackRaised, InputError
+from fedraa.errors import CallbackRaised, InputError, suggest_closest
 
 OTHER_HOOKS = ("on_prepare", "on_start", "on_progress", "on_close")
 HOOKS = {kind: f"on_{kind}" for kind in ("dispatch", "commit", "drop", "round", "fault", "eval", "end")}
+# Hooks by their names in other libraries.
+USUAL_HOOKS = {
+    "on_batch_end": "on_commit",
+    "on_epoch_end": "on_round",
+    "on_evaluate": "on_eval",
+    "on_evaluation": "on_eval",
+    "on_fit_end": "on_end",
+    "on_fit_start": "on_start",
+    "on_round_end": "on_round",
+    "on_train_begin": "on_start",
+    "on_train_end": "on_end",
+    "on_train_start": "on_start",
+    "on_validation_end": "on_eval",
+}
 PROGRESS_SECONDS = 0.2
 
 
@@ -87,9 +100,8 @@ def refuse_strange_hooks(callback: object) -> None:
     known = (*HOOKS.values(), *OTHER_HOOKS)
     for name in dir(type(callback)):
         if name.startswith("on_") and name not in known and callable(getattr(type(callback), name)):
-            close = get_close_matches(name, known, n=1)
             problem = f"{type(callback).__name__} has {name}, which is no hook"
-            hint = f"did you mean {close[0]}?" if close else ""
+            hint = suggest_closest(USUAL_HOOKS.get(name, name), known)
             raise InputError("callbacks", problem, expected=f"one of {', '.join(known)}", hint=hint)
 
 

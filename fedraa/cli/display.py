@@ -33,19 +33,20 @@ def say_next(run: Path) -> None:
         say(f"next: {next_commands(run)}")
 
 
-def show(table: Table) -> None:
+def show(table: Table, console: Console | None = None) -> None:
     """Print a table without cutting any text off.
 
-    Without a terminal the table gets the width that it needs. In a terminal that is too narrow for its words, every row
-    becomes several lines.
+    Without a terminal the table gets the width that it needs, or that of `console`. In a terminal that is too narrow
+    for its words, every row becomes several lines.
     """
-    console = Console()
+    is_flexible = console is None
+    console = console or Console()
     for column in table.columns:
         column.overflow = "fold"
     # The first column has names.
     table.columns[0].no_wrap = True
     wanted = console.measure(table, options=console.options.update(width=WIDEST))
-    if not console.is_terminal:
+    if is_flexible and not console.is_terminal:
         console = Console(width=max(console.width, wanted.maximum))
     # Less padding between columns needs fewer line breaks.
     if wanted.maximum > console.width:

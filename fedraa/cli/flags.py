@@ -15,20 +15,39 @@ import tyro
 from fedraa.config.experiment import SECTIONS
 from fedraa.config.section import Section
 
-OWN = "flags"
-POSITIONAL = "what it takes"
+# The groups of a command's own flags and of its positional arguments.
+OWN = "Options"
+POSITIONAL = "Arguments"
 _PLAIN = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag: `name` as typed, its values `takes`, and `default`, which is empty without one."""
+    """A flag or a positional argument of a command.
+
+    Attributes:
+        name: The flag as typed, with its negation.
+        takes: The values that it takes; empty for a switch.
+        default: The default; empty if the text states it.
+        text: The text in one sentence.
+        group: The heading: `POSITIONAL`, `OWN`, or that of a section.
+    """
 
     name: str
     takes: str
     default: str
     text: str
     group: str
+
+    @property
+    def option(self) -> str:
+        """The flag without its negation."""
+        return self.name.partition(",")[0]
+
+    @property
+    def of_experiment(self) -> bool:
+        """True if the flag sets a field of an experiment."""
+        return self.group not in (OWN, POSITIONAL)
 
     @property
     def typed(self) -> str:
@@ -51,6 +70,9 @@ def flags_of(command: Callable[..., Any]) -> list[Flag]:
         name = next((mark.name for mark in conf if getattr(mark, "name", None)), item.name)
         own.append(_flag(name, hint, default, texts.get(item.name, ""), POSITIONAL if is_positional else OWN))
     experiment = _experiment_flags() if "experiment" in hints else ()
+    if "methods" in hints:
+        # The command sets the method of each run.
+        experiment = tuple(flag for flag in experiment if flag.name != "--method")
     positional = [flag for flag in own if flag.group == POSITIONAL]
     return [*positional, *experiment, *(flag for flag in own if flag not in positional)]
 
@@ -73,11 +95,14 @@ def section_heading(section: type[Section]) -> str:
 
 def _flag(name: str, hint: Any, default: object, text: str, group: str) -> Flag:
     typed = name.upper() if group == POSITIONAL else "--" + name.replace("_", "-")
-    if hint is bool and group != POSITIONAL:
-        typed, takes = f"{typed}, --no-{typed[2:]}", ""
-        return Flag(typed, takes, "yes" if default else "no", " ".join(text.split()), group)
-    takes = "" if group == POSITIONAL else _takes(hint)
     text = " ".join(text.split())
+    if group == POSITIONAL:
+        takes = ""
+    elif hint is bool:
+        typed, takes = f"{typed}, --no-{typed[2:]}", ""
+        default = "yes" if default else "no"
+    else:
+        takes = _takes(hint)
     shown = "" if default is None or default in ((), {}) else _value(default)
     return Flag(typed, takes, shown, text, group)
 

@@ -1,6 +1,6 @@
-"""The help of a command: flags in groups, each with its values, default and text."""
+"""The help of the program, and of a command: options in groups, each with its values, default and text."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -9,31 +9,105 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from fedraa.cli.flags import POSITIONAL, Flag, flags_of
+from fedraa.cli.console import page_console
+from fedraa.cli.flags import OWN, POSITIONAL, Flag, flags_of
 
-# Characters of the longest flag whose text is on the same line.
-NARROW = 30
+HELP_ALL = "--help-all"
+HELP_FLAGS = frozenset(["-h", "--help", HELP_ALL])
+# Characters of the longest option whose text is on the same line.
+NARROW = 23
+# The most used options of an experiment by heading, in the order of the help. `--help` shows only these.
+EVERYDAY = {
+    "Method": ("--method", "--scheduler", "--fragments", "--participation"),
+    "Model and data": ("--model", "--dataset", "--data-dir"),
+    "Clients and devices": ("--clients", "--partition", "--compute"),
+    "Local training": ("--lr", "--momentum", "--batch-size", "--local-epochs", "--local-steps"),
+    "Length and target": ("--updates", "--rounds", "--time", "--target-accuracy"),
+    "Engine, seed and output": ("--engine", "--workers", "--seed", "--out"),
+}
+FURTHER = "Further options"
+Group = tuple[str, list[Flag]]
 
 
-def show_help(name: str, command: Callable[..., Any]) -> None:
-    """Print the purpose of the command and its flags."""
-    console = Console(highlight=False)
+def show_overview(description: str, groups: Mapping[str, Mapping[str, Callable[..., Any]]]) -> None:
+    """Print the commands of the program, one per line.
+
+    Args:
+        description: A sentence about the program.
+        groups: The commands by heading and by name.
+    """
+    console = page_console()
+    console.print("usage: [bold]fedraa COMMAND[/bold] \\[options]\n")
+    console.print(description)
+    for heading, commands in groups.items():
+        console.print(f"\n[bold cyan]{heading}[/bold cyan]")
+        for name, command in commands.items():
+            console.print(f"  [bold]{name:<9}[/bold] {escape(purpose_of(command))}", overflow="ellipsis", no_wrap=True)
+    console.print("\n`fedraa COMMAND --help` shows the options of a command; `fedraa --version` shows the version.")
+
+
+def purpose_of(command: Callable[..., Any]) -> str:
+    """Return the docstring of a command on one line."""
+    return " ".join(str(command.__doc__).split())
+
+
+def show_help(name: str, command: Callable[..., Any], *, all_options: bool) -> None:
+    """Print the purpose of a command and its options.
+
+    Args:
+        name: The name of the command.
+        command: The command.
+        all_options: False to print only the everyday options of an experiment.
+    """
+    console = page_console()
     flags = flags_of(command)
     positional = [f" {flag.name}" for flag in flags if flag.group == POSITIONAL]
-    console.print(f"usage: [bold]fedraa {name}{''.join(positional)} [/bold]\\[flags]\n")
-    console.print(escape(" ".join(str(command.__doc__).split())))
-    if any(flag.name == "--method" for flag in flags):
-        console.print("Where no default is said, the method's own value holds, or none.")
-    for group, members in groupby(flags, key=lambda flag: flag.group):
-        console.print(f"\n[bold cyan]{group}[/bold cyan]")
+    console.print(f"usage: [bold]fedraa {name}{''.join(positional)} [/bold]\\[options]\n")
+    console.print(escape(purpose_of(command)))
+    _print_groups(console, everyday_groups(name, flags))
+    further = further_groups(flags)
+    if further and all_options:
+        console.print(f"\n[bold]{FURTHER}[/bold]")
+        _print_groups(console, further)
+    elif further:
+        console.print(f"\n`fedraa {name} {HELP_ALL}` lists all options.")
+
+
+def everyday_groups(name: str, flags: Sequence[Flag]) -> list[Group]:
+    """Return the arguments of a command, the everyday options of an experiment, and the options of only this command.
+
+    Args:
+        name: The name of the command.
+        flags: All its flags.
+    """
+    groups = [(POSITIONAL, [flag for flag in flags if flag.group == POSITIONAL])]
+    by_option = {flag.option: flag for flag in flags if flag.of_experiment}
+    if by_option:
+        for heading, options in EVERYDAY.items():
+            groups.append((heading, [by_option[option] for option in options if option in by_option]))
+    groups.append((f"Options of fedraa {name}", [flag for flag in flags if flag.group == OWN]))
+    return [(heading, members) for heading, members in groups if members]
+
+
+def further_groups(flags: Sequence[Flag]) -> list[Group]:
+    """Return the other options of an experiment by section."""
+    everyday = {option for options in EVERYDAY.values() for option in options}
+    further = [flag for flag in flags if flag.of_experiment and flag.option not in everyday]
+    return [(heading, list(members)) for heading, members in groupby(further, key=lambda flag: flag.group)]
+
+
+def _print_groups(console: Console, groups: Sequence[Group]) -> None:
+    for heading, members in groups:
+        console.print(f"\n[bold cyan]{heading}[/bold cyan]")
         for flag in members:
-            _show(console, flag)
+            _print_flag(console, flag)
 
 
-def _show(console: Console, flag: Flag) -> None:
+def _print_flag(console: Console, flag: Flag) -> None:
     """Print a flag with its text beside it, or below it if the flag is long."""
-    default = f" [cyan](default: {escape(flag.default)})[/cyan]" if flag.default else ""
-    name, text = f"[bold]{escape(flag.name)}[/bold] {escape(flag.takes)}", escape(flag.text) + default
+    name, text = f"[bold]{escape(flag.name)}[/bold] {escape(flag.takes)}", escape(flag.text)
+    if flag.default:
+        text = f"{text.removesuffix('.')} [cyan](default: {escape(flag.default)})[/cyan]."
     if len(flag.typed) > NARROW:
         console.print(Padding(name, (0, 0, 0, 2)), soft_wrap=True)
         name = ""

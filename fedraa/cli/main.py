@@ -1,4 +1,4 @@
-"""The command line: typed flags from the typed configuration, one sentence for every mistake."""
+"""The command line: options from the typed configuration, and one sentence for every mistake."""
 
 import os
 import sys
@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import tyro
 
 from fedraa.cli.exit_code import exit_code, terminable, warnings_in_sentences
+from fedraa.cli.help import HELP_FLAGS, show_overview
 from fedraa.cli.operations import Fetch, Status, Stop, Submit
 from fedraa.cli.parse import Command, parse
 from fedraa.cli.waited import LOADING, waited, with_bar
@@ -21,19 +22,21 @@ from fedraa.config.sections import ClusterOptions, StopOptions
 from fedraa.errors import InputError
 from fedraa.waiting import Waiting
 
+DESCRIPTION = "Federated learning of model fragments and submodels on unequal devices."
+
 
 @dataclass(frozen=True)
 class Run:
-    """Run one experiment and write its run directory."""
+    """Run an experiment and write its run directory."""
 
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     callbacks: tuple[str, ...] = ()
-    """Callbacks, which receive the events and may end the run: early-stopping(patience=3), csv(path='evals.csv'),
-    tensorboard, wandb, or a custom one as package.module:Name. Runs do not record them: give them again on resume."""
+    """Callbacks: early-stopping(patience=3), csv(path='evals.csv'), tensorboard(directory='logs'),
+    wandb(project='NAME'), or a custom one as package.module:Name (default: none)."""
     restarts: int = 0
-    """Number of times that the run resumes on a new local cluster after Ray itself failed."""
+    """Times that the run resumes on a new local cluster after Ray failed."""
     config: Path | None = None
-    """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
+    """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
     def __call__(self) -> None:
         with (
@@ -52,29 +55,28 @@ class Run:
 
 @dataclass(frozen=True)
 class Resume:
-    """Go on with an interrupted or killed run, from its last checkpoint; or with any run for longer, by a limit."""
+    """Resume a run from its last checkpoint, or extend a run by a larger limit."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory."""
+    """Run directory."""
     updates: int | None = None
-    """End after so many server updates instead, more than before."""
+    """End after this number of server updates, more than before (default: the limit of the run)."""
     rounds: int | None = None
-    """End after so many rounds instead, more than before."""
+    """End after this number of rounds, more than before (default: the limit of the run)."""
     time: float | None = None
-    """End at this time on the run's clock instead, later than before."""
+    """End at this time on the run's clock, later than before, in time units (default: the limit of the run)."""
     target_accuracy: float | None = None
-    """End when the test accuracy reaches this instead, a higher one than before."""
+    """End when the test accuracy reaches this share, higher than before (default: the limit of the run)."""
     target: str | None = None
-    """End when this metric reaches a new and better value: METRIC:VALUE."""
+    """End when a metric reaches a value, as METRIC:VALUE, better than before (default: the limit of the run)."""
     quiet: bool = False
-    """No progress, no table."""
+    """Print neither progress nor results."""
     callbacks: tuple[str, ...] = ()
-    """Callbacks, which receive the events and may end the run: early-stopping(patience=3), csv(path='evals.csv'),
-    tensorboard, wandb, or a custom one as package.module:Name. They first receive the earlier events of the run."""
+    """Callbacks, which first receive the earlier events of the run, as in `fedraa run` (default: none)."""
     trust: bool = False
-    """Import the code that the run directory names, where it names any: a model or parts of somebody's own."""
+    """Import the custom model and components that the run directory names."""
     restarts: int = 0
-    """Number of times that the run resumes on a new local cluster after Ray itself failed."""
+    """Times that the run resumes on a new local cluster after Ray failed."""
 
     def __call__(self) -> None:
         limits = {name: value for name in StopOptions.model_fields if (value := getattr(self, name)) is not None}
@@ -98,20 +100,20 @@ class Resume:
 
 @dataclass(frozen=True)
 class Compare:
-    """Run several methods under the same flags and budget: one table, one plot."""
+    """Run several methods with the same options and limits, and compare them in a table."""
 
     methods: tyro.conf.Positional[tuple[str, ...]]
-    """Names of methods, see `fedraa methods`."""
+    """Names of methods from `fedraa methods`, crossings a+b, or custom ones as package.module:NAME."""
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     seeds: tuple[int, ...] = (0,)
-    """One run per method and seed."""
+    """Seeds, with one run per method and seed."""
     terms: Literal["equal", "paper", "tuned"] | None = None
-    """What is not given by flags: equal (one momentum, weighting, weight decay, clipping, local work and participation
-    for all), paper (what each method's states) or tuned (from --tuned); default: what each method has here."""
+    """Source of settings that no option sets: equal for all methods, each method's paper, or the file of --tuned
+    (default: the method's)."""
     tuned: Path | None = None
-    """The file that `fedraa tune` wrote, for --terms tuned."""
+    """File that `fedraa tune` wrote, for --terms tuned (default: none)."""
     config: Path | None = None
-    """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
+    """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
     def __call__(self) -> None:
         with waited(quiet=self.experiment.quiet) as waiting:
@@ -122,21 +124,21 @@ class Compare:
 
 @dataclass(frozen=True)
 class Tune:
-    """Find the values with which each method does best on validation data, with as many trials for each."""
+    """Find the best hyperparameters of each method on validation samples."""
 
     methods: tyro.conf.Positional[tuple[str, ...]]
-    """Names of methods, see `fedraa methods`, or own ones as package.module:NAME."""
+    """Names of methods from `fedraa methods`, crossings a+b, or custom ones as package.module:NAME."""
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     space: tuple[str, ...] = ()
-    """What is tried, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=VALUE,VALUE,..., such as lr=0.01:1:log
-    local_steps=5,20,80."""
+    """Values to try, as NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=VALUE,VALUE,..., such as lr=0.01:1:log
+    local_steps=5,20,80 (required)."""
     trials: int = 12
-    """For each method."""
+    """Number of trials of each method."""
     jobs: int = 1
-    """Trials at a time, each in a process of its own, or on a CPU of the cluster at --address; with one, the same seed
-    comes to the same."""
+    """Number of trials that run at the same time, each in a process or on a CPU of the cluster at --address; with 1,
+    equal seeds give equal results."""
     config: Path | None = None
-    """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
+    """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
     def __call__(self) -> None:
         with waited(quiet=self.experiment.quiet) as waiting:
@@ -147,13 +149,13 @@ class Tune:
 
 @dataclass(frozen=True)
 class Methods:
-    """List every method with its four choices, or show every value of one method."""
+    """List all methods, or show every value of a method and custom components of a module."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Methods, to show each value with its path; or your modules, such as my_ext, to list their methods and components
-    also."""
+    """Methods, to show their values by path, or modules such as my_ext, to list their components (default: all
+    methods)."""
     json: bool = False
-    """As JSON."""
+    """Print JSON."""
 
     def __call__(self) -> None:
         from fedraa.cli.methods import methods
@@ -163,13 +165,13 @@ class Methods:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will cost, before it is run: costs, delay bound, feasible sets, memory, time."""
+    """Show the cost of a run before it starts: task costs, delay bound, memory and duration."""
 
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     data: Path | None = None
-    """Show, too, how the samples are dealt to the clients: as a table, and as clients.png in this folder."""
+    """Folder for clients.png, a picture of the data partition, which is also printed as a table (default: none)."""
     config: Path | None = None
-    """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
+    """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
     def __call__(self) -> None:
         with waited() as waiting:
@@ -180,10 +182,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Replay:
-    """Check a run's log against the rules."""
+    """Check the log of a run against the rules of its method."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory."""
+    """Run directory."""
 
     def __call__(self) -> None:
         with waited() as waiting:
@@ -198,22 +200,22 @@ class Replay:
 
 @dataclass(frozen=True)
 class Report:
-    """One page of tables and figures about runs, with CSV, LaTeX and PDF beside it."""
+    """Write a page of tables and plots about runs, with CSV, LaTeX and PDF files."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories, or folders of them."""
+    """Run directories, or folders of run directories."""
     out: Path = Path("report.html")
-    """The page to write; the files go into NAME_files beside it."""
+    """Page to write, with its files in the folder NAME_files."""
     theme: Literal["auto", "light", "dark"] = "auto"
-    """auto is light or dark as the reader's screen is."""
+    """Colours of the page, where auto follows the reader's screen."""
     landscape: bool = False
-    """Also the loss around every final model, and its sharpness; needs the dataset."""
+    """Also compute the loss around every final model, and its sharpness, from the data set."""
     trust: bool = False
-    """For that, import the code that the run directories name, where they name any."""
+    """Import the custom components that the run directories name, for --landscape."""
     tensorboard: Path | None = None
-    """Also write the evaluations here for TensorBoard."""
+    """Folder for the evaluations in the form of TensorBoard (default: none)."""
     wandb: str | None = None
-    """Also send the evaluations to this project of Weights & Biases."""
+    """Project of Weights & Biases that the evaluations are sent to (default: none)."""
 
     def __call__(self) -> None:
         if self.trust and not self.landscape:
@@ -234,12 +236,12 @@ class Report:
 
 @dataclass(frozen=True)
 class Board:
-    """A live page of all runs below a folder, those going on too: curves, timelines, comparison."""
+    """Serve a live page of the runs in a folder: curves, timelines and comparison."""
 
     folder: tyro.conf.Positional[Path] = Path("runs")
-    """A folder of run directories, or of folders of them."""
+    """Folder of run directories, or of such folders (default: runs)."""
     port: int = 0
-    """On 127.0.0.1; 0 takes any that is free."""
+    """Port on 127.0.0.1, where 0 takes any free port."""
 
     def __call__(self) -> None:
         from fedraa.cli.board import board
@@ -249,10 +251,10 @@ class Board:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where a run's real time went: training, waiting, sending, mixing, evaluating."""
+    """Show the real time that a run spent on training, waiting, sending and evaluating."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory."""
+    """Run directory."""
 
     def __call__(self) -> None:
         from fedraa.cli.display import profile_table
@@ -263,14 +265,14 @@ class Profile:
 
 @dataclass(frozen=True)
 class Check:
-    """Prove that an own part keeps the promises that runs are built on: same bits, exact resume, memory as claimed."""
+    """Check that a custom component keeps reproducibility, exact resume and its memory."""
 
-    part: tyro.conf.Positional[str]
-    """The part, as package.module:Name or with values, package.module:Name(share=0.1)."""
+    component: tyro.conf.Positional[str]
+    """Component as package.module:Name, also with values, as package.module:Name(share=0.1)."""
     as_: Annotated[str | None, tyro.conf.arg(name="as")] = None
-    """What kind of part it is, where that is not seen, as of a function: staleness, partitioner, metric, ..."""
+    """Kind of a component that is a function: staleness, partitioner, metric, ... (default: by its class)."""
     ray: bool = False
-    """Also run it on Ray, with one worker and with two."""
+    """Also run the component on Ray, with one and with two workers."""
 
     def __call__(self) -> None:
         with waited() as waiting:
@@ -279,8 +281,8 @@ class Check:
             from fedraa.testing.kit import check
 
             assert waiting is not None
-            waiting.say(f"checking {self.part} in small experiments")
-            findings = check(self.part, as_=self.as_, ray=self.ray)
+            waiting.say(f"checking {self.component} in small experiments")
+            findings = check(self.component, as_=self.as_, ray=self.ray)
         say(repr(findings))
         if not findings.held:
             count = len(findings.failures)
@@ -289,10 +291,10 @@ class Check:
 
 @dataclass(frozen=True)
 class New:
-    """A folder to start a study from: a configuration, own parts, a test and a README, all of which run."""
+    """Create the folder of a study: a configuration, custom components, a test and a README."""
 
     folder: tyro.conf.Positional[Path]
-    """The folder to make."""
+    """Folder to create."""
 
     def __call__(self) -> None:
         from fedraa.cli.display import say
@@ -302,24 +304,15 @@ class New:
         say(f"{self.folder} has {', '.join(path.name for path in written)}; begin with its README.md")
 
 
-COMMANDS: dict[str, Callable[..., Command]] = {
-    "run": Run,
-    "resume": Resume,
-    "compare": Compare,
-    "tune": Tune,
-    "methods": Methods,
-    "plan": Plan,
-    "replay": Replay,
-    "report": Report,
-    "board": Board,
-    "check": Check,
-    "new": New,
-    "profile": Profile,
-    "status": Status,
-    "stop": Stop,
-    "submit": Submit,
-    "fetch": Fetch,
+COMMAND_GROUPS: dict[str, dict[str, Callable[..., Command]]] = {
+    "Runs": {"run": Run, "resume": Resume, "compare": Compare, "tune": Tune, "plan": Plan},
+    "Results": {"report": Report, "board": Board, "replay": Replay, "profile": Profile},
+    "Methods and components": {"methods": Methods, "check": Check, "new": New},
+    "Running processes and clusters": {"status": Status, "stop": Stop, "submit": Submit, "fetch": Fetch},
 }
+COMMANDS: dict[str, Callable[..., Command]] = {}
+for group in COMMAND_GROUPS.values():
+    COMMANDS |= group
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -336,6 +329,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _do(arguments: Sequence[str]) -> None:
     if list(arguments) in (["--version"], ["-V"]):
         sys.stdout.write(f"fedraa {version('fedraa')}\n")
+        return
+    if len(arguments) == 1 and arguments[0] in HELP_FLAGS:
+        show_overview(DESCRIPTION, COMMAND_GROUPS)
         return
     with terminable(), warnings_in_sentences():
         _parse(arguments)()
@@ -358,7 +354,7 @@ def _ray_begins(options: ClusterOptions, clients: int, waiting: Waiting | None) 
 
 
 def _parse(arguments: Sequence[str]) -> Command:
-    return parse(COMMANDS, arguments, __doc__)
+    return parse(COMMANDS, arguments, DESCRIPTION)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`fedraa methods`: every method and its four choices, the values of one method, and the components of user modules."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from types import ModuleType
 from typing import Any
@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedraa.callbacks.callback import Callback
+from fedraa.cli.console import page_console
 from fedraa.cli.display import say, show
 from fedraa.client.local_training import LocalTraining
 from fedraa.components.imports import imported_module, is_path
@@ -87,15 +88,56 @@ def _list(modules: Sequence[str], *, as_json: bool) -> None:
         rows += [{"name": name, "flag": flag, "note": note} for name, flag, note in parts]
         say(json.dumps(rows, indent=2, default=text_of))
         return
-    table = Table("method", *AXES, "state", "paper", box=box.SIMPLE_HEAD)
-    for name, method in listed.items():
-        table.add_row(name, *(words(choice) for _, choice in _choices(method)), escape(method.keeps), _source(method))
-    show(table)
+    console = page_console()
+    for heading, members in group_by_family(listed).items():
+        show(family_table(heading, members, max(map(len, listed))), console)
+    say("`fedraa methods NAME` shows every value of a method")
     if parts:
         table = Table("own part", "flag", "what it is", box=box.SIMPLE_HEAD)
         for name, flag, note in parts:
             table.add_row(escape(name), flag, escape(note))
         show(table)
+
+
+def group_by_family(listed: Mapping[str, Method]) -> dict[str, dict[str, Method]]:
+    """Return methods by the heading of their family, those with an asynchronous server first."""
+    families: dict[str, dict[str, Method]] = {}
+    for name, method in sorted(listed.items(), key=lambda item: not item[1].asynchronous):
+        families.setdefault(describe_family(method), {})[name] = method
+    return families
+
+
+def describe_family(method: Method) -> str:
+    """Return the heading of a method's family: the server with its clock, and the part that clients train."""
+    server = "synchronous server, clock in rounds"
+    if method.asynchronous:
+        server = "asynchronous server, clock in updates"
+    if method.submodel.scheduled:
+        trained = "fragments"
+    elif method.submodel.whole:
+        trained = "whole model"
+    else:
+        trained = "submodels"
+    return f"{server}: {trained}"
+
+
+def family_table(heading: str, members: Mapping[str, Method], name_width: int) -> Table:
+    """Return a table of the methods of a family: the choices that distinguish them, and the paper.
+
+    Args:
+        heading: The heading of the family.
+        members: The methods by name.
+        name_width: Characters of the longest name of a method, so that the tables of all families are aligned.
+    """
+    table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, expand=True)
+    table.add_column("method", width=name_width)
+    for name, ratio in (("submodel", 18), ("local training", 19), ("server's update", 25), ("paper", 18)):
+        table.add_column(name, ratio=ratio)
+    for name, method in members.items():
+        local = words(method.local).partition(": ")[2]
+        row = (name, type(method.submodel).__name__, local, words(method.update), method.paper)
+        table.add_row(*map(escape, row))
+    return table
 
 
 def own_methods(module: ModuleType) -> dict[str, Method]:

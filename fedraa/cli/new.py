@@ -11,16 +11,17 @@ SUFFIX = ".txt"
 def new(folder: Path) -> list[Path]:
     """Write the study's files into a new folder and return their paths.
 
-    Raises ValueError if the folder exists, or cannot be made.
+    Raises InputError if the folder exists, or cannot be created.
     """
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
-        raise InputError("folder", f"{folder} exists already", hint="give a new folder") from None
+        raise InputError("folder", "it exists already", got=folder, hint="give a new folder") from None
     except OSError as error:
-        raise InputError("folder", f"{folder} cannot be made: {error.strerror}") from None
+        problem = f"it cannot be created: {error.strerror}"
+        raise InputError("folder", problem, got=folder, hint="give another folder") from None
     written = []
-    for template in sorted(files("fedraa.cli").joinpath("study").iterdir(), key=lambda each: each.name):
+    for template in sorted(files("fedraa.cli").joinpath("study").iterdir(), key=lambda path: path.name):
         path = folder / template.name.removesuffix(SUFFIX)
         path.write_text(template.read_text().replace("# NAME", f"# {folder.resolve().name}", 1))
         written.append(path)

@@ -10,12 +10,12 @@ from fedraa.errors import InputError
 
 @dataclass(frozen=True)
 class Status:
-    """How runs stand: those of this machine, or those on a cluster."""
+    """Show the state of the runs on this machine or on a cluster."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Run directories (default: those in runs/)."""
     address: str | None = None
-    """Of a Ray cluster: list the runs that are on it now."""
+    """Address of a Ray cluster whose current runs are listed (default: this machine)."""
 
     def __call__(self) -> None:
         from fedraa.cli.display import cluster_table, status_table
@@ -37,12 +37,12 @@ class Status:
 
 @dataclass(frozen=True)
 class Stop:
-    """Ask a run to end with a checkpoint, from which `fedraa resume` goes on."""
+    """Stop a run with a checkpoint, from which `fedraa resume` continues."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory."""
+    """Run directory."""
     address: str | None = None
-    """Of the Ray cluster that the run is on, if it was not started on this machine."""
+    """Address of the Ray cluster of a run that another machine started (default: this machine)."""
 
     def __call__(self) -> None:
         if self.address is None:
@@ -59,14 +59,14 @@ class Stop:
 
 @dataclass(frozen=True)
 class Submit:
-    """Run a command as a job on a cluster, which goes on without this machine: fedraa submit -- run --method ..."""
+    """Run a command as a job on a cluster: fedraa submit -- run --method ..."""
 
     command: tyro.conf.Positional[tuple[str, ...]]
-    """What follows `fedraa`, after --; a run's --out is on the head node, an absolute path is best."""
+    """Command and its options, after --, with an absolute path on the head node as --out."""
     address: str = "http://127.0.0.1:8265"
-    """Of the cluster's dashboard."""
+    """Address of the cluster's dashboard."""
     working_dir: Path | None = None
-    """A folder to send along, for files that the command names (default: nothing but this code)."""
+    """Folder with the files that the command reads, which is sent to the cluster (default: none)."""
 
     def __call__(self) -> None:
         from actors.cluster.submit import submit
@@ -77,16 +77,16 @@ class Submit:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Copy a run directory from a node of a cluster to here."""
+    """Copy a run directory from a node of a cluster to this machine."""
 
     run: tyro.conf.Positional[Path]
-    """The run directory there."""
+    """Run directory on the node."""
     address: str
-    """A running Ray cluster: auto, HOST:PORT, or ray://HOST:PORT for one that is elsewhere."""
+    """Address of a running Ray cluster: auto, HOST:PORT, or ray://HOST:PORT for a remote one (required)."""
     out: Path
-    """The directory to write here, new or empty."""
+    """Directory to write on this machine, new or empty (required)."""
     node: str | None = None
-    """The node's id, address or name (default: the head node)."""
+    """Id, address or name of the node (default: the head node)."""
 
     def __call__(self) -> None:
         from actors.cluster.operations import fetch

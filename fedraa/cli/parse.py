@@ -1,11 +1,11 @@
 """Conversion of command-line arguments to a command: typed flags over the values of a configuration file.
 
-Every mistake in the arguments becomes one sentence.
+Every mistake in the arguments becomes an InputError.
 """
 
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from inspect import signature
@@ -17,7 +17,7 @@ import tyro
 # This private module is the only access to tyro's errors as values. pyproject.toml bounds the version of tyro.
 from tyro import _errors
 
-from fedraa.cli.help import show_help
+from fedraa.cli.help import HELP_ALL, HELP_FLAGS, show_help
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import CALLBACKS
 from fedraa.config.usual_names import suggest_name
@@ -30,9 +30,9 @@ Commands = Mapping[str, Callable[..., Command]]
 # The commands of any program by name.
 Functions = Mapping[str, Callable[..., object]]
 # The messages of Python and tyro about an invalid value.
-_NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<given>.+)")
-_NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<given>.+)\]")
-_UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<given>.+)\.")
+_NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<value>.+)")
+_NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<value>.+)\]")
+_UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<value>.+)\.")
 
 
 def parse(commands: Commands, arguments: Sequence[str], description: str | None) -> Command:
@@ -43,28 +43,39 @@ def parse(commands: Commands, arguments: Sequence[str], description: str | None)
         arguments: The arguments of the process.
         description: The text of the general help.
 
-    Raises ValueError for a mistake in them.
+    Raises InputError for a mistake in the arguments.
     """
     name = arguments[0] if arguments else ""
-    if name in commands and not {"-h", "--help"}.isdisjoint(takewhile(lambda word: word != "--", arguments)):
-        show_help(name, commands[name])
-        raise SystemExit(0)
+    _answer_help(commands, arguments)
     if name in commands:
         _refuse_twice(arguments)
-    path = _config(arguments) if "config" in _flags(commands, name) else None
-    several = tuple(
-        Annotated[
-            command,
-            tyro.conf.subcommand(each, prefix_name=False, **_defaults(command, path if each == name else None)),
-        ]
-        for each, command in commands.items()
-    )
-    one_of: Any = Union[several]  # noqa: UP007  # made as the program runs
+    subcommands = []
+    for command_name, command in commands.items():
+        path = None
+        if command_name == name and "config" in _flags(commands, name):
+            path = _config(arguments)
+        subcommand = tyro.conf.subcommand(command_name, prefix_name=False, **_defaults(command, path))
+        subcommands.append(Annotated[command, subcommand])
+    # The union is only known at run time, so that the form A | B does not apply.
+    one_of: Any = Union[tuple(subcommands)]  # noqa: UP007
     with in_sentences("fedraa", commands, arguments), warnings.catch_warnings():
         # The flag takes texts, and its default is a mapping.
         warnings.filterwarnings("ignore", "The field .*override. is annotated", UserWarning)
         parsed: Command = tyro.cli(one_of, args=list(arguments), prog="fedraa", description=description)
     return parsed
+
+
+def _answer_help(commands: Commands, arguments: Sequence[str]) -> None:
+    """Print the help of a command and exit, if the arguments ask for it.
+
+    A command that follows `--`, as after `fedraa submit --`, answers for itself.
+    """
+    words = list(arguments)
+    if "--" in words and HELP_FLAGS.isdisjoint(words[: words.index("--")]):
+        words = words[words.index("--") + 1 :]
+    if words and words[0] in commands and not HELP_FLAGS.isdisjoint(words):
+        show_help(words[0], commands[words[0]], all_options=HELP_ALL in words)
+        raise SystemExit(0)
 
 
 def _refuse_twice(arguments: Sequence[str]) -> None:
@@ -81,7 +92,7 @@ def _refuse_twice(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def in_sentences(program: str, commands: Functions, arguments: Sequence[str]) -> Iterator[None]:
-    """Turn mistakes that tyro finds in the words into an InputError.
+    """Convert errors of tyro in the block to InputErrors.
 
     Args:
         program: The name of the program.
@@ -99,9 +110,10 @@ def in_sentences(program: str, commands: Functions, arguments: Sequence[str]) ->
 def _config(arguments: Sequence[str]) -> str | None:
     """Return the configuration file among the arguments."""
     for word, value in zip(arguments, [*arguments[1:], None], strict=True):
-        flag, equals, rest = word.partition("=")
-        if flag == "--config":
-            return rest if equals else value
+        if word == "--config":
+            return value
+        if word.startswith("--config="):
+            return word.partition("=")[2]
     return None
 
 
@@ -109,21 +121,25 @@ def _defaults(command: Callable[..., Command], path: str | None) -> dict[str, An
     """Return the default of the command, which is that of the configuration file."""
     if path is None:
         return {}
-    rest = {
-        item.name: tyro.MISSING if item.default is MISSING else item.default
-        for item in fields(command)  # type: ignore[arg-type]  # commands are dataclasses
-    }
-    return {"default": command(**rest | {"experiment": Experiment.from_file(path)})}
+    values: dict[str, Any] = {}
+    # A command is typed as a function, but it is a dataclass.
+    for field in fields(command):  # type: ignore[arg-type]
+        values[field.name] = field.default
+        if field.default is MISSING:
+            values[field.name] = tyro.MISSING
+    return {"default": command(**values | {"experiment": Experiment.from_file(path)})}
 
 
 def _flags(commands: Functions, name: str) -> list[str]:
     """Return the flags of a command as Python names them."""
-    own = list(signature(commands[name]).parameters) if name in commands else []
+    if name not in commands:
+        return []
+    names = list(signature(commands[name]).parameters)
     # The experiment is not a flag; its fields are.
-    if EXPERIMENT in own:
-        own.remove(EXPERIMENT)
-        own += Experiment.model_fields
-    return own
+    if EXPERIMENT in names:
+        names.remove(EXPERIMENT)
+        names += Experiment.model_fields
+    return names
 
 
 def _one_sentence(
@@ -138,36 +154,37 @@ def _one_sentence(
             raise _unknown(tokens[0], program, commands, arguments)
         case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
             # None means to leave the flag out. The order of tyro is arbitrary.
-            named = sorted(set(choices) - {"None"})
-            raise InputError(_flag(argument), got=value, expected=f"one of {', '.join(named)}")
+            names = sorted(set(choices) - {"None"})
+            raise InputError(_flag(argument), got=value, expected=f"one of {', '.join(names)}")
         case _errors.BadValue(argument=argument, offending_value=value):
             if value is None:
                 raise InputError(_flag(argument), "it has no value", expected=_allowed(argument.lowered.metavar))
             raise InputError(_flag(argument), got=value, expected=_allowed(argument.lowered.metavar))
         case _errors.InstantiationFailure(argument=None, message=message):
             # The message is the sentence of an experiment's InputError.
-            field, _, rest = message.partition(": ")
-            raise InputError(field, rest)
-        case _errors.InstantiationFailure(argument=argument, message=message):
-            if (wrong := _NO_NUMBER.match(message) or _NO_SUCH.match(message)) and argument is not None:
-                raise _not_allowed(argument, wrong["given"], argument.lowered.metavar)
-            if union := _UNION.match(message):
-                raise _not_allowed(argument, union["given"], union["allowed"])
-            raise InputError(_flag(argument), message.splitlines()[0])
+            field, _, problem = message.partition(": ")
+            raise InputError(field, problem)
+        case _errors.InstantiationFailure(argument=argument, message=message) if argument is not None:
+            wrong = _NO_NUMBER.match(message) or _NO_SUCH.match(message)
+            if wrong:
+                raise _not_allowed(argument, wrong["value"], argument.lowered.metavar)
+            union = _UNION.match(message)
+            if union:
+                raise _not_allowed(argument, union["value"], union["allowed"])
+            expected = _allowed(argument.lowered.metavar)
+            raise InputError(_flag(argument), message.splitlines()[0], expected=expected)
         case _errors.MissingSubcommand(found_token=token):
             expected = f"one of {', '.join(commands)}"
             if token is None:
                 raise InputError("command", "it is missing", expected=expected)
             raise InputError("command", got=token, expected=expected)
         case _errors.MissingArgs(missing_arguments=missing):
-            raise InputError(
-                _flag(missing[0].arg), "it is missing", hint=f"see {_asked(program, commands, arguments)} --help"
-            )
+            raise InputError(_flag(missing[0].arg), "it is missing", hint=_help_hint(program, commands, arguments))
 
 
 def _unknown(token: str, program: str, commands: Functions, arguments: Sequence[str]) -> InputError:
-    """Return the error about a word that tyro does not know, with the word that the user may mean."""
-    see = f"see {_asked(program, commands, arguments)} --help"
+    """Return the error about an unknown argument, with the argument that the user may mean."""
+    see = _help_hint(program, commands, arguments)
     if not token.startswith("-"):
         if token == arguments[0]:
             return InputError(token, "there is no such command", hint=suggest_name(token, list(commands)) or see)
@@ -175,13 +192,13 @@ def _unknown(token: str, program: str, commands: Functions, arguments: Sequence[
     token = token.partition("=")[0]
     if arguments[0] not in commands:
         return InputError(token, "it comes before the command", hint=f"begin with one of {', '.join(commands)}")
-    name, flags = token.lstrip("-").replace("-", "_"), _flags(commands, arguments[0])
-    if name in flags:
-        if token.startswith("--"):
-            # The argument is given by its place.
-            hint = f"give the {name} without a flag, {see}"
-        else:
-            hint = f"did you mean --{name.replace('_', '-')}?"
+    name = token.lstrip("-").replace("-", "_")
+    flags = _flags(commands, arguments[0])
+    if name in flags and token.startswith("--"):
+        # It is a positional argument.
+        hint = f"give the {name} without a flag, {see}"
+    elif name in flags:
+        hint = f"did you mean --{name.replace('_', '-')}?"
     elif name in commands:
         hint = f"the command is {program} {name}"
     elif name == "seeds" and "seed" in flags:
@@ -201,21 +218,28 @@ def _too_many(token: str, program: str, arguments: Sequence[str]) -> InputError 
     for word in arguments:
         if word.startswith("--"):
             flag, equals, value = word.partition("=")
-            values = [value] if equals else []
+            values = []
+            if equals:
+                values = [value]
             continue
         if flag and values and word == token:
-            several = [*values, token]
+            all_values = [*values, token]
             hint = ""
             if flag == "--seed":
-                hint = f"for several: {program} compare METHOD --seeds {' '.join(several)}"
-            return InputError(flag.lstrip("-").replace("-", "_"), got=several, expected="one value", hint=hint)
+                hint = f"for several seeds: {program} compare METHOD --seeds {' '.join(all_values)}"
+            return InputError(flag.lstrip("-").replace("-", "_"), got=all_values, expected="one value", hint=hint)
         values.append(word)
     return None
 
 
-def _asked(program: str, commands: Collection[str], arguments: Sequence[str]) -> str:
-    """Return the program, and its command if there is one."""
-    return " ".join([program, *arguments[: bool(arguments) and arguments[0] in commands]])
+def _help_hint(program: str, commands: Functions, arguments: Sequence[str]) -> str:
+    """Return the hint to the help of the command in the arguments, or of the program."""
+    if not arguments or arguments[0] not in commands:
+        return f"see {program} --help"
+    help_flag = "--help"
+    if EXPERIMENT in signature(commands[arguments[0]]).parameters:
+        help_flag = HELP_ALL
+    return f"see {program} {arguments[0]} {help_flag}"
 
 
 def _not_allowed(argument: "tyro._arguments.ArgumentDefinition | None", text: str, allowed: str | None) -> InputError:
@@ -225,8 +249,8 @@ def _not_allowed(argument: "tyro._arguments.ArgumentDefinition | None", text: st
 
 def _allowed(metavar: str | None) -> str:
     """Return the values that a flag takes, without tyro's brackets and without the choice to leave it out."""
-    several = re.sub(r"\[(\w+) \[\1 \.\.\.\]\]", r"\1 ...", metavar or "no value")
-    return re.sub(r"[{}]", "", several).replace("None|", "")
+    text = re.sub(r"\[(\w+) \[\1 \.\.\.\]\]", r"\1 ...", metavar or "no value")
+    return re.sub(r"[{}]", "", text).replace("None|", "")
 
 
 def _flag(argument: "tyro._arguments.ArgumentDefinition | None") -> str:

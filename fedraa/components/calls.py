@@ -19,7 +19,8 @@ def calling(where: str, part: object) -> Iterator[None]:
         if known is error:
             raise
         name = getattr(part, "__qualname__", type(part).__qualname__)
-        raise known or InputError(where, f"{name} failed with {type(error).__name__}: {one_line(error)}") from error
+        problem = f"{name} failed with {type(error).__name__}: {one_line(error)}"
+        raise known or InputError(where, problem, hint=f"correct {name}") from error
 
 
 def as_structured(error: BaseException) -> StructuredError | None:
@@ -29,9 +30,12 @@ def as_structured(error: BaseException) -> StructuredError | None:
     """
     if isinstance(error, StructuredError):
         return error
-    if isinstance(error, ValueError) and (match := _MESSAGE.fullmatch(one_line(error))):
-        return InputError(match["field"], match["problem"])
-    return None
+    if not isinstance(error, ValueError):
+        return None
+    match = _MESSAGE.fullmatch(one_line(error))
+    if match is None:
+        return None
+    return InputError(match["field"], match["problem"])
 
 
 def one_line(error: BaseException) -> str:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fedraa.errors import InputError, closest
+from fedraa.errors import InputError, suggest_closest
 
 
 def unknown_component(field: str, name: str, names: Collection[str], hint: str = "") -> InputError:
@@ -16,10 +16,7 @@ def unknown_component(field: str, name: str, names: Collection[str], hint: str =
         names: The names of the components.
         hint: The next step for the user. The default is the closest name.
     """
-    close = closest(name, names)
-    if not hint and close:
-        hint = f"did you mean {close}?"
-    return InputError(field, got=name, expected=names_text(names), hint=hint)
+    return InputError(field, got=name, expected=names_text(names), hint=hint or suggest_closest(name, names))
 
 
 def names_text(names: Collection[str]) -> str:
@@ -29,7 +26,7 @@ def names_text(names: Collection[str]) -> str:
 
 
 def argument_error(
-    field: str, make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], given: object
+    field: str, make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], source: object
 ) -> InputError | None:
     """Return the error about the arguments of a component, or None if its signature takes them.
 
@@ -38,21 +35,25 @@ def argument_error(
         make: The class or the function that makes it.
         arguments: The positional values.
         values: The values by their names.
-        given: The component in the form that the user wrote.
+        source: The component in the form that the user wrote.
     """
     try:
         signature = inspect.signature(make)
         signature.bind(*arguments, **values)
     except ValueError:
-        # Some code in C has no signature.
+        # Some functions in C have no signature.
         return None
     except TypeError as error:
-        named = [each for each in signature.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
-        needed = [each.name for each in named if each.default is each.empty]
-        if lacking := [name for name in needed[len(arguments) :] if name not in values]:
-            example = ", ".join(f"{name}=..." for name in needed)
-            name = given.partition("(")[0].strip() if isinstance(given, str) else make.__name__
-            return InputError(field, f"it lacks {' and '.join(lacking)}", got=given, hint=f"give {name}({example})")
-        allowed = ", ".join(each.name for each in named) or "no values"
-        return InputError(field, str(error), got=given, expected=allowed)
+        parameters = [item for item in signature.parameters.values() if item.kind is item.POSITIONAL_OR_KEYWORD]
+        required = [item.name for item in parameters if item.default is item.empty]
+        missing = [name for name in required[len(arguments) :] if name not in values]
+        if missing:
+            example = ", ".join(f"{name}=..." for name in required)
+            component = make.__name__
+            if isinstance(source, str):
+                component = source.partition("(")[0].strip()
+            problem = f"it lacks {' and '.join(missing)}"
+            return InputError(field, problem, got=source, hint=f"give {component}({example})")
+        allowed = ", ".join(item.name for item in parameters) or "no values"
+        return InputError(field, str(error), got=source, expected=allowed)
     return None

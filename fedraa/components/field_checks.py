@@ -16,12 +16,15 @@ def check_part(part: object, field: str) -> None:
     Raises InputError about `field.NAME` for a value that the class does not allow.
     """
     kinds = type(part).__mro__
-    ours = next((at for at, kind in enumerate(kinds) if is_ours(kind) and is_dataclass(kind)), None)
-    if ours is None:
+    redeclared: set[str] = set()
+    for kind in kinds:
+        if is_ours(kind) and is_dataclass(kind):
+            break
+        redeclared.update(inspect.get_annotations(kind))
+    else:
         return
-    anew = {name for kind in kinds[:ours] for name in inspect.get_annotations(kind)}
-    names = [each.name for each in fields(kinds[ours]) if each.name not in anew and hasattr(part, each.name)]
-    for name, value in convert_numbers({name: getattr(part, name) for name in names}, kinds[ours], field).items():
+    names = [item.name for item in fields(kind) if item.name not in redeclared and hasattr(part, item.name)]
+    for name, value in convert_numbers({name: getattr(part, name) for name in names}, kind, field).items():
         if type(value) is not type(getattr(part, name)) or isinstance(value, tuple):
             # Most components are frozen.
             object.__setattr__(part, name, value)
@@ -40,5 +43,5 @@ def check_arguments(make: Any, arguments: tuple[Any, ...], values: Mapping[str, 
         InputError: The class does not allow a value.
     """
     if inspect.isclass(make) and is_ours(make) and is_dataclass(make):
-        names = (each.name for each in fields(make) if each.init)
+        names = (item.name for item in fields(make) if item.init)
         convert_numbers(dict(zip(names, arguments, strict=False)) | dict(values), make, field)

@@ -40,14 +40,15 @@ def imported(where: str, path: str) -> Any:
         raise InputError(where, problem, got=path, hint="give --trust if you trust it")
     module, _, name = path.partition(":")
     try:
-        found: Any = imported_module(where, module, path)
-        for part in name.split("."):
-            found = getattr(found, part)
+        component: Any = imported_module(where, module, path)
+        for attribute in name.split("."):
+            component = getattr(component, attribute)
     except AttributeError as error:
         if module == "__main__" or "<" in name:
-            raise InputError(where, "it was made in a script or a notebook", got=path, hint="give it again") from None
-        raise InputError(where, f"it cannot be imported: {error}", got=path) from None
-    return found
+            problem = "it was created in a script or a notebook"
+            raise InputError(where, problem, got=path, hint="give it again") from None
+        raise InputError(where, f"it cannot be imported: {error}", got=path, hint=f"correct the name {name}") from None
+    return component
 
 
 def imported_module(where: str, module: str, path: str = "") -> ModuleType:
@@ -64,8 +65,9 @@ def imported_module(where: str, module: str, path: str = "") -> ModuleType:
     try:
         return sys.modules[module] if module == "__main__" else import_module(module)
     except (ImportError, ValueError) as error:
-        raise InputError(where, f"it cannot be imported: {error}", got=path or module) from None
+        hint = "run in the folder of the module, or install it"
+        raise InputError(where, f"it cannot be imported: {error}", got=path or module, hint=hint) from None
+    # The user's module can raise any exception.
     except (Exception, SystemExit) as error:
-        # The user's module can raise anything.
         problem = f"it cannot be imported: {type(error).__name__}: {one_line(error)}"
-        raise InputError(where, problem, got=path or module) from error
+        raise InputError(where, problem, got=path or module, hint=f"correct {module}") from error

@@ -56,80 +56,102 @@ class ComponentRegistry(Generic[T]):
         load_plugins()
         return self.registered
 
-    def resolve(self, given: object) -> T:
+    def resolve(self, source: object) -> T:
         """Return the component for a value of the field, in any of the forms. Raise InputError if there is none."""
-        if isinstance(given, str):
-            return self._checked(self._from_text(given), given)
-        if isinstance(given, Mapping):
-            values = dict(given)
-            what = values.pop(KIND, None)
-            if not isinstance(what, str):
-                raise InputError(self.name, got=given, expected=f"a mapping with {KIND!r}, a component's name or path")
-            return self._checked(self._called(self._find(what), (), values, what), what)
-        return self._checked(self._called(given, (), {}, given) if inspect.isclass(given) else given, given)
+        if isinstance(source, str):
+            return self._checked(self._from_text(source), source)
+        if isinstance(source, Mapping):
+            values = dict(source)
+            kind = values.pop(KIND, None)
+            if not isinstance(kind, str):
+                raise InputError(self.name, got=source, expected=f"a mapping with {KIND!r}, a component's name or path")
+            return self._checked(self._called(self._find(kind), (), values, kind), kind)
+        if inspect.isclass(source):
+            return self._checked(self._called(source, (), {}, source), source)
+        return self._checked(source, source)
 
-    def own(self, given: object) -> T:
+    def own(self, source: object) -> T:
         """Return a copy that one run may change. Raise InputError if the component cannot be copied."""
-        made = self.resolve(given)
+        component = self.resolve(source)
         try:
-            return deepcopy(made)
+            return deepcopy(component)
+        # The component holds a lock, a file or a generator. Copying these raises errors of any type.
         except Exception as error:
-            # It holds a lock, a file or a generator. Copying these raises errors of any type.
             problem = f"a part of it cannot be copied for a run: {one_line(error)}"
-            raise InputError(self.name, problem, got=made, hint="create it on first use") from error
+            raise InputError(self.name, problem, got=component, hint="create it on first use") from error
 
     def _from_text(self, text: str) -> Any:
+        name = text
+        values = None
         match = COMPONENT_TEXT.fullmatch(text)
-        what, values = (text, None) if match is None else (match["what"], match["values"])
-        if self.short is not None and values is None and self._is_short(what):
+        if match is not None:
+            name = match["kind"]
+            values = match["values"]
+        if self.short is not None and values is None and self._is_short(name):
             return self.short(text)
-        found = self._find(what)
-        if values is None and not inspect.isclass(found) and what not in self.registered:
-            # A function, or an object of its module.
-            return found
-        return self._called(found, *parse_arguments(self.name, text, values or ""), text)
+        component = self._find(name)
+        if values is None and not inspect.isclass(component) and name not in self.registered:
+            # It is a function, or an object of its module.
+            return component
+        return self._called(component, *parse_arguments(self.name, text, values or ""), text)
 
-    def _is_short(self, what: str) -> bool:
+    def _is_short(self, text: str) -> bool:
         """Return True for text that is neither the name of a component without arguments nor a path."""
-        if what in self.registered:
-            parameters = inspect.signature(self.registered[what]).parameters.values()
+        if text in self.registered:
+            parameters = inspect.signature(self.registered[text]).parameters.values()
             return any(parameter.default is inspect.Parameter.empty for parameter in parameters)
-        if any(getattr(made, "__name__", "") == what for made in self.registered.values()):
+        if any(getattr(component, "__name__", "") == text for component in self.registered.values()):
             # A written configuration holds the name of the class.
             return False
-        return what.partition(":")[0] in self.registered or not is_path(what)
+        return text.partition(":")[0] in self.registered or not is_path(text)
 
-    def _find(self, what: str) -> Any:
-        if is_path(what):
-            return imported(self.name, what)
+    def _find(self, name: str) -> Any:
+        if is_path(name):
+            return imported(self.name, name)
         # Server shards find their components without the plug-ins, which need torch.
-        component = _named(self.registered, what) or _named(self.names(), what)
+        component = _named(self.registered, name) or _named(self.names(), name)
         if component is None:
-            raise unknown_component(self.name, what, self.registered, hint=self.hints.get(what.lower(), ""))
+            raise unknown_component(self.name, name, self.registered, hint=self.hints.get(name.lower(), ""))
         return component
 
-    def _called(self, make: Any, arguments: tuple[Any, ...], values: dict[str, Any], given: object) -> Any:
+    def _called(self, make: Any, arguments: tuple[Any, ...], values: dict[str, Any], source: object) -> Any:
+        """Return the component that a class or a function makes.
+
+        Args:
+            make: The class or the function.
+            arguments: The positional values.
+            values: The values by their names.
+            source: The component in the form that the user wrote, for errors.
+        """
         if arguments or values:
             check_arguments(make, arguments, values, self.name)
         try:
             return make(*arguments, **values)
         except TypeError as error:
-            mismatch = argument_error(self.name, make, arguments, values, given)
-            raise mismatch or InputError(self.name, f"it cannot be made: {one_line(error)}", got=given) from None
+            mismatch = argument_error(self.name, make, arguments, values, source)
+            if mismatch is None:
+                problem = f"it cannot be created: {one_line(error)}"
+                mismatch = InputError(self.name, problem, got=source, hint="correct its code or its values")
+            raise mismatch from None
+        # The user's class can raise any exception.
         except (Exception, SystemExit) as error:
             known = as_structured(error)
             if known is error:
                 raise
-            problem = f"it cannot be made: {type(error).__name__}: {one_line(error)}"
-            raise known or InputError(self.name, problem, got=given) from error
+            problem = f"it cannot be created: {type(error).__name__}: {one_line(error)}"
+            hint = "correct its code or its values"
+            raise known or InputError(self.name, problem, got=source, hint=hint) from error
 
-    def _checked(self, part: Any, given: object) -> T:
-        missing = [name for name in self.needs if not callable(getattr(part, name, None))]
+    def _checked(self, component: Any, source: object) -> T:
+        """Return the component after a check of its methods and fields. `source` is its form in an error."""
+        missing = [name for name in self.needs if not callable(getattr(component, name, None))]
         if missing:
-            problem = "it is not callable" if missing == ["__call__"] else f"it has no method {' or '.join(missing)}"
-            raise InputError(self.name, problem, got=given, expected=names_text(self.names()))
-        check_part(part, self.name)
-        result: T = part
+            problem = f"it has no method {' or '.join(missing)}"
+            if missing == ["__call__"]:
+                problem = "it is not callable"
+            raise InputError(self.name, problem, got=source, expected=names_text(self.names()))
+        check_part(component, self.name)
+        result: T = component
         return result
 
 

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,20 +46,20 @@ class Stateful:
             setattr(self, field, _restored(place, getattr(self, field), state[_key(field)]))
 
 
-def saved(part: Any) -> dict[str, Any]:
+def saved(component: Any) -> dict[str, Any]:
     """Return a component's state for a checkpoint. Raise InputError if a checkpoint cannot hold it."""
-    with calling("state", part):
-        state: dict[str, Any] = part.state()
+    name = type(component).__name__
+    with calling("state", component):
+        state: dict[str, Any] = component.state()
     if not isinstance(state, Mapping):
-        raise InputError("state", f"{type(part).__name__} returned it", got=state, expected="a dict")
-    if wrong := _unfit(state):
-        remedy = "define the methods state and restore"
-        raise InputError(
-            "state",
-            f"{type(part).__name__} keeps {wrong}",
-            expected="numbers, text, lists, dicts with text keys and NumPy arrays",
-            hint=f"name the saved attributes in state_fields, or {remedy}" if isinstance(part, Stateful) else remedy,
-        )
+        raise InputError("state", f"{name} returned it", got=state, expected="a dict")
+    unfit = _unfit(state)
+    if unfit is not None:
+        expected = "numbers, text, lists, dicts with text keys and NumPy arrays"
+        hint = "define the methods state and restore"
+        if isinstance(component, Stateful):
+            hint = f"name the saved attributes in state_fields, or {hint}"
+        raise InputError("state", f"{name} has {unfit}", expected=expected, hint=hint)
     return state
 
 
@@ -67,7 +68,7 @@ def _declared(kind: type) -> list[str] | None:
     declarations = [vars(base)["state_fields"] for base in reversed(kind.__mro__) if "state_fields" in vars(base)]
     if not declarations:
         return None
-    return [field for fields in declarations for field in fields]
+    return list(chain.from_iterable(declarations))
 
 
 def _key(field: str) -> str:
@@ -96,12 +97,16 @@ def _plain(value: Any) -> Any:
         return list(map(_plain_item, value))
     if not isinstance(value, dict) or not all(map(_is_key, value)):
         return value
-    pairs = [(key, _plain_item(item)) for key, item in value.items()]
-    return dict(pairs) if all(isinstance(key, str) for key in value) else list(map(list, pairs))
+    items = {key: _plain_item(item) for key, item in value.items()}
+    if all(isinstance(key, str) for key in value):
+        return items
+    return list(map(list, items.items()))
 
 
 def _plain_item(item: Any) -> Any:
-    return saved(item) if _is_component(item) else item
+    if _is_component(item):
+        return saved(item)
+    return item
 
 
 def _restored(place: str, current: Any, value: Any) -> Any:
@@ -121,8 +126,7 @@ def _restored(place: str, current: Any, value: Any) -> Any:
     if isinstance(current, np.generic):
         return type(current)(value)
     if isinstance(current, dict):
-        pairs = value.items() if isinstance(value, Mapping) else value
-        return {key: _restored_item(current.get(key), item) for key, item in pairs}
+        return {key: _restored_item(current.get(key), item) for key, item in dict(value).items()}
     if isinstance(current, list | tuple):
         return type(current)(_restored_items(place, current, value))
     if isinstance(current, deque):
@@ -163,11 +167,22 @@ def _misfit(place: str, value: object, expected: str) -> InputError:
 
 
 def _unfit(value: object) -> str | None:
+    """Return a description of a value that a checkpoint cannot hold, or None if it can hold the value."""
     if isinstance(value, Mapping):
-        keys = (f"a dict with the key {key!r}" for key in value if not isinstance(key, str))
-        return next(keys, None) or next(filter(None, map(_unfit, value.values())), None)
+        for key in value:
+            if not isinstance(key, str):
+                return f"a dict with the key {key!r}"
+        return _first_unfit(value.values())
     if isinstance(value, list | tuple):
-        return next(filter(None, map(_unfit, value)), None)
+        return _first_unfit(value)
     if isinstance(value, np.ndarray | np.generic):
-        return f"an array of {value.dtype}" if value.dtype.hasobject else None
-    return None if value is None or isinstance(value, bool | int | float | str) else f"a {type(value).__name__}"
+        if value.dtype.hasobject:
+            return f"an array of {value.dtype}"
+        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return None
+    return f"a {type(value).__name__}"
+
+
+def _first_unfit(values: Iterable[object]) -> str | None:
+    return next(filter(None, map(_unfit, values)), None)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from itertools import chain
 from types import FunctionType
 from typing import Any
 
@@ -23,53 +24,61 @@ from fedraa.errors import InputError
 
 KIND = "kind"
 # Classes of these packages are named without their module.
-OURS = ("fedraa", "schedulers")
-COMPONENT_TEXT = re.compile(r"\s*(?P<what>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*", re.DOTALL)
+BUILT_IN_PACKAGES = ("fedraa", "schedulers")
+COMPONENT_TEXT = re.compile(r"\s*(?P<kind>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*", re.DOTALL)
 
 
 def is_foreign(described: Any) -> bool:
     """Return True if the description is of a component that is not built in."""
-    kind = described.get(KIND, "") if isinstance(described, Mapping) else described
+    kind = described
+    if isinstance(described, Mapping):
+        kind = described.get(KIND, "")
     return isinstance(kind, str) and is_path(kind.partition("(")[0].strip())
 
 
-def is_ours(made: object) -> bool:
+def is_ours(value: object) -> bool:
     """Return True if a class, a function, or the class of an object is in a built-in package."""
-    module: str = getattr(made, "__module__", type(made).__module__)
-    return module.partition(".")[0] in OURS
+    module: str = getattr(value, "__module__", type(value).__module__)
+    return module.partition(".")[0] in BUILT_IN_PACKAGES
 
 
-def path_of(made: object) -> str:
+def path_of(value: object) -> str:
     """Return the import path of a class or a function; the bare name of a built-in class."""
-    name: str = getattr(made, "__qualname__", type(made).__qualname__)
-    module: str = getattr(made, "__module__", type(made).__module__)
-    return name if is_ours(made) and inspect.isclass(made) else f"{module}:{name}"
+    name: str = getattr(value, "__qualname__", type(value).__qualname__)
+    if is_ours(value) and inspect.isclass(value):
+        return name
+    return f"{getattr(value, '__module__', type(value).__module__)}:{name}"
 
 
-def paths_in(written: object) -> list[str]:
+def paths_in(described: object) -> list[str]:
     """Return the import paths in the description of a component, and of the components that it holds."""
-    if isinstance(written, Mapping | list | tuple):
-        items = written.values() if isinstance(written, Mapping) else written
-        return [path for item in items for path in paths_in(item)]
-    match = COMPONENT_TEXT.fullmatch(written) if isinstance(written, str) else None
+    if isinstance(described, Mapping):
+        return paths_in(list(described.values()))
+    if isinstance(described, list | tuple):
+        return list(chain.from_iterable(map(paths_in, described)))
+    if not isinstance(described, str):
+        return []
+    match = COMPONENT_TEXT.fullmatch(described)
     if match is None:
         return []
-    own = [match["what"]] if is_path(match["what"]) else []
+    paths = list(filter(is_path, [match["kind"]]))
     try:
-        return own + paths_in(parse_arguments("", "", match["values"] or ""))
+        return paths + paths_in(parse_arguments("", "", match["values"] or ""))
     except ValueError:
-        return own
+        return paths
 
 
 def describe(part: object) -> Any:
     """Return a component as JSON: its kind and values, or a plain value as it is.
 
-    `ComponentRegistry.resolve` makes an equal one from it.
+    `ComponentRegistry.resolve` makes an equal component from it.
 
     The values are the fields of a dataclass, or the attributes that are named like the arguments of `__init__`.
     """
-    if isinstance(part, Enum | np.generic):
-        part = part.value if isinstance(part, Enum) else part.item()
+    if isinstance(part, Enum):
+        part = part.value
+    if isinstance(part, np.generic):
+        part = part.item()
     if part is None or isinstance(part, bool | int | float | str):
         return part
     if isinstance(part, tuple | list):
@@ -86,26 +95,30 @@ def text_of(part: object) -> Any:
     described = describe(part)
     if not isinstance(described, dict) or any(isinstance(value, dict) for value in described.values()):
         return described
-    given = {name: value for name, value in described.items() if name != KIND}
+    values = {name: value for name, value in described.items() if name != KIND}
     if not isinstance(part, Mapping):
-        given = {name: value for name, value in given.items() if value != _default(part, name)}
-    values = ", ".join(f"{name}={value!r}" for name, value in given.items())
-    return described[KIND] + (f"({values})" if values else "")
+        values = {name: value for name, value in values.items() if value != _default(part, name)}
+    if not values:
+        return described[KIND]
+    return f"{described[KIND]}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
 def says(text: str, described: Mapping[str, Any]) -> bool:
     """Return True if every value in a component's text, `Name(field=value)`, is the one that `describe` wrote."""
     match = COMPONENT_TEXT.fullmatch(text)
+    if match is None:
+        return described.get(KIND) == text
     try:
-        arguments, values = ((), {}) if match is None else parse_arguments("", text, match["values"] or "")
+        arguments, values = parse_arguments("", text, match["values"] or "")
     except ValueError:
         return False
-    said = {KIND: text if match is None else match["what"]} | {name: describe(value) for name, value in values.items()}
-    return not arguments and all(described.get(name) == value for name, value in said.items())
+    if arguments or described.get(KIND) != match["kind"]:
+        return False
+    return all(described.get(name) == describe(value) for name, value in values.items())
 
 
 def values_of(part: object) -> dict[str, Any]:
-    """Return the values from which a component was made, as far as it keeps them."""
+    """Return the values from which a component was created, as far as it keeps them."""
     if is_dataclass(part):
         return {item.name: getattr(part, item.name) for item in fields(part) if item.init and hasattr(part, item.name)}
     parameters = inspect.signature(type(part).__init__).parameters
@@ -113,8 +126,11 @@ def values_of(part: object) -> dict[str, Any]:
 
 
 def _default(part: object, name: str) -> object:
-    parameter = inspect.signature(type(part)).parameters.get(name)
-    return inspect.Parameter.empty if parameter is None else parameter.default
+    """Return the default of an argument of the component's class; `Parameter.empty` if it has no default."""
+    parameters = inspect.signature(type(part)).parameters
+    if name not in parameters:
+        return inspect.Parameter.empty
+    return parameters[name].default
 
 
 def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -130,13 +146,14 @@ def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...]
         assert isinstance(call, ast.Call)
         assert all(word.arg for word in call.keywords)
         by_name = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-        made = tuple(ast.literal_eval(argument) for argument in call.args), by_name
+        positional = tuple(ast.literal_eval(argument) for argument in call.args)
     except (SyntaxError, ValueError, AssertionError):
         raise InputError(where, got=text, expected="values that are Python literals, as in Name(share=0.1)") from None
     names = [word.arg for word in call.keywords]
-    if twice := [name for name in by_name if names.count(name) > 1]:
-        raise InputError(where, f"it has {twice[0]} twice", got=text, hint="give it once")
-    return made
+    for name in by_name:
+        if names.count(name) > 1:
+            raise InputError(where, f"it has {name} twice", got=text, hint="give it once")
+    return positional, by_name
 
 
 def rebuild(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
@@ -154,8 +171,11 @@ def rebuild(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]])
     values = {name: rebuild(where, value, kinds) for name, value in described.items() if name != KIND}
     kind = str(described[KIND])
     if kind not in kinds and not is_path(kind):
-        raise InputError(where, "there is no such component; it was written by another version", got=kind)
+        problem = "there is no such component"
+        raise InputError(where, problem, got=kind, hint="use the version of fedraa that wrote the run")
+    make = kinds.get(kind) or imported(where, kind)
     try:
-        return (kinds.get(kind) or imported(where, kind))(**values)
+        return make(**values)
     except TypeError as error:
-        raise InputError(where, f"it cannot be made: {error}", got=kind) from None
+        problem = f"it cannot be created: {error}"
+        raise InputError(where, problem, got=kind, hint="use the version of the code that wrote the run") from None

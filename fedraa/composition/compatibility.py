@@ -1,4 +1,4 @@
-"""Checks of combinations: choices that break each other's mathematics."""
+"""Checks of combinations of choices that break each other's mathematics."""
 
 from typing import Any
 
@@ -41,19 +41,21 @@ def check_terms(name: str, method: Method) -> None:
         raise InputError("gradient_transforms", got=local.transforms, expected="a tuple of GradientTransforms")
     for term in local.transforms:
         GRADIENT_TRANSFORM.resolve(term)
-    compressor, optimizer = COMPRESSOR.resolve(local.compressor), LOCAL_OPTIMIZER.resolve(local.local_optimizer)
+    compressor = COMPRESSOR.resolve(local.compressor)
+    optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
     if auxiliary is None:
         return
-    given = {
+    # For each option: True if it is on, its value, and the value that turns it off.
+    options = {
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
         "compress": (compressor.drops, local.compressor, "none"),
         "local_optimizer": (not isinstance(optimizer, SGD), text_of(local.local_optimizer), "sgd"),
     }
-    for flag, reason in auxiliary.refuses.items():
-        on, value, off = given[flag]
-        if on:
-            raise InputError(flag, f"it breaks {name}: {reason}", got=value, hint=f"set it to {off}")
+    for option, reason in auxiliary.refuses.items():
+        is_on, value, off = options[option]
+        if is_on:
+            raise InputError(option, f"it breaks {name}: {reason}", got=value, hint=f"set it to {off}")
 
 
 def check_objective(name: str, method: Method, objective: Objective, *, vmap_batch: int) -> None:
@@ -63,14 +65,13 @@ def check_objective(name: str, method: Method, objective: Objective, *, vmap_bat
             problem = "a model with auxiliary outputs cannot be stacked"
             raise InputError("vmap_batch", problem, got=vmap_batch, hint="set it to 1")
         return
-    for on, what in (
-        (method.local.label_masked, "masks the logits of labels that a client lacks"),
-        (getattr(method.update, "owned_head", False), "takes in the output rows of labels that a client has"),
+    for is_on, problem in (
+        (method.local.label_masked, f"{name} masks the logits of labels that a client lacks"),
+        (getattr(method.update, "owned_head", False), f"{name} averages the output rows of labels that a client has"),
         (vmap_batch > 1, f"vmap_batch {vmap_batch} pads minibatches with labels of no class"),
     ):
-        if on:
-            who = "" if vmap_batch > 1 and "vmap_batch" in what else f"{name} "
-            problem = f"{who}{what}, and {objective.name} has no such labels"
+        if is_on:
+            problem += f", and {objective.name} has no such labels"
             raise InputError("objective", problem, hint="give classification")
 
 
@@ -78,7 +79,7 @@ def check_transforms(transforms: Transforms, objective: Objective) -> None:
     """Raise InputError for transforms that move parts of samples away from their targets."""
     moving = [called(part) for part in transforms.parts if part.moves]
     if objective.placed and moving:
-        problem = f"{moving[0]} moves parts of a sample, and the targets of {objective.name} stay where they are"
+        problem = f"{moving[0]} moves parts of a sample, and the targets of {objective.name} do not move with them"
         raise InputError("transforms", problem, hint="leave it out")
 
 
@@ -90,14 +91,15 @@ def can_be_spread(method: Method) -> bool:
 def check_shards(name: str, method: Method, shards: int) -> None:
     """Raise InputError for more shards than the method can use."""
     if not can_be_spread(method):
-        problem = f"the model of {name} cannot be split; only fragments that are mixed in one by one can, as of fed-raa"
+        problem = f"{name} has no fragments that are mixed in one by one, as fed-raa has"
         raise InputError("server_shards", problem, got=shards, hint="leave it out")
-    if shards > (count := len(getattr(method.submodel, "ratios", ()))):
+    count = len(getattr(method.submodel, "ratios", ()))
+    if shards > count:
         raise InputError("server_shards", got=shards, expected=f"at most {count}, the fragments of {name}")
 
 
 def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, str]:
-    """Return the fields and paths that are set and have no effect on this method, and why.
+    """Return the fields and paths that are set and have no effect on this method, with the reason.
 
     Args:
         experiment: The experiment. Its fields are compared with their defaults.
@@ -115,12 +117,12 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     if trains_whole:
         if method.schedule.scheduled:
             reasons |= dict.fromkeys(("scheduler", "delay_bound"), whole)
-        own = getattr(find(experiment.method).update, "aggregator", None)
-        is_mean = isinstance(own, CoverageMean) and not getattr(method.update, "owned_head", False)
+        aggregator = getattr(find(experiment.method).update, "aggregator", None)
+        is_mean = isinstance(aggregator, CoverageMean) and not getattr(method.update, "owned_head", False)
         if is_mean and chosen_value(experiment, "aggregator") in ("covered", "filled"):
             reasons["aggregator"] = whole
     elif scheduler is not None and not SCHEDULER.resolve(scheduler).bounded:
-        reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which keeps to no bound"
+        reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which has no bound"
     if len(getattr(method.submodel, "ratios", "several")) == 1:
         reasons |= dict.fromkeys(("scheduler", "delay_bound", *RATE_BY_SHARE), "one fragment")
     levels: Any = getattr(getattr(method.submodel, "capacities", None), "levels", ())
@@ -129,7 +131,9 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         if levels[0] == 1:
             full = "capacities 1, with which clients train the whole model"
             reasons |= dict.fromkeys(("submodel.stride", "submodel.shuffled", *RATE_BY_SHARE), full)
-    names = {key: why for name, why in reasons.items() for key in (name, *SHORTCUTS.get(name, ()))}
+    names: dict[str, str] = {}
+    for name, why in reasons.items():
+        names |= dict.fromkeys((name, *SHORTCUTS.get(name, ())), why)
     # A flag that is off does not count as set.
     options = {key for key in names if key in Experiment.model_fields}
     set_options = {key for key in options if getattr(experiment, key) != Experiment.model_fields[key].default}

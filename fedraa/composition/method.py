@@ -55,7 +55,7 @@ NO_PAPER = PaperSettings(source="no paper")
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method: four choices, the paper that they come from, and advice for users.
+    """A method: four choices, their paper, and advice for users.
 
     Attributes:
         name: The name under which it is registered; `own` for a custom method.
@@ -87,18 +87,23 @@ class Method:
 
     def __post_init__(self) -> None:
         for axis, kinds in AXES.items():
-            if not isinstance(given := getattr(self, axis), kinds):
+            choice = getattr(self, axis)
+            if not isinstance(choice, kinds):
                 names = " or ".join(kind.__name__ for kind in kinds)
-                raise InputError(f"method.{axis}", got=given, expected=f"an object of {names}")
-        update, schedule, policy = (type(each).__name__ for each in (self.update, self.schedule, self.submodel))
+                raise InputError(f"method.{axis}", got=choice, expected=f"an object of {names}")
+        update = type(self.update).__name__
+        schedule = type(self.schedule).__name__
+        policy = type(self.submodel).__name__
         if self.update.asynchronous != self.schedule.asynchronous:
             kind = "single client updates" if self.update.asynchronous else "rounds"
-            raise InputError("method", f"{self.name} has the update {update}, which takes {kind}, and {schedule}")
+            problem = f"{self.name} has the update {update}, which takes {kind}, and {schedule}"
+            raise InputError("method", problem, hint="give an update and a schedule of the same kind")
         if self.submodel.scheduled > self.schedule.scheduled:
-            raise InputError("method", f"{self.name} has {policy}, which needs a scheduler, and {schedule}")
+            problem = f"{self.name} has {policy}, which needs a scheduler, and {schedule}"
+            raise InputError("method", problem, hint="give AsyncSchedule or ScheduledRounds")
         if self.schedule.scheduled and not (self.submodel.scheduled or self.submodel.whole):
-            problem = f"{self.name} has {schedule}, which gives out fragments, and {policy}, which draws submodels"
-            raise InputError("method", problem)
+            problem = f"{self.name} has {schedule}, which assigns fragments, and {policy}, which samples submodels"
+            raise InputError("method", problem, hint="give AsyncSampled or Rounds")
 
     def __str__(self) -> str:
         return self.name
@@ -106,9 +111,13 @@ class Method:
     @property
     def keeps(self) -> str:
         """The state that the method keeps at the server besides the model: d parameters, N clients, M fragments."""
-        parts = (getattr(self.update, f.name) for f in fields(self.update)) if is_dataclass(self.update) else ()
-        kept = [getattr(choice, "keeps", "") for choice in (self.submodel, self.update, *parts)]
-        return ", ".join(filter(None, [*kept, "mean [d]" if self.schedule.polyak_fraction else ""]))
+        components: list[object] = [self.submodel, self.update]
+        if is_dataclass(self.update):
+            components += [getattr(self.update, item.name) for item in fields(self.update)]
+        states = [getattr(component, "keeps", "") for component in components]
+        if self.schedule.polyak_fraction:
+            states.append("mean [d]")
+        return ", ".join(filter(None, states))
 
     def choices(self) -> dict[str, object]:
         """Return the four choices by name."""

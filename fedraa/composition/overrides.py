@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import is_ours, text_of
-from fedraa.errors import InputError, closest
+from fedraa.errors import InputError, closest, suggest_closest
 from fedraa.numbers import convert_numbers, of_python
 from fedraa.server.async_rule import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
@@ -133,7 +133,9 @@ def set_values(method: M, values: Mapping[str, object], name: str) -> M:
 
 def _order(key: str) -> tuple[int, int]:
     """Return a sort key: components precede their fields, and shortcuts keep the order of their table."""
-    place = list(SHORTCUTS).index(key) if key in SHORTCUTS else len(SHORTCUTS)
+    place = len(SHORTCUTS)
+    if key in SHORTCUTS:
+        place = list(SHORTCUTS).index(key)
     return SHORTCUTS.get(key, (key,))[0].count("."), place
 
 
@@ -148,7 +150,9 @@ def _has(method: Any, path: str) -> bool:
         return False
     owner = getattr(method, choice)
     for name in names[:-1]:
-        owner = getattr(owner, name) if name in _field_names(owner) else None
+        if name not in _field_names(owner):
+            return False
+        owner = getattr(owner, name)
     return names[-1] in _field_names(owner) and _takes_a_value(owner, names[-1])
 
 
@@ -161,7 +165,9 @@ def _field_names(component: object) -> list[str]:
 def _takes_a_value(owner: object, name: str) -> bool:
     """Return False if the field holds a part of a fixed class, which is set by its own fields."""
     kind = _built_in_class(owner, name)
-    hint = Any if kind is None else get_type_hints(kind)[name]
+    if kind is None:
+        return True
+    hint = get_type_hints(kind)[name]
     return hint in (Any, bool, int, float, str) or not isclass(hint)
 
 
@@ -169,7 +175,9 @@ def _built_in_class(owner: object, name: str) -> Any:
     """Return the built-in class of a component that declares the field, or None if a custom class declares it."""
     for kind in type(owner).__mro__:
         if is_ours(kind) and is_dataclass(kind):
-            return kind if name in _names_of(kind) else None
+            if name in _names_of(kind):
+                return kind
+            return None
         if name in get_annotations(kind):
             return None
     return None
@@ -193,19 +201,29 @@ def _with(method: Any, path: str, value: object, key: str) -> Any:
     try:
         if path in REGISTRIES and not (names and value is None):
             value = REGISTRIES[path].resolve(value)
-        component = _replaced(getattr(method, choice), names, value) if names else value
+        component = value
+        if names:
+            component = _replaced(getattr(method, choice), names, value)
     except InputError as error:
-        # The error of a component may be about one of its fields.
-        component_name = REGISTRIES[path].name if path in REGISTRIES else path.rpartition(".")[2]
-        head, dot, rest = error.field.partition(".")
-        raise error.with_field(key + dot + rest if head == component_name else key) from None
+        raise error.with_field(_field_of_error(error, path, key)) from None
     return replace(method, **{choice: component})
 
 
+def _field_of_error(error: InputError, path: str, key: str) -> str:
+    """Return the field of a component's error as the user wrote it: the key, and a field of the component below it."""
+    component_name = path.rpartition(".")[2]
+    if path in REGISTRIES:
+        component_name = REGISTRIES[path].name
+    head, dot, field = error.field.partition(".")
+    if head == component_name:
+        return key + dot + field
+    return key
+
+
 def _replaced(owner: Any, names: list[str], value: object) -> Any:
-    name, *rest = names
-    if rest:
-        return replace(owner, **{name: _replaced(getattr(owner, name), rest, value)})
+    name, *below = names
+    if below:
+        return replace(owner, **{name: _replaced(getattr(owner, name), below, value)})
     return replace(owner, **{name: _converted(owner, name, value)})
 
 
@@ -233,19 +251,26 @@ def _no_such_value(method: Any, key: str, value: object, name: str) -> InputErro
     while owner and not any(path.startswith(f"{owner}.") for path in known):
         owner = owner.rpartition(".")[0]
     near = [path for path in known if path.startswith(f"{owner}.")] or list(known)
-    by_last = {path.rpartition(".")[2]: path for path in known}
-    close = closest(key, near) or by_last.get(closest(last, by_last) or "")
-    hint = f"did you mean {close}?" if close else "`fedraa methods NAME` lists the values of a method"
+    hint = suggest_closest(key, near)
+    if not hint:
+        by_last = {path.rpartition(".")[2]: path for path in known}
+        path = by_last.get(closest(last, by_last) or "")
+        hint = f"did you mean {path}?" if path else "`fedraa methods NAME` lists the values of a method"
     return InputError(key, f"{name} has no such value", got=got, expected=f"one of {', '.join(near)}", hint=hint)
 
 
 def _instead(method: Any, name: str, value: object) -> str:
-    """Return a hint about a shortcut that the method does not have."""
+    """Return the hint about a shortcut that the method does not have."""
     if name == "scheduler" and str(value).lower() in SCHEDULER.hints:
         return SCHEDULER.hints[str(value).lower()]
-    steps, other = ("updates", "rounds") if method.schedule.asynchronous else ("rounds", "updates")
-    return f"{method.name} counts {steps}: --{steps} {value}" if name == other else "leave it out"
+    if name == "rounds" and method.schedule.asynchronous:
+        return f"{method.name} counts updates: --updates {value}"
+    if name == "updates" and not method.schedule.asynchronous:
+        return f"{method.name} counts rounds: --rounds {value}"
+    return "leave it out"
 
 
 def _shown(value: object) -> object:
-    return value if isinstance(value, tuple | list) else text_of(value)
+    if isinstance(value, tuple | list):
+        return value
+    return text_of(value)

@@ -17,7 +17,7 @@ from fedraa.components.imports import imported, is_path
 from fedraa.components.registry import load_plugins
 from fedraa.components.text import is_ours, rebuild
 from fedraa.composition.method import Method, PaperSettings
-from fedraa.errors import InputError, closest, short_text
+from fedraa.errors import InputError, short_text, suggest_closest
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.optimizers import ServerOptimizer
 from fedraa.server.round_state import RoundState
@@ -74,21 +74,23 @@ def kinds() -> dict[str, Any]:
     return classes
 
 
-def find(given: Any) -> Method:
+def find(source: Any) -> Method:
     """Return a method from a name, an import path, a crossing `a+b`, a Method, or its description.
 
-    Raises ValueError that lists the names if there is none.
+    Raises InputError, which lists the names, if there is none.
     """
-    if isinstance(given, Method):
-        return given
-    if not isinstance(given, str):
-        method = rebuild("method", given, kinds())
+    if isinstance(source, Method):
+        return source
+    if not isinstance(source, str):
+        method = rebuild("method", source, kinds())
         if not isinstance(method, Method):
-            raise InputError("method", got=given, expected="a name, a crossing a+b or a Method")
+            raise InputError("method", got=source, expected="a name, a crossing a+b or a Method")
         return method
-    base, _, other = given.partition("+")
+    base, plus, other = source.partition("+")
     method = _named(base)
-    return cross(given, method, _named(other)) if "+" in given else method
+    if not plus:
+        return method
+    return cross(source, method, _named(other))
 
 
 def _named(name: str) -> Method:
@@ -97,14 +99,15 @@ def _named(name: str) -> Method:
     if name in registered:
         return registered[name]
     if not is_path(name):
-        close = closest(name, registered)
-        if close:
-            raise InputError("method", got=name, hint=f"did you mean {close}? `fedraa methods` lists all names")
-        raise InputError("method", got=name, expected=f"one of {', '.join(registered)}, or a custom one as module:NAME")
+        suggestion = suggest_closest(name, registered)
+        if suggestion:
+            raise InputError("method", got=name, expected="a name from `fedraa methods`", hint=suggestion)
+        expected = f"one of {', '.join(registered)}, or a custom one as package.module:NAME"
+        raise InputError("method", got=name, expected=expected)
     method = imported("method", name)
     if not isinstance(method, Method):
         expected = "a Method, such as fedraa.method(...).replace(...)"
-        raise InputError("method", f"{name} is {short_text(method)}", expected=expected)
+        raise InputError("method", f"it is {short_text(method)}", got=name, expected=expected)
     return method
 
 
@@ -118,22 +121,23 @@ def cross(name: str, base: Method, other: Method) -> Method:
 
     Raises ValueError for methods that cannot be crossed.
     """
-    ours, theirs = base.update, other.update
-    if not (isinstance(ours, Mean) and isinstance(theirs, Mean)):
+    submodel_update = base.update
+    step_update = other.update
+    if not (isinstance(submodel_update, Mean) and isinstance(step_update, Mean)):
         raise InputError("method", got=name, expected="two methods in rounds whose update is a mean")
     if other.submodel != Full() or base.submodel == Full():
         raise InputError("method", got=name, expected="a method of submodels + one of the whole model, as oap+scaffold")
-    if type(theirs.averaging()) is not CoverageMean:
-        problem = f"the crossing keeps the aggregator of {base.name}, and {other.name} needs its own"
-        raise InputError("method", problem, got=name)
-    if ours.averaging().corrects and theirs.auxiliary.corrects:
+    if type(step_update.averaging()) is not CoverageMean:
+        problem = f"it has the aggregator of {base.name}, and {other.name} needs another one"
+        raise InputError("method", problem, got=name, hint=f"give another method than {other.name}")
+    if submodel_update.averaging().corrects and step_update.auxiliary.corrects:
         problem = "it would correct every delta twice, by memory and by control variate"
-        raise InputError("method", problem, got=name)
+        raise InputError("method", problem, got=name, hint=f"give another method than {other.name}")
     return replace(
         base,
         name=name,
         paper=f"{base.paper} + {other.paper}",
         local=replace(other.local, label_masked=base.local.label_masked, split=base.local.split),
-        update=replace(ours, optimizer=theirs.stepping(), auxiliary=theirs.auxiliary),
+        update=replace(submodel_update, optimizer=step_update.stepping(), auxiliary=step_update.auxiliary),
         paper_settings=other.paper_settings,
     )

@@ -27,7 +27,7 @@ from fedraa.errors import InputError
 
 
 class Experiment(
-    # pydantic takes the fields of the last base class first: this is the order of `--help` from below.
+    # pydantic takes the fields of the last base class first: `--help-all` shows the sections in this order from below.
     OutputOptions,
     ClusterOptions,
     ExecutionOptions,
@@ -86,7 +86,7 @@ class Experiment(
 
 
 def with_fields(experiment: object, fields: Mapping[str, object]) -> Experiment:
-    """Return the experiment of a caller, or the default one for None, with these fields.
+    """Return the caller's experiment, or the default one for None, with these fields.
 
     Raises InputError for another object, and for fields that cannot be used.
     """
@@ -94,9 +94,11 @@ def with_fields(experiment: object, fields: Mapping[str, object]) -> Experiment:
         experiment = Experiment()
     if not isinstance(experiment, Experiment):
         raise InputError("experiment", got=experiment, expected="an Experiment, or its fields by their names")
-    return experiment.replaced(fields) if fields else experiment
+    if not fields:
+        return experiment
+    return experiment.replaced(fields)
 
 
-# From the first group of `--help` to the last.
+# In the order of `--help-all`.
 SECTIONS = tuple(base for base in reversed(Experiment.__bases__) if issubclass(base, Section))
 document(Experiment)

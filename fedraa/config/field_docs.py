@@ -14,14 +14,16 @@ def document(model: type[BaseModel]) -> None:
     """Add every field to the docstring and the signature of `model`. Its fields must have descriptions."""
     # The plain types, without the annotations for pydantic.
     hints = get_type_hints(model)
-    parameters, lines = [], ["", "", "Attributes:"]
+    parameters = []
+    lines = ["", "", "Attributes:"]
     for name, field in model.model_fields.items():
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter(name, kind, default=field.default, annotation=hints[name]))
         lines.append(f"    {name} ({_words(hints[name])} = {field.default!r}):")
         lines += textwrap.wrap(field.description or "", WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
     model.__doc__ = inspect.cleandoc(model.__doc__ or "") + "\n".join(lines) + "\n"
-    setattr(model, "__signature__", inspect.Signature(parameters))  # noqa: B010  # mypy knows no such attribute
+    # mypy refuses an assignment, because a model declares no such attribute.
+    setattr(model, "__signature__", inspect.Signature(parameters))  # noqa: B010
 
 
 def _words(hint: Any) -> str:
@@ -29,5 +31,9 @@ def _words(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " | ".join(map(repr, get_args(hint)))
     if get_args(hint) and type(None) in get_args(hint):
-        return " | ".join("None" if part is type(None) else _words(part) for part in get_args(hint))
-    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
+        return " | ".join(map(_words, get_args(hint)))
+    if hint is type(None):
+        return "None"
+    if isinstance(hint, type) and not get_args(hint):
+        return hint.__name__
+    return str(hint)

@@ -52,10 +52,11 @@ def read_toml(path: Path, field: str) -> dict[str, Any]:
     try:
         return tomllib.loads(content(path).decode())
     except OSError as error:
-        raise InputError(field, f"it cannot be read: {error.strerror or error}", got=path) from None
+        problem = f"it cannot be read: {error.strerror or error}"
+        raise InputError(field, problem, got=path, hint="give the path of a TOML file") from None
     except ValueError as error:
         # The text is not TOML, or the bytes are not UTF-8.
-        raise InputError(field, f"it is not TOML: {error}", got=path) from None
+        raise InputError(field, f"it is not TOML: {error}", got=path, hint="correct the file") from None
 
 
 def check_names(names: Iterable[str], known: Collection[str], where: str = "") -> None:
@@ -69,7 +70,9 @@ def check_names(names: Iterable[str], known: Collection[str], where: str = "") -
     for name in names:
         if name not in known:
             error = unknown_field(name, known)
-            raise error.with_field(f"{where}: {name}") if where else error
+            if where:
+                error = error.with_field(f"{where}: {name}")
+            raise error
 
 
 def unknown_field(name: str, known: Collection[str]) -> InputError:
@@ -79,7 +82,7 @@ def unknown_field(name: str, known: Collection[str]) -> InputError:
         return InputError(name, problem, hint=f"give callbacks=[{CALLBACKS[name]!r}]")
     if name in CALLS:
         return InputError(name, problem, hint=f"call the function fedraa.{name}")
-    return InputError(name, problem, hint=suggest_name(name, known))
+    return InputError(name, problem, hint=suggest_name(name, known) or "help(fedraa.Experiment) lists all fields")
 
 
 def _component_text(field: str, table: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The field `override` of an experiment: values of the method by path, from PATH=VALUE texts or from tables."""
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from fedraa.components.text import KIND, text_of
@@ -15,28 +15,31 @@ EXAMPLE = "PATH=VALUE, such as local.momentum=0.9"
 class Overrides(dict[str, Any]):
     """Values of a method by path. They are hashable, as an experiment is, and never change."""
 
-    def __hash__(self) -> int:  # type: ignore[override]  # a dict has no hash
+    # The base class declares that a dict has no hash.
+    def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
 
 
-def read_overrides(given: object, known: Collection[str]) -> Overrides:
+def read_overrides(source: object, known: Collection[str]) -> Overrides:
     """Return the values by path.
 
     Args:
-        given: None, PATH=VALUE texts, or a mapping of paths to values. A value that is a mapping is a nested table, or
+        source: None, PATH=VALUE texts, or a mapping of paths to values. A value that is a mapping is a nested table, or
             a component if it has a `kind`.
         known: The names of an experiment's fields.
 
     Raises:
         InputError: A text has no path, a name is no path, or a path occurs twice.
     """
-    if given is None:
+    if source is None:
         return Overrides()
-    if isinstance(given, str):
-        given = (given,)
-    if not isinstance(given, Mapping | list | tuple):
-        raise InputError("override", got=given, expected=f"a mapping of paths to values, or texts {EXAMPLE}")
-    pairs = flat_table(given) if isinstance(given, Mapping) else map(_pair, given)
+    if isinstance(source, str):
+        source = (source,)
+    if not isinstance(source, Mapping | list | tuple):
+        raise InputError("override", got=source, expected=f"a mapping of paths to values, or texts {EXAMPLE}")
+    pairs: Iterable[tuple[str, Any]] = map(_pair, source)
+    if isinstance(source, Mapping):
+        pairs = flat_table(source)
     values = Overrides()
     for path, value in pairs:
         if path in values:
@@ -44,7 +47,9 @@ def read_overrides(given: object, known: Collection[str]) -> Overrides:
         if "." not in path and path not in COMPONENT_PATHS:
             hint = f"give it as the option {path}" if path in known else "`fedraa methods NAME` lists all paths"
             raise InputError("override", f"{path!r} is no path", expected=EXAMPLE, hint=hint)
-        values[path] = tuple(value) if isinstance(value, list) else value
+        if isinstance(value, list):
+            value = tuple(value)
+        values[path] = value
     return values
 
 
@@ -57,7 +62,9 @@ def split_paths(values: Mapping[str, Any], override: Mapping[str, Any]) -> dict[
     """
     fields = {name: value for name, value in values.items() if "." not in name}
     paths = {name: value for name, value in values.items() if "." in name}
-    return {**fields, "override": Overrides({**override, **paths})} if paths else fields
+    if not paths:
+        return fields
+    return {**fields, "override": Overrides({**override, **paths})}
 
 
 def literal(text: str) -> Any:
@@ -98,7 +105,9 @@ def _pair(text: object) -> tuple[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as text: itself if it is text that is no literal, or a Python literal."""
+    """Return a value as text that `literal` reads."""
     if isinstance(value, str) and literal(value) == value:
         return value
-    return repr(tuple(value) if isinstance(value, list) else value)
+    if isinstance(value, list):
+        value = tuple(value)
+    return repr(value)

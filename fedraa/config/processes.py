@@ -19,5 +19,7 @@ def cores(options: ClusterOptions, clients: int) -> int:
 
 
 def cluster_address(options: ClusterOptions) -> str | None:
-    """Return the address of an existing cluster, None for a new local one. A submitted job finds it in RAY_ADDRESS."""
-    return options.address or (os.environ.get("RAY_ADDRESS") if options.engine == "ray" else None)
+    """Return the address of an existing cluster, None for a new local one. Ray sets RAY_ADDRESS in a submitted job."""
+    if options.address is not None or options.engine != "ray":
+        return options.address
+    return os.environ.get("RAY_ADDRESS")

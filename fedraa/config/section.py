@@ -30,7 +30,7 @@ else:
 
 
 class Section(BaseModel):
-    """Fields of an experiment that belong together. The docstring of a section is its heading in `--help`."""
+    """Fields of an experiment that belong together. The docstring of a section is its heading in `--help-all`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
 
@@ -69,12 +69,15 @@ class Section(BaseModel):
 
     @classmethod
     def _written(cls, value: object) -> object:
-        """Return components that are given as mappings as they will be written: a resumed run has the same."""
+        """Return components in the form of mappings as text, which a resumed run reads."""
         if isinstance(value, list | tuple):
             return tuple(cls._written(item) for item in value)
-        return text_of(value) if isinstance(value, Mapping) and isinstance(value.get(KIND), str) else value
+        if isinstance(value, Mapping) and isinstance(value.get(KIND), str):
+            return text_of(value)
+        return value
 
 
 def _takes_several(field: FieldInfo) -> bool:
     """Return True if the values of the field are a tuple."""
-    return any(get_origin(hint) is tuple for hint in (field.annotation, *get_args(field.annotation)))
+    hints = (field.annotation, *get_args(field.annotation))
+    return any(get_origin(hint) is tuple for hint in hints)

@@ -1,4 +1,4 @@
-"""The fields of an experiment, in sections. A section's docstring is its heading in `--help`.
+"""The fields of an experiment, in sections. A section's docstring is its heading in `--help-all`.
 
 Fields that default to None take the method's own value, or none.
 """
@@ -25,24 +25,26 @@ class ProblemOptions(Section):
     MAY_CHANGE = frozenset(["data_dir"])
 
     dataset: str = "digits"
-    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, a .npz or .csv file, folder:PATH of images,
-    npy:PATH, hf:PATH of Hugging Face, csv('FILE', target='COLUMN', client='COLUMN'), or package.module:callable."""
+    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, a .npz or .csv file,
+    csv('FILE', target='COLUMN', client='COLUMN'), folder:PATH of images, npy:PATH, hf:PATH, or
+    package.module:callable."""
     data_dir: Path | None = None
-    """Directory of the datasets."""
+    """Directory of the downloaded data sets (default: none)."""
     transforms: tuple[Component, ...] = ()
-    """Transforms of samples before training: crop, flip, normalize, v2.NAME of torchvision, or a custom Transform."""
+    """Transforms of the training samples: crop, flip, normalize, v2.NAME of torchvision, or a custom Transform
+    (default: none)."""
     standardise: bool = True
     """Scale floats and bytes per channel to mean 0 and variance 1 over the training samples."""
     allow_nan: bool = False
-    """Accept training samples that are not finite, to study their effect."""
+    """Accept training samples that are not finite."""
     model: Component = "mlp"
-    """A model's name or package.module:callable."""
+    """mlp, cnn, resnet18, ..., or package.module:callable."""
     hidden: tuple[Count, ...] = (200,)
-    """Hidden widths of the mlp."""
+    """Hidden widths of the mlp, in units."""
     dropout: Decay = 0.0
-    """Dropout of the models that have one."""
+    """Dropout probability of the models that have dropout."""
     objective: Component = "classification"
-    """The learning task: classification, multilabel, regression, next-token, segmentation, or a custom Objective."""
+    """Learning task: classification, multilabel, regression, next-token, segmentation, or a custom Objective."""
 
     @field_validator("dataset", mode="before")
     @classmethod
@@ -58,81 +60,90 @@ class ClientOptions(Section):
     """Clients and their data."""
 
     clients: Count = 10
-    """Number of clients. If it is not set and the data already have clients, all of them."""
+    """Number of clients; a data set with clients uses all of them if it is not set."""
     partition: Component | None = None
-    """Partition of the training data over the clients: iid, dirichlet, labels, shards, powerlaw, lognormal, noise,
-    rotation, natural, with a number if it takes one (dirichlet:0.1), or a custom Partitioner (default: natural if the
-    data already have clients, else iid)."""
+    """Partition of the samples over the clients: iid, dirichlet:ALPHA, labels:K, shards:K, powerlaw, lognormal, noise,
+    rotation, natural, or a custom Partitioner (default: iid, or natural if the data have clients)."""
     dirichlet: Positive | None = None
-    """Concentration of the Dirichlet partition (default 0.5); with no --partition it implies that one."""
+    """Concentration of the Dirichlet partition, which it implies if partition is not set (default: 0.5)."""
     validation: Decay = 0.0
-    """Evaluate on this share of each client's training samples, which is held back, instead of the test data."""
+    """Share of each client's training samples that is held back for evaluation, instead of the test samples."""
 
 
 class DeviceOptions(Section):
     """Devices."""
 
     compute: Component = "1:0.5,3:0.5"
-    """Speeds of the devices: tiers (speed:share,...), lognormal:S, uniform:LOW:HIGH, zipf:A, a .csv file, or the path
-    of a custom function."""
+    """Speeds of the devices: tiers SPEED:SHARE,..., lognormal:SIGMA, uniform:LOW:HIGH, zipf:A, a .csv file, or the
+    import path of a function."""
     units: Literal["relative", "physical"] = "relative"
-    """Units of the devices: relative to the full model, or FLOP/s, bytes/s, seconds and bytes."""
+    """Units of the devices: relative to the full model, or physical (FLOP/s, bytes/s, s and bytes)."""
     availability: Path | None = None
-    """When the devices are available: a .csv file with a row of client, start and end for each span, or daily:SHARE for
-    that share of every period, from a different time of day for each client."""
+    """Available times of the devices: a .csv file with the columns client, start and end, or daily:SHARE for a share of
+    every period (default: always)."""
     availability_period: Positive | None = None
-    """Period with which the spans repeat, on the run's clock."""
+    """Period after which the available times repeat, in time units (default: none)."""
     duration_jitter: Decay = 0.1
-    """A task's duration varies uniformly by this share of its cost."""
+    """Largest deviation of a task's duration from its cost, as a share of the cost."""
 
 
 class MethodOptions(Section):
     """Method: submodels, update rule and schedule."""
 
     method: Component = "fed-raa"
-    """A named method, see `fedraa methods`, a crossing a+b, or a custom Method as package.module:NAME."""
+    """A name from `fedraa methods`, a crossing a+b, or a custom Method as package.module:NAME."""
     submodel: Component | None = None
-    """Part of the model that a client trains in a round: full, prefix, rolling, ..., or a custom SubmodelPolicy."""
+    """Submodel that a client trains in a round: full, prefix, rolling, ..., or a custom SubmodelPolicy (default: the
+    method's)."""
     fragments: Count | None = None
     """Number of fragments (default: the number of ratios, or 4)."""
     ratios: tuple[Positive, ...] | None = None
-    """Share of every width group in each fragment (default: Table 4 of the Fed-RAA paper)."""
+    """Shares of every width group in the fragments (default: 0.1 0.2 0.3 0.4)."""
     scheduler: Component | None = None
-    """Choice of the fragment for each task: gre-raa, least-sent, random, minimum-priority, offline, or a custom
-    Scheduler."""
+    """Scheduler of the fragments: gre-raa, least-sent, random, minimum-priority, offline, or a custom Scheduler
+    (default: the method's)."""
     delay_bound: Positive | None = None
-    """Duration of the longest task that Gre-RAA assigns, in time units (default: K* from the costs)."""
+    """Longest duration of a task that Gre-RAA assigns, in time units (default: K* from the costs)."""
     mixing: Share | None = None
-    """Weight of an update in the asynchronous mix."""
+    """Weight of an update in the asynchronous mix, before staleness reduces it (default: the method's)."""
     staleness: Component | None = None
-    """Decrease of that weight with staleness: constant, polynomial, hinge, delay-adaptive, or a custom
-    StalenessWeight."""
+    """Decrease of that weight with staleness: constant, polynomial, hinge, delay-adaptive, or a custom StalenessWeight
+    (default: the method's)."""
     server_lr: Positive | None = None
-    """Learning rate of the server along the mean delta of a round, or along the delta of a buffer or of one update."""
+    """Learning rate of the server's step along the mean delta of a round or a buffer (default: the method's)."""
     participation: Component | None = None
-    """Clients of a round: all, sample:K, bernoulli:P, or a custom Participation."""
+    """Clients of a round: all, sample:K, bernoulli:P, or a custom Participation (default: the method's)."""
     concurrency: Count | None = None
-    """Clients of an asynchronous method that train at a time. The next is drawn when one finishes (default: all)."""
+    """Number of clients of an asynchronous method that train at the same time (default: all)."""
     buffer_size: Count | None = None
-    """Client updates per server update of a buffered method."""
+    """Number of client updates per server update of a buffered method (default: the method's)."""
     async_rule: Component | None = None
-    """Update rule of an asynchronous method: convex-mix, delta, rms-normalized-delta, buffer, ..., or an AsyncRule."""
+    """Update rule of an asynchronous method: convex-mix, delta, rms-normalized-delta, buffer, ..., or a custom
+    AsyncRule (default: the method's)."""
     aggregator: Component | None = None
-    """Aggregation of the deltas of a round: covered, filled, memorised, hetlora, flora, or a custom Aggregator."""
+    """Aggregator of the deltas of a round: covered, filled, memorised, hetlora, flora, or a custom Aggregator (default:
+    the method's)."""
     server_optimizer: Component | None = None
-    """Optimizer of the server: sgd, momentum, adam, yogi, adagrad, amsgrad, or a custom ServerOptimizer."""
+    """Optimizer of the server: sgd, momentum, adam, yogi, adagrad, amsgrad, or a custom ServerOptimizer (default: the
+    method's)."""
     weights: Literal["uniform", "samples"] | None = None
-    """Weights of the clients in the mean of a round: equal, or by their number of training samples."""
+    """Weights of the clients in the mean of a round: equal, or by their number of training samples (default: the
+    method's)."""
     capacities: tuple[Share, ...] | Literal["auto"] | None = None
-    """Shares of the model that clients can train, assigned in turn. auto: by the speed of each device."""
+    """Shares of the model that the clients can train, assigned in turn, or auto by the speed of each device (default:
+    the method's)."""
     polyak_fraction: UpToOne | None = None
-    """Evaluate and return the mean model of about this share of the last server updates or rounds. 0 is off."""
+    """Share of the last server updates or rounds whose mean model is evaluated; 0 evaluates the current model (default:
+    the method's)."""
     compress: Component | None = None
-    """Compression of the delta that a client sends: none, topk:SHARE, 8bit, or a custom Compressor."""
+    """Compression of the delta that a client sends: none, topk:SHARE, 8bit, or a custom Compressor (default: the
+    method's)."""
     gradient_transforms: tuple[Component, ...] | None = None
-    """Custom GradientTransforms that change the gradient of every local step."""
-    override: Override = {}  # noqa: RUF012  # pydantic copies the default
-    """Any other value of the method, PATH=VALUE, such as local.sam_rho=0.05. `fedraa methods NAME` lists the paths."""
+    """Custom GradientTransforms of the gradient in every local step (default: the method's)."""
+    # pydantic copies the default, which therefore may be mutable.
+    override: Override = {}  # noqa: RUF012
+    """Any other value of the method as PATH=VALUE, such as local.sam_rho=0.05, with a path from `fedraa methods NAME`
+    (default: none)."""
 
     @field_validator("override", mode="before")
     @classmethod
@@ -158,29 +169,30 @@ class LocalOptions(Section):
     lr: Positive = 0.05
     """Local learning rate."""
     momentum: Decay | None = None
-    """Local momentum of sgd."""
+    """Momentum of local sgd (default: the method's)."""
     local_optimizer: Component | None = None
-    """The step of a client along its gradient: sgd, adam, adamw, with the parameters of torch.optim, such as
-    adam(betas=(0.9, 0.99), amsgrad=True), or a custom LocalOptimizer (default: sgd). lr, momentum and weight_decay are
-    fields of their own; adamw has a weight_decay of 0.01 unless it is given."""
+    """Local optimizer: sgd, adam or adamw, with parameters of torch.optim such as adam(betas=(0.9, 0.99)), or a custom
+    LocalOptimizer (default: sgd)."""
     local_optimizer_state: Literal["reset", "keep"] | None = None
-    """State of the local optimizer: reset to zero for each task (default), or keep for each client between tasks."""
+    """State of the local optimizer at the start of a task: reset to zero, or kept from the client's last task (default:
+    reset)."""
     lr_schedule: str = "constant"
-    """constant, exponential:0.998, steps:150,250:0.1 or cosine:100, by server updates or rounds; cosine:8@time by the
-    run's clock, cosine:40@passes by passes over the training data, cosine:20@local or cosine:auto@local by the local
-    steps of each task."""
+    """Schedule of the local learning rate: constant, exponential:0.998, steps:150,250:0.1 or cosine:100 by server
+    updates or rounds, cosine:8@time by the run's clock, cosine:40@passes by passes over the training data,
+    cosine:20@local or cosine:auto@local by the local steps of a task."""
     batch_size: Count = 32
-    """Local minibatch size."""
+    """Local batch size, in samples."""
     local_epochs: Count | None = None
-    """Passes over the client's data per task (default 5)."""
+    """Local epochs per task (default: 5, without local steps)."""
     local_steps: int | str | None = None
-    """Minibatches per task, instead of epochs; auto: 20, or more, so that sending takes no more than half of a task."""
+    """Local steps per task, instead of epochs; auto is 20, or more until sending takes at most half of a task (default:
+    none)."""
     weight_decay: NotNegative | None = None
-    """Local weight decay."""
+    """Local weight decay (default: the method's, or 0.01 for adamw)."""
     clip: NotNegative | None = None
-    """Bound on the norm of a local gradient; 0 is off."""
+    """Bound on the norm of a local gradient, where 0 is no bound (default: the method's)."""
     prox_mu: NotNegative | None = None
-    """Weight of the proximal term."""
+    """Coefficient mu of the local proximal term (default: the method's)."""
 
     @field_validator("local_steps")
     @classmethod
@@ -209,15 +221,15 @@ class StopOptions(Section):
     MAY_CHANGE = frozenset(LIMITS)
 
     updates: Count | None = None
-    """End after this number of server updates (asynchronous methods)."""
+    """End after this number of server updates, if asynchronous (default: those of 20 rounds)."""
     rounds: Count | None = None
-    """End after this number of rounds (synchronous methods)."""
+    """End after this number of rounds, if synchronous (default: 20)."""
     time: Positive | None = None
-    """End at this time on the run's clock."""
+    """End at this time on the run's clock, in time units (default: no limit)."""
     target_accuracy: Share | None = None
-    """End when the test accuracy reaches this, or after 1000 rounds, unless updates, rounds or time set a limit."""
+    """End when the test accuracy reaches this share, or after 1000 rounds without another limit (default: none)."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None
-    """End when a metric reaches a value: METRIC:VALUE, such as perplexity:8 or r2:0.5."""
+    """End when a metric reaches a value, as METRIC:VALUE, such as perplexity:8 or r2:0.5 (default: none)."""
 
     @model_validator(mode="after")
     def _check_target(self) -> Self:
@@ -231,31 +243,33 @@ class EvaluationOptions(Section):
     """Evaluation."""
 
     eval_every: Count | None = None
-    """Updates (default: one per client) or rounds (default: 1) between two evaluations."""
+    """Server updates or rounds between two evaluations (default: one update per client, or 1 round)."""
     metrics: tuple[Component, ...] = ()
-    """Further metrics of every evaluation, each a custom Metric as package.module:Name."""
+    """Additional metrics of every evaluation, each a custom Metric as package.module:Name (default: none)."""
     personalised: Count | None = None
-    """Number of clients, drawn evenly, that are also evaluated on their own test samples after local training."""
+    """Number of clients, drawn at random, that are also evaluated on their own test samples after local training
+    (default: none)."""
     client_evals: Count | Literal["final", "all"] | None = None
-    """Write the results of each client on its own test samples to clients.csv: at the final evaluation, at all
-    evaluations, or at every Nth one and the final one."""
+    """Evaluations whose results on each client's own test samples are written to clients.csv: the final one, all, or
+    every Nth one and the final one (default: none)."""
     client_evals_of: Count | None = None
-    """Number of clients, drawn evenly from those with test samples, in client_evals (default: all)."""
+    """Number of clients in clients.csv, drawn at random among those with test samples (default: all)."""
     statistics: Literal["sample", "all"] = "sample"
-    """Training samples that batch norm's statistics are estimated on: 10,000 drawn evenly, or all."""
+    """Training samples for the statistics of batch norm: a sample of 10,000, or all."""
 
 
 class FaultOptions(Section):
     """Checkpoints and failing clients."""
 
     checkpoint_every: Count | None = None
-    """Updates or rounds between two checkpoints (default: about every 10 seconds)."""
+    """Server updates or rounds between two checkpoints (default: about 10 s)."""
     max_update_norm: Positive | Literal["auto"] | None = None
-    """Drop updates whose Euclidean norm is larger. auto: 20 times the median of the last 50 of the fragment."""
+    """Largest Euclidean norm of an update that is not dropped, or auto for 20 times the median of the fragment's last
+    50 (default: no bound)."""
     client_retries: NonNegativeInt = 1
-    """Number of further tasks for a client after a task of it failed. If they fail as well, it is quarantined."""
+    """Number of further tasks for a client whose task failed, before it is quarantined."""
     on_bad_client: Literal["skip", "stop"] = "skip"
-    """What happens when a client is quarantined: the run continues without it, or stops."""
+    """Reaction to a quarantined client: continue without it, or stop the run."""
 
 
 class ExecutionOptions(Section):
@@ -264,17 +278,17 @@ class ExecutionOptions(Section):
     MAY_CHANGE = frozenset(["device"])
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Seed of everything random."""
+    """Seed of all random numbers."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device on which the workers train."""
+    """Device on which the workers train, where auto prefers a GPU."""
     bf16: bool = False
-    """Forward passes of training in bfloat16."""
+    """Compute the forward passes of training in bfloat16."""
     vmap_batch: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Tasks of the same shape that a worker trains as one batched computation: for small models on a GPU."""
+    """Number of tasks of the same shape that a worker trains as one batched computation, for small models on a GPU."""
     clock: Literal["virtual", "wall"] = "virtual"
-    """Modelled durations, or real ones."""
+    """Clock of the run: virtual simulates the durations of tasks, wall measures them."""
     time_scale: Positive = 1.0
-    """Real seconds per time unit of the cost model, on the wall clock."""
+    """Duration of a time unit of the cost model on the wall clock, in s."""
 
 
 class ClusterOptions(Section):
@@ -285,21 +299,22 @@ class ClusterOptions(Section):
     engine: Literal["ray", "local"] = "ray"
     """Worker processes on Ray, or only this process."""
     workers: Count | None = None
-    """Worker actors (default: one per core, at most one per client)."""
+    """Worker processes (default: one per core, at most one per client)."""
     threads_per_worker: Count = 1
-    """Threads of each worker."""
+    """Number of threads of each worker."""
     address: str | None = None
-    """A running Ray cluster to connect to: auto, HOST:PORT, or ray://HOST:PORT for a remote one."""
+    """Address of a running Ray cluster: auto, HOST:PORT, or ray://HOST:PORT for a remote one (default: a new local
+    cluster)."""
     placement: Literal["pack", "spread"] = "pack"
-    """Workers fill the nodes of the cluster one after another, or are spread over all nodes."""
+    """Placement of the workers: pack fills the nodes of the cluster one after another, spread uses all nodes."""
     resources: tuple[str, ...] | None = None
-    """Workers and Ray resources for each tier of compute: COUNT:NAME=AMOUNT,... once per tier."""
+    """Workers and Ray resources of each tier of compute, as COUNT:NAME=AMOUNT,... once per tier (default: none)."""
     server_node: str | None = None
     """Node of the server: its id, address or name, or a resource that it has (default: the driver's node)."""
     server_shards: Count = 1
-    """Actors over which the fragments of an asynchronous method are spread. One is the server itself."""
+    """Number of actors, with the server, over which the fragments of an asynchronous method are spread."""
     data_on_nodes: bool = False
-    """Every node reads the dataset from its own data_dir. Otherwise the driver sends it to them."""
+    """Read the data set on every node from its own data_dir, instead of sending it from the driver."""
 
     @field_validator("address")
     @classmethod
@@ -315,6 +330,6 @@ class OutputOptions(Section):
     MAY_CHANGE = frozenset(["out", "quiet"])
 
     out: Path | None = None
-    """The run directory to write (default: a new one under runs/)."""
+    """Run directory to write (default: a new one under runs/)."""
     quiet: bool = False
-    """No progress, no table."""
+    """Print neither progress nor results."""

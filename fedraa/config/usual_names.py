@@ -1,10 +1,8 @@
 """Names of fields in other libraries, for hints about the fields of an experiment."""
 
 from collections.abc import Collection
-from difflib import get_close_matches
 
-# Similarity, 0 to 1, above which a misspelt word counts as another.
-CLOSE = 0.66
+from fedraa.errors import suggest_closest
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "algorithm": ("method",),
@@ -174,16 +172,16 @@ def suggest_name(word: str, known: Collection[str]) -> str:
 
     Args:
         word: The word of the user.
-        known: The names that exist. One is meant if `word` is its usual name elsewhere, or is close to it.
+        known: The names that exist. One is suggested if `word` is its name in other libraries, or is close to it.
     """
     names = {name.lstrip("-").replace("-", "_"): name for name in known}
-    asked = word.lstrip("-").replace("-", "_").lower()
-    usual = (*USUAL_NAMES.get(asked, ()), *USUAL_COMMANDS.get(asked, ()))
-    found = [names[name] for name in usual if name in names]
-    if asked in USUAL_PATHS and "override" in names:
-        path = USUAL_PATHS[asked]
+    plain = word.lstrip("-").replace("-", "_").lower()
+    usual = (*USUAL_NAMES.get(plain, ()), *USUAL_COMMANDS.get(plain, ()))
+    meanings = [names[name] for name in usual if name in names]
+    if plain in USUAL_PATHS and "override" in names:
+        path = USUAL_PATHS[plain]
         flag = names["override"]
-        found.append(f"{flag} {path}=VALUE" if flag.startswith("--") else f'{flag}={{"{path}": ...}}')
-    if not found:
-        found = [names[name] for name in get_close_matches(asked, names, n=1, cutoff=CLOSE)]
-    return f"did you mean {' or '.join(found)}?" if found else ""
+        meanings.append(f"{flag} {path}=VALUE" if flag.startswith("--") else f'{flag}={{"{path}": ...}}')
+    if meanings:
+        return f"did you mean {' or '.join(meanings)}?"
+    return suggest_closest(plain, known)

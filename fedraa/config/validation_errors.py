@@ -9,7 +9,7 @@ from fedraa.errors import InputError
 from fedraa.numbers import expected_text
 
 
-def input_error(error: ValidationError, given: Mapping[str, object], known: Collection[str]) -> ValueError:
+def input_error(error: ValidationError, values: Mapping[str, object], known: Collection[str]) -> ValueError:
     """Return pydantic's first error as an InputError about the experiment's field.
 
     An error that a validator of the experiment raised is returned unchanged. A field that allows several types has one
@@ -17,7 +17,7 @@ def input_error(error: ValidationError, given: Mapping[str, object], known: Coll
 
     Args:
         error: The error of pydantic.
-        given: The original values. pydantic holds a list or an array as a tuple.
+        values: The original values. pydantic holds a list or an array as a tuple.
         known: The names of the experiment's fields.
     """
     details = error.errors(include_url=False)
@@ -25,8 +25,9 @@ def input_error(error: ValidationError, given: Mapping[str, object], known: Coll
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ValueError):
         return cause
-    field, value = str(first["loc"][0]), first["input"]
+    field = str(first["loc"][0])
+    value = first["input"]
     if first["type"] == "extra_forbidden":
         return unknown_field(field, known)
-    alternatives = [expected_text(each) for each in details if each["loc"][0] == field and each["input"] is value]
-    return InputError(field, got=given.get(field, value), expected=" or ".join(dict.fromkeys(alternatives)))
+    alternatives = [expected_text(item) for item in details if item["loc"][0] == field and item["input"] is value]
+    return InputError(field, got=values.get(field, value), expected=" or ".join(dict.fromkeys(alternatives)))

@@ -20,7 +20,7 @@ from fedraa.data.sources.files import csv, folder, hf, npy
 from fedraa.data.sources.table_file import PACKED
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
-from fedraa.errors import InputError, closest, located, without_effect
+from fedraa.errors import InputError, located, suggest_closest, without_effect
 
 FILES: dict[str, Callable[..., FederatedDataset]] = {"folder": folder, "csv": csv, "npy": npy, "hf": hf}
 SOURCES: ComponentRegistry[Any] = ComponentRegistry("dataset", (), FILES)
@@ -64,13 +64,12 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
     if name not in DATASETS:
         if Path(name).exists():
             raise _unknown_form(name)
-        close = closest(name, DATASETS)
         raise InputError(
             "dataset",
             got=name,
             expected=f"one of {', '.join(DATASETS)}, the path of an .npz or .csv file, folder:PATH, npy:PATH, hf:PATH, "
             "or package.module:callable",
-            hint=f"did you mean {close}?" if close else "",
+            hint=suggest_closest(name, DATASETS),
         )
     dataset = _named(name, data_dir)
     if targets is None:

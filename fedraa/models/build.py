@@ -13,7 +13,7 @@ from fedraa.components.calls import one_line
 from fedraa.components.imports import imported
 from fedraa.components.text import path_of
 from fedraa.data.tree import Tree, leaves, mapped
-from fedraa.errors import InputError, closest, without_effect
+from fedraa.errors import InputError, suggest_closest, without_effect
 from fedraa.models.cnn import cnn, emnist_cnn, wide_cnn
 from fedraa.models.fasttext import FastText
 from fedraa.models.forward import forward
@@ -202,10 +202,8 @@ def _unknown(name: str) -> InputError:
     if Path(name).suffix in _FILES:
         hint = "a file has only values: give the module that has loaded it with load_state_dict"
         return InputError("model", got=name, expected=MODULE, hint=hint)
-    close = closest(name, MODELS, cutoff=0.72)
-    hint = f"did you mean {close}?" if close else ""
     expected = f"one of {', '.join(MODELS)}, package.module:callable, or in Python an nn.Module of any library"
-    return InputError("model", got=name, expected=expected, hint=hint)
+    return InputError("model", got=name, expected=expected, hint=suggest_closest(name, MODELS))
 
 
 def refuse_misfit(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Collection, Iterable, Sequence
-from difflib import get_close_matches
 from itertools import chain
 from numbers import Integral, Real
 from typing import Any
@@ -16,7 +15,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 
-from fedraa.errors import InputError
+from fedraa.errors import InputError, suggest_closest
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _LAYERS = (nn.Linear, *_CONVOLUTIONS, nn.Embedding)
@@ -284,8 +283,7 @@ def _named(model: nn.Module, field: str, ends: str | Sequence[str]) -> set[str]:
         matching = {name for name in names if name == end or name.endswith(f".{end}")}
         if not matching:
             known = list(dict.fromkeys(name.rpartition(".")[2] for name in names if name))
-            close = get_close_matches(end.rpartition(".")[2], known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"name one of {', '.join(known[:8])}"
+            hint = suggest_closest(end.rpartition(".")[2], known) or f"name one of {', '.join(known[:8])}"
             raise InputError(field, got=end, expected=f"the name of a layer of {type(model).__name__}", hint=hint)
         named |= matching
     return named

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from fedraa.components.text import OURS, describe
+from fedraa.components.text import describe, is_ours
 from fedraa.testing.kinds import KINDS, Kind
 from fedraa.testing.trial import play
 
@@ -17,8 +17,7 @@ ORDERS = ("1", "2")
 def can_travel(kind: Kind, part: Any) -> bool:
     """Return True if another process can make the component from its description. Built-in components are skipped."""
     definition = part if hasattr(part, "__qualname__") else type(part)
-    module = definition.__module__
-    if module == "__main__" or "<" in definition.__qualname__ or module.partition(".")[0] in OURS:
+    if definition.__module__ == "__main__" or "<" in definition.__qualname__ or is_ours(definition):
         return False
     try:
         return bool(describe(kind.make(json.loads(json.dumps(describe(part))))) == describe(part))

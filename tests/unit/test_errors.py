@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from refusals import refuses
 
-from fedraa.errors import InputError, RunFailed, StructuredError
+from fedraa.errors import InputError, RunFailed, StructuredError, closest, suggest_closest
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,20 @@ def test_refuses_rejects_another_field_value_type_or_name() -> None:
             raise InputError("lr", got=2, expected="0 to 1")
     with pytest.raises(AssertionError), refuses("run", error=StructuredError):
         raise RunFailed("run", "it stopped")
+
+
+@pytest.mark.parametrize(
+    ("word", "close"),
+    [
+        ("gre-ra", "gre-raa"),
+        ("Gre_RAA", "gre-raa"),
+        ("rnadom", "random"),
+        ("nur", "run"),
+        ("grant", None),
+        ("least", None),
+        ("r", None),
+    ],
+)
+def test_closest_is_a_name_with_nearly_the_same_letters(word: str, close: str | None) -> None:
+    assert closest(word, ["gre-raa", "random", "least-sent", "run"]) == close
+    assert bool(suggest_closest(word, ["gre-raa", "random", "least-sent", "run"])) == (close is not None)

@@ -151,7 +151,7 @@ def test_flags_reach_the_configuration_of_the_run(here: Path) -> None:
 
 def test_every_field_of_an_experiment_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["run", "--help"])
+        main(["run", "--help-all"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert all(f"--{field.replace('_', '-')}" in shown for field in Experiment.model_fields)

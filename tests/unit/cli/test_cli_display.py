@@ -60,6 +60,37 @@ def test_methods_are_listed_for_people_and_for_scripts(capsys: pytest.CaptureFix
     assert fed_raa["submodel"] == {"kind": "Fragments", "ratios": [0.1, 0.2, 0.3, 0.4]}
 
 
+def test_methods_are_grouped_by_family_in_100_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    place = {line.split()[0]: number for number, line in enumerate(lines) if line.split()}
+    headings = [number for number, line in enumerate(lines) if " server, clock in " in line]
+    heading = {name: max(number for number in headings if number < place[name]) for name in METHODS}
+    for name, method in METHODS.items():
+        server = "synchronous server, clock in rounds: "
+        if method.asynchronous:
+            server = "asynchronous server, clock in updates: "
+        assert lines[heading[name]].startswith(server)
+    for pair in (("fed-raa", "fed-quilt"), ("fedavg", "scaffold"), ("heterofl", "oap"), ("fedasync", "ringmaster")):
+        assert len({heading[name] for name in pair}) == 1
+    assert len({heading[name] for name in ("fed-raa", "fedasync", "heterofl-async", "fedavg", "heterofl")}) == 5
+
+
+def test_methods_fit_the_width_of_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "140")
+    assert main(["methods"]) == 0
+    widest = max(map(len, re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()))
+    assert 100 < widest <= 140
+
+
 OWN = """
 import fedraa as fl
 from fedraa import Aggregator

@@ -1,14 +1,16 @@
-"""`--help`: groups, defaults, texts; and what is said of a run before it trains."""
+"""`--help` and `--help-all`: groups, defaults, texts; and the work before a run trains."""
 
 import re
 
 import pytest
 
 import fedraa
-from fedraa.cli.flags import POSITIONAL, flags_of
-from fedraa.cli.main import COMMANDS, main
+from fedraa.cli.flags import OWN, POSITIONAL, flags_of
+from fedraa.cli.help import EVERYDAY, FURTHER
+from fedraa.cli.main import COMMAND_GROUPS, COMMANDS, main
 
-GROUPS = [
+# The sections with options that are not everyday options.
+SECTIONS = [
     "Dataset, model and objective",
     "Clients and their data",
     "Devices",
@@ -21,42 +23,98 @@ GROUPS = [
     "Engine, workers and Ray cluster",
     "Output",
 ]
+WITH_EXPERIMENT = ["run", "compare", "tune", "plan"]
 
 
-def helped(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+def help_of(words: str, capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as ended:
-        main([command, "--help"])
+        main(words.split())
     assert ended.value.code == 0
     return capsys.readouterr().out
 
 
-def test_flags_are_in_groups_with_their_defaults(
+def test_overview_has_one_line_per_command_in_40_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    places = [lines.index(heading) for heading in COMMAND_GROUPS]
+    assert places == sorted(places)
+    for name, command in COMMANDS.items():
+        (line,) = (line for line in lines if line.startswith(f"  {name} "))
+        assert " ".join(line.split()) == f"{name} {command.__doc__}"
+
+
+@pytest.mark.parametrize("name", WITH_EXPERIMENT)
+def test_help_shows_everyday_options_in_70_lines(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    lines = help_of(f"{name} --help", capsys).splitlines()
+    assert len(lines) <= 70
+    assert max(map(len, lines)) <= 100
+    assert lines[-1] == f"`fedraa {name} --help-all` lists all options."
+    places = [lines.index(heading) for heading in EVERYDAY]
+    assert places == sorted(places)
+    shown = re.findall(r"^  (--[\w-]+)", "\n".join(lines), re.MULTILINE)
+    own = [flag.option for flag in flags_of(COMMANDS[name]) if flag.group == OWN]
+    everyday = [option for options in EVERYDAY.values() for option in options]
+    assert 20 <= len(everyday) <= 25
+    assert shown == [option for option in everyday if option in shown] + own
+    assert set(everyday) - set(shown) <= {"--method"}
+
+
+@pytest.mark.parametrize("name", WITH_EXPERIMENT)
+def test_help_all_shows_everyday_options_then_every_other_one_by_section(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    everyday, _, further = help_of(f"{name} --help-all", capsys).partition(f"\n{FURTHER}\n")
+    assert everyday.strip() == help_of(f"{name} --help", capsys).rpartition("\n\n")[0].strip()
+    places = [further.index(f"\n{section}\n") for section in SECTIONS]
+    assert places == sorted(places)
+    shown = re.findall(r"^  (--[\w-]+)", everyday + further, re.MULTILINE)
+    assert sorted(shown) == sorted(flag.option for flag in flags_of(COMMANDS[name]) if flag.group != POSITIONAL)
+
+
+def test_help_after_submit_is_that_of_the_submitted_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert help_of("submit -- plan --help", capsys) == help_of("plan --help", capsys)
+    assert "fedraa submit COMMAND" in help_of("submit --help -- plan", capsys)
+
+
+def test_help_has_values_defaults_and_the_width_of_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    shown = helped("run", capsys)
-    places = [shown.index(f"\n{group}\n") for group in GROUPS]
-    assert places == sorted(places)
+    shown = help_of("run --help-all", capsys)
     assert max(map(len, shown.splitlines())) <= 80
     plain = " ".join(shown.split())
-    assert "--lr FLOAT Local learning rate. (default: 0.05)" in plain
-    assert "--engine ray|local Worker processes on Ray, or only this process. (default: ray)" in plain
-    assert re.search(r"--mixing FLOAT Weight of an update in the asynchronous mix\. --staleness", plain)
-    assert shown.index("--lr ") > shown.index("\nLocal training\n") > shown.index("--compute ")
+    assert "--lr FLOAT Local learning rate (default: 0.05)." in plain
+    assert re.search(r"--engine ray\|local [^-]+\(default: ray\)\. --workers", plain)
+
+
+def test_help_of_a_command_that_sets_the_method_does_not_offer_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("compare", "tune"):
+        assert "--method " not in help_of(f"{name} --help-all", capsys)
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
-def test_every_flag_has_a_text(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = helped(name, capsys)
+def test_every_flag_has_one_sentence_with_its_default(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = help_of(f"{name} --help-all", capsys)
     for flag in flags_of(COMMANDS[name]):
-        assert flag.text, flag.name
         assert flag.name in shown
+        assert flag.text.endswith(".")
+        assert not re.search(r"[.?!] [A-Z]", flag.text), flag.text
+        if flag.group != POSITIONAL:
+            assert bool(flag.default) != bool(re.search(r"\((?:default: .+|required)\)\.$", flag.text)), flag.name
     positional = [flag.name for flag in flags_of(COMMANDS[name]) if flag.group == POSITIONAL]
-    assert f"usage: fedraa {' '.join([name, *positional])} [flags]" in shown
+    assert f"usage: fedraa {' '.join([name, *positional])} [options]" in shown
 
 
-def test_help_of_a_command_that_is_sent_on_is_not_ours() -> None:
-    assert [flag.typed for flag in flags_of(COMMANDS["check"])] == ["PART", "--as TEXT", "--ray, --no-ray"]
+def test_flags_of_check() -> None:
+    assert [flag.typed for flag in flags_of(COMMANDS["check"])] == ["COMPONENT", "--as TEXT", "--ray, --no-ray"]
 
 
 def test_what_is_done_before_training_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:

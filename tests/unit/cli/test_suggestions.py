@@ -156,7 +156,7 @@ def test_a_near_mistake_is_met_with_what_works(words: str, part: str, capsys: py
     assert "__init__" not in said
 
 
-@pytest.mark.parametrize("words", ["run --quux 3", "run --zebra 3", "run --optimistic 3"])
+@pytest.mark.parametrize("words", ["run --quux 3", "run --zebra 3", "run --optimistic 3", "run --period 3", "result"])
 def test_what_is_far_from_every_flag_has_no_suggestion(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert "did you mean" not in capsys.readouterr().err

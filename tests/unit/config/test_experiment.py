@@ -69,7 +69,7 @@ def test_an_array_with_one_number_is_that_number() -> None:
 
 @pytest.mark.parametrize(
     ("field", "last"),
-    [("colour", []), ("learning_rate", ["lr?"]), ("csv", ["callbacks=[\"csv(path='evals.csv')\"]"])],
+    [("colour", ["fields"]), ("learning_rate", ["lr?"]), ("csv", ["callbacks=[\"csv(path='evals.csv')\"]"])],
 )
 def test_experiment_with_an_unknown_field_suggests_the_known_one(field: str, last: list[str]) -> None:
     with refuses(field) as refused:
