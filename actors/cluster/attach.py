@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import AuthenticationError
 
 from actors.cluster.head import check_reachable
+from actors.ray_versions import AuthenticationError
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
