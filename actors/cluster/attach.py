@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import AuthenticationError
 
 from actors.cluster.head import check_reachable
+from actors.ray_versions import AuthenticationError, hidden_tips
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
@@ -32,7 +32,8 @@ def attach(address: str) -> None:
     warn_of_open_token()
     for last in (False, True):
         try:
-            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=carried())
+            with hidden_tips():
+                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=carried())
             # This logger takes no level from `init`.
             logging.getLogger("ray.util.client.logsclient").setLevel(logging.ERROR)
             return

@@ -11,6 +11,7 @@ from ray.exceptions import RayTaskError
 from actors.cluster.processes import crowded
 from actors.cluster.run_dir_sync import RunDirSync
 from actors.pool.pulse import LivenessProbe
+from actors.ray_versions import AnyRef
 from actors.server.parameter_server import Setting
 from fedraa.callbacks import Event, Progress
 from fedraa.callbacks.callback_list import CallbackList
@@ -127,7 +128,7 @@ class Follower:
             needs = " or ".join(sorted({_words(group.needs) for group in setting.groups}))
             logger.warning("%d of %d workers have started; each of the others waits for %s", started, requested, needs)
 
-    def _answer(self, ref: ray.ObjectRef[Any]) -> Any:
+    def _answer(self, ref: AnyRef) -> Any:
         """Return the server's answer. Raises an error if the server or the cluster fails meanwhile."""
         self._look()
         while not ray.wait([ref], timeout=CHECK_SECONDS)[0]:

@@ -4,17 +4,9 @@ import time
 from typing import Any
 
 import grpc
-from ray import _raylet
-from ray._private.services import canonicalize_bootstrap_address_or_die
-from ray.core.generated import gcs_service_pb2, ray_client_pb2
-from ray.exceptions import AuthenticationError
 
+from actors.ray_versions import AuthenticationError, head_request, resolve_address, token_header
 from fedraa.errors import InputError
-
-# These three are extension modules without type information.
-raylet: Any = _raylet
-gcs: Any = gcs_service_pb2
-client: Any = ray_client_pb2
 
 CLIENT = "ray://"
 ANSWER_SECONDS = 5.0
@@ -27,11 +19,6 @@ MAX_COUNTED_SECONDS = 2.0
 # prints its own error.
 GONE_SECONDS = 20.0
 SILENT_SECONDS = 45.0
-# Requests that a head and its client port answer at once. Ray's own attempt to connect takes minutes.
-GREETINGS: dict[bool, tuple[str, Any]] = {
-    False: ("/ray.rpc.NodeInfoGcsService/GetClusterId", gcs.GetClusterIdRequest()),
-    True: ("/ray.rpc.RayletDriver/ClusterInfo", client.ClusterInfoRequest(type=client.ClusterInfoType.PING)),
-}
 TOKEN = (
     "requires the token that `ray get-auth-token` prints on its head node: "
     "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to that token or put it into ~/.ray/auth_token"
@@ -47,14 +34,13 @@ class Head:
         try:
             target = address.removeprefix(CLIENT)
             if not as_client:
-                target = canonicalize_bootstrap_address_or_die(address)
-            header = raylet.AuthenticationTokenLoader.instance().get_token_for_http_header()
+                target = resolve_address(address)
+            self._header = token_header()
         except ConnectionError as error:
             raise InputError("address", _first_line(error).split(". ")[0].lower(), got=address) from None
         except AuthenticationError:
             raise InputError("address", f"the cluster at {address} {TOKEN}") from None
-        self._header = [(key.lower(), value) for key, value in header.items()]
-        method, self._request = GREETINGS[as_client]
+        method, self._request = head_request(as_client)
         self._channel = grpc.insecure_channel(target, options=(("grpc.enable_http_proxy", 0),))
         self._call = self._channel.unary_unary(method, request_serializer=type(self._request).SerializeToString)
 

@@ -3,9 +3,6 @@
 It listens on loopback only. Its files are in a folder that only this user can enter. It accepts a random token that
 exists only in the environment of its processes. Its start is retried, and it removes its processes and files when it
 ends.
-
-Ray has no public option for loopback and no public health check of its two central processes. This module therefore
-uses private names of Ray, which `pyproject.toml` documents.
 """
 
 import logging
@@ -17,23 +14,25 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import ray
-from ray import _raylet
-from ray._private import ray_constants, worker
 
 from actors.cluster.memory import lean
-from actors.cluster.minimal_ray import minimal_ray
 from actors.cluster.own_folder import is_own, own_folder
 from actors.cluster.own_parts import importable
 from actors.cluster.processes import crowded, is_stopped, kill_all_of
+from actors.ray_versions import (
+    hidden_tips,
+    hidden_worker_logs,
+    minimal_ray,
+    on_loopback,
+    reset_token,
+    session_folder,
+    started_processes,
+)
 from fedraa.engine.stop_signals import deferred, uninterrupted
 from fedraa.errors import RunFailed
 
-private: Any = worker
-# An extension module without type information.
-raylet: Any = _raylet
 # The number of start attempts is this plus the load per core, rounded down and at least 1.
 BASE_ATTEMPTS = 2
 MAX_ATTEMPTS = 10
@@ -84,7 +83,7 @@ def is_joined() -> bool:
 
 @contextmanager
 def _started(cpus: int) -> Iterator[None]:
-    with _own_token(), _quiet():
+    with _own_token(), hidden_worker_logs():
         for attempt in count(1):
             with own_folder() as folder, _ended_in(folder):
                 wrong = _start(folder, cpus)
@@ -104,8 +103,8 @@ def _started(cpus: int) -> Iterator[None]:
 
 def is_ours() -> bool:
     """Return True if `own_cluster` started the cluster that this process has joined."""
-    node = private._global_node
-    return node is not None and is_own(Path(node.get_temp_dir_path()).parent)
+    folder = session_folder()
+    return folder is not None and is_own(folder.parent)
 
 
 class ClusterWatch:
@@ -116,14 +115,11 @@ class ClusterWatch:
 
     def lost(self) -> str | None:
         """Return the cause if one of the processes died or froze."""
-        node = private._global_node
-        if node is None:
-            return None
         for kind, name in CENTRAL_PROCESSES.items():
-            for started in node.all_processes.get(kind, ()):
-                if started.process.poll() is not None:
+            for process in started_processes(kind):
+                if process.poll() is not None:
                     return f"Ray's {name} died"
-                if self._stands_still(started.process.pid):
+                if self._stands_still(process.pid):
                     return f"Ray's {name} froze"
         return None
 
@@ -144,7 +140,7 @@ def _start(folder: Path, cpus: int) -> str | None:
     If Ctrl-C interrupts the connection, the last step of the start, this process ends with a segmentation fault.
     """
     try:
-        with deferred(), minimal_ray(), lean(), importable(), _on_loopback():
+        with deferred(), minimal_ray(), lean(), importable(), on_loopback(), hidden_tips():
             ray.init(
                 num_cpus=cpus,
                 include_dashboard=False,
@@ -180,38 +176,15 @@ def _ended_in(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Let Ray listen on loopback, as it does on systems with a firewall that prompts for every open port."""
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextmanager
 def _own_token() -> Iterator[None]:
     """Set a random token for this cluster, unless the environment has one or disables tokens."""
     if {TOKEN, f"{TOKEN}_PATH"} & os.environ.keys() or os.environ.get(MODE, "").lower() == "disabled":
         yield
         return
-    loader = raylet.AuthenticationTokenLoader.instance()
     os.environ[TOKEN] = secrets.token_hex(32)
-    loader.reset_cache()
+    reset_token()
     try:
         yield
     finally:
         del os.environ[TOKEN]
-        loader.reset_cache()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide Ray's pages of output about a dead raylet. fedraa reports it in one sentence."""
-    before = private._worker_logs_enabled
-    private._worker_logs_enabled = False
-    try:
-        yield
-    finally:
-        private._worker_logs_enabled = before
+        reset_token()

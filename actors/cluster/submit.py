@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ray._private.runtime_env.packaging import GCS_STORAGE_MAX_SIZE, _dir_travel
-from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
 from actors.cluster.attach import packages
 from actors.cluster.head import TOKEN
+from actors.ray_versions import MAX_JOB_BYTES, AuthenticationError, visit_files
 from fedraa.engine.memory_check import GIGA
 from fedraa.errors import InputError, RunFailed
 
@@ -62,11 +61,11 @@ def check_size(folder: Path) -> None:
         if path.is_file():
             total += path.stat().st_size
 
-    _dir_travel(folder, [], add, include_gitignore=True)
-    if total > GCS_STORAGE_MAX_SIZE:
+    visit_files(folder, add)
+    if total > MAX_JOB_BYTES:
         raise InputError(
             "working_dir",
-            f"{folder} holds {total / GIGA:.3g} GB, but a job takes {GCS_STORAGE_MAX_SIZE / GIGA:.3g} GB",
+            f"{folder} holds {total / GIGA:.3g} GB, but a job takes {MAX_JOB_BYTES / GIGA:.3g} GB",
             hint="name the files that are not needed in its .gitignore",
         )
 

@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.pool.serializer import Blocks, put_blocks
+from actors.ray_versions import AnyRef
 from fedraa.config.sections import ProblemOptions
 from fedraa.data import Dealing, Federated, deal
 from fedraa.data.tree import leaves
@@ -64,7 +65,7 @@ class DataHosts:
     _actors: dict[str, Any] = field(default_factory=dict)
     _pulses: dict[str, LivenessProbe] = field(default_factory=dict)
 
-    def blocks(self, node: str) -> tuple[Any, ray.ObjectRef[Any]]:
+    def blocks(self, node: str) -> tuple[Any, AnyRef]:
         """Return the host of a node and the reference of its Blocks, which is ready after it has read the dataset."""
         if node not in self._actors:
             on_node = NodeAffinitySchedulingStrategy(node, soft=False)

@@ -27,6 +27,7 @@ from actors.pool.handles import (
 from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.pool.queues import Queues
 from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
+from actors.ray_versions import AnyRef
 from actors.worker.worker import Worker
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.executor import may_be_the_clients, told
@@ -77,9 +78,9 @@ class RayExecutor:
         heartbeat: The bounds of liveness probes.
     """
 
-    worker_spec: ray.ObjectRef[Any]
+    worker_spec: AnyRef
     blocks: Blocks
-    evaluation_data: ray.ObjectRef[Any]
+    evaluation_data: AnyRef
     groups: tuple[WorkerGroup, ...]
     threads: int
     device: str
@@ -95,7 +96,7 @@ class RayExecutor:
     _glance_at: float = 0.0
     _handles: dict[int, WorkerHandle] = field(default_factory=dict)
     _evaluations: deque[PendingEvaluation] = field(default_factory=deque)
-    _calls: dict[ray.ObjectRef[Any], Call] = field(default_factory=dict)
+    _calls: dict[AnyRef, Call] = field(default_factory=dict)
     _outcomes: dict[int, Update | Fault] = field(default_factory=dict)
     _faults: deque[Fault] = field(default_factory=deque)
     _last: str = ""

@@ -10,6 +10,7 @@ import ray
 
 from actors.pool.pulse import LivenessProbe
 from actors.pool.serializer import Blocks
+from actors.ray_versions import AnyRef
 from fedraa.messages import Evaluation, Task, Vector
 
 START = "start"
@@ -26,7 +27,7 @@ class Call:
 
     kind: str
     handle: "WorkerHandle"
-    ref: ray.ObjectRef[Any]
+    ref: AnyRef
     work: float = 1.0
     tasks: list[Task] = field(default_factory=list)
     evaluation: "PendingEvaluation | None" = None
@@ -59,7 +60,7 @@ class PendingEvaluation:
     """
 
     receive: Callable[[float], bool]
-    ref: ray.ObjectRef[Any]
+    ref: AnyRef
     evaluation: Evaluation | None = None
     failures: int = 0
 

@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import RayError
 
 from actors.cluster.processes import cpu_seconds, crowded
+from actors.ray_versions import AnyRef
 
 GROUP = "pulse"
 # Upper bound in seconds on the time that counts between two checks. An actor's answer cannot arrive while no check
@@ -76,7 +77,7 @@ class LivenessProbe:
         return None
 
     def _ask(self) -> None:
-        self._ref: ray.ObjectRef[Any] | None = self._actor.ping.remote()
+        self._ref: AnyRef | None = self._actor.ping.remote()
         self._begin()
 
     def _begin(self) -> None:
@@ -84,7 +85,7 @@ class LivenessProbe:
         self._used = None
         self._looked = time.monotonic()
 
-    def _hear(self, ref: ray.ObjectRef[Any]) -> None:
+    def _hear(self, ref: AnyRef) -> None:
         # The first answer includes the start of the process.
         if self._heard is not None:
             self._slowest = max(self._slowest, self._silent)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import ray
 
+from actors.ray_versions import AnyRef
 from actors.server.shard import CutOnShards
 from fedraa.client import Work
 from fedraa.data import Federated
@@ -32,9 +33,9 @@ class Blocks:
 
     offsets: Index
     starts: Index
-    refs: list[tuple[ray.ObjectRef[Any], ray.ObjectRef[Any]]]
+    refs: list[tuple[AnyRef, AnyRef]]
 
-    def find(self, client: int) -> tuple[ray.ObjectRef[Any], ray.ObjectRef[Any], tuple[int, int]]:
+    def find(self, client: int) -> tuple[AnyRef, AnyRef, tuple[int, int]]:
         """Return references to the block's features and labels, and the client's rows [start, end) in it."""
         block = int(np.searchsorted(self.starts, client, side="right")) - 1
         base = self.offsets[self.starts[block]]
@@ -134,7 +135,7 @@ def _found(array: Array | int, shared_args: Sequence[Any]) -> Array:
 class TaskSerializer:
     """The conversion of tasks to jobs. A shared buffer is stored once and stays as long as a task refers to it."""
 
-    _refs: WeakKeyDictionary[SharedBuffer, ray.ObjectRef[Any]] = field(default_factory=WeakKeyDictionary)
+    _refs: WeakKeyDictionary[SharedBuffer, AnyRef] = field(default_factory=WeakKeyDictionary)
 
     def share(self, params: Vector) -> SharedBuffer:
         """Return the buffer as a view of the object store, or unchanged if it is small."""
@@ -145,11 +146,11 @@ class TaskSerializer:
         self._refs[shared] = ref
         return shared
 
-    def pack(self, tasks: Iterable[Task], blocks: Blocks) -> tuple[list[Job], list[ray.ObjectRef[Any]]]:
+    def pack(self, tasks: Iterable[Task], blocks: Blocks) -> tuple[list[Job], list[AnyRef]]:
         """Return the jobs of a call and its shared arguments, each once. The client data are in `blocks`."""
-        shared_args: dict[ray.ObjectRef[Any], int] = {}
+        shared_args: dict[AnyRef, int] = {}
 
-        def number(ref: ray.ObjectRef[Any]) -> int:
+        def number(ref: AnyRef) -> int:
             return shared_args.setdefault(ref, len(shared_args))
 
         def packed(array: Array | SharedBuffer | MadeBuffer) -> Array | int:
@@ -179,7 +180,7 @@ class TaskSerializer:
             jobs.append(job)
         return jobs, list(shared_args)
 
-    def _put(self, array: Array | SharedBuffer) -> ray.ObjectRef[Any]:
+    def _put(self, array: Array | SharedBuffer) -> AnyRef:
         if not isinstance(array, SharedBuffer):
             return ray.put(array)
         if array not in self._refs:

@@ -11,6 +11,7 @@ from uuid import uuid4
 import numpy as np
 import ray
 
+from actors.ray_versions import AnyRef
 from fedraa.messages import Index, Receipt, RemoteBuffer, Update, Vector
 from fedraa.server.stores.sharded import Shard, assemble_pieces
 from fedraa.server.update_checks import joined
@@ -26,10 +27,10 @@ class ShardActor(Shard):
     process that reads it.
     """
 
-    def publish(self, fragment: int) -> list[ray.ObjectRef[Any]]:
+    def publish(self, fragment: int) -> list[AnyRef]:
         return [ray.put(self.cut(fragment))]
 
-    def hold(self, piece: Vector) -> list[ray.ObjectRef[Any]]:
+    def hold(self, piece: Vector) -> list[AnyRef]:
         """Store a piece of a cut from a checkpoint and return its reference."""
         return [ray.put(piece)]
 
@@ -50,11 +51,11 @@ class CutOnShards(RemoteBuffer):
     """The buffer of a fragment on the shards: the Route to them and the cut of each one."""
 
     fragment: int
-    route: ray.ObjectRef[Any]
-    cuts: tuple[ray.ObjectRef[Any], ...]
+    route: AnyRef
+    cuts: tuple[AnyRef, ...]
 
     @property
-    def refs(self) -> tuple[ray.ObjectRef[Any], ...]:
+    def refs(self) -> tuple[AnyRef, ...]:
         """Return all references that a worker needs to fetch the buffer."""
         return self.route, *self.cuts
 
@@ -66,14 +67,14 @@ class Route:
     shards: tuple[Any, ...]
     places: tuple[Index, ...]
 
-    def pull(self, cuts: Sequence[list[ray.ObjectRef[Any]]]) -> Vector:
+    def pull(self, cuts: Sequence[list[AnyRef]]) -> Vector:
         """Return the buffer [k], assembled from the cut of each shard."""
         pieces = ray.get([piece for [piece] in cuts])
         for shard in self.shards:
             shard.pulled.remote()
         return assemble_pieces(self.places, pieces)
 
-    def push(self, update: Update, cuts: Sequence[list[ray.ObjectRef[Any]]]) -> Update:
+    def push(self, update: Update, cuts: Sequence[list[AnyRef]]) -> Update:
         """Send the shards their pieces of the trained buffer; return the update with their receipt in its place."""
         push = uuid4().hex
         new = update.params

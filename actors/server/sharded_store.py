@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.cluster.placement import nodes_for_shards
 from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
+from actors.ray_versions import AnyRef
 from actors.server.shard import CutOnShards, Route, ShardActor
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import ShardDied
@@ -79,7 +80,7 @@ class ShardedStore:
             for pieces in split.pieces
         ]
         self._cuts: dict[int, tuple[int, CutOnShards]] = {}
-        self._unsettled: list[ray.ObjectRef[Any]] = []
+        self._unsettled: list[AnyRef] = []
 
     @classmethod
     def of(cls, spec: RunSpec, heartbeat: Heartbeat | None = None) -> "ShardedStore":
@@ -199,7 +200,7 @@ class ShardedStore:
         stored = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
         return self._cut(task.fragment, stored)
 
-    def _cut(self, fragment: int, cuts: list[ray.ObjectRef[Any]]) -> CutOnShards:
+    def _cut(self, fragment: int, cuts: list[AnyRef]) -> CutOnShards:
         size = sum(len(piece.place) for piece in self._split.pieces[fragment])
         return CutOnShards(size, fragment, self._routes[fragment], tuple(cuts))
 
@@ -208,7 +209,7 @@ class ShardedStore:
         self._get(self._unsettled)
         self._unsettled.clear()
 
-    def _get(self, refs: list[ray.ObjectRef[Any]]) -> list[Any]:
+    def _get(self, refs: list[AnyRef]) -> list[Any]:
         """Return the shards' answers. The wait has no limit while all shards live."""
         try:
             while True:

@@ -22,18 +22,12 @@ ON_TOP = {"fedraa/api.py", "fedraa/cli/main.py", "fedraa/cli/operations.py"}
 # The private names of libraries that we need; what there is no public way to is closed above in pyproject.toml.
 PRIVATE = {
     "fedraa/cli/parse.py": {"tyro._errors"},  # parse errors as values: `tyro>=1.0.17,<1.1`
-    "actors/cluster/head.py": {
-        "ray._raylet",
-        "ray._private",
-    },  # does a cluster answer, and take our token: `ray<2.61`
-    # is Ray's own process alive, and on loopback alone; a token of one cluster's own: `ray<2.61`
-    "actors/cluster/own_cluster.py": {"ray._raylet", "ray._private"},
-    "actors/cluster/minimal_ray.py": {"ray._raylet", "ray._private"},  # starts fewer processes: `ray<2.61`
-    "actors/cluster/submit.py": {"ray._private"},  # will a cluster take a folder: `ray<2.61`
+    # Loopback, fewer processes, health checks, a private token, checks of an address: `ray<2.61`
+    "actors/ray_versions.py": {"ray._raylet", "ray._private"},
     # Open: the name by which torch's own notes, "Extending PyTorch", have users import TorchDispatchMode.
     "fedraa/submodels/meter.py": {"torch.utils._python_dispatch"},
 }
-CLOSED = {"ray": '"ray[default]>=2.60,<2.61"', "tyro": '"tyro>=1.0.17,<1.1"'}
+CLOSED = {"ray": '"ray[default]>=2.40,<2.61"', "tyro": '"tyro>=1.0.17,<1.1"'}
 LONGEST = 400  # lines
 
 MODULES = [
