@@ -29,7 +29,9 @@ def attach(address: str) -> None:
     Raises InputError if no cluster answers, if it requires another token, or if its version of Ray or Python differs.
     """
     check_reachable(address)
-    warn_of_open_token()
+    token = find_open_token()
+    if token is not None:
+        logger.warning("other users of this machine can read the token of the cluster; run: chmod 600 %s", token)
     for last in (False, True):
         try:
             with hidden_tips():
@@ -45,11 +47,14 @@ def attach(address: str) -> None:
                 raise _why_not(address, str(error)) from None
 
 
-def warn_of_open_token() -> None:
-    """Warn if other users can read the token file. With the token they could run any code on the cluster."""
+def find_open_token() -> Path | None:
+    """Return the token file if other users can read it, else None. With the token they could run any code."""
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    if "RAY_AUTH_TOKEN" not in os.environ and path.exists() and path.stat().st_mode & OTHER_USERS:
-        logger.warning("other users of this machine can read the token of the cluster; run: chmod 600 %s", path)
+    if "RAY_AUTH_TOKEN" in os.environ or not path.exists():
+        return None
+    if not path.stat().st_mode & OTHER_USERS:
+        return None
+    return path
 
 
 def carried() -> dict[str, Any]:

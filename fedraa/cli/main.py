@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from fedraa.cli.doctor import Doctor
 from fedraa.cli.exit_code import exit_code, terminable, warnings_in_sentences
 from fedraa.cli.help import HELP_FLAGS, show_overview
 from fedraa.cli.operations import Fetch, Status, Stop, Submit
@@ -309,6 +310,7 @@ COMMAND_GROUPS: dict[str, dict[str, Callable[..., Command]]] = {
     "Results": {"report": Report, "board": Board, "replay": Replay, "profile": Profile},
     "Methods and components": {"methods": Methods, "check": Check, "new": New},
     "Running processes and clusters": {"status": Status, "stop": Stop, "submit": Submit, "fetch": Fetch},
+    "Installation": {"doctor": Doctor},
 }
 COMMANDS: dict[str, Callable[..., Command]] = {}
 for group in COMMAND_GROUPS.values():

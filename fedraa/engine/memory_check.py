@@ -32,7 +32,7 @@ class Free:
         gpu = None
         if choose_device(device) == "cuda":
             gpu, _ = torch.cuda.mem_get_info()
-        return cls(min(_available(), _group_left()), gpu)
+        return cls(free_memory(), gpu)
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,11 @@ def check(spec: RunSpec, free: Free | None = None) -> None:
         if fit:
             raise InputError("workers", problem, got=count, expected=f"at most {fit}")
         raise InputError("workers", problem, got=count, hint="give --device cpu")
+
+
+def free_memory() -> float:
+    """Return the bytes that new processes may take: the smaller of the machine's and the control group's."""
+    return min(_available(), _group_left())
 
 
 def _available() -> float:

@@ -18,7 +18,7 @@ MAY_IMPORT = {
 }
 # What measures bare Ray, or kills its processes, has to name it.
 MEASURES_RAY = {"benchmarks/system/chaos_kills.py", "benchmarks/system/memory.py", "benchmarks/system/throughput.py"}
-ON_TOP = {"fedraa/api.py", "fedraa/cli/main.py", "fedraa/cli/operations.py"}
+ON_TOP = {"fedraa/api.py", "fedraa/cli/doctor.py", "fedraa/cli/main.py", "fedraa/cli/operations.py"}
 # The private names of libraries that we need; what there is no public way to is closed above in pyproject.toml.
 PRIVATE = {
     "fedraa/cli/parse.py": {"tyro._errors"},  # parse errors as values: `tyro>=1.0.17,<1.1`

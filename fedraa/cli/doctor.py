@@ -1,0 +1,223 @@
+"""The command `fedraa doctor`: the versions, the machine, the cluster, and the known faults that apply here."""
+
+import json
+import math
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from fedraa.errors import InputError
+
+PACKAGES = (
+    "fedraa",
+    "ray",
+    "torch",
+    "torchvision",
+    "numpy",
+    "pandas",
+    "pydantic",
+    "matplotlib",
+    "plotly",
+    "rich",
+    "tyro",
+)
+SHARED_MEMORY = Path("/dev/shm")
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+GIGABYTE = 1e9
+# Ray's object store takes up to this share of the memory, and uses slower files in /tmp if /dev/shm is smaller.
+OBJECT_STORE_SHARE = 0.3
+# A run directory, Ray's logs and a spilled object store need about this much.
+MIN_DISK_GB = 2.0
+# Largest relative difference between the weight gradients of the two memory formats in float32.
+GRADIENT_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A known fault that applies to this machine, and the remedy."""
+
+    fault: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The state of this installation.
+
+    Attributes:
+        versions: The version of Python and of each package, None for a missing package.
+        machine: System, processor, cores, memory and disk.
+        gpus: The name and memory of each GPU that PyTorch can use.
+        cluster: The address that runs on Ray join by default and its state, None for a private cluster per run.
+        faults: The known faults that apply.
+    """
+
+    versions: dict[str, str | None]
+    machine: dict[str, str]
+    gpus: list[str]
+    cluster: str | None
+    faults: list[Fault]
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Show the versions, the machine, the cluster, and the known faults that apply to this installation."""
+
+    address: str | None = None
+    """Address of a Ray cluster that is checked also (default: RAY_ADDRESS, if it is set)."""
+    json: bool = False
+    """Print JSON, for a report of a fault."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.display import say
+
+        diagnosis = diagnose(self.address)
+        if self.json:
+            say(json.dumps(asdict(diagnosis), indent=1))
+            return
+        say(", ".join(f"{name} {number or 'missing'}" for name, number in diagnosis.versions.items()))
+        for name, value in diagnosis.machine.items():
+            say(f"{name:<19}{value}")
+        say(f"{'GPU':<19}{'; '.join(diagnosis.gpus) or 'none that PyTorch can use'}")
+        say(f"{'Ray cluster':<19}{diagnosis.cluster or 'none; each run on Ray starts a private one'}")
+        if not diagnosis.faults:
+            say("No known fault applies.")
+        for fault in diagnosis.faults:
+            say(f"Fault: {fault.fault}. Remedy: {fault.remedy}.")
+
+
+def diagnose(address: str | None) -> Diagnosis:
+    """Return the state of this installation. With an address, or RAY_ADDRESS, also check that a cluster answers."""
+    import torch
+
+    address = address or os.environ.get("RAY_ADDRESS")
+    faults = [*_check_machine(), *_check_convolutions(), *_check_torchvision()]
+    cluster = None
+    if address is not None:
+        cluster_faults = list(_check_cluster(address))
+        cluster = f"{address} does not answer" if cluster_faults else f"{address} answers"
+        faults += [*cluster_faults, *_check_token()]
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        gpus.append(f"{properties.name}, {properties.total_memory / GIGABYTE:.3g} GB")
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    versions.update({package: _find_version(package) for package in PACKAGES})
+    return Diagnosis(versions, _describe_machine(), gpus, cluster, faults)
+
+
+def _describe_machine() -> dict[str, str]:
+    import torch
+
+    from fedraa.engine.memory_check import free_memory
+
+    shared = free_gigabytes(SHARED_MEMORY)
+    return {
+        "system": platform.platform(),
+        "processor": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
+        "cores": f"{count_usable_cores():g} of {os.cpu_count()} usable",
+        "free memory": f"{free_memory() / GIGABYTE:.1f} GB",
+        "shared memory": f"{shared:.1f} GB free in {SHARED_MEMORY}" if shared is not None else "none",
+        "free disk": f"{free_gigabytes(Path.cwd()):.1f} GB here",
+    }
+
+
+def count_usable_cores() -> float:
+    """Return the cores that this process may use, by its affinity and by the quota of its control group."""
+    cores = float(len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else float(os.cpu_count() or 1)
+    if CPU_QUOTA.is_file():
+        quota, period = CPU_QUOTA.read_text().split()
+        if quota != "max":
+            cores = min(cores, int(quota) / int(period))
+    return cores
+
+
+def free_gigabytes(folder: Path) -> float | None:
+    """Return the free space of a folder's file system, None if the folder does not exist."""
+    if not folder.is_dir():
+        return None
+    return shutil.disk_usage(folder).free / GIGABYTE
+
+
+def _check_machine() -> Iterator[Fault]:
+    from fedraa.engine.memory_check import free_memory
+
+    cores = count_usable_cores()
+    if cores < (os.cpu_count() or 1):
+        yield Fault(
+            f"this process may use {cores:g} of {os.cpu_count()} cores",
+            f"give --workers {max(1, int(cores))} to runs on Ray",
+        )
+    shared = free_gigabytes(SHARED_MEMORY)
+    wanted = OBJECT_STORE_SHARE * free_memory() / GIGABYTE
+    if shared is not None and shared < wanted:
+        yield Fault(
+            f"{SHARED_MEMORY} has {shared:.1f} GB free; Ray uses up to {wanted:.1f} GB and takes slower files in /tmp",
+            f"start the container with --shm-size={math.ceil(wanted)}g",
+        )
+    disk = free_gigabytes(Path.cwd())
+    if disk is not None and disk < MIN_DISK_GB:
+        yield Fault(f"this disk has {disk:.1f} GB free", f"free {MIN_DISK_GB:g} GB before a long run")
+
+
+def _check_convolutions() -> Iterator[Fault]:
+    """Compare the weight gradients of a pointwise convolution with a stride in both memory formats.
+
+    PyTorch's own kernel writes beyond its buffer here. `fedraa.models.safe_convolution` replaces it.
+    """
+    import torch
+
+    # The import installs the replacement.
+    from fedraa.models import safe_convolution
+
+    assert safe_convolution.protection is not None
+    images = torch.randn(4, 3, 9, 9, generator=torch.Generator().manual_seed(0))
+    grads = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        layer = torch.nn.Conv2d(3, 5, 1, stride=2, bias=False)
+        torch.nn.init.ones_(layer.weight)
+        layer(images.contiguous(memory_format=memory_format)).square().sum().backward()
+        assert layer.weight.grad is not None
+        grads.append(layer.weight.grad)
+    difference = (grads[0] - grads[1]).abs().max() / grads[0].abs().max()
+    if not difference <= GRADIENT_TOLERANCE:
+        yield Fault(
+            "gradients of convolutions depend on the memory format; the protection of fedraa has no effect here",
+            "report it with the output of: fedraa doctor --json",
+        )
+
+
+def _check_torchvision() -> Iterator[Fault]:
+    try:
+        import torchvision  # noqa: F401
+    # A broken installation raises errors of many kinds.
+    except Exception as error:
+        yield Fault(f"torchvision cannot be imported: {error}", "install the version that belongs to your PyTorch")
+
+
+def _check_cluster(address: str) -> Iterator[Fault]:
+    from actors.cluster.head import check_reachable
+
+    try:
+        check_reachable(address)
+    except InputError as error:
+        yield Fault(str(error), "correct the address, or start the cluster")
+
+
+def _check_token() -> Iterator[Fault]:
+    from actors.cluster.attach import find_open_token
+
+    token = find_open_token()
+    if token is not None:
+        yield Fault(f"other users can read the token of the cluster in {token}", f"run: chmod 600 {token}")
+
+
+def _find_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
