@@ -10,12 +10,16 @@ def descendants(root: int) -> list[int]:
     """Return the ids of all living processes below this one."""
     parents: dict[int, int] = {}
     for entry in PROC.iterdir():
-        if entry.name.isdigit() and (fields := _status(int(entry.name))) is not None and fields[0] != "Z":
+        if not entry.name.isdigit():
+            continue
+        fields = _status(int(entry.name))
+        # Z is the state of a process that has ended.
+        if fields is not None and fields[0] != "Z":
             parents[int(entry.name)] = int(fields[1])
-    found = [root]
-    for process in found:
-        found += [child for child, parent in parents.items() if parent == process]
-    return found[1:]
+    family = [root]
+    for process in family:
+        family += [child for child, parent in parents.items() if parent == process]
+    return family[1:]
 
 
 def title(process: int) -> str:
@@ -53,7 +57,9 @@ def memory(process: int) -> dict[str, int]:
 def cpu_seconds(process: int) -> float:
     """Return the user and system time of a process in seconds; 0 if it has ended."""
     fields = _status(process)
-    return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    if fields is None:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _status(process: int) -> list[str] | None:
