@@ -102,7 +102,13 @@ def metrics_of(study: str) -> dict[str, Metric]:
 
 
 def page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], mnist: pd.DataFrame) -> str:
-    """Return the page docs/research/claims.md: counts of verdicts, all claims, and Fed-RAA's Table 2."""
+    """Return the page docs/research/claims.md: counts of verdicts, all claims, and Fed-RAA's Table 2.
+
+    Args:
+        claims: The claims.
+        results: The results by study.
+        mnist: The table of Fed-RAA's Table 2.
+    """
     judged = [(claim, compared(claim, results.get(claim.study, ()))) for claim in claims]
     verdicts = [verdict(comparisons) for _, comparisons in judged]
     counts = [f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts]
@@ -121,6 +127,13 @@ def page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], 
 
 
 def _row(claim: PaperClaim, comparisons: Sequence[Advantage], results: Sequence[Result]) -> list[str]:
+    """Return a claim's row of the table.
+
+    Args:
+        claim: The claim.
+        comparisons: Its comparisons.
+        results: The results of its study.
+    """
     commands = [result.command for result in results] or [f"python -m benchmarks run {claim.study} --quick"]
     settings = (": ".join(filter(None, (result.size, result.setting))) for result in results)
     return [

@@ -75,7 +75,13 @@ def run_study(study: tyro.conf.Positional[str], options: Annotated[RunOptions, t
 
 
 def command_line(study: str, size: str, options: RunOptions) -> str:
-    """Return the command that repeats a study, with a placeholder for the folder of the data."""
+    """Return the command that repeats a study, with a placeholder for the folder of the data.
+
+    Args:
+        study: The study's name.
+        size: Its size.
+        options: The options of the run.
+    """
     command = f"python -m benchmarks run {study} --{size}"
     if options.seeds:
         command += f" --seeds {' '.join(map(str, options.seeds))}"
@@ -92,6 +98,11 @@ def on_those(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
     """Return the study on these terms, which replace the study's values.
 
     Equal terms keep the fields that the study sets, because it may vary them.
+
+    Args:
+        study: The study.
+        terms: The terms; None changes nothing.
+        tuned: The file of tuned values, for tuned terms.
     """
     values = read_tuned(tuned) if tuned else None
     experiments = [on_terms(cell.experiment, terms, values, over=True) for cell in study.cells]
@@ -155,7 +166,13 @@ def report(study: Study, runs: Sequence[Finished], directory: Path, size: Size, 
 
 
 def page(study: Study, numbers: Sequence[Entry], source: str) -> str:
-    """Return the page of a study: its table, its findings, its notes, and the runs that they come from."""
+    """Return the page of a study: its table, its findings, its notes, and the runs that they come from.
+
+    Args:
+        study: The study.
+        numbers: The numbers of its table.
+        source: The command, the commit and the seeds.
+    """
     weak = [f"- **{sentence}**" for sentence in weak_points(means(numbers), chance(study))]
     sentences = [f"- {sentence}" for sentence in findings(study, numbers)]
     notes = [f"- {note}" for note in study.notes]

@@ -45,7 +45,13 @@ TIME = Metric("time", _last("t"), "less", ".3g")
 
 
 def total(name: str, column: str, factor: float = 1.0) -> Metric:
-    """Return the metric of a total of the run's summary."""
+    """Return the metric of a total of the run's summary.
+
+    Args:
+        name: The metric's name.
+        column: The total in summary.json.
+        factor: The factor to the metric's unit.
+    """
     return Metric(name, lambda history: factor * float(str(history.summary[column])), "less", ".4g")
 
 

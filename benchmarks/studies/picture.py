@@ -42,7 +42,14 @@ Looks = dict[str, tuple[str, str]]
 
 
 def draw(study: Study, runs: Sequence[Finished], numbers: Sequence[Entry], path: Path) -> None:
-    """Draw the curves of each column above and the numbers of each metric below. The paper's numbers are hollow."""
+    """Draw the curves of each column above and the numbers of each metric below. The paper's numbers are hollow.
+
+    Args:
+        study: The study.
+        runs: All its runs.
+        numbers: The numbers of its table.
+        path: The PNG file.
+    """
     columns, metrics = study.columns[:MAX_PANELS], study.metrics[:MAX_PANELS]
     width = max(7.5, 3.4 * max(len(columns), len(metrics)))
     heights = [0.2 * max(sum(entry.metric == metric for entry in numbers) for metric in metrics) + 1.2]
@@ -208,7 +215,14 @@ def _best_numbers(study: Study, numbers: Sequence[Entry]) -> list[Entry | None]:
 
 
 def _write_text(axes: Axes, place: int, text: str, paper: float | None) -> None:
-    """Write the text of a row without a finite mean, on the other side than the paper's number."""
+    """Write the text of a row without a finite mean, on the other side than the paper's number.
+
+    Args:
+        axes: The panel.
+        place: The row.
+        text: The text.
+        paper: The position of the paper's number; None without one.
+    """
     x, side = 0.02, "left"
     if paper is not None and paper < sum(axes.get_xlim()) / 2:
         x, side = 0.98, "right"

@@ -146,7 +146,13 @@ def execute(
 
 
 def seeded(cell: Cell, seed: int, out: Path) -> Experiment:
-    """Return the cell's experiment with this seed, on the local engine, with its directory below `out`."""
+    """Return the cell's experiment with this seed, on the local engine, with its directory below `out`.
+
+    Args:
+        cell: The cell.
+        seed: The seed.
+        out: The folder of the run directories.
+    """
     experiment = cell.experiment.model_copy(update={"seed": seed, "engine": "local", "quiet": True, "out": None})
     fields = json.dumps(experiment.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
     digest = hashlib.sha256(fields.encode()).hexdigest()[:8]

@@ -255,7 +255,13 @@ def _with_mean(entry: Entry) -> str:
 
 
 def _bests(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterator[str]:
-    """Yield a sentence on every row at its best column and at the shared one, and the order of the rows in both."""
+    """Yield a sentence on every row at its best column and at the shared one, and the order of the rows in both.
+
+    Args:
+        study: The study.
+        fixed: The shared column.
+        numbers: The numbers of the table.
+    """
     metric = study.metrics[0]
     best: dict[str, Entry] = {}
     shared: dict[str, Entry] = {}
@@ -323,7 +329,13 @@ def _orders(group: Sequence[Entry]) -> Iterator[str]:
 
 
 def _judged(claim: Claim, column: str, numbers: Sequence[Entry]) -> str:
-    """Return a sentence on whether a claim about two rows holds here."""
+    """Return a sentence on whether a claim about two rows holds here.
+
+    Args:
+        claim: The claim.
+        column: The column.
+        numbers: The numbers of the table.
+    """
     named = {e.row: e for e in numbers if e.column == column and e.metric.name == claim.metric}
     if not {claim.better, claim.worse} <= named.keys():
         return f"{claim.source}: {claim.better} and {claim.worse} were not both run{_in(column)}."

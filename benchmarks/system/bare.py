@@ -99,7 +99,14 @@ def mlp(widths: Sequence[int]) -> nn.Sequential:
 
 
 def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Settings) -> None:
-    """Train a model with a plain PyTorch loop."""
+    """Train a model with a plain PyTorch loop.
+
+    Args:
+        model: The model, which is changed.
+        x: The inputs [n, ...].
+        y: The labels [n].
+        settings: The settings of SGD.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum)
     for _ in range(settings.epochs):
         order = torch.randperm(len(y), device=y.device)

@@ -154,6 +154,13 @@ def bad(does: str, client: int) -> type[Worker]:
 
 
 def on_the_cluster(experiment: Experiment, directory: Path, worker: type[Worker]) -> Path:
+    """Execute an experiment on the running cluster with this class of workers, and return its directory.
+
+    Args:
+        experiment: The experiment.
+        directory: The run directory, which is created.
+        worker: The class of the workers.
+    """
     directory.mkdir()
     spec = build(experiment)
     executor = RayExecutor.of(spec, groups=(WorkerGroup(2, {"CPU": 1}),), worker=worker)

@@ -65,7 +65,13 @@ def experiment(method: str, out: Path) -> Experiment:
 
 
 def killed(method: str, out: Path, commit: int = 18) -> Path:
-    """Return the directory of a run that was killed at a commit."""
+    """Return the directory of a run that was killed at a commit.
+
+    Args:
+        method: The name of the method.
+        out: The run directory.
+        commit: The number of the commit.
+    """
     try:
         run(experiment(method, out), callbacks=[KillAt(commit)])
     except Killed:

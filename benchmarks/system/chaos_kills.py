@@ -282,17 +282,42 @@ def left_alone(method: str, folder: Path) -> Path:
 def worker_kills(
     folder: Path, rng: np.random.Generator, method: str, deaths: int = DEATHS, shots: int = WORKERS_SHOT
 ) -> Tally:
+    """Kill workers at chosen tasks of one run and at random moments of others.
+
+    Args:
+        folder: An empty folder.
+        rng: The generator of tasks and moments.
+        method: The name of the method.
+        deaths: The kills at chosen tasks.
+        shots: The kills at random moments.
+    """
     disturbed = [at_chosen_tasks(method, folder / "chosen", deaths, 0, rng)]
     disturbed += at_random_moments(method, folder / "workers", "ray::Worker", shots, rng)
     return judged(deaths + shots, disturbed, left_alone(method, folder))
 
 
 def worker_hangs(folder: Path, rng: np.random.Generator, method: str, freezes: int = FREEZES) -> Tally:
+    """Freeze workers at chosen tasks.
+
+    Args:
+        folder: An empty folder.
+        rng: The generator of the tasks.
+        method: The name of the method.
+        freezes: The number of freezes.
+    """
     disturbed = at_chosen_tasks(method, folder / "chosen", 0, freezes, rng)
     return judged(freezes, [disturbed], left_alone(method, folder))
 
 
 def server_kills(folder: Path, rng: np.random.Generator, method: str, shots: int = SERVERS_SHOT) -> Tally:
+    """Kill the server actor at random moments.
+
+    Args:
+        folder: An empty folder.
+        rng: The generator of the moments.
+        method: The name of the method.
+        shots: The number of kills.
+    """
     disturbed = at_random_moments(method, folder / "server", "ray::ParameterServer", shots, rng)
     return judged(shots, disturbed, left_alone(method, folder))
 
@@ -300,6 +325,15 @@ def server_kills(folder: Path, rng: np.random.Generator, method: str, shots: int
 def driver_kills(
     folder: Path, rng: np.random.Generator, method: str, shots: int = DRIVERS_SHOT, tears: int = TEARS
 ) -> Tally:
+    """Kill the driver and tear its files in several runs.
+
+    Args:
+        folder: An empty folder.
+        rng: The generator of the disturbances.
+        method: The name of the method.
+        shots: The number of kills.
+        tears: The number of torn files.
+    """
     undisturbed = left_alone(method, folder)
     disturbed = list[Path]()
     killed = torn = 0

@@ -130,7 +130,13 @@ def frozen(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_K
 
 
 def frozen_in_first_tasks(folder: Path, rng: np.random.Generator, shots: int = PER_KIND) -> Tally:
-    """Freeze a worker in its first task, because the duration of tasks is then unknown."""
+    """Freeze a worker in its first task, because the duration of tasks is then unknown.
+
+    Args:
+        folder: An empty folder.
+        rng: Not used; every trial has a generator.
+        shots: The number of freezes.
+    """
     undisturbed = run(experiment(folder / "undisturbed", "local", updates=60)).directory
     runs = [folder / f"run-{number}" for number in range(shots)]
     for directory in runs:

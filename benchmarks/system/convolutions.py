@@ -86,7 +86,13 @@ def main(
 
 
 def run_cases(cases: Sequence[Case], *, isa: str, protect: bool) -> list[str]:
-    """Return the result of each case: `ok`, `wrong`, `died`, `hung`, or `refused` by PyTorch."""
+    """Return the result of each case: `ok`, `wrong`, `died`, `hung`, or `refused` by PyTorch.
+
+    Args:
+        cases: The cases.
+        isa: The instructions that oneDNN may use.
+        protect: True to use fedraa's protection.
+    """
     code = f"from benchmarks.system.convolution_cases import run_child; run_child(protect={protect})"
     child = subprocess.run(
         [sys.executable, "-c", code],

@@ -226,7 +226,13 @@ def empty(dataset: Dataset, model: str, repeats: int, *, clients: int = 100, upd
 
 
 def echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
-    """Return the seconds per call of actors with `DEPTH` queued calls each, as the workers of a pool have."""
+    """Return the seconds per call of actors with `DEPTH` queued calls each, as the workers of a pool have.
+
+    Args:
+        actors: The actors.
+        params: The parameters that they return.
+        updates: The number of calls.
+    """
     ref = ray.put(params)
     ray.get([actor.call.remote(ref) for actor in actors])
     started, used = time.perf_counter(), cpu_seconds_of_all()

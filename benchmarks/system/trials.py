@@ -152,6 +152,14 @@ def cpu_seconds_of_all() -> float:
 
 
 def bare_processes(dataset: Dataset, clients: int, model: str, device: str) -> BareProcesses:
+    """Return bare processes with the data of these clients.
+
+    Args:
+        dataset: The data, split evenly in order.
+        clients: The number of clients.
+        model: A key of MODELS.
+        device: The device of the training.
+    """
     shards = np.array_split(np.arange(len(dataset.y_train)), clients)
     pieces: Shards = [(np.asarray(dataset.x_train[rows], np.float32), dataset.y_train[rows]) for rows in shards]
     return BareProcesses((784, MODELS[model], 10), pieces, replace(SGD, device=device), processes=CORES)

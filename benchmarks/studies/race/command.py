@@ -93,6 +93,11 @@ def _earlier(
     """Return the tuned values and the runs of an earlier race in this setting.
 
     A race in which all runs have the defaults has no tuned values.
+
+    Args:
+        setting: The setting.
+        tuned: The file of an earlier race's tuned values.
+        extend: The folder of an earlier race's pages.
     """
     if tuned:
         return read_race(tuned, setting), []
@@ -115,7 +120,13 @@ def _check_values(race: Race, option: str) -> None:
 
 
 def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part]) -> None:
-    """Raise InputError if a recorded run would be missing on the new page and not run again."""
+    """Raise InputError if a recorded run would be missing on the new page and not run again.
+
+    Args:
+        race: The race in one setting.
+        entrants: The entrants to run.
+        parts: The parts to run.
+    """
     lost = sorted({run.seed for run in race.recorded} - set(race.seeds))
     if lost:
         raise InputError(

@@ -62,7 +62,13 @@ def _others(times: pd.DataFrame) -> pd.DataFrame:
 
 
 def _best(setting: Setting, rivals: pd.DataFrame, times: pd.DataFrame) -> tuple[str, str, str]:
-    """Return the fastest other method, how many times as fast ours is, and the p-value of the difference."""
+    """Return the fastest other method, how many times as fast ours is, and the p-value of the difference.
+
+    Args:
+        setting: The setting.
+        rivals: The rows of the other methods, the fastest first.
+        times: The rows of all entrants.
+    """
     if rivals.empty:
         return "not run", "–", "–"
     name = str(rivals.index[0])

@@ -33,6 +33,11 @@ def draw(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
     """Draw the curves of the tuned entrants on the left, and the times to the last target on the right.
 
     The marks of untuned entrants are hollow.
+
+    Args:
+        setting: The setting.
+        runs: The tuned and the untuned runs.
+        path: The PNG file.
     """
     tuned, untuned = of_part(runs, "tuned"), of_part(runs, "untuned")
     names = order(columns(setting), tuned or untuned)

@@ -139,7 +139,13 @@ class Race:
         return None
 
     def run(self, entrants: Sequence[Entrant], part: Part, watch: Callable[[Finished, int], None]) -> None:
-        """Execute the missing runs of these entrants that can be executed now, seed by seed."""
+        """Execute the missing runs of these entrants that can be executed now, seed by seed.
+
+        Args:
+            entrants: The entrants.
+            part: The part of the race.
+            watch: Receives every run when it ends, and the number of remaining runs.
+        """
         cells = self._cells(entrants, part)
         places = [(cell, seed) for cell, seed in product(cells, self.seeds) if self._found(cell, seed) is None]
         missing = {(cell.row, seed) for cell, seed in places}

@@ -156,12 +156,24 @@ def _short(value: object) -> str:
 
 
 def findings(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured]) -> list[str]:
-    """Return sentences on the lead at the last target, tuned and untuned, on the end, and on missing entrants."""
+    """Return sentences on the lead at the last target, tuned and untuned, on the end, and on missing entrants.
+
+    Args:
+        setting: The setting.
+        runs: The tuned and the untuned runs.
+        long: The long runs.
+    """
     return [*_raced(setting, runs, "tuned"), *_raced(setting, runs, "untuned"), *_ended(long), *_missing(setting, runs)]
 
 
 def _raced(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[str]:
-    """Yield sentences that compare our method with the best other methods, FedAvg and the limit."""
+    """Yield sentences that compare our method with the best other methods, FedAvg and the limit.
+
+    Args:
+        setting: The setting.
+        runs: The tuned and the untuned runs.
+        part: The part to compare.
+    """
     by_entrant = of_part(runs, part)
     level = setting.targets[-1]
     here = f"{part}, {setting.target(level)}"
@@ -193,7 +205,14 @@ def _raced(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[st
 
 
 def _against(label: str, name: str, our_time: float, its_time: float) -> str:
-    """Compare our time with that of an entrant, which the label describes."""
+    """Compare our time with that of an entrant, which the label describes.
+
+    Args:
+        label: The description of the entrant.
+        name: Its name.
+        our_time: The time of our method.
+        its_time: The entrant's time.
+    """
     if its_time >= our_time:
         ratio = its_time / our_time
         return f"{OURS} is there at {our_time:.3f}, {ratio:.2f} x as fast as {label}, {name} ({its_time:.3f})"
@@ -201,6 +220,13 @@ def _against(label: str, name: str, our_time: float, its_time: float) -> str:
 
 
 def _noise(by_entrant: Runs, best: str, level: float) -> str:
+    """Return the result of the test between our method and the best other one; empty if it is not possible.
+
+    Args:
+        by_entrant: The runs by entrant.
+        best: The best other method.
+        level: The target accuracy.
+    """
     p = welch([run.times[level] for run in by_entrant[OURS]], [run.times[level] for run in by_entrant[best]])
     return f", {describe_test(p)}" if p is not None else ""
 

@@ -122,6 +122,15 @@ def fedsam_cifar100(scale: Scale) -> Study:
 
 
 def _heterogeneity(scale: Scale, name: str, dataset: str, tables: str, numbers: dict[str, Numbers]) -> Study:
+    """Return a study of all methods at three levels of heterogeneity.
+
+    Args:
+        scale: The scale.
+        name: The study's name.
+        dataset: The data set.
+        tables: The paper's tables.
+        numbers: The paper's numbers by method, for each split.
+    """
     columns = list(SPLITS)
     if name == "fedsam_cifar10" and not scale.paper:
         columns = ["Dirichlet 0.6"]
@@ -143,6 +152,7 @@ def _small(scale: Scale, dataset: str) -> tuple[str, ...]:
 
 
 def _paper(train: float, accuracy: float, deviation: float, rounds: float | None) -> dict[str, float]:
+    """Return the paper's numbers by metric, in percent; `rounds` is None for a target that was not reached."""
     values = {CLIENT_MEAN.name: accuracy, CLIENT_STD.name: deviation, TRAIN_ACCURACY.name: train}
     if rounds is not None:
         values[STEPS.name] = rounds

@@ -44,6 +44,16 @@ def quilt_parts_skewed(scale: Scale) -> Study:
 def _parts(
     scale: Scale, name: str, title: str, targets: Mapping[str, float], data: Mapping[str, Any], *, time: float
 ) -> Study:
+    """Return a study of the method's variants at several learning rates.
+
+    Args:
+        scale: The scale.
+        name: The study's name.
+        title: Its title.
+        targets: The target accuracy by data set.
+        data: The fields of the data partition.
+        time: The time limit of the larger sizes.
+    """
     common: dict[str, Any] = {"method": "fed-quilt", "compute": "1:0.5,3:0.5", **data}
     common |= scale.pick(
         {"dataset": "digits", "hidden": (64,), "time": 4.0, "eval_every": 1},

@@ -171,6 +171,17 @@ def _trend(
     reference: str,
     claims: tuple[Claim, ...],
 ) -> Study:
+    """Return a study of curves for which the paper has no numbers.
+
+    Args:
+        scale: The scale.
+        name: The study's name.
+        title: Its title.
+        cells: Its cells.
+        metrics: Its metrics.
+        reference: The reference row.
+        claims: The claims to judge.
+    """
     notes = ("The paper gives only curves, no numbers.", OPEN, *scale.pick((SMALL,), (), ()))
     return Study(name, title, cells, metrics, reference, notes=notes, claims=claims, seeds=scale.seeds, along="t")
 

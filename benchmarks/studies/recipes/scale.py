@@ -32,6 +32,7 @@ class Scale:
         return self.size == "paper"
 
     def pick(self, quick: T, standard: T, paper: T) -> T:
+        """Return the value of this size."""
         return {"quick": quick, "standard": standard, "paper": paper}[self.size]
 
     @property
