@@ -120,5 +120,6 @@ def test_what_was_tuned_in_another_race_is_refused(tmp_path: Path, old: str, new
 
 def test_the_files_of_races_can_be_gone_on_from() -> None:
     for setting in (QUICK, *SETTINGS.values()):
-        if (file := Path(f"benchmarks/results/race_{setting.name}.toml")).exists():
+        file = Path(f"benchmarks/results/race_{setting.name}.toml")
+        if file.exists():
             assert LIMIT in read_race(file, setting)

@@ -36,7 +36,9 @@ def study(rows: dict[str, dict[str, float]], *, metric: Metric = ACCURACY, seeds
 
 
 def measured(values: dict[str, tuple[float, ...]], metric: Metric = ACCURACY) -> pd.DataFrame:
-    lines = [(row, "", seed, metric.name, v) for row, several in values.items() for seed, v in enumerate(several)]
+    lines = []
+    for row, by_seed in values.items():
+        lines += [(row, "", seed, metric.name, value) for seed, value in enumerate(by_seed)]
     return pd.DataFrame(lines, columns=["row", "column", "seed", "metric", "value"])
 
 
@@ -140,16 +142,18 @@ def test_what_is_spent_is_counted_until_the_evaluation_that_reaches_the_target(t
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_asks_for_what_its_methods_know(name: str, size: Size):
-    study = RECIPES[name](Scale(size, Path("data")))
-    assert study.name == name
-    for cell in study.cells:
+    planned = RECIPES[name](Scale(size, Path("data")))
+    assert planned.name == name
+    for cell in planned.cells:
         resolve(cell.experiment)
 
 
 @pytest.mark.parametrize("size", ["quick", "standard"])
 def test_every_cell_on_pictures_can_be_run(size: Size, small_data: Path):
     """A model has units enough for the submodels that it is to be cut into."""
-    cells = [cell for recipe in RECIPES.values() for cell in recipe(Scale(size, small_data)).cells]
+    cells = list[Cell]()
+    for recipe in RECIPES.values():
+        cells += recipe(Scale(size, small_data)).cells
     kinds = {
         (cell.experiment.model, cell.experiment.method, cell.experiment.submodel, cell.experiment.capacities): cell
         for cell in cells
