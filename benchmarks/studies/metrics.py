@@ -41,18 +41,6 @@ CLIENT_MEAN = Metric("client accuracy %", _last("client_mean", 100), within=SHAR
 CLIENT_STD = Metric("deviation %", _last("client_std", 100), "less")
 CLIENT_WORST = Metric("worst client %", _last("client_worst", 100), within=SHARE)
 LOSS = Metric("test loss", _last("loss"), "less", ".3f")
-TIME = Metric("time", _last("t"), "less", ".3g")
-
-
-def total(name: str, column: str, factor: float = 1.0) -> Metric:
-    """Return the metric of a total of the run's summary.
-
-    Args:
-        name: The metric's name.
-        column: The total in summary.json.
-        factor: The factor to the metric's unit.
-    """
-    return Metric(name, lambda history: factor * float(str(history.summary[column])), "less", ".4g")
 
 
 def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t", "bytes", "flops"]) -> Metric:
@@ -178,7 +166,6 @@ def _longest_spell(history: History) -> float:
 
 # The maximum of tau_q in Assumption 6 of the RAM-Fed paper.
 LONGEST_SPELL = Metric("longest untrained by a client", _longest_spell, None, ".1f")
-DRIFT = Metric("drift", _rounds("drift", lambda drifts: drifts[-1]), "less", ".3g")
 
 
 def sent_back(which: Literal["least", "most"]) -> Metric:

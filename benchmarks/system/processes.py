@@ -39,21 +39,6 @@ def resident_bytes(process: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("RssAnon:"))
 
 
-def memory(process: int) -> dict[str, int]:
-    """Return bytes of RAM by kind: `rss` all pages, `peak` the maximum of these, `pss` with shared ones divided.
-
-    Of `rss`, `anon` is private, `file` is mapped from files and can be dropped, and `shmem` is shared, such as Ray's
-    object store. The result is empty if the process has ended or may not be inspected.
-    """
-    names = {"VmRSS": "rss", "VmHWM": "peak", "RssAnon": "anon", "RssFile": "file", "RssShmem": "shmem", "Pss": "pss"}
-    try:
-        text = "".join((PROC / str(process) / name).read_text() for name in ("status", "smaps_rollup"))
-    except OSError:
-        return {}
-    pairs = (line.partition(":")[::2] for line in text.splitlines())
-    return {names[name]: int(value.split()[0]) * 1024 for name, value in pairs if name in names}
-
-
 def cpu_seconds(process: int) -> float:
     """Return the user and system time of a process in seconds; 0 if it has ended."""
     fields = _status(process)
