@@ -8,6 +8,7 @@ import tyro
 from benchmarks.studies import paper004
 from benchmarks.studies.claims import write_claims
 from benchmarks.studies.commands import list_studies, run_study
+from benchmarks.studies.options import RunOptions
 from benchmarks.system import (
     board,
     convolutions,
@@ -42,8 +43,12 @@ COMMANDS: dict[str, Callable[..., object]] = {
 }
 
 
+# The errors suggest flags. Those of `run` are the fields of its options.
+FLAGS = COMMANDS | {"run": RunOptions}
+
+
 def main() -> None:
-    with in_sentences(PROGRAM, COMMANDS, sys.argv[1:]):
+    with in_sentences(PROGRAM, FLAGS, sys.argv[1:]):
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog=PROGRAM, description=__doc__)
 
 

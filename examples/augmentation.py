@@ -1,6 +1,6 @@
-"""CIFAR-10's images, normalised, with crops and flips and without; Fed-RAA on a small CNN.
+"""Fed-RAA on a small CNN: CIFAR-10's images, normalised, with and without crops and flips.
 
-python examples/augmentation.py --images cifar10-subset.npz, which has x_train, y_train and so on; or it makes images
+python examples/augmentation.py --images cifar10-subset.npz    # without a file: synthetic images
 """
 
 import argparse
@@ -12,11 +12,12 @@ from torch import nn
 
 import fedraa as fl
 
-SIDE, CLASSES = 16, 10  # of images that are made
+# Of the synthetic images.
+SIDE, CLASSES = 16, 10
 
 
 def made(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Stripes, as wide and as coloured as their class says, somewhere and under noise; mirrored as often as not."""
+    """Return noisy stripes whose width and colour depend on their class; half of them are mirrored."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, CLASSES, count)
     lean = rng.choice([-1, 1], count)[:, None, None]
@@ -45,12 +46,11 @@ def main() -> None:
     flags.add_argument("--images", type=Path)
     flags.add_argument("--count", type=int, default=2000)
     flags.add_argument("--time", type=float, default=10.0)
-    given = flags.parse_args()
-    data = images(given.images, given.count)
+    options = flags.parse_args()
+    data = images(options.images, options.count)
+    settings = {"clients": 8, "fragments": 2, "local_epochs": 1, "momentum": 0.9, "engine": "local"}
     for transforms in (("normalize",), ("normalize", "crop(padding=2)", "flip")):
-        experiment = fl.Experiment(
-            transforms=transforms, clients=8, fragments=2, local_epochs=1, momentum=0.9, time=given.time, engine="local"
-        )
+        experiment = fl.Experiment(transforms=transforms, time=options.time, **settings)
         accuracy = fl.run(experiment, model=cnn(data.x_train.shape[-1]), dataset=data).evals["accuracy"]
         print(f"{', '.join(transforms)}: accuracy {accuracy.iloc[-1]:.1%}, at best {accuracy.max():.1%}")
 

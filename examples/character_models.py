@@ -1,16 +1,22 @@
-"""Small models of the next character: characters [b, t] to logits [b, t, letters]; and what they are trained on."""
+"""Small models of the next character, from characters [b, t] to logits [b, t, letters], and their training data."""
+
+from itertools import product
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-LENGTH = 32  # characters that the GPT looks back on, at most
+# The maximum number of characters that the GPT reads.
+LENGTH = 32
+LINES = ("to be or not to be", "the rest is silence", "what a piece of work is man") * 30
+SYNTHETIC_PLAY = "\n\n".join(f"{role}:\n{line}." for role, line in product(("HAMLET", "HORATIO", "OPHELIA"), LINES))
 
 
 class LSTM(nn.Module):
     def __init__(self, letters: int, width: int = 24) -> None:
         super().__init__()
-        self.embed, self.lstm = nn.Embedding(letters, width), nn.LSTM(width, 64, batch_first=True)
+        self.embed = nn.Embedding(letters, width)
+        self.lstm = nn.LSTM(width, 64, batch_first=True)
         self.head = nn.Linear(64, letters)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -18,13 +24,15 @@ class LSTM(nn.Module):
 
 
 class GPT(nn.Module):
-    """One block: causal attention, then a feed-forward layer, whose units are what is cut."""
+    """One block: causal attention, then a feed-forward layer, whose units are cut."""
 
     def __init__(self, letters: int, width: int = 32) -> None:
         super().__init__()
-        self.embed, self.place = nn.Embedding(letters, width), nn.Embedding(LENGTH, width)
+        self.embed = nn.Embedding(letters, width)
+        self.place = nn.Embedding(LENGTH, width)
         self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
-        self.ahead, self.back = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.ahead = nn.Linear(width, 4 * width)
+        self.back = nn.Linear(4 * width, width)
         self.head = nn.Linear(width, letters)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -34,16 +42,17 @@ class GPT(nn.Module):
         return self.head(h + self.back(torch.relu(self.ahead(h))))
 
 
-def windows(text: str, letters: list[str]) -> np.ndarray:
-    """Runs of LENGTH + 1 characters [n, LENGTH + 1], each from the last one of the run before."""
+def windows(text: str, letters: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return windows of characters [n, LENGTH], and for each character the next one."""
     codes = {letter: code for code, letter in enumerate(letters)}
     tokens = np.array([codes[letter] for letter in text])
-    return np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1)[::LENGTH]
+    rows = np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1)[::LENGTH]
+    return rows[:, :-1], rows[:, 1:]
 
 
 @torch.no_grad()
 def say(model: nn.Module, tokens: list[int], count: int = 80) -> list[int]:
-    """`tokens`, and so many that the model draws after them."""
+    """Return `tokens` and `count` further ones, which the model draws."""
     for _ in range(count):
         chances = (model.eval()(torch.tensor([tokens[-LENGTH:]]))[0, -1] / 0.7).softmax(0)
         tokens = [*tokens, int(torch.multinomial(chances, 1))]

@@ -1,4 +1,4 @@
-"""A run as a job of a cluster: started again after a kill, a time limit or a reboot, it goes on where it was.
+"""A run as a job of a cluster: after a kill, a time limit or a reboot, the next job resumes it.
 
 python examples/cluster_job.py                                  # on the cores of this machine
 RAY_ADDRESS=HEAD:6379 python examples/cluster_job.py            # on a cluster, from one of its nodes
@@ -13,28 +13,32 @@ import fedraa as fl
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--out", type=Path, default=Path("runs/job"), help="where the next job finds it again")
+    flags.add_argument(
+        "--out", type=Path, default=Path("runs/job"), help="the run directory, which the next job resumes"
+    )
     flags.add_argument("--updates", type=int, default=400)
     flags.add_argument("--engine", default="ray")
-    given = flags.parse_args()
+    options = flags.parse_args()
     experiment = fl.Experiment(
         method="fed-raa",
         clients=40,
         compute="lognormal:0.5",
-        updates=given.updates,
-        engine=given.engine,
-        workers=2 if given.engine == "ray" else None,  # they wait for cores, wherever the cluster has some
+        updates=options.updates,
+        engine=options.engine,
+        # Workers wait until some node of the cluster has free cores.
+        workers={"ray": 2}.get(options.engine),
         checkpoint_every=50,
-        out=given.out,
+        out=options.out,
     )
-    if (given.out / "summary.json").exists():
-        history = fl.History(given.out)
-    elif given.out.exists():
-        history = fl.resume(given.out)
+    if (options.out / "summary.json").exists():
+        history = fl.History(options.out)
+    elif options.out.exists():
+        history = fl.resume(options.out)
     else:
         history = fl.run(experiment)
     print(f"{history.directory}: {history.state}, accuracy {history.evals['accuracy'].iloc[-1]:.1%}")
-    print(f"model {history.summary['model_sha256']}")  # the same wherever it ran, and however often it was stopped
+    # The model does not depend on the machines, nor on interruptions.
+    print(f"model {history.summary['model_sha256']}")
 
 
 if __name__ == "__main__":

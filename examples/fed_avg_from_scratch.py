@@ -38,7 +38,8 @@ def local_sgd(theta, x, y, rng, lr=0.05, momentum=0.5, epochs=5, batch=32):
 def train(theta, shards, costs, rng, rounds, cohort_size, jitter=0.1, **local):
     """Return theta [d] after the rounds, and the time and the cohort of each round."""
     sizes = np.array([len(y) for _, y in shards])
-    turns = [0] * len(shards)  # tasks of each client so far
+    # Tasks of each client so far.
+    turns = [0] * len(shards)
     events = []
     now = 0.0
     for k in range(rounds):
@@ -59,7 +60,8 @@ def main():
     x = ((x - x.mean()) / x.std()).astype(np.float32)
     shards = [(x[n:1400:8], y[n:1400:8]) for n in range(8)]
     theta = generator(0, "start").uniform(-0.1, 0.1, HIDDEN * (FEATURES + 1 + CLASSES) + CLASSES)
-    costs = 1 / np.repeat([1.0, 3.0], 4)[:, None]  # four slow devices and four that are three times as fast
+    # Four slow devices, and four that are three times as fast.
+    costs = 1 / np.repeat([1.0, 3.0], 4)[:, None]
     theta, events = train(theta, shards, costs, partial(generator, 0), rounds=20, cohort_size=3)
     accuracy = (network(theta)(torch.tensor(x[1400:])).argmax(axis=1).numpy() == y[1400:]).mean()
     print(f"{len(events)} rounds until time {events[-1][0]:.2f}: accuracy {accuracy:.1%}")

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from fedraa.rng import generator
 
 FEATURES, HIDDEN, CLASSES = 64, 40, 10
-RATIOS = (0.1, 0.2, 0.3, 0.4)
+RATIOS, RHO = (0.1, 0.2, 0.3, 0.4), 0.005
 
 
 def layers(theta):
@@ -46,13 +46,12 @@ def cut(size, ratios):
     return [np.concatenate([w1[a:b].ravel(), b1[a:b], w2[:, a:b].ravel(), b2]) for a, b in pairwise(ends)]
 
 
-def local_sgd(received, x, y, rng, rho=0.005, lr=0.05, momentum=0.5, epochs=5, batch=32):
+def local_sgd(received, x, y, rng, lr=0.05, momentum=0.5, epochs=5, batch=32):
     """Return the weights after local epochs of SGD on f(w) + rho/2 ||w - received||^2."""
-    w = received
-    v = np.zeros_like(w)
+    w, v = received, np.zeros_like(received)
     for _ in range(epochs):
         for rows in np.split(rng.permutation(len(y)), range(batch, len(y), batch)):
-            g = gradient(w, x[rows], y[rows]) + rho * (w - received)
+            g = gradient(w, x[rows], y[rows]) + RHO * (w - received)
             v = momentum * v + g
             w = w - lr * v
     return w
@@ -70,14 +69,15 @@ def train(theta, shards, costs, rng, updates, alpha=0.6, jitter=0.1, **local):
     """Return theta [d] after the updates, and the events: kind, time, task, client, fragment, version, staleness."""
     fragments = cut(len(theta), RATIOS)
     bound = delay_bound(costs)
-    q = np.zeros(len(fragments), int)  # updates of each fragment so far
-    turns = [0] * len(shards)  # tasks of each client so far
+    # Updates of each fragment, and tasks of each client so far.
+    q = np.zeros(len(fragments), int)
+    turns = [0] * len(shards)
     events, queue = [], []
     idle = range(len(shards))
     now = 0.0
     for _ in range(updates):
         for n in idle:
-            # Algorithm 2: the least updated fragment within the delay bound; a cost is known to one percent.
+            # Algorithm 2: the least updated fragment within the delay bound, with a tolerance of one percent.
             feasible = np.flatnonzero(costs[n] <= 1.01 * bound)
             j = rng("schedule", n, turns[n]).choice(feasible[q[feasible] == q[feasible].min()])
             due = now + costs[n, j] * rng("jitter", n, turns[n]).uniform(1 - jitter, 1 + jitter)
@@ -98,7 +98,7 @@ def train(theta, shards, costs, rng, updates, alpha=0.6, jitter=0.1, **local):
 def main():
     x, y = load_digits(return_X_y=True)
     x = (x - x.mean()) / x.std()
-    shards = [(x[n:1400:8], y[n:1400:8]) for n in range(8)]  # of four slow devices and four that are 3 times as fast
+    shards = [(x[n:1400:8], y[n:1400:8]) for n in range(8)]
     theta = generator(0, "start").uniform(-0.1, 0.1, HIDDEN * (FEATURES + 1 + CLASSES) + CLASSES)
     costs = np.array([len(part) for part in cut(len(theta), RATIOS)]) / len(theta) / np.repeat([1.0, 3.0], 4)[:, None]
     theta, events = train(theta, shards, costs, partial(generator, 0), updates=200)

@@ -1,4 +1,4 @@
-"""FedBuff from scratch: the server adds up deltas in a buffer, and moves when it is full (Nguyen et al. 2022).
+"""FedBuff from scratch: the server adds deltas in a buffer and applies it when it is full (Nguyen et al. 2022).
 
 With the random numbers of `fedraa run` it has the same events and parameters: tests/simulation/test_from_scratch.py.
 """
@@ -12,6 +12,8 @@ from sklearn.datasets import load_digits
 from fedraa.rng import generator
 
 FEATURES, HIDDEN, CLASSES = 64, 40, 10
+# Durations vary by this share.
+JITTER = 0.1
 
 
 def layers(theta):
@@ -54,21 +56,23 @@ def staleness_weight(staleness):
     return (staleness + 1) ** -0.5
 
 
-def train(theta, shards, costs, rng, updates, concurrency, buffer_size, server_lr=1.0, jitter=0.1, **local):
+def train(theta, shards, costs, rng, updates, concurrency, buffer_size, server_lr=1.0, **local):
     """Return theta [d] after the updates, and the events: kind, time, task, client, fragment, version, staleness."""
-    version = 0  # updates of the model so far
+    # Updates of the model so far.
+    version = 0
     buffer = np.zeros_like(theta)
-    turns = [0] * len(shards)  # tasks of each client so far
+    # Tasks of each client so far.
+    turns = [0] * len(shards)
     events, queue = [], []
     idle = rng("concurrency").choice(len(shards), concurrency, replace=False).tolist()
     now = 0.0
     while version < updates:
         for n in idle:
-            due = now + costs[n, 0] * rng("jitter", n, turns[n]).uniform(1 - jitter, 1 + jitter)
+            due = now + costs[n, 0] * rng("jitter", n, turns[n]).uniform(1 - JITTER, 1 + JITTER)
             events.append(("dispatch", now, sum(turns), n, 0, version, None))
             heapq.heappush(queue, (due, sum(turns), n, turns[n], version, theta))
             turns[n] += 1
-        # The next client returns its delta, which counts less the more versions it is behind.
+        # The next client returns its delta, whose weight falls with its staleness in versions.
         now, task, n, turn, sent_version, received = heapq.heappop(queue)
         delta = local_sgd(received, *shards[n], rng("batches", n, turn), **local) - received
         staleness = version - sent_version
@@ -79,7 +83,7 @@ def train(theta, shards, costs, rng, updates, concurrency, buffer_size, server_l
             buffer = np.zeros_like(theta)
             version += 1
         events.append(("commit", now, task, n, 0, version, staleness))
-        # Another client that is not at work takes the place.
+        # A random idle client replaces it.
         draws = rng("concurrency", task)
         busy = [entry[2] for entry in queue]
         idle = [int(draws.integers(len(shards)))]
@@ -93,7 +97,8 @@ def main():
     x = (x - x.mean()) / x.std()
     shards = [(x[n:1400:8], y[n:1400:8]) for n in range(8)]
     theta = generator(0, "start").uniform(-0.1, 0.1, HIDDEN * (FEATURES + 1 + CLASSES) + CLASSES)
-    costs = 1 / np.repeat([1.0, 3.0], 4)[:, None]  # four slow devices and four that are three times as fast
+    # Four slow devices, and four that are three times as fast.
+    costs = 1 / np.repeat([1.0, 3.0], 4)[:, None]
     rng = partial(generator, 0)
     theta, events = train(theta, shards, costs, rng, updates=40, concurrency=4, buffer_size=3)
     accuracy = (forward(theta, x[1400:])[1].argmax(axis=1) == y[1400:]).mean()

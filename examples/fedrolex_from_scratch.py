@@ -1,4 +1,4 @@
-"""FedRolex from scratch: clients train a window of the hidden units that rolls on each round (Alam et al. 2022).
+"""FedRolex from scratch: clients train a window of the hidden units that moves each round (Alam et al. 2022).
 
 With the random numbers of `fedraa run` it has the same coverage and parameters: tests/simulation/test_from_scratch.py.
 """
@@ -57,12 +57,13 @@ def local_sgd(received, x, y, rng, lr=0.05, momentum=0.9, epochs=5, batch=32):
 
 
 def train(theta, shards, costs, rng, rounds, capacities, jitter=0.1, **local):
-    """Return theta [d] after the rounds, and of each: its time, and its smallest and largest coverage."""
+    """Return theta [d] after the rounds, and the time and the smallest and largest coverage of each round."""
     events = []
     now = 0.0
     for k in range(rounds):
         total = np.zeros_like(theta)
-        coverage = np.zeros(len(theta), int)  # clients that trained each coordinate
+        # Clients that trained each coordinate.
+        coverage = np.zeros(len(theta), int)
         for n, (x, y) in enumerate(shards):
             mine = window(len(theta), capacities[n % len(capacities)], start=k)
             total[mine] += local_sgd(theta[mine], x, y, rng("batches", n, k), **local)
@@ -83,7 +84,8 @@ def main():
     theta = generator(0, "start").uniform(-0.1, 0.1, HIDDEN * (FEATURES + 1 + CLASSES) + CLASSES)
     capacities = (1.0, 0.5)
     shares = [len(window(len(theta), capacities[n % 2], start=0)) / len(theta) for n in range(8)]
-    costs = shares / np.repeat([1.0, 3.0], 4)  # four slow devices and four that are three times as fast
+    # Four slow devices, and four that are three times as fast.
+    costs = shares / np.repeat([1.0, 3.0], 4)
     theta, events = train(theta, shards, costs, partial(generator, 0), rounds=20, capacities=capacities)
     accuracy = (forward(theta, x[1400:])[1].argmax(axis=1) == y[1400:]).mean()
     print(f"{len(events)} rounds until time {events[-1][0]:.2f}: accuracy {accuracy:.1%}")

@@ -1,6 +1,6 @@
-"""A table of Hugging Face's `datasets`: reviews, one client per author, as a column says; Fed-RAA against FedAvg.
+"""Fed-RAA against FedAvg on a table of Hugging Face's `datasets`: reviews, with a column that names each row's client.
 
-python examples/hugging_face.py, after pip install 'datasets>=3'; what joins Fed-RAA's fragments begins as 0
+python examples/hugging_face.py    # after `pip install 'datasets>=3'`
 """
 
 import argparse
@@ -21,12 +21,12 @@ PLAIN = ["the", "food", "place", "was", "very", "at", "we", "went", "there", "st
 
 
 def reviews(count: int, authors: int, seed: int) -> datasets.Dataset:
-    """Some authors like more than others do, and one word in four of those that matter is a slip."""
+    """Return synthetic reviews. Authors differ in their share of positive reviews; a quarter of the words are wrong."""
     rng = np.random.default_rng(seed)
-    author, likes = rng.integers(authors, size=count), rng.random(count)
-    label = (likes < (author + 1) / (authors + 1)).astype(int)
-    said = [[rng.choice((BAD, GOOD)[word]) for word in (rng.random(3) < 0.25) ^ good] for good in label]
-    text = [" ".join([*rng.choice(PLAIN, 5), *words]) for words in said]
+    author = rng.integers(authors, size=count)
+    label = (rng.random(count) < (author + 1) / (authors + 1)).astype(int)
+    opinions = [[rng.choice((BAD, GOOD)[word]) for word in (rng.random(3) < 0.25) ^ good] for good in label]
+    text = [" ".join([*rng.choice(PLAIN, 5), *words]) for words in opinions]
     return datasets.Dataset.from_dict({"text": text, "author": [f"author {n}" for n in author], "liked": label})
 
 
@@ -39,20 +39,20 @@ def main() -> None:
     flags.add_argument("--reviews", type=int, default=2000)
     flags.add_argument("--authors", type=int, default=8)
     flags.add_argument("--time", type=float, default=5.0)
-    given = flags.parse_args()
+    options = flags.parse_args()
     datasets.disable_progress_bars()
-    splits = {"train": reviews(given.reviews, given.authors, 0), "test": reviews(given.reviews // 4, given.authors, 1)}
+    train, test = reviews(options.reviews, options.authors, 0), reviews(options.reviews // 4, options.authors, 1)
     with TemporaryDirectory() as folder:
         path = Path(folder, "reviews")
-        datasets.DatasetDict(splits).map(tokens).save_to_disk(path)  # from where clients' rows are read
+        datasets.DatasetDict(train=train, test=test).map(tokens).save_to_disk(path)
+        table = f"hf({str(path)!r}, input='tokens', target='liked', client='author')"
+        fields = {"dataset": table, "clients": options.authors, "time": options.time, "lr": 0.05}
         for method in ("fed-raa", "fedavg"):
             torch.manual_seed(0)
             layers = nn.Embedding(WORDS, 8), nn.Flatten(), nn.Linear(8 * LENGTH, 32), nn.ReLU(), nn.Linear(32, 2)
-            table = f"hf({str(path)!r}, input='tokens', target='liked', client='author')"
-            own = {"method": method, "dataset": table, "clients": given.authors, "time": given.time}
-            experiment = fl.Experiment(lr=0.05, local_epochs=1, engine="local", **own)
-            evals = fl.run(experiment, model=nn.Sequential(*layers)).evals
-            print(f"{method}: accuracy {evals['accuracy'].iloc[0]:.1%} -> {evals['accuracy'].iloc[-1]:.1%}")
+            experiment = fl.Experiment(method=method, local_epochs=1, engine="local", **fields)
+            accuracy = fl.run(experiment, model=nn.Sequential(*layers)).evals["accuracy"]
+            print(f"{method}: accuracy {accuracy.iloc[0]:.1%} -> {accuracy.iloc[-1]:.1%}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Samples in a memory-mapped array of 3 GB on disk, read client by client by two workers on Ray; Fed-RAA.
+"""Fed-RAA on a memory-mapped array of 3 GB on disk, from which two workers on Ray read one client at a time.
 
-python examples/larger_than_memory.py, where 3 GB are free: it writes the array there first, and removes it afterwards
+python examples/larger_than_memory.py    # in a folder with 3 GB of free space, where it writes and removes the array
 """
 
 import argparse
@@ -16,9 +16,10 @@ CENTRES = np.random.default_rng(0).standard_normal((CLASSES, FEATURES), np.float
 
 
 def write(folder: Path, split: str, rows: int) -> None:
-    """Noise around a centre for each class, some rows at a time; each client's rows are a run of them."""
+    """Write noise around the centre of each class, 2048 rows at a time. The rows of a client are consecutive."""
     rng = np.random.default_rng(rows)
-    np.save(folder / f"y_{split}.npy", y := rng.integers(0, CLASSES, rows))
+    y = rng.integers(0, CLASSES, rows)
+    np.save(folder / f"y_{split}.npy", y)
     np.save(folder / f"clients_{split}.npy", np.arange(rows) * CLIENTS // rows)
     x = np.lib.format.open_memmap(folder / f"x_{split}.npy", "w+", np.float32, (rows, FEATURES))
     for start in range(0, rows, 2048):
@@ -31,15 +32,17 @@ def main() -> None:
     flags.add_argument("--megabytes", type=int, default=3000)
     flags.add_argument("--updates", type=int, default=2 * CLIENTS)
     flags.add_argument("--engine", default="ray")
-    given = flags.parse_args()
-    with TemporaryDirectory(dir=".") as made:  # not in /tmp, which may itself be memory
-        (folder := Path(made, "noise")).mkdir()
-        write(folder, "train", given.megabytes * 10**6 // (4 * FEATURES))
+    options = flags.parse_args()
+    # /tmp may be in memory.
+    with TemporaryDirectory(dir=".") as parent:
+        folder = Path(parent, "noise")
+        folder.mkdir()
+        write(folder, "train", options.megabytes * 10**6 // (4 * FEATURES))
         write(folder, "test", 5 * CLIENTS)
-        workers = 2 if given.engine == "ray" else None
-        experiment = fl.Experiment(local_epochs=1, updates=given.updates, engine=given.engine, workers=workers)
+        workers = {"ray": 2}.get(options.engine)
+        experiment = fl.Experiment(local_epochs=1, updates=options.updates, engine=options.engine, workers=workers)
         history = fl.run(experiment, dataset=f"npy:{folder}")
-    print(f"{given.megabytes} MB of {CLIENTS} clients: accuracy {history.evals['accuracy'].iloc[-1]:.1%}")
+    print(f"{options.megabytes} MB of {CLIENTS} clients: accuracy {history.evals['accuracy'].iloc[-1]:.1%}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Data of your own, with clients of their own: six sensors, each with its own gain and offset, and what they saw.
+"""Your data with your clients: samples of six sensors, which differ in gain and offset.
 
-python examples/own_data.py; files, folders of images and tables are in docs/guides/data.md
+python examples/own_data.py    # for files, folders of images and tables, see docs/guides/data.md
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ CENTRES = np.random.default_rng(0).normal(size=(4, 12))
 
 
 def sensor(number: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """What one sensor saw: samples [count, 12] and which of four things each was."""
+    """Return a sensor's samples [count, 12] and their labels, one of four classes."""
     rng = np.random.default_rng([number, count])
     y = rng.integers(0, 4, count)
     x = CENTRES[y] + rng.normal(size=(count, 12))
@@ -21,12 +21,13 @@ def sensor(number: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def noisy(x: Tensor, rng: np.random.Generator) -> Tensor:
-    """A transform: what becomes of samples [b, 12] each time that they are trained on, drawn from the run's seed."""
+    """Transform samples [b, 12] before each training step; the noise depends on the run's seed."""
     return x + torch.from_numpy(0.1 * rng.normal(size=x.shape)).float()
 
 
 def main() -> None:
-    train = {f"sensor {n}": sensor(n, 60 + 40 * n) for n in range(6)}  # those of higher numbers saw more
+    # Sensors with higher numbers have more samples.
+    train = {f"sensor {n}": sensor(n, 60 + 40 * n) for n in range(6)}
     test = {f"sensor {n}": sensor(n, 50) for n in range(6)}
     data = fl.FederatedDataset.of_clients("sensors", train, None, test_of_clients=test, classes=4)
     for method in ("fed-raa", "fedavg"):

@@ -1,4 +1,4 @@
-"""A metric of your own in every evaluation, and a run that ends when it no longer gets better.
+"""A custom metric in every evaluation, and a run that ends when the metric no longer improves.
 
 python examples/own_metric.py
 """
@@ -11,7 +11,7 @@ import fedraa as fl
 
 
 class Top2(fl.Metric):
-    """Whether the right class is among the two that the model thinks likeliest: a number per sample, here 0 or 1."""
+    """The share of samples whose class is among the two most likely ones; `values` returns 0 or 1 per sample."""
 
     name = "top2"
 
@@ -19,8 +19,8 @@ class Top2(fl.Metric):
         return (outputs.topk(2).indices == labels[:, None]).any(dim=1)
 
 
-class Told(fl.Callback):
-    """Says what each evaluation came to. One that returns True ends the run, exactly there."""
+class PrintedEvaluations(fl.Callback):
+    """A callback that prints each evaluation. It ends the run by returning True."""
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool:
         print(f"step {step:3}: accuracy {metrics['accuracy']:.1%}, top 2 {metrics['top2']:.1%}")
@@ -29,7 +29,9 @@ class Told(fl.Callback):
 
 def main() -> None:
     experiment = fl.Experiment(method="fed-raa", clients=8, metrics=(Top2(),), updates=400, engine="local")
-    history = fl.run(experiment, callbacks=[Told(), fl.EarlyStopping("top2", patience=3, min_delta=0.002)])
+    history = fl.run(
+        experiment, callbacks=[PrintedEvaluations(), fl.EarlyStopping("top2", patience=3, min_delta=0.002)]
+    )
     best = history.evals.loc[history.evals["top2"].idxmax()]
     print(f"{history.state} after {history.summary['steps']} of 400 updates; best top 2 at step {best['step']:.0f}")
 

@@ -1,4 +1,4 @@
-"""A model of your own: any nn.Module will do, nothing is said about how it is cut. Fed-RAA on handwritten digits.
+"""Fed-RAA with a custom model: any nn.Module, without instructions for cutting it. The data are handwritten digits.
 
 python examples/own_model.py
 """
@@ -10,11 +10,13 @@ import fedraa as fl
 
 
 class Net(nn.Module):
-    """Two hidden layers, the second one beside a short cut: so both have the same units, and are cut together."""
+    """Two hidden layers, the second one with a shortcut. Both therefore have the same units, and are cut together."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.last = nn.Linear(64, 96), nn.Linear(96, 96), nn.Linear(96, 10)
+        self.first = nn.Linear(64, 96)
+        self.second = nn.Linear(96, 96)
+        self.last = nn.Linear(96, 10)
         self.norm = nn.BatchNorm1d(96)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -26,12 +28,14 @@ def main() -> None:
     torch.manual_seed(0)
     model = Net()
     history = fl.run(method="fed-raa", model=model, dataset="digits", clients=8, updates=80, engine="local")
-    *fragments, whole = history.config["resolved"]["shapes"]  # what each takes, the whole model last
+    # The cost of each fragment, and that of the whole model last.
+    *fragments, whole = history.config["resolved"]["shapes"]
     for fragment, shape in enumerate(fragments):
         share = shape["flops"] / whole["flops"]
         print(f"fragment {fragment}: {shape['widths']} of {whole['widths']} units, {share:.0%} of the computing")
     digits = fl.load_dataset("digits")
-    trained = history.load_model(model)  # it takes images as the data set has them
+    # The trained model takes images as the data set has them.
+    trained = history.load_model(model)
     right = trained(torch.from_numpy(digits.x_test)).argmax(1) == torch.from_numpy(digits.y_test)
     print(f"the trained model is right about {right.sum()} of {len(right)} images")
     print(f"accuracy {history.evals['accuracy'].iloc[-1]:.1%} after {history.evals['t'].iloc[-1]:.2f} units of time")

@@ -1,6 +1,7 @@
 """A custom update rule of an asynchronous server, compared with the rule of FedAsync.
 
-python examples/own_rule.py; and in this folder: fedraa check own_rule:Shortened
+python examples/own_rule.py
+cd examples && fedraa check own_rule:Shortened
 """
 
 import numpy as np
@@ -9,13 +10,15 @@ import fedraa as fl
 
 
 class Shortened(fl.AsyncRule):
-    """theta <- theta + a delta; a falls with staleness, and with how much longer the delta is than usual."""
+    """theta <- theta + a delta, where a falls with staleness and with the delta's length relative to the usual one."""
 
-    keeps = "usual length per fragment"  # what `fedraa methods` says of its memory
-    measures = True  # its weights depend on what arrives, which a log has not
+    # The memory of the rule, which `fedraa methods` shows.
+    keeps = "usual length per fragment"
+    # The weights depend on the values of updates, which the log does not have.
+    measures = True
 
-    def __init__(self, most: float = 0.6) -> None:
-        self.most = most
+    def __init__(self, largest: float = 0.6) -> None:
+        self.largest = largest
 
     def start(self, model):
         self.usual = [0.0] * model.fragments
@@ -24,16 +27,17 @@ class Shortened(fl.AsyncRule):
         length = float(np.sqrt(np.sum(update.delta**2, dtype=np.float64)))
         usual = self.usual[update.fragment] or length
         self.usual[update.fragment] = 0.9 * usual + 0.1 * length
-        weight = self.most * min(1.0, usual / length) / (1 + update.staleness) ** 0.5
+        weight = self.largest * min(1.0, usual / length) / (1 + update.staleness) ** 0.5
         model.params[update.where] += np.float32(weight) * update.delta
         return fl.ApplyResult(weight)
 
 
 def main() -> None:
     unequal = {"clients": 8, "partition": "dirichlet", "dirichlet": 0.3, "time": 1.0, "engine": "local"}
-    for name, own in (("fedasync", {}), ("ours", {"async_rule": Shortened(most=0.8)})):
+    for name, own in (("fedasync", {}), ("custom", {"async_rule": Shortened(largest=0.8)})):
         history = fl.run(method="fedasync", **unequal, **own)
-        last, weights = history.evals.iloc[-1], history.events["weight"].dropna()
+        last = history.evals.iloc[-1]
+        weights = history.events["weight"].dropna()
         print(f"{name}: accuracy {last['accuracy']:.1%}, weights from {weights.min():.2f} to {weights.max():.2f}")
 
 

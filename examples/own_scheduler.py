@@ -1,29 +1,30 @@
-"""A scheduler of your own, which says what an idle device trains next, beside Gre-RAA's choice.
+"""A custom scheduler, which chooses the next fragment of an idle device, compared with Gre-RAA.
 
-python examples/own_scheduler.py; and in this folder: fedraa check own_scheduler:Oldest
+python examples/own_scheduler.py
+cd examples && fedraa check own_scheduler:Oldest
 """
 
 import fedraa as fl
 
 
 class Oldest(fl.Scheduler):
-    """Of the fragments that the device can train in time, the one that was given out the longest ago.
+    """The choice of the feasible fragment that was assigned the longest time ago.
 
-    What it keeps in its attributes is saved with checkpoints, and comes back on resume.
+    Checkpoints save the attributes, and a resumed run restores them.
     """
 
     def __init__(self) -> None:
-        self.given_out: list[float] = []
+        self.assigned_at: list[float] = []
 
     def choose(self, view, rng):
-        self.given_out = self.given_out or [-1.0] * len(view.counts)
-        chosen = min(view.feasible, key=self.given_out.__getitem__)
-        self.given_out[chosen] = view.now
+        self.assigned_at = self.assigned_at or [-1.0] * len(view.counts)
+        chosen = min(view.feasible, key=self.assigned_at.__getitem__)
+        self.assigned_at[chosen] = view.now
         return int(chosen)
 
 
 def main() -> None:
-    for name, scheduler in (("gre-raa", "gre-raa"), ("ours", Oldest())):
+    for name, scheduler in (("gre-raa", "gre-raa"), ("custom", Oldest())):
         history = fl.run(method="fed-raa", scheduler=scheduler, clients=8, time=1.0, engine="local")
         commits = history.events.query("kind == 'commit'")
         trained = commits["fragment"].value_counts().sort_index().to_dict()

@@ -12,7 +12,7 @@ import fedraa as fl
 
 
 def diabetes() -> fl.Dataset:
-    """Return 442 patients with ten measurements each; the target is the progress of the disease, standardised."""
+    """Return ten measurements of 442 patients; the target is the standardised progress of the disease."""
     x, y = load_diabetes(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     x, y = x[order], (y[order] - y.mean()) / y.std()
@@ -23,17 +23,17 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("--time", type=float, default=10.0)
     flags.add_argument("--clients", type=int, default=10)
-    given = flags.parse_args()
-    # each half learns all of it, at twice the scale: together they are the mean, not the sum
+    options = flags.parse_args()
+    # Each half learns the whole task. Together they compute the mean, not the sum.
     halves = {"fragments": 2, "override": {"local.scale_activations": True}}
     for method, own in (("fed-raa", halves), ("fedavg", {})):
         experiment = fl.Experiment(
             method=method,
             objective="regression",
             hidden=(32,),
-            clients=given.clients,
+            clients=options.clients,
             lr=0.01,
-            time=given.time,
+            time=options.time,
             engine="local",
             **own,
         )

@@ -1,4 +1,4 @@
-"""Segmentation of made images: discs and squares on noise, a class per pixel; Fed-RAA against FedAvg.
+"""Fed-RAA against FedAvg on segmentation, a class per pixel: synthetic images of discs and squares on noise.
 
 python examples/segmentation.py
 """
@@ -15,15 +15,17 @@ SIDE = 16
 
 
 def shapes(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images [n, 1, side, side], and for each pixel 0 (nothing), 1 (a disc) or 2 (a square)."""
+    """Return images [n, 1, side, side], and the class of each pixel: 0 (nothing), 1 (a disc) or 2 (a square)."""
     rng = np.random.default_rng(seed)
     row, column = np.mgrid[:SIDE, :SIDE]
     y = np.zeros((count, SIDE, SIDE), np.int64)
     for image in y:
         for kind in (1, 2):
-            at, size = rng.integers(4, SIDE - 4, 2), rng.integers(2, 4)
-            away = np.stack([row - at[0], column - at[1]])
-            image[(np.hypot(*away) if kind == 1 else np.abs(away).max(axis=0)) <= size] = kind
+            centre = rng.integers(4, SIDE - 4, 2)
+            size = rng.integers(2, 4)
+            offsets = np.abs([row - centre[0], column - centre[1]])
+            distance = {1: np.hypot(*offsets), 2: offsets.max(axis=0)}[kind]
+            image[distance <= size] = kind
     x = np.choose(y, [0.0, 1.0, -1.0]) + 0.5 * rng.normal(size=y.shape)
     return x[:, None].astype(np.float32), y
 
@@ -38,11 +40,11 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("--images", type=int, default=400)
     flags.add_argument("--time", type=float, default=10.0)
-    given = flags.parse_args()
-    data = fl.Dataset("shapes", *shapes(given.images, 0), *shapes(given.images // 4, 1), classes=3)
+    options = flags.parse_args()
+    data = fl.Dataset("shapes", *shapes(options.images, 0), *shapes(options.images // 4, 1), classes=3)
     for method in ("fed-raa", "fedavg"):
         experiment = fl.Experiment(
-            method=method, objective="segmentation", clients=8, lr=0.1, time=given.time, engine="local"
+            method=method, objective="segmentation", clients=8, lr=0.1, time=options.time, engine="local"
         )
         evals = fl.run(experiment, model=net(), dataset=data).evals
         first, last = evals["mean_iou"].iloc[[0, -1]]

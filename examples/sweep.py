@@ -1,6 +1,6 @@
-"""A sweep: a run for each value of a grid, and all of them as one table of pandas.
+"""A sweep: a run for each point of a grid, and a pandas table of all runs.
 
-python examples/sweep.py; runs that are there are read, one that was interrupted goes on, so it can be started again
+python examples/sweep.py    # started again, it reads finished runs and resumes interrupted ones
 """
 
 from itertools import product
@@ -19,8 +19,9 @@ def run(values: dict[str, object]) -> fl.History:
     out = FOLDER / "-".join(map(str, values.values()))
     if not out.exists():
         return fl.run(**FLEET, **values, out=out)
-    ended = (out / "summary.json").exists()
-    return fl.History(out) if ended else fl.resume(out)
+    if (out / "summary.json").exists():
+        return fl.History(out)
+    return fl.resume(out)
 
 
 def main() -> None:
@@ -28,8 +29,10 @@ def main() -> None:
     for point in product(*GRID.values()):
         values = dict(zip(GRID, point, strict=True))
         history = run(values)
-        accuracy, late = history.evals["accuracy"], history.summary["staleness_mean"]
-        rows.append(values | {"last": accuracy.iloc[-1], "mean over time": accuracy.mean(), "mean staleness": late})
+        accuracy = history.evals["accuracy"]
+        staleness = history.summary["staleness_mean"]
+        metrics = {"last": accuracy.iloc[-1], "mean over time": accuracy.mean(), "mean staleness": staleness}
+        rows.append(values | metrics)
     frame = pd.DataFrame(rows)
     frame.to_csv(FOLDER / "sweep.csv", index=False)
     print(frame.groupby(["lr", "staleness"])[["last", "mean over time", "mean staleness"]].mean().round(3))

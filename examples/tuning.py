@@ -1,6 +1,7 @@
-"""The best learning rate of each method, found with as many trials for each; then both with their own, at equal time.
+"""The best learning rate of each method, from equal numbers of trials, and both methods compared at equal time.
 
-python examples/tuning.py, after pip install 'optuna>=4'; started again it goes on where it was stopped
+pip install 'optuna>=4'
+python examples/tuning.py    # started again after an interruption, it continues
 """
 
 import fedraa as fl
@@ -20,8 +21,9 @@ def main() -> None:
         **setting,
     )
     for method, values in tuned.terms.items():
-        at_edge = ", ".join(tuned.at_edge[method])
-        print(f"best of {method}: {dict(values)}" + (f"; {at_edge} at the edge of the space" if at_edge else ""))
+        print(f"best of {method}: {dict(values)}")
+        if tuned.at_edge[method]:
+            print(f"  at the edge of the space: {', '.join(tuned.at_edge[method])}")
     frame = fl.compare(METHODS, seeds=(0, 1), time=0.6, terms="tuned", tuned=tuned.file, **setting)
     print(frame.groupby("method")["accuracy"].agg(["mean", "std"]).round(3))
 

@@ -1,9 +1,10 @@
-"""The page docs/research/claims.md: every claim of the five papers beside the committed results of the studies."""
+"""The page docs/research/claims.md: every claim of the five papers and the results of the studies that test it."""
 
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -22,16 +23,17 @@ from fedraa.rundir.atomic_files import write_text
 CLAIMS = Path(__file__).with_name("claims.toml")
 START, END = (Path(__file__).with_name(f"claims_{part}.md") for part in ("start", "end"))
 DOCS = Path(__file__).parents[2] / "docs"
-LISTED = 3  # comparisons that are told one by one
+# Comparisons that are listed one by one.
+MAX_LISTED = 3
 EVERYWHERE = "*"
 
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """What a paper claims, and which numbers of which study decide it.
+    """A claim of a paper, and the numbers of a study that decide it.
 
-    `pairs` are rows of the study's table, the better one first, compared in all `columns` (in all that there are, if
-    none are named); `row @ column` names one place. `why` says in words why it does not hold here, where it does not.
+    `pairs` are rows of the study's table, the better one first, compared in all `columns` (in all columns of the table
+    if none are named); `row @ column` names one place. `why` is the reason if the claim does not hold here.
     """
 
     paper: str
@@ -46,55 +48,69 @@ class PaperClaim:
 
 
 def load_claims(path: Path = CLAIMS) -> list[PaperClaim]:
-    """The claims of a file, paper by paper."""
-    found = []
-    for each in tomllib.loads(path.read_text())["claim"]:
-        pairs = tuple((better, worse) for better, worse in each.pop("pairs"))
-        found.append(PaperClaim(**each | {"pairs": pairs, "columns": tuple(each.get("columns", ()))}))
-    return found
+    """Return the claims of a file, paper by paper."""
+    claims = []
+    for fields in tomllib.loads(path.read_text())["claim"]:
+        pairs = tuple((better, worse) for better, worse in fields.pop("pairs"))
+        columns = tuple(fields.get("columns", ()))
+        claims.append(PaperClaim(**fields | {"pairs": pairs, "columns": columns}))
+    return claims
 
 
 def compared(claim: PaperClaim, results: Sequence[Result]) -> list[Advantage]:
-    """All comparisons of the claim that the results have both numbers of."""
+    """Return all comparisons of the claim for which the results have both numbers."""
     metric = metrics_of(claim.study)[claim.metric]
-    found = []
+    comparisons = []
     for result in results:
-        columns = list(dict.fromkeys(column for _, column, _ in result.lines))
-        for better, worse in claim.pairs:
-            for column in columns if "@" not in better + worse else [EVERYWHERE]:
-                if claim.columns and column not in (*claim.columns, EVERYWHERE):
-                    continue
-                places = [_place(name, column) for name in (better, worse)]
-                lines = [result.lines.get((*place, claim.metric)) for place in places]
-                if lines[0] is None or lines[1] is None:
-                    continue
-                where = ", ".join(filter(None, (result.size, "" if column == EVERYWHERE else column)))
-                names = (better, worse)
-                less, ratio = metric.better == "less", metric.own_units
-                gained = advantage(where, names, lines[0], lines[1], less=less, ratio=ratio)
-                found.append(gained if gained.ratio else _possible(gained, metric.within[1] - metric.within[0]))
-    return found
+        for (better, worse), column in product(claim.pairs, _columns(claim, result)):
+            if ("@" in better + worse) != (column == EVERYWHERE):
+                continue
+            lines = [result.lines.get((*_place(name, column), claim.metric)) for name in (better, worse)]
+            if lines[0] is None or lines[1] is None:
+                continue
+            where = ", ".join(name for name in (result.size, column) if name and name != EVERYWHERE)
+            less = metric.better == "less"
+            gained = advantage(where, (better, worse), lines[0], lines[1], less=less, ratio=metric.own_units)
+            if not gained.ratio:
+                gained = _possible(gained, metric.within[1] - metric.within[0])
+            comparisons.append(gained)
+    return comparisons
 
 
-def _possible(gained: Advantage, most: float) -> Advantage:
-    """With an interval that ends where differences do: two numbers are no further apart than `most`."""
-    return replace(gained, low=max(gained.low, -most), high=min(gained.high, most))
+def _columns(claim: PaperClaim, result: Result) -> list[str]:
+    """Return the columns in which the claim's rows are compared, and EVERYWHERE for rows that name their column."""
+    columns = list(dict.fromkeys(column for _, column, _ in result.lines))
+    if claim.columns:
+        columns = [column for column in columns if column in claim.columns]
+    return [*columns, EVERYWHERE]
+
+
+def _possible(gained: Advantage, largest: float) -> Advantage:
+    """Clip the interval to `largest`, the maximum difference of two values of the metric."""
+    return replace(gained, low=max(gained.low, -largest), high=min(gained.high, largest))
 
 
 def _place(name: str, column: str) -> tuple[str, str]:
-    row, _, own = name.partition(" @ ")
-    return (row, own) if own else (row, column)
+    """Return the row and the column that `row` or `row @ column` names."""
+    row, _, own_column = name.partition(" @ ")
+    return row, own_column or column
 
 
 def metrics_of(study: str) -> dict[str, Metric]:
-    """The metrics of a study by name: the same at every size."""
+    """Return the metrics of a study by name. They are the same at every size."""
     return {metric.name: metric for metric in RECIPES[study](Scale("quick", Path("data"))).metrics}
 
 
 def page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], mnist: pd.DataFrame) -> str:
-    """Return the page docs/research/claims.md: counts of verdicts, all claims, and Fed-RAA's Table 2."""
+    """Return the page docs/research/claims.md: counts of verdicts, all claims, and Fed-RAA's Table 2.
+
+    Args:
+        claims: The claims.
+        results: The results by study.
+        mnist: The table of Fed-RAA's Table 2.
+    """
     judged = [(claim, compared(claim, results.get(claim.study, ()))) for claim in claims]
-    verdicts = [verdict(found) for _, found in judged]
+    verdicts = [verdict(comparisons) for _, comparisons in judged]
     counts = [f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts]
     head = [
         "paper and claim",
@@ -104,62 +120,80 @@ def page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], 
         "verdict",
         "decided by",
     ]
-    rows = [_row(claim, found, results.get(claim.study, ())) for claim, found in judged]
+    rows = [_row(claim, comparisons, results.get(claim.study, ())) for claim, comparisons in judged]
     last = markdown_table(list(mnist.columns), ([str(cell) for cell in line] for line in mnist.to_numpy()))
     count = f"Of {len(claims)} claims: {', '.join(counts)}.\n"
     return "\n".join([START.read_text(), count, markdown_table(head, rows), END.read_text(), last, ""])
 
 
-def _row(claim: PaperClaim, found: Sequence[Advantage], results: Sequence[Result]) -> list[str]:
+def _row(claim: PaperClaim, comparisons: Sequence[Advantage], results: Sequence[Result]) -> list[str]:
+    """Return a claim's row of the table.
+
+    Args:
+        claim: The claim.
+        comparisons: Its comparisons.
+        results: The results of its study.
+    """
     commands = [result.command for result in results] or [f"python -m benchmarks run {claim.study} --quick"]
+    settings = (": ".join(filter(None, (result.size, result.setting))) for result in results)
     return [
         f"**{claim.paper}**: {claim.says}",
         f"{claim.place}: {claim.figures}",
-        "; ".join(f"{result.size}: {result.setting}" if result.setting else result.size for result in results) or "–",
-        told(found) or "–",
-        in_words(claim, found),
+        "; ".join(settings) or "–",
+        told(comparisons) or "–",
+        in_words(claim, comparisons),
         ", ".join(f"`{command}`" for command in commands),
     ]
 
 
-def told(found: Sequence[Advantage]) -> str:
-    """The comparisons one by one, or, of many, how many hold and the worst of them."""
-    if len(found) <= LISTED:
-        return "; ".join(f"{each.where}: {each.text}" for each in found)
-    holding, against = (sum(getattr(each, name) for each in found) for name in ("holds", "reversed"))
-    worst = min(found, key=_strength)
+def told(comparisons: Sequence[Advantage]) -> str:
+    """Return the comparisons one by one; of many, how many hold, and the worst one."""
+    if len(comparisons) <= MAX_LISTED:
+        return "; ".join(f"{comparison.where}: {comparison.text}" for comparison in comparisons)
+    holding = sum(comparison.holds for comparison in comparisons)
+    against = sum(comparison.reversed for comparison in comparisons)
+    worst = min(comparisons, key=_strength)
     return (
-        f"{holding} of {len(found)} comparisons hold beyond the noise, {against} are the other way round; the least, "
-        f"{worst.where}: {worst.text}"
+        f"{holding} of {len(comparisons)} comparisons hold beyond the noise, {against} are the other way round; the "
+        f"least, {worst.where}: {worst.text}"
     )
 
 
-def _strength(each: Advantage) -> float:
-    low = -math.inf if math.isnan(each.mean) else each.low
-    return low - each.least
+def _strength(comparison: Advantage) -> float:
+    """Return how far the interval's lower end is above no advantage; an unknown advantage is the weakest."""
+    if math.isnan(comparison.mean):
+        return -math.inf
+    return comparison.low - comparison.least
 
 
-def in_words(claim: PaperClaim, found: Sequence[Advantage]) -> str:
-    """The verdict, where it holds if only somewhere, and why not elsewhere."""
-    name = verdict(found)
+def in_words(claim: PaperClaim, comparisons: Sequence[Advantage]) -> str:
+    """Return the verdict, the comparisons in which a claim holds only partly, and the reason if it does not hold."""
+    name = verdict(comparisons)
+    if name in (REPRODUCED, NOT_RUN):
+        return name
+    text = name
     if name == ONLY:
-        where = [f"{each.where}, {each.names[0]} over {each.names[1]}" for each in found if each.holds]
-        rest = f" and {len(where) - LISTED} more" if len(where) > LISTED else ""
-        name = f"{ONLY}: {'; '.join(where[:LISTED])}{rest}"
-    if name == OTHER_WAY and (against := sum(each.reversed for each in found)) < len(found):
-        name = f"{OTHER_WAY} in {against} of {len(found)}, the others within the noise"
-    why = "" if name in (REPRODUCED, NOT_RUN) or not claim.why else f". {claim.why}"
-    return f"{name}{why}"
+        held = [comparison for comparison in comparisons if comparison.holds]
+        places = [f"{one.where}, {one.names[0]} over {one.names[1]}" for one in held]
+        more = f" and {len(places) - MAX_LISTED} more" if len(places) > MAX_LISTED else ""
+        text = f"{ONLY}: {'; '.join(places[:MAX_LISTED])}{more}"
+    against = sum(comparison.reversed for comparison in comparisons)
+    if name == OTHER_WAY and against < len(comparisons):
+        text = f"{OTHER_WAY} in {against} of {len(comparisons)}, the others within the noise"
+    if claim.why:
+        text += f". {claim.why}"
+    return text
 
 
 def write_claims(out: Path = DOCS / "research" / "claims.md", results: Path = RESULTS) -> None:
-    """Judge every claim of the papers by the results of the studies, into a page of the documentation.
+    """Judge every claim of the papers by the results of the studies, and write a page of the documentation.
 
     Args:
         out: The page.
         results: The folder with the tables of the studies.
     """
-    if not (mnist := results / paper004.RESULTS.name).is_file():
+    mnist = results / paper004.RESULTS.name
+    if not mnist.is_file():
         raise InputError(
             "results", f"it has no {mnist.name}", got=results, expected="the folder of the studies' tables"
         )

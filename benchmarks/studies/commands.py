@@ -1,4 +1,4 @@
-"""The commands of the studies: list them, run one to its table, its words and its picture."""
+"""The commands of the studies: list them, and run one, which writes its table, its findings and its picture."""
 
 import os
 import time
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
+from typing import Annotated, cast
 
 import tyro
 from rich import box
 from rich.table import Table
 
+from benchmarks.studies.options import RunOptions
 from benchmarks.studies.picture import draw
 from benchmarks.studies.race.command import race
 from benchmarks.studies.recipes import RECIPES
@@ -25,7 +26,6 @@ from fedraa.cli.compare import differences_table
 from fedraa.cli.display import say, show
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
-from fedraa.report.cells import check_each_once
 from fedraa.report.compare import DIFFERENCES
 from fedraa.report.differences import differences
 from fedraa.rundir.atomic_files import write_text
@@ -41,140 +41,148 @@ def list_studies() -> None:
     table = Table("study", "what it shows", box=box.SIMPLE_HEAD)
     for name, recipe in RECIPES.items():
         table.add_row(name, (recipe.__doc__ or "").partition("\n")[0])
-    table.add_row(RACE, "All asynchronous methods, FedAvg, FedRolex, IST and ours, tuned: time to three accuracies.")
+    table.add_row(RACE, "Asynchronous methods, FedAvg, FedRolex, IST and Fed-Quilt, tuned: time to three accuracies.")
     show(table)
 
 
-def run_study(
-    study: tyro.conf.Positional[str],
-    quick: tyro.conf.FlagCreatePairsOff[bool] = False,
-    standard: tyro.conf.FlagCreatePairsOff[bool] = False,
-    paper: tyro.conf.FlagCreatePairsOff[bool] = False,
-    data_dir: Path | None = None,
-    out: Path = Path("runs/studies"),
-    seeds: tuple[int, ...] | None = None,
-    jobs: int | None = None,
-    terms: Terms | None = None,
-    tuned: Path | None = None,
-    setting: tuple[str, ...] | None = None,
-    methods: tuple[str, ...] | None = None,
-    parts: tuple[str, ...] | None = None,
-    extend: Path | None = None,
-) -> None:
-    """Run a study, or go on with it: its table, words and picture.
+def run_study(study: tyro.conf.Positional[str], options: Annotated[RunOptions, tyro.conf.arg(name="")]) -> None:
+    """Run a study, or continue it, and write its table, its findings and its picture.
 
     Args:
         study: Its name, see `list`.
-        quick: A size that ends in minutes on two cores.
-        standard: Real data, at most some 40 minutes on two cores.
-        paper: The paper's size.
-        data_dir: Where the datasets lie.
-        out: Where the runs and the results go.
-        seeds: One run per cell and seed (default: the study's).
-        jobs: Runs at a time (default: one per core).
-        terms: On which all methods are run instead of the study's own, equal, paper or tuned, as in `fedraa compare`.
-        tuned: The file that `fedraa tune` wrote, for tuned terms; that of a race, for one with the same values.
-        setting: Of the race, which are run (default: all).
-        methods: Of the race, who takes part (default: all).
-        parts: Of the race, tuned, untuned or long (default: all, in that order).
-        extend: Of the race, the folder of an earlier one's results: what was tuned and run there is on the new pages
-            and not made again.
+        options: The options of the run.
     """
-    if jobs is not None and jobs < 1:
-        raise InputError("jobs", got=jobs, expected="a number from 1")
-    chosen = {"seeds": seeds, "setting": setting, "methods": methods, "parts": parts}
-    check_each_once(**{field: values for field, values in chosen.items() if values is not None})
-    if seeds and min(seeds) < 0:
-        raise InputError("seeds", got=seeds, expected="numbers from 0")
+    options.check_numbers()
     if study == RACE:
-        if standard or paper or terms is not None:
-            raise InputError(
-                "study", "race has sizes and terms of its own", hint="leave out --standard, --paper and --terms"
-            )
-        known = {"tuned": tuned, "extend": extend}
-        race(setting, methods, parts, quick=quick, data_dir=data_dir, out=out, seeds=seeds, jobs=jobs, **known)
+        options.check_for_race()
+        race(options)
         return
-    if (setting, methods, parts, extend) != (None, None, None, None):
-        raise InputError("study", "only race has settings, methods, parts and an extension", got=study)
+    options.check_for_study(study)
     if study not in RECIPES:
         raise InputError("study", got=study, expected=f"one of {', '.join([*RECIPES, RACE])}")
-    sizes = [size for size, given in zip(SIZES, (quick, standard, paper), strict=True) if given]
+    flags = (options.quick, options.standard, options.paper)
+    sizes = [size for size, chosen in zip(SIZES, flags, strict=True) if chosen]
     if len(sizes) != 1:
-        raise InputError("quick", got=quick, expected="exactly one of --quick, --standard and --paper")
+        raise InputError("quick", got=options.quick, expected="exactly one of --quick, --standard and --paper")
     size = cast(Size, sizes[0])
-    planned = RECIPES[study](Scale(size, data_dir))
-    if seeds is not None:
-        planned = Study(**vars(planned) | {"seeds": seeds})
-    planned = on_those(planned, terms, tuned)
-    directory = out / (f"{study}-{size}" + (f"-{terms}" if terms else ""))
-    runs = execute(planned, directory, jobs or len(os.sched_getaffinity(0)), HealthMonitor(planned))
-    own_seeds = f" --seeds {' '.join(map(str, seeds))}" if seeds else ""
-    data = " --data-dir DATA" if data_dir else ""
-    on = f" --terms {terms}" if terms else ""
-    file = f" --tuned {tuned.name}" if tuned else ""
-    report(planned, runs, directory, size, f"python -m benchmarks run {study} --{size}{own_seeds}{data}{on}{file}")
+    planned = RECIPES[study](Scale(size, options.data_dir))
+    if options.seeds is not None:
+        planned = replace(planned, seeds=options.seeds)
+    planned = on_those(planned, options.terms, options.tuned)
+    directory = options.out / "-".join(filter(None, (study, size, options.terms)))
+    runs = execute(planned, directory, options.jobs or len(os.sched_getaffinity(0)), ProgressPrinter(planned))
+    report(planned, runs, directory, size, command_line(study, size, options))
+
+
+def command_line(study: str, size: str, options: RunOptions) -> str:
+    """Return the command that repeats a study, with a placeholder for the folder of the data.
+
+    Args:
+        study: The study's name.
+        size: Its size.
+        options: The options of the run.
+    """
+    command = f"python -m benchmarks run {study} --{size}"
+    if options.seeds:
+        command += f" --seeds {' '.join(map(str, options.seeds))}"
+    if options.data_dir:
+        command += " --data-dir DATA"
+    if options.terms:
+        command += f" --terms {options.terms}"
+    if options.tuned:
+        command += f" --tuned {options.tuned.name}"
+    return command
 
 
 def on_those(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
-    """The study on these terms, which win over its own; equal ones leave what it sets, which may be what it varies."""
-    found = None if tuned is None else read_tuned(tuned)
-    experiments = [on_terms(cell.experiment, terms, found, over=True) for cell in study.cells]
+    """Return the study on these terms, which replace the study's values.
+
+    Equal terms keep the fields that the study sets, because it may vary them.
+
+    Args:
+        study: The study.
+        terms: The terms; None changes nothing.
+        tuned: The file of tuned values, for tuned terms.
+    """
+    values = read_tuned(tuned) if tuned else None
+    experiments = [on_terms(cell.experiment, terms, values, over=True) for cell in study.cells]
     if terms is None:
         return study
     cells = [replace(cell, experiment=Experiment(**dict(e))) for cell, e in zip(study.cells, experiments, strict=True)]
     return replace(study, cells=cells, title=f"{study.title}, on {terms} terms")
 
 
-class HealthMonitor:
-    """Says what each run of a study came to, which of all it is, and how long the rest may take."""
+class ProgressPrinter:
+    """A callback that prints the result of each run, its number, and the expected time of the remaining ones."""
 
     def __init__(self, study: Study) -> None:
-        self._count, self._here, self._started = len(study.cells) * len(study.seeds), 0, time.monotonic()
+        self._count = len(study.cells) * len(study.seeds)
+        self._run_here = 0
+        self._started = time.monotonic()
 
     def __call__(self, run: Finished, left: int) -> None:
-        self._here += 1
+        self._run_here += 1
         where = f"{run.cell.row} {run.cell.column}".strip()
-        came = f"failed: {run.failure}" if run.failure else f"accuracy {History(run.directory).summary['accuracy']:.4f}"
-        rest = timedelta(seconds=round((time.monotonic() - self._started) / self._here * left))
-        more = f"; about {rest} to go" if left else ""
-        say(f"run {self._count - left} of {self._count}: {where} seed {run.seed}: {came}{more}")
+        result = f"failed: {run.failure}"
+        if not run.failure:
+            result = f"accuracy {History(run.directory).summary['accuracy']:.4f}"
+        line = f"run {self._count - left} of {self._count}: {where} seed {run.seed}: {result}"
+        if left:
+            seconds = (time.monotonic() - self._started) / self._run_here * left
+            line += f"; about {timedelta(seconds=round(seconds))} to go"
+        say(line)
 
 
 def report(study: Study, runs: Sequence[Finished], directory: Path, size: Size, command: str) -> None:
-    """Writes the table as CSV, LaTeX and Markdown with the words, and the picture; shows table and words."""
-    found = entries(study, values(study, runs))
-    commits = sorted({str(History(run.directory).config["commit"]) for run in runs if not run.failure})
-    seconds = sum(float(str(History(run.directory).summary["wall"])) for run in runs if not run.failure)
-    which = (
+    """Write the table as CSV, LaTeX and Markdown with the findings, and the picture; show table and findings.
+
+    Args:
+        study: The study.
+        runs: All its runs.
+        directory: The folder of the files.
+        size: The study's size.
+        command: The command that repeats the study.
+    """
+    numbers = entries(study, values(study, runs))
+    histories = [History(run.directory) for run in runs if not run.failure]
+    commits = sorted({str(history.config["commit"]) for history in histories})
+    seconds = sum(float(str(history.summary["wall"])) for history in histories)
+    source = (
         f", commit {' and '.join(commits)}, seeds {' '.join(map(str, study.seeds))}, {seconds / 60:.1f} core minutes"
     )
     base = directory / file_name(study.name, size)
-    rows = frame(study, found).to_csv(index=False, float_format="%.6g")
-    write_text(base.with_suffix(".csv"), f"# {command}{which}\n# {setting(study)}\n{rows}")
-    write_text(base.with_suffix(".tex"), latex(study, found))
-    write_text(base.with_suffix(".md"), page(study, found, f"`{command}`{which}"))
-    draw(study, runs, found, base.with_suffix(".png"))
+    rows = frame(study, numbers).to_csv(index=False, float_format="%.6g")
+    write_text(base.with_suffix(".csv"), f"# {command}{source}\n# {setting(study)}\n{rows}")
+    write_text(base.with_suffix(".tex"), latex(study, numbers))
+    write_text(base.with_suffix(".md"), page(study, numbers, f"`{command}`{source}"))
+    draw(study, runs, numbers, base.with_suffix(".png"))
     differ = differences((cell.row, cell.experiment) for cell in study.cells)
     write_text(directory / DIFFERENCES, differ.to_csv(index=False))
     show(differences_table(differ, f"in {study.name}"))
-    show(rich_table(study, found))
-    for sentence in (*weak_points(means(found), chance(study)), *findings(study, found)):
+    show(rich_table(study, numbers))
+    for sentence in (*weak_points(means(numbers), chance(study)), *findings(study, numbers)):
         say(sentence)
     say(f"written to {base}.csv, .tex, .md and .png")
 
 
-def page(study: Study, found: Sequence[Entry], made: str) -> str:
-    """Return the page of a study: its findings, its table, and the runs that they come from."""
-    weak = [f"- **{sentence}**" for sentence in weak_points(means(found), chance(study))]
-    told = [f"- {sentence}" for sentence in findings(study, found)]
+def page(study: Study, numbers: Sequence[Entry], source: str) -> str:
+    """Return the page of a study: its table, its findings, its notes, and the runs that they come from.
+
+    Args:
+        study: The study.
+        numbers: The numbers of its table.
+        source: The command, the commit and the seeds.
+    """
+    weak = [f"- **{sentence}**" for sentence in weak_points(means(numbers), chance(study))]
+    sentences = [f"- {sentence}" for sentence in findings(study, numbers)]
     notes = [f"- {note}" for note in study.notes]
-    parts = [f"# {study.title}", f"{setting(study)}.", markdown(study, found), caption(study, found) + "."]
-    parts += ["\n".join(weak + told), "\n".join(notes), what_differs(study), made]
+    parts = [f"# {study.title}", f"{setting(study)}.", markdown(study, numbers), caption(study, numbers) + "."]
+    parts += ["\n".join(weak + sentences), "\n".join(notes), what_differs(study), source]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def what_differs(study: Study) -> str:
-    """Every setting in which the rows differ, as a table; nothing where all are alike."""
+    """Return a table of every setting in which the rows differ; empty if they differ in none."""
     differ = differences((cell.row, cell.experiment) for cell in study.cells)
     if differ.empty:
         return ""

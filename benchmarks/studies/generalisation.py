@@ -1,4 +1,4 @@
-"""The gap between training and test data: the final model of a run, evaluated on both alike."""
+"""The gap between training and test data for the final model of a run."""
 
 import math
 from functools import lru_cache
@@ -14,18 +14,20 @@ from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
 
 BATCH = 1024
-MOST = 10_000  # training samples that are evaluated, an even choice of all
+# Training samples that are evaluated, evenly spaced.
+MAX_SAMPLES = 10_000
 
 
-@lru_cache(maxsize=1)  # the metrics of one run follow each other
+# The metrics of one run are read one after another.
+@lru_cache(maxsize=1)
 def on_training_data(directory: Path) -> tuple[float, float]:
-    """Mean cross-entropy and accuracy of a run's model.pt on all clients' training data, unmasked."""
+    """Return mean cross-entropy and accuracy of a run's model.pt on all clients' training data, unmasked."""
     spec = build(History(directory).experiment)
     module = spec.traced.module
     module.load_state_dict(torch.load(directory / MODEL, weights_only=True), assign=True)
     module.eval()
     dataset = spec.data.dataset
-    rows = np.linspace(0, len(dataset.y_train) - 1, min(MOST, len(dataset.y_train))).astype(np.int64)
+    rows = np.linspace(0, len(dataset.y_train) - 1, min(MAX_SAMPLES, len(dataset.y_train))).astype(np.int64)
     loss = correct = 0.0
     with torch.inference_mode():
         for batch in np.array_split(rows, -(-len(rows) // BATCH)):

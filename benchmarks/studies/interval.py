@@ -1,4 +1,4 @@
-"""Confidence intervals that stay within the values that there can be."""
+"""Confidence intervals within the range of a metric."""
 
 import math
 from collections.abc import Sequence
@@ -9,21 +9,31 @@ from fedraa.report.statistics import ci95, mean
 
 
 def interval(values: Sequence[float], within: tuple[float, float]) -> tuple[float, float] | None:
-    """The 95 % interval of the mean, Student's after a transform: arcsine of the root or, without an end, logarithm.
+    """Return the 95 % interval of the mean: Student's interval of transformed values.
 
-    None where there is none: below two values, or with one that is not finite.
+    The transform is the arcsine of the root, or the logarithm if the range has no upper end. Returns None for fewer
+    than two values, and if one of them is not finite.
+
+    Args:
+        values: The values of the seeds.
+        within: The least and the largest possible value.
     """
     low, high = within
     half = ci95(values)
-    if half is None or half == 0:
-        return None if half is None else (mean(values), mean(values))
+    if half is None:
+        return None
+    if half == 0:
+        return mean(values), mean(values)
     x = np.array(values)
     if math.isinf(high):
         if math.isinf(low) or (x <= low).any():
             return max(low, mean(values) - half), mean(values) + half
-        middle, half = mean(np.log(x - low)), ci95(np.log(x - low)) or 0.0
+        logarithms = np.log(x - low)
+        middle = mean(logarithms)
+        half = ci95(logarithms) or 0.0
         return low + math.exp(middle - half), low + math.exp(middle + half)
     angle = np.arcsin(np.sqrt((x - low) / (high - low)))
-    middle, half = mean(angle), ci95(angle) or 0.0
+    middle = mean(angle)
+    half = ci95(angle) or 0.0
     ends = (max(0.0, middle - half), min(math.pi / 2, middle + half))
     return low + (high - low) * math.sin(ends[0]) ** 2, low + (high - low) * math.sin(ends[1]) ** 2

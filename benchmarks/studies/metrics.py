@@ -1,4 +1,4 @@
-"""What a run came to: one number each, read from its directory."""
+"""Metrics of a run: numbers that are read from its directory."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +17,10 @@ from fedraa.rundir.task_timeline import read_timeline
 
 @dataclass(frozen=True)
 class Metric:
-    """A column of a table: its name with its unit, how it is read and shown, and which way is better, if any.
+    """A column of a table: its name with its unit, its reader and format, and the better direction if it has one.
 
-    What a run never reached is infinite. `own_units`: ours are not the paper's, only multiples can be compared.
-    `within` are the least and the largest value that there can be.
+    A target that a run never reached is infinite. With `own_units` the units differ from the paper's, and only
+    multiples can be compared. `within` is the range of possible values.
     """
 
     name: str
@@ -41,16 +41,15 @@ CLIENT_MEAN = Metric("client accuracy %", _last("client_mean", 100), within=SHAR
 CLIENT_STD = Metric("deviation %", _last("client_std", 100), "less")
 CLIENT_WORST = Metric("worst client %", _last("client_worst", 100), within=SHARE)
 LOSS = Metric("test loss", _last("loss"), "less", ".3f")
-TIME = Metric("time", _last("t"), "less", ".3g")
-
-
-def total(name: str, column: str, factor: float = 1.0) -> Metric:
-    """A total of the run's summary."""
-    return Metric(name, lambda history: factor * float(str(history.summary[column])), "less", ".4g")
 
 
 def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t", "bytes", "flops"]) -> Metric:
-    """How much of a quantity was spent until an evaluation first came to the target accuracy, of each data set."""
+    """Return the metric of a quantity spent until the first evaluation at the target accuracy.
+
+    Args:
+        target: The accuracy, or one per data set.
+        quantity: The column of `evaluations`.
+    """
     name = {"step": "steps", "t": "time", "bytes": "MB", "flops": "GFLOP"}[quantity]
     unit = {"step": 1.0, "t": 1.0, "bytes": 1e-6, "flops": 1e-9}[quantity]
 
@@ -58,15 +57,16 @@ def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t"
         spent = evaluations(history)
         wanted = target[Path(history.experiment.dataset).stem] if isinstance(target, Mapping) else target
         reached = spent.loc[spent["accuracy"] >= wanted, quantity]
-        return unit * float(reached.iloc[0]) if len(reached) else math.inf
+        return unit * float(next(iter(reached), math.inf))
 
-    to = "target" if isinstance(target, Mapping) else f"{100 * target:g} %"
-    return Metric(f"{name} to {to}", of, "less", ".4g", own_units=quantity in ("t", "step"))
+    label = "target" if isinstance(target, Mapping) else f"{100 * target:g} %"
+    return Metric(f"{name} to {label}", of, "less", ".4g", own_units=quantity in ("t", "step"))
 
 
 def evaluations(history: History) -> pd.DataFrame:
     """Return a row per evaluation: step, t, accuracy, and the bytes (both ways) and FLOPs until then."""
-    rows, stats = [], RunStats()
+    rows = []
+    stats = RunStats()
     for event in read_events(history.directory):
         stats.add(event)
         if event["kind"] == "eval":
@@ -115,7 +115,7 @@ FAIRNESS = Metric("fairness of updates", _fairness, "more", ".3f")
 
 
 def _peak_memory(history: History) -> float:
-    """Megabytes to train the largest part that a device may be given, on the example batch of two."""
+    """Return the megabytes for training the largest submodel of a device, on the example batch of two samples."""
     resolved = history.config["resolved"]
     parts = resolved["fragments"]
     return 1e-6 * max(float(shape["memory"]) for shape in resolved["shapes"] if shape["widths"] in parts)
@@ -129,38 +129,48 @@ def _rounds(column: str, of: Callable[[Sequence[float]], float]) -> Callable[[Hi
 
 
 def _least_trained(history: History) -> float:
-    """The least share of coordinates that a round trained, in per cent."""
-    most = max(_number(line["uncovered"]) for line in _kind(history, "round"))
-    return 100 * (1 - most / float(history.config["resolved"]["parameters"]))
+    """Return the minimum share of coordinates that a round trained, in percent."""
+    uncovered = max(_number(line["uncovered"]) for line in _kind(history, "round"))
+    return 100 * (1 - uncovered / float(history.config["resolved"]["parameters"]))
 
 
-LEAST_COVERAGE = Metric("least coverage", _rounds("coverage_min_trained", min), None, ".1f")  # Gamma*, C*
-LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f", within=SHARE)  # S*
-LONGEST_UNTRAINED = Metric("longest untrained", _rounds("longest_untrained", max), None, ".1f")  # by anybody
+# Gamma* or C* of the papers.
+LEAST_COVERAGE = Metric("least coverage", _rounds("coverage_min_trained", min), None, ".1f")
+# S* of the papers.
+LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f", within=SHARE)
+# Rounds in which no client trained a region.
+LONGEST_UNTRAINED = Metric("longest untrained", _rounds("longest_untrained", max), None, ".1f")
 
 
 def _longest_spell(history: History) -> float:
-    """The most rounds that one client did not train one region, by the regions that its tasks' labels tell."""
+    """Return the maximum number of consecutive rounds in which a client did not train a region.
+
+    The labels of a client's tasks name its regions.
+    """
     parts = int(history.config["method"]["submodel"]["parts"])
-    spells, longest = np.zeros((history.experiment.clients, parts), int), 0
+    all_regions = (1 << parts) - 1
+    spells = np.zeros((history.experiment.clients, parts), int)
     trained = np.zeros_like(spells, bool)
+    longest = 0
     for line in read_events(history.directory):
         if line["kind"] == "dispatch":
-            label = int(line["fragment"]) or (1 << parts) - 1  # round 0 trains everything
+            # Round 0 trains all regions.
+            label = int(line["fragment"]) or all_regions
             trained[line["client"]] = label >> np.arange(parts) & 1
         elif line["kind"] == "round":
             spells = np.where(trained, 0, spells + 1)
-            longest, trained[:] = max(longest, int(spells.max())), False
+            longest = max(longest, int(spells.max()))
+            trained[:] = False
     return float(longest)
 
 
-LONGEST_SPELL = Metric("longest untrained by a client", _longest_spell, None, ".1f")  # max of tau_q, Assumption 6
-DRIFT = Metric("drift", _rounds("drift", lambda drifts: drifts[-1]), "less", ".3g")
+# The maximum of tau_q in Assumption 6 of the RAM-Fed paper.
+LONGEST_SPELL = Metric("longest untrained by a client", _longest_spell, None, ".1f")
 
 
 def sent_back(which: Literal["least", "most"]) -> Metric:
-    """Thousands of float32 parameters' worth of bytes that the client that sends least, or most, sends back."""
-    pick = min if which == "least" else max
+    """Return the metric of the smallest or largest upload of a client, in thousands of float32 parameters."""
+    pick = {"least": min, "most": max}[which]
     return Metric(
         f"thousand parameters, {which}",
         lambda history: pick(_number(line["bytes_up"]) for line in _kind(history, "commit")) / 4e3,
@@ -170,12 +180,12 @@ def sent_back(which: Literal["least", "most"]) -> Metric:
 
 
 def _flops_per_sample(history: History) -> float:
-    solver = history.experiment
-    assert isinstance(solver.local_steps, int)
+    """Return the FLOPs of training per sample, in millions, for tasks with a fixed number of steps."""
+    experiment = history.experiment
+    assert isinstance(experiment.local_steps, int)
     commits = _kind(history, "commit")
-    return (
-        1e-6 * sum(_number(line["flops"]) for line in commits) / (len(commits) * solver.local_steps * solver.batch_size)
-    )
+    flops = sum(_number(line["flops"]) for line in commits)
+    return 1e-6 * flops / (len(commits) * experiment.local_steps * experiment.batch_size)
 
 
-FLOPS_PER_SAMPLE = Metric("MFLOP a sample", _flops_per_sample, "less", ".1f")  # of tasks that are counted in steps
+FLOPS_PER_SAMPLE = Metric("MFLOP a sample", _flops_per_sample, "less", ".1f")

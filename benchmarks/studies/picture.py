@@ -1,6 +1,6 @@
-"""A study as one picture: accuracy as the runs went on, and the numbers of its table beside the paper's.
+"""The picture of a study: accuracy during the runs, and the numbers of its table with the paper's.
 
-A colour is one row of the table, everywhere; columns are panels above and labels below.
+A row of the table has the same colour everywhere. Columns of the table are panels above and labels below.
 """
 
 import math
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,70 +25,85 @@ from fedraa.report.statistics import significant
 from fedraa.rundir.history import History
 
 ALONG = {"step": "server steps", "t": "time on the run's clock", "bytes": "bytes sent"}
-MOST = 4  # panels side by side
+MAX_PANELS = 4
 POINTS = 200
-NAMED = 10  # curves in colour; of more rows the others are grey
+# The number of coloured curves. The curves of further rows are grey.
+NAMED = 10
 TICKS = 5
-LETTERS = 16  # of the caption per inch
+CAPTION_LETTERS_PER_INCH = 16
 GREY = "0.75"
 OTHERS = "the others"
-COLOURS = (*PALETTE, "#882255", "#999933", "#332288")  # as many as rows are named: none is two rows
-DECIDED = 0.25  # of the way: what lies below all that is reached from then on is not shown
+# One for each named row.
+COLOURS = (*PALETTE, "#882255", "#999933", "#332288")
+# The share of the way after which the accuracies determine the axis.
+AXIS_FROM = 0.25
+Looks = dict[str, tuple[str, str]]
+"""Colour and line style of the named rows."""
 
 
-def draw(study: Study, runs: Sequence[Finished], found: Sequence[Entry], path: Path) -> None:
-    """Curves per column above, each metric's numbers below; the paper's are hollow."""
-    columns, metrics = study.columns[:MOST], study.metrics[:MOST]
-    across = max(len(columns), len(metrics))
-    tall = 0.2 * max(sum(entry.metric == metric for entry in found) for metric in metrics) + 1.2
-    heights = [3.2, tall] if study.along else [tall]
-    figure = Figure(figsize=(max(7.5, 3.4 * across), sum(heights) + 0.2), layout="constrained")
+def draw(study: Study, runs: Sequence[Finished], numbers: Sequence[Entry], path: Path) -> None:
+    """Draw the curves of each column above and the numbers of each metric below. The paper's numbers are hollow.
+
+    Args:
+        study: The study.
+        runs: All its runs.
+        numbers: The numbers of its table.
+        path: The PNG file.
+    """
+    columns, metrics = study.columns[:MAX_PANELS], study.metrics[:MAX_PANELS]
+    width = max(7.5, 3.4 * max(len(columns), len(metrics)))
+    heights = [0.2 * max(sum(entry.metric == metric for entry in numbers) for metric in metrics) + 1.2]
+    if study.along:
+        heights.insert(0, 3.2)
+    figure = Figure(figsize=(width, sum(heights) + 0.2), layout="constrained")
     *above, below = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights).ravel()
-    looks = _looks(study, found)
+    looks = _looks(study, numbers)
     if study.along:
         _all_curves(above[0], study, columns, runs, looks)
     for axes, metric in zip(below.subplots(1, len(metrics), squeeze=False, sharey=True)[0], metrics, strict=True):
-        _numbers(axes, study, [entry for entry in found if entry.metric == metric], metric, looks)
-    wide = int(LETTERS * figure.get_figwidth() * 0.75)
-    figure.suptitle(f"{study.title}\n{fill(setting(study), wide)}", x=0.01, ha="left", fontsize=9)
-    figure.supxlabel(
-        fill(_caption(study, found), int(LETTERS * figure.get_figwidth())), x=0.01, ha="left", fontsize=7, color="0.35"
-    )
+        _numbers(axes, study, [entry for entry in numbers if entry.metric == metric], metric, looks)
+    letters = CAPTION_LETTERS_PER_INCH * figure.get_figwidth()
+    figure.suptitle(f"{study.title}\n{fill(setting(study), int(letters * 0.75))}", x=0.01, ha="left", fontsize=9)
+    figure.supxlabel(fill(_caption(study, numbers), int(letters)), x=0.01, ha="left", fontsize=7, color="0.35")
     figure.savefig(path, dpi=130)
 
 
-def _looks(study: Study, found: Sequence[Entry]) -> dict[str, tuple[str, str]]:
-    """Colour and style of every row that is named: all, or the reference and those that are best in the first metric.
+def _looks(study: Study, numbers: Sequence[Entry]) -> Looks:
+    """Return colour and style of the named rows: all, or the reference and the best ones in the first metric.
 
-    Of several columns the first one that a row is in counts.
+    With several columns, a row's mean is that of the first column with the row.
     """
     named = study.rows
     if len(named) > NAMED:
         metric = study.metrics[0]
-        means = {entry.row: entry.mean for entry in reversed(found) if entry.metric == metric and entry.values}
+        means = {entry.row: entry.mean for entry in reversed(numbers) if entry.metric == metric and entry.values}
         order = sorted(means, key=means.__getitem__, reverse=metric.better == "more")
         best = {study.reference, *[row for row in order if row != study.reference][: NAMED - 1]}
         named = [row for row in order if row in best]
     return dict(zip(named, zip(COLOURS, cycle(STYLES)), strict=False))
 
 
-def _all_curves(
-    part: SubFigure,
-    study: Study,
-    columns: Sequence[str],
-    runs: Sequence[Finished],
-    looks: dict[str, tuple[str, str]],
-) -> None:
-    """A panel per column, one legend."""
+def _all_curves(part: SubFigure, study: Study, columns: Sequence[str], runs: Sequence[Finished], looks: Looks) -> None:
+    """Draw a panel per column, and one legend.
+
+    Args:
+        part: The part of the figure above.
+        study: The study.
+        columns: The columns to draw.
+        runs: The study's runs.
+        looks: Colour and style of the named rows.
+    """
     assert study.along is not None
     panels = part.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-    ends = []
+    ranges = []
+    lines: dict[str, Any] = {}
     for axes, column in zip(panels, columns, strict=True):
-        ends += _curves(axes, [each for each in runs if each.cell.column == column], looks, study.along)
+        ranges += _curves(axes, [finished for finished in runs if finished.cell.column == column], looks, study.along)
         axes.set_title(column, loc="left", fontsize=9)
-    _where_decided(panels[0], ends)
+        handles, labels = axes.get_legend_handles_labels()
+        lines |= dict(zip(labels, handles, strict=True))
+    _where_decided(panels[0], ranges)
     panels[0].set_ylabel("test accuracy", fontsize=8)
-    lines = {name: line for axes in panels for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     names = [row for row in looks if row in lines]
     if len(looks) < len(study.rows):
         (lines[OTHERS],) = panels[0].plot([], [], color=GREY, linewidth=0.8)
@@ -95,30 +111,36 @@ def _all_curves(
     part.legend([lines[name] for name in names], names, loc="outside right upper", fontsize=8, frameon=False)
 
 
-def _where_decided(axes: Axes, ends: Sequence[tuple[float, float]]) -> None:
-    """The axis shows what rows reach from a part of the way on; how they left chance is not what is compared."""
-    if ends:
-        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+def _where_decided(axes: Axes, ranges: Sequence[tuple[float, float]]) -> None:
+    """Limit the axis to the accuracies of the rows after `AXIS_FROM` of the way; the first steps are not compared."""
+    if ranges:
+        low = min(low for low, _ in ranges)
+        high = max(high for _, high in ranges)
         margin = max(0.005, 0.05 * (high - low))
         axes.set_ylim(max(0.0, low - margin), min(1.0, high + margin))
 
 
-def _curves(
-    axes: Axes, runs: Sequence[Finished], looks: dict[str, tuple[str, str]], along: str
-) -> list[tuple[float, float]]:
-    """Mean accuracy over the seeds of each row, and their range; as far as all of its runs came.
+def _curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str) -> list[tuple[float, float]]:
+    """Draw each row's mean accuracy over the seeds and its range, as far as all its runs got.
 
-    Returns the least and the largest value of each from DECIDED of the way on.
+    Args:
+        axes: The panel.
+        runs: The runs of one column.
+        looks: Colour and style of the named rows.
+        along: The horizontal axis, a column of `evaluations`.
+
+    Returns the minimum and the maximum of each row after `AXIS_FROM` of the way.
     """
-    ends = []
-    for row in dict.fromkeys(each.cell.row for each in runs):
-        tables = [evaluations(History(each.directory)) for each in runs if each.cell.row == row and not each.failure]
+    ranges = []
+    for row in dict.fromkeys(finished.cell.row for finished in runs):
+        finished_runs = [finished for finished in runs if finished.cell.row == row and not finished.failure]
+        tables = [evaluations(History(finished.directory)) for finished in finished_runs]
         if not tables:
             continue
         xs = np.linspace(0, min(table[along].iloc[-1] for table in tables), POINTS)
         ys = np.stack([np.interp(xs, table[along], table["accuracy"]) for table in tables])
-        late = ys.mean(0)[int(DECIDED * POINTS) :]
-        ends.append((float(late.min()), float(late.max())))
+        late = ys.mean(0)[int(AXIS_FROM * POINTS) :]
+        ranges.append((float(late.min()), float(late.max())))
         if row not in looks:
             axes.plot(xs, ys.mean(0), color=GREY, linewidth=0.8, zorder=1)
             continue
@@ -129,42 +151,40 @@ def _curves(
     axes.tick_params(labelsize=8)
     axes.grid(axis="y", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
-    return ends
+    return ranges
 
 
-def _numbers(
-    axes: Axes, study: Study, found: Sequence[Entry], metric: Metric, looks: dict[str, tuple[str, str]]
-) -> None:
-    """One line per row and column: ours with its interval, the paper's, and a ring about the best of each column.
+def _numbers(axes: Axes, study: Study, numbers: Sequence[Entry], metric: Metric, looks: Looks) -> None:
+    """Draw a line per row and column: the number with its interval, the paper's, and a ring for the best of a column.
 
-    Where rows choose from a grid, it is the best of each row, and an arrow tells that it is at the grid's edge.
+    If rows choose from a grid, the ring marks the best of each row, and a note says if it is at the grid's edge.
+
+    Args:
+        axes: The panel.
+        study: The study.
+        numbers: The numbers of the metric.
+        metric: The metric.
+        looks: Colour and style of the named rows.
     """
-    labels, bands = [], len(study.columns) > 1
-    groups = [
-        [e for e in found if (e.row if study.fixed else e.column) == name]
-        for name in (study.rows if study.fixed else study.columns)
-    ]
-    best = [best_of(group) for group in groups if len(group) > 1]
-    untold: list[tuple[int, str, float | None]] = []
-    for place, entry in enumerate(found):
+    labels = [_label(study, entry) for entry in numbers]
+    best = _best_numbers(study, numbers)
+    for place, entry in enumerate(numbers):
         colour = looks.get(entry.row, (GREY,))[0]
-        labels.append(f"{entry.row}, {entry.column}" if bands else entry.row)
-        if math.isfinite(entry.mean):
-            ends = interval(entry.values, metric.within)
-            if ends is not None:
-                axes.plot(ends, (place, place), "-", color=colour, linewidth=1.3, marker="|", markersize=4)
-            axes.plot(entry.mean, place, "o", color=colour, markersize=4)
-            if any(entry is each for each in best):
-                axes.plot(entry.mean, place, "o", markerfacecolor="none", markeredgecolor="black", markersize=9)
-                if at_edge(study, entry.column):
-                    axes.annotate("edge", (entry.mean, place), (7, -2), textcoords="offset points", fontsize=6)
-            if significant(entry.p):
-                axes.annotate("*", (entry.mean, place), (0, 1), textcoords="offset points", ha="center", fontsize=9)
-        paper = _paper(study, entry, found)
-        if not math.isfinite(entry.mean):
-            untold.append((place, entry.text, paper))
+        paper = _paper(study, entry, numbers)
         if paper is not None:
             axes.plot(paper, place, "o", markerfacecolor="none", markeredgecolor="0.3", markersize=6)
+        if not math.isfinite(entry.mean):
+            continue
+        ends = interval(entry.values, metric.within)
+        if ends is not None:
+            axes.plot(ends, (place, place), "-", color=colour, linewidth=1.3, marker="|", markersize=4)
+        axes.plot(entry.mean, place, "o", color=colour, markersize=4)
+        if any(entry is number for number in best):
+            axes.plot(entry.mean, place, "o", markerfacecolor="none", markeredgecolor="black", markersize=9)
+            if at_edge(study, entry.column):
+                axes.annotate("edge", (entry.mean, place), (7, -2), textcoords="offset points", fontsize=6)
+        if significant(entry.p):
+            axes.annotate("*", (entry.mean, place), (0, 1), textcoords="offset points", ha="center", fontsize=9)
     axes.set_yticks(range(len(labels)), labels)
     axes.tick_params(labelsize=7)
     axes.tick_params(axis="y", length=0)
@@ -172,40 +192,70 @@ def _numbers(
     _widen(axes, metric)
     axes.xaxis.set_major_locator(MaxNLocator(TICKS))
     axes.ticklabel_format(axis="x", useOffset=False)
-    for place, text, paper in untold:  # on the side that the paper's number leaves free
-        right = paper is not None and paper < sum(axes.get_xlim()) / 2
-        x, side = (0.98, "right") if right else (0.02, "left")
-        axes.text(x, place, text, transform=axes.get_yaxis_transform(), fontsize=7, va="center", ha=side)
-    axes.set_xlabel(metric.name + (f", {metric.better} is better" if metric.better else ""), fontsize=8)
+    for place, entry in enumerate(numbers):
+        if not math.isfinite(entry.mean):
+            _write_text(axes, place, entry.text, _paper(study, entry, numbers))
+    axes.set_xlabel(f"{metric.name}, {metric.better} is better" if metric.better else metric.name, fontsize=8)
     axes.grid(color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def _label(study: Study, entry: Entry) -> str:
+    if len(study.columns) > 1:
+        return f"{entry.row}, {entry.column}"
+    return entry.row
+
+
+def _best_numbers(study: Study, numbers: Sequence[Entry]) -> list[Entry | None]:
+    """Return the best number of each column, or of each row if rows choose from a grid."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in numbers:
+        groups.setdefault(entry.row if study.fixed else entry.column, []).append(entry)
+    return [best_of(group) for group in groups.values() if len(group) > 1]
+
+
+def _write_text(axes: Axes, place: int, text: str, paper: float | None) -> None:
+    """Write the text of a row without a finite mean, on the other side than the paper's number.
+
+    Args:
+        axes: The panel.
+        place: The row.
+        text: The text.
+        paper: The position of the paper's number; None without one.
+    """
+    x, side = 0.02, "left"
+    if paper is not None and paper < sum(axes.get_xlim()) / 2:
+        x, side = 0.98, "right"
+    axes.text(x, place, text, transform=axes.get_yaxis_transform(), fontsize=7, va="center", ha=side)
+
+
 def _widen(axes: Axes, metric: Metric) -> None:
-    """Ten of the last decimal that the table shows are the least that the axis spans."""
+    """Widen the axis to at least ten units of the last decimal in the table."""
     if metric.form.endswith("f"):
         low, high = axes.get_xlim()
-        least = 10.0 ** (1 - int(metric.form[1:-1]))
-        if high - low < least:
-            axes.set_xlim((low + high - least) / 2, (low + high + least) / 2)
+        width = 10.0 ** (1 - int(metric.form[1:-1]))
+        if high - low < width:
+            axes.set_xlim((low + high - width) / 2, (low + high + width) / 2)
 
 
-def _paper(study: Study, entry: Entry, found: Sequence[Entry]) -> float | None:
-    """Where the paper's number is to be drawn: where its units are not ours, the reference rows are laid together."""
+def _paper(study: Study, entry: Entry, numbers: Sequence[Entry]) -> float | None:
+    """Return the position of the paper's number. In other units it is scaled so that the reference rows coincide."""
     if entry.paper is None or not entry.metric.own_units:
         return entry.paper
-    base = next((e for e in found if (e.row, e.column) == (study.reference, entry.column)), None)
+    base = next((e for e in numbers if (e.row, e.column) == (study.reference, entry.column)), None)
     if base is None or not base.paper or not math.isfinite(base.mean):
         return None
     return entry.paper / base.paper * base.mean
 
 
-def _caption(study: Study, found: Sequence[Entry]) -> str:
-    text = caption(study, found).replace("[ ]", "hollow grey:")
-    scaled = [e.metric.name for e in found if e.metric.own_units and e.paper is not None]
+def _caption(study: Study, numbers: Sequence[Entry]) -> str:
+    text = caption(study, numbers).replace("[ ]", "hollow grey:")
+    scaled = [e.metric.name for e in numbers if e.metric.own_units and e.paper is not None]
     if scaled:
         text += f" ({scaled[0]}: as multiples of {study.reference})"
     text += "; intervals on an arcsine or logarithmic scale"
     text += f"; black ring: the best of {'a row' if study.fixed else 'a column'}"
-    left_out = [metric.name for metric in study.metrics[MOST:]] + study.columns[MOST:]
-    return f"{text}; in the table alone: {', '.join(left_out)}" if left_out else text
+    left_out = [metric.name for metric in study.metrics[MAX_PANELS:]] + study.columns[MAX_PANELS:]
+    if left_out:
+        text += f"; only in the table: {', '.join(left_out)}"
+    return text

@@ -1,4 +1,4 @@
-"""What studies came to, read from the tables that are committed: no run is needed to judge by them."""
+"""Results of studies, read from the committed tables without any run."""
 
 import math
 import re
@@ -17,7 +17,7 @@ COMMAND = re.compile(r"# (python -m benchmarks run (\w+) --(\w+)[^,]*)")
 
 @dataclass(frozen=True)
 class Line:
-    """One number: its mean over n seeds, half its 95 % interval, and the seeds' own values, if the table has them."""
+    """One number: its mean over n seeds, half its 95 % interval, and the values of the seeds if the table has them."""
 
     mean: float
     half_width: float | None
@@ -37,35 +37,37 @@ class Result:
 
 
 def read(path: Path) -> Result | None:
-    """The result in a file; None for a table that no study has written."""
+    """Return the result in a file; None if no study has written it."""
     text = path.read_text()
-    found = COMMAND.match(text)
-    if found is None:
+    match = COMMAND.match(text)
+    if match is None:
         return None
     comments = [line for line in text.splitlines() if line.startswith("# ")]
     rows = pd.read_csv(StringIO(text), skiprows=len(comments), keep_default_na=False)
-    if not {"row", "column", "metric", "mean", "ci95", "n"} <= set(rows):  # the race's have columns of their own
+    # The race's tables have other columns.
+    if not {"row", "column", "metric", "mean", "ci95", "n"} <= set(rows):
         return None
-    setting = comments[1][2:] if len(comments) > 1 else ""
     return Result(
-        found[2],
-        found[3],
-        found[1].strip(),
-        setting,
-        dict(_line({str(k): v for k, v in row.items()}) for row in rows.to_dict("records")),
+        study=match[2],
+        size=match[3],
+        command=match[1].strip(),
+        setting="".join(comments[1:2]).removeprefix("# "),
+        lines=dict(_line({str(k): v for k, v in row.items()}) for row in rows.to_dict("records")),
     )
 
 
 def read_all(folder: Path = RESULTS) -> dict[str, list[Result]]:
-    """All results of a folder by study, the small sizes first."""
-    found: dict[str, list[Result]] = {}
-    for result in filter(None, map(read, sorted(folder.glob("*.csv")))):
-        found.setdefault(result.study, []).append(result)
-    return {study: sorted(several, key=lambda one: SIZES.index(one.size)) for study, several in found.items()}
+    """Return all results of a folder by study, the small sizes first."""
+    by_study: dict[str, list[Result]] = {}
+    for path in sorted(folder.glob("*.csv")):
+        result = read(path)
+        if result is not None:
+            by_study.setdefault(result.study, []).append(result)
+    return {study: sorted(results, key=lambda one: SIZES.index(one.size)) for study, results in by_study.items()}
 
 
 def file_name(study: str, size: str) -> str:
-    """Of a study's table: quick ones have the plain name."""
+    """Return the name of a study's table without its suffix: the quick one has the plain name."""
     return study if size == "quick" else f"{study}-{size}"
 
 
@@ -77,13 +79,13 @@ def _line(row: Mapping[str, object]) -> tuple[tuple[str, str, str], Line]:
 
 
 def _number(value: object) -> float:
-    return float(str(value)) if str(value) else math.nan
+    return float(str(value) or math.nan)
 
 
 def rows_by_column(result: Result, metrics: Sequence[str]) -> dict[tuple[str, str], list[tuple[str, float]]]:
-    """Rows and means of these metrics by column and metric, less those that failed."""
-    told: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    """Return rows and means of these metrics by column and metric, without rows that failed."""
+    by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for (row, column, metric), line in result.lines.items():
         if metric in metrics and not math.isnan(line.mean):
-            told.setdefault((column, metric), []).append((row, line.mean))
-    return told
+            by_column.setdefault((column, metric), []).append((row, line.mean))
+    return by_column

@@ -1,4 +1,4 @@
-"""In words: on which data, with which model, clients and work a study is run."""
+"""A sentence on a study's data, model, clients and work."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,11 +8,12 @@ from fedraa.config.experiment import Experiment
 from fedraa.data.partition import make_partitioner
 
 CLASSES = {"digits": 10, "mnist": 10, "cifar10": 10, "cifar10-subset": 10, "agnews": 4, "emnist": 47, "cifar100": 100}
-MOST = 3  # values of one setting that are listed; more are what the study varies
+# A setting with more values is one that the study varies.
+MAX_VALUES = 3
 
 
 def setting(study: Study) -> str:
-    """Data, model, clients, split, local work, length and rate, as far as the study does not vary them."""
+    """Return data, model, clients, split, local work, length and rate, unless the study varies them."""
     experiments = [cell.experiment for cell in study.cells]
     parts: Sequence[Callable[[Experiment], str]] = (
         data,
@@ -23,12 +24,12 @@ def setting(study: Study) -> str:
         _length,
         lambda experiment: f"lr {experiment.lr:g}",
     )
-    told = (list(dict.fromkeys(filter(None, map(part, experiments)))) for part in parts)
-    return ", ".join(" or ".join(values) for values in told if 0 < len(values) <= MOST)
+    values_of_parts = (list(dict.fromkeys(filter(None, map(part, experiments)))) for part in parts)
+    return ", ".join(" or ".join(values) for values in values_of_parts if 0 < len(values) <= MAX_VALUES)
 
 
 def data(experiment: Experiment) -> str:
-    """The name of its data set; of a function that makes it, the function's."""
+    """Return the name of the data set, or of the function that makes it."""
     return Path(experiment.dataset.rpartition(":")[2]).stem
 
 
@@ -39,7 +40,7 @@ def model(experiment: Experiment) -> str:
 
 
 def chance(study: Study) -> float:
-    """The accuracy, in per cent, of who guesses; of several data sets the one with the most classes."""
+    """Return the accuracy in per cent of a uniform guess, on the data set with the most classes."""
     return 100 / max(CLASSES[data(cell.experiment)] for cell in study.cells)
 
 
@@ -57,9 +58,9 @@ def _work(experiment: Experiment) -> str:
     if experiment.local_steps is not None:
         return f"{experiment.local_steps} local steps"
     epochs = experiment.local_epochs or 5
-    return "1 local epoch" if epochs == 1 else f"{epochs} local epochs"
+    return f"{epochs} local epochs" if epochs > 1 else "1 local epoch"
 
 
 def _length(experiment: Experiment) -> str:
-    told = {"rounds": experiment.rounds, "updates": experiment.updates, "time": experiment.time}
-    return " ".join(f"{name} {value:g}" for name, value in told.items() if value is not None)
+    limits = {"rounds": experiment.rounds, "updates": experiment.updates, "time": experiment.time}
+    return " ".join(f"{name} {value:g}" for name, value in limits.items() if value is not None)

@@ -1,13 +1,14 @@
-"""A study: a grid of experiments times seeds, run to its end however often it is interrupted.
+"""A study: a grid of experiments times seeds, which can be interrupted and continued.
 
-A cell of the grid and a seed make one run, in one run directory whose name holds a digest of what the experiment
-sets. What has finished is not run again, what was cut short goes on from its checkpoint (or begins again, if the code
-has a new commit since), and a cell that was changed is another directory.
+A cell of the grid and a seed make one run. The name of its directory holds a digest of the experiment's fields, so that
+a changed cell has a new directory. A finished run is not repeated. An interrupted run resumes from its checkpoint, or
+starts again if the code has a new commit.
 """
 
 import gc
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from itertools import product
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal
@@ -38,7 +40,7 @@ SEEDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class Cell:
-    """One place in a study's table: a row under a heading, the experiment that fills it, what the paper has there.
+    """One place in a study's table: row and column, the experiment that fills it, and the paper's values.
 
     `paper` maps names of the study's metrics to the paper's values.
     """
@@ -51,7 +53,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Claim:
-    """`better` is to beat `worse` in a metric, as `source` says; for what no number of the paper's table says."""
+    """A claim without numbers in the paper's table: `better` beats `worse` in a metric, as `source` says."""
 
     better: str
     worse: str
@@ -61,11 +63,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Study:
-    """What is run and how it is told.
+    """A grid of experiments, and the form of its report.
 
-    `reference` is the row that the others are tested against. `notes` say what the paper leaves open and what
-    this size leaves out. `along` is the horizontal axis of the curves; None draws none. Where the columns are
-    values of one setting, of which each row may choose its best, `fixed` is the column that they share.
+    The other rows are tested against the row `reference`. `notes` name the paper's open settings and the reductions of
+    this size. `along` is the horizontal axis of the curves; None draws none. If the columns are values of one setting,
+    of which each row may choose its best, `fixed` is the column that they share.
     """
 
     name: str
@@ -82,9 +84,10 @@ class Study:
     def __post_init__(self) -> None:
         places = [(cell.row, cell.column) for cell in self.cells]
         assert len(set(places)) == len(places), f"{self.name}: two cells in one place of the table"
-        rows, names = {cell.row for cell in self.cells}, {metric.name for metric in self.metrics}
-        assert {self.reference, *(row for claim in self.claims for row in (claim.better, claim.worse))} <= rows
-        assert {name for cell in self.cells for name in cell.paper} <= names
+        claimed_rows = {claim.better for claim in self.claims} | {claim.worse for claim in self.claims}
+        assert claimed_rows | {self.reference} <= set(self.rows)
+        names = {metric.name for metric in self.metrics}
+        assert all(set(cell.paper) <= names for cell in self.cells)
 
     @property
     def rows(self) -> list[str]:
@@ -97,7 +100,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Finished:
-    """One run of a study; `failure` says why it has no end."""
+    """One run of a study; `failure` is the reason if it did not end regularly."""
 
     cell: Cell
     seed: int
@@ -112,48 +115,66 @@ def execute(
     watch: Callable[[Finished, int], None],
     wanted: Callable[[Cell, int], bool] = lambda cell, seed: True,
 ) -> list[Finished]:
-    """Runs what is not there yet, `jobs` runs at a time, several each in a process of its own; in the study's order.
+    """Execute the missing runs, and return all runs in the study's order.
 
-    With `wanted`, only those cells and seeds.
-    `watch` gets every run as it ends and the number of those still to come. Raises ValueError, before anything
-    is started, for an experiment whose flags do not go together and if another process runs this study in `out`, and
-    at the end if no run came to an end.
+    Args:
+        study: The study.
+        out: The folder of the run directories.
+        jobs: The number of runs at a time. Several have a process each.
+        watch: Receives every run when it ends, and the number of remaining runs.
+        wanted: Selects cells and seeds (default: all of them).
+
+    Raises InputError before anything starts if an experiment is invalid or another process executes this study in
+    `out`, and at the end if every run failed.
     """
     for cell in study.cells:
         resolve(cell.experiment)
-    runs = {seeded(cell, seed, out): (cell, seed) for seed in study.seeds for cell in study.cells if wanted(cell, seed)}
+    places = [(cell, seed) for seed, cell in product(study.seeds, study.cells) if wanted(cell, seed)]
+    runs = {seeded(cell, seed, out): (cell, seed) for cell, seed in places}
     # A second process would start the runs again that the first one is running.
     with alone(out, "running this study"):
-        done = {each: Finished(*runs[each], _directory(each), None) for each in runs if ended(each)}
+        done = {planned: Finished(*runs[planned], _directory(planned), None) for planned in runs if ended(planned)}
         left = len(runs) - len(done)
-        for each, failure in _run_all([each for each in runs if each not in done], jobs):
-            done[each] = Finished(*runs[each], _directory(each), failure)
+        for planned, failure in _run_all([planned for planned in runs if planned not in done], jobs):
+            done[planned] = Finished(*runs[planned], _directory(planned), failure)
             left -= 1
-            watch(done[each], left)
-    failures = [done[each].failure for each in runs]
+            watch(done[planned], left)
+    failures = [done[planned].failure for planned in runs]
     if all(failures):
         raise InputError("study", f"every run failed, the first with: {failures[0]}")
-    return [done[each] for each in runs]
+    return [done[planned] for planned in runs]
 
 
 def seeded(cell: Cell, seed: int, out: Path) -> Experiment:
-    """The cell's experiment with this seed, on the local engine, in the directory of its name below `out`."""
+    """Return the cell's experiment with this seed, on the local engine, with its directory below `out`.
+
+    Args:
+        cell: The cell.
+        seed: The seed.
+        out: The folder of the run directories.
+    """
     experiment = cell.experiment.model_copy(update={"seed": seed, "engine": "local", "quiet": True, "out": None})
-    given = json.dumps(experiment.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
-    digest = hashlib.sha256(given.encode()).hexdigest()[:8]
+    fields = json.dumps(experiment.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
+    digest = hashlib.sha256(fields.encode()).hexdigest()[:8]
     words = re.sub(r"[^a-z0-9.]+", "-", f"{cell.row} {cell.column}".lower()).strip("-")
     return experiment.model_copy(update={"out": out / f"{words}-{seed}-{digest}"})
 
 
 def values(study: Study, runs: Sequence[Finished]) -> pd.DataFrame:
-    """One line per run and metric: row, column, seed, metric, value; NaN where the run failed."""
+    """Return a line per run and metric: row, column, seed, metric, value; NaN if the run failed."""
     lines = []
-    for each in runs:
-        history = None if each.failure else History(each.directory)
-        for metric in study.metrics:
-            value = metric.of(history) if history else float("nan")
-            lines.append((each.cell.row, each.cell.column, each.seed, metric.name, value))
+    for finished in runs:
+        of_metrics = _metric_values(study.metrics, finished)
+        for metric, value in zip(study.metrics, of_metrics, strict=True):
+            lines.append((finished.cell.row, finished.cell.column, finished.seed, metric.name, value))
     return pd.DataFrame(lines, columns=["row", "column", "seed", "metric", "value"])
+
+
+def _metric_values(metrics: Sequence[Metric], finished: Finished) -> list[float]:
+    if finished.failure:
+        return [math.nan] * len(metrics)
+    history = History(finished.directory)
+    return [metric.of(history) for metric in metrics]
 
 
 def _directory(experiment: Experiment) -> Path:
@@ -162,39 +183,48 @@ def _directory(experiment: Experiment) -> Path:
 
 
 def ended(experiment: Experiment) -> bool:
-    """Whether this very experiment, of what its method is today, is in its directory to its end."""
+    """Return True if the experiment's directory holds its finished run, with the method's present settings."""
     return (_directory(experiment) / SUMMARY).is_file() and _began(experiment)
 
 
 def _began(experiment: Experiment) -> bool:
-    """Whether the directory holds this very experiment: defaults and methods may have changed, which no name tells."""
+    """Return True if the directory holds a run of this experiment.
+
+    The directory's name is not enough: defaults and methods may have changed since.
+    """
     directory = _directory(experiment)
     if not (directory / CONFIG).is_file():
         return False
-    said = {"partition": None} if experiment.partition is None else {}  # which the run has written down by its name
+    changes: dict[str, Any] = {"out": directory}
+    # The run's configuration has the default partition's name instead of None.
+    if experiment.partition is None:
+        changes["partition"] = None
     try:
         history = History(directory)
-        same = history.experiment.model_copy(update={"out": directory} | said) == experiment
+        same = history.experiment.model_copy(update=changes) == experiment
         return same and unchanged(history.config["method"], experiment)
-    except ValueError:  # of a version that knew other fields
+    # A version with other fields wrote the configuration.
+    except ValueError:
         return False
 
 
 def unchanged(method: Mapping[str, Any], experiment: Experiment) -> bool:
-    """Whether the method that an earlier run of this experiment describes is the one that it has today."""
-    if experiment.capacities == "auto":  # its shares are then of the fleet
+    """Return True if the method that an earlier run of this experiment describes is its present method."""
+    # These shares depend on the fleet.
+    if experiment.capacities == "auto":
         return True
     return differs(method, resolve(experiment)) is None
 
 
 def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Experiment, str | None]]:
-    """Every experiment as it ends and why it failed, if it did; one at a time in this process."""
+    """Yield every experiment when it ends, with the reason if it failed. A single job runs in this process."""
     if jobs == 1:
-        yield from ((each, _run_one(each)) for each in experiments)
+        for experiment in experiments:
+            yield experiment, _run_one(experiment)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as executor:
-        futures = {executor.submit(_run_one, each): each for each in experiments}
+        futures = {executor.submit(_run_one, experiment): experiment for experiment in experiments}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -204,30 +234,33 @@ def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Exp
 
 
 def _run_one(experiment: Experiment) -> str | None:
-    """Begins or goes on with one run, to its end; returns why it failed, if it did."""
+    """Execute or resume one run, and return the reason if it failed."""
     directory = _directory(experiment)
     try:
         if _began(experiment) and History(directory).config["commit"] == commit():
             resume(directory)
         else:
-            shutil.rmtree(directory, ignore_errors=True)  # of another experiment or version, or killed before it began
+            # The directory is of another experiment or version, or its run was killed before it began.
+            shutil.rmtree(directory, ignore_errors=True)
             run(experiment)
-    except (RunFailed, ValueError) as error:  # ValueError: the model or the data do not fit the method
+    # ValueError: the model or the data do not fit the method.
+    except (RunFailed, ValueError) as error:
         return str(error)
     finally:
-        gc.collect()  # a run's data are in reference cycles, which would wait for many runs
+        # A run's data are in reference cycles, which would otherwise stay in memory during many runs.
+        gc.collect()
     return None
 
 
 def _begin() -> None:
-    """What was imported is not searched for garbage after every run, which took longer than to start one."""
+    """Exclude imported objects from the garbage collection after every run, which would take longer than the start."""
     gc.collect()
     gc.freeze()
     _end_with_parent()
 
 
 def _end_with_parent() -> None:
-    """A killed study leaves no process that goes on writing its runs."""
+    """End this process when the process of the study ends, so that no run continues after it was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -1,10 +1,11 @@
-"""What results say of a claim: whether one number is better than another beyond the noise."""
+"""The verdict on a claim from results: is one number better than another beyond the noise?"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from benchmarks.studies.results import Line
@@ -22,8 +23,8 @@ VERDICTS = (REPRODUCED, ONLY, NOISE, OTHER_WAY, NOT_RUN)
 class Advantage:
     """By how much one number is better than another: the mean and its 95 % interval.
 
-    A difference, or, `ratio`, how many times as much the worse one takes. `low` and `high` are equal where nothing is
-    random, and both infinite where one of the two reached the target in no run.
+    It is a difference or, with `ratio`, the worse number divided by the better one. `low` and `high` are equal if
+    nothing is random. Both are infinite if one of the two reached the target in no run.
     """
 
     where: str
@@ -37,8 +38,8 @@ class Advantage:
 
     @property
     def least(self) -> float:
-        """What an advantage is over."""
-        return 1.0 if self.ratio else 0.0
+        """The value of no advantage."""
+        return float(self.ratio)
 
     @property
     def holds(self) -> bool:
@@ -51,45 +52,68 @@ class Advantage:
     @property
     def text(self) -> str:
         """Both numbers, the advantage and its interval."""
-        a, b = (f"{value:.4g}" if math.isfinite(value) else "not reached" for value in self.means)
-        told = f"{self.names[0]} {a}, {self.names[1]} {b}"
+        a, b = map(_number_text, self.means)
+        numbers = f"{self.names[0]} {a}, {self.names[1]} {b}"
         if not all(map(math.isfinite, (self.mean, self.low, self.high))):
-            return told
+            return numbers
         form = "{:.2f}×" if self.ratio else "{:+.2f}"
-        interval = "" if self.low == self.high else f" ({form.format(self.low)} to {form.format(self.high)})"
-        return f"{told}: {form.format(self.mean)}{interval}"
+        if self.low == self.high:
+            return f"{numbers}: {form.format(self.mean)}"
+        return f"{numbers}: {form.format(self.mean)} ({form.format(self.low)} to {form.format(self.high)})"
+
+
+def _number_text(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "not reached"
 
 
 def advantage(where: str, names: tuple[str, str], better: Line, worse: Line, *, less: bool, ratio: bool) -> Advantage:
-    """Of one line over another, where `less` or more is better; paired by seeds where both lines have them.
+    """Return the advantage of one line over another, paired by seeds if both lines have them.
 
-    Runs of one seed have the same data, split and first model, so that what they share is no noise between them.
+    Runs with the same seed share the data, the split and the first model, so that these add no noise to their
+    difference.
+
+    Args:
+        where: The size and the column of the lines.
+        names: The rows of both lines.
+        better: The line that the claim says is better.
+        worse: The other line.
+        less: Smaller numbers are better.
+        ratio: Compare by a ratio; ignored if a mean is not positive.
     """
     ratio = ratio and min(better.mean, worse.mean) > 0
-    a, b = (worse, better) if less else (better, worse)
-    ends = _interval(a, b, ratio=ratio)
-    return Advantage(where, names, (better.mean, worse.mean), *ends, ratio, min(better.n, worse.n))
+    larger, smaller = (worse, better) if less else (better, worse)
+    interval = _interval(larger, smaller, ratio=ratio)
+    return Advantage(where, names, (better.mean, worse.mean), *interval, ratio, min(better.n, worse.n))
 
 
 def _interval(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
-    """Mean, low and high of a - b, or of a / b."""
+    """Return mean, low and high of a - b, or of a / b."""
     if not (math.isfinite(a.mean) and math.isfinite(b.mean)):
         return _reached(a, b)
     paired = len(a.by_seed) == len(b.by_seed) > 1 and np.isfinite([*a.by_seed, *b.by_seed]).all()
     if paired:
-        x, y = np.array(a.by_seed), np.array(b.by_seed)
-        gaps = np.log(x / y) if ratio else x - y
-        middle, half = float(gaps.mean()), _half(float(gaps.std(ddof=1)), len(gaps), len(gaps) - 1)
+        middle, half = _paired(np.array(a.by_seed), np.array(b.by_seed), ratio=ratio)
     else:
         middle, half = _welch(a, b, ratio=ratio)
+    scale = math.exp if ratio else float
     if math.isnan(half):
-        return (math.exp(middle) if ratio else middle, -math.inf, math.inf)
-    ends = (middle, middle - half, middle + half)
-    return (math.exp(ends[0]), math.exp(ends[1]), math.exp(ends[2])) if ratio else ends
+        return scale(middle), -math.inf, math.inf
+    return scale(middle), scale(middle - half), scale(middle + half)
+
+
+def _paired(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, ratio: bool) -> tuple[float, float]:
+    """Return middle and half width of Student's interval of the paired differences, of logarithms if `ratio`."""
+    gaps = np.log(x / y) if ratio else x - y
+    n = len(gaps)
+    half = float(stats.t.ppf(1 - LEVEL / 2, n - 1) * float(gaps.std(ddof=1)) / math.sqrt(n))
+    return float(gaps.mean()), half
 
 
 def _reached(a: Line, b: Line) -> tuple[float, float, float]:
-    """Where a target was not always reached, an order is clear only if one always reached it and the other never."""
+    """Return the interval for a target that was not always reached.
+
+    The order is clear only if one line always reached it and the other never did.
+    """
     never = [all(math.isinf(value) for value in line.by_seed or (line.mean,)) for line in (a, b)]
     always = [math.isfinite(line.mean) for line in (a, b)]
     if never[0] and always[1]:
@@ -100,11 +124,14 @@ def _reached(a: Line, b: Line) -> tuple[float, float, float]:
 
 
 def _welch(a: Line, b: Line, *, ratio: bool) -> tuple[float, float]:
-    """Middle and half width of Welch's interval, of logarithms by the delta method; NaN where there is none."""
+    """Return middle and half width of Welch's interval, of logarithms by the delta method if `ratio`.
+
+    The half width is NaN if the lines have no spread to estimate it from.
+    """
     middle = math.log(a.mean / b.mean) if ratio else a.mean - b.mean
-    if min(a.n, b.n) < 2:
-        return middle, 0.0 if a.n == b.n == 1 else math.nan
-    if a.half_width is None or b.half_width is None:
+    if a.n == b.n == 1:
+        return middle, 0.0
+    if min(a.n, b.n) < 2 or a.half_width is None or b.half_width is None:
         return middle, math.nan
     errors = [standard_error(half, line.n) for line, half in ((a, a.half_width), (b, b.half_width))]
     if ratio:
@@ -116,17 +143,15 @@ def _welch(a: Line, b: Line, *, ratio: bool) -> tuple[float, float]:
     return middle, float(stats.t.ppf(1 - LEVEL / 2, freedom) * math.sqrt(sum(variances)))
 
 
-def _half(deviation: float, n: int, freedom: int) -> float:
-    return float(stats.t.ppf(1 - LEVEL / 2, freedom) * deviation / math.sqrt(n))
-
-
-def verdict(found: Sequence[Advantage]) -> str:
-    """Of a claim, from all that was compared for it."""
-    if not found:
+def verdict(comparisons: Sequence[Advantage]) -> str:
+    """Return the verdict on a claim from all its comparisons."""
+    if not comparisons:
         return NOT_RUN
-    holding = [each for each in found if each.holds]
-    if len(holding) == len(found):
+    holding = sum(comparison.holds for comparison in comparisons)
+    if holding == len(comparisons):
         return REPRODUCED
     if holding:
         return ONLY
-    return OTHER_WAY if any(each.reversed for each in found) else NOISE
+    if any(comparison.reversed for comparison in comparisons):
+        return OTHER_WAY
+    return NOISE

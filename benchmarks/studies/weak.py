@@ -1,9 +1,11 @@
-"""Tables that say little: methods at chance, and columns in which all are as good as they get."""
+"""Tables that decide little: methods at chance, and saturated columns."""
 
 from collections.abc import Mapping, Sequence
 
-AT_CHANCE = 0.1  # share of what there is to learn: (accuracy - chance) / (100 - chance)
-HIGH, CLOSE = 90.0, 3.0  # per cent: a column above HIGH that spans less than CLOSE orders nobody
+# A row with a smaller share (accuracy - chance) / (100 - chance) is at chance.
+AT_CHANCE = 0.1
+# A column above SATURATED_PERCENT whose rows differ by less than CLOSE_PERCENT orders no rows.
+SATURATED_PERCENT, CLOSE_PERCENT = 90.0, 3.0
 ACCURACIES = ("accuracy %", "client accuracy %")
 
 Means = Mapping[tuple[str, str], Sequence[tuple[str, float]]]
@@ -11,20 +13,20 @@ Means = Mapping[tuple[str, str], Sequence[tuple[str, float]]]
 
 
 def weak_points(means: Means, chance: float) -> list[str]:
-    """A sentence for every column in which rows are at chance, or in which all rows are saturated."""
-    told = []
+    """Return a sentence for every column with rows at chance, and for every saturated column."""
+    sentences = []
     for (column, metric), rows in means.items():
-        where = f"{metric}{f' at {column}' if column else ''}"
+        where = " at ".join(filter(None, (metric, column)))
         low = [row for row, mean in rows if (mean - chance) / (100 - chance) < AT_CHANCE]
         if low:
-            told.append(
-                f"{where}: at chance ({chance:g} %) or near it: {', '.join(low)}; these have not learnt, and say "
-                "nothing of the methods."
+            sentences.append(
+                f"{where}: at chance ({chance:g} %) or near it: {', '.join(low)}; these have not learnt, and decide "
+                "nothing about the methods."
             )
         values = [mean for _, mean in rows]
-        if len(values) > 1 and min(values) >= HIGH and max(values) - min(values) < CLOSE:
-            told.append(
+        if len(values) > 1 and min(values) >= SATURATED_PERCENT and max(values) - min(values) < CLOSE_PERCENT:
+            sentences.append(
                 f"{where}: saturated, all rows are between {min(values):.1f} and {max(values):.1f} %: an easy task, "
-                "which hardly tells them apart."
+                "which hardly separates them."
             )
-    return told
+    return sentences

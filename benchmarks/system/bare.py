@@ -51,13 +51,13 @@ class BareProcesses:
         self._pipes: list[Connection] = []
         self._processes = []
         for number in range(processes):
-            ours, theirs = context.Pipe()
-            arguments = (theirs, tuple(widths), shards[number::processes], settings)
+            parent_end, child_end = context.Pipe()
+            arguments = (child_end, tuple(widths), shards[number::processes], settings)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             # With this end closed, a dead process raises EOFError here instead of blocking.
-            theirs.close()
-            self._pipes.append(ours)
+            child_end.close()
+            self._pipes.append(parent_end)
             self._processes.append(process)
 
     def round(self) -> Spent:
@@ -99,7 +99,14 @@ def mlp(widths: Sequence[int]) -> nn.Sequential:
 
 
 def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Settings) -> None:
-    """Train a model with a plain PyTorch loop."""
+    """Train a model with a plain PyTorch loop.
+
+    Args:
+        model: The model, which is changed.
+        x: The inputs [n, ...].
+        y: The labels [n].
+        settings: The settings of SGD.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum)
     for _ in range(settings.epochs):
         order = torch.randperm(len(y), device=y.device)
@@ -111,21 +118,30 @@ def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Settings
 
 
 def _serve(pipe: Connection, widths: tuple[int, ...], shards: Shards, settings: Settings) -> None:
+    """Serve the training requests of the parent process until it sends None.
+
+    Args:
+        pipe: The connection to the parent process.
+        widths: The widths of the model's layers.
+        shards: The data of this process's clients.
+        settings: The settings of SGD.
+    """
     torch.set_num_threads(1)
     device = torch.device(settings.device)
     model = mlp(widths).to(device)
     data = [(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)) for x, y in shards]
-    while (asked := pipe.recv()) is not None:
+    for request in iter(pipe.recv, None):
         used = time.process_time()
-        if isinstance(asked, list):
-            for client, width in asked:
+        # A list has tasks of clients; a state is the start of a round.
+        if isinstance(request, list):
+            for client, width in request:
                 x, y = data[client]
                 train(mlp((widths[0], width, widths[-1])).to(device), x, y, settings)
             if device.type == "cuda":
                 torch.cuda.synchronize()
             pipe.send(time.process_time() - used)
             continue
-        start = {name: torch.from_numpy(value).to(device) for name, value in asked.items()}
+        start = {name: torch.from_numpy(value).to(device) for name, value in request.items()}
         total = {name: torch.zeros_like(value) for name, value in start.items()}
         for x, y in data:
             model.load_state_dict(start)

@@ -43,35 +43,61 @@ def main(runs: int = RUNS, events: int = EVENTS_EACH) -> None:
 
 
 def measure(folder: Path, runs: int, events: int) -> dict[str, float]:
-    """Return the measured seconds, and megabytes of memory."""
+    """Return the measured seconds, and megabytes of memory.
+
+    Args:
+        folder: An empty folder.
+        runs: The number of runs.
+        events: The events of each run.
+    """
     model = folder / "model"
-    few: dict[str, Any] = {"clients": CLIENTS, "fragments": FRAGMENTS, "hidden": (16,), "updates": 3}
-    run(method="fed-raa", engine="local", quiet=True, out=model, **few)
+    run(
+        method="fed-raa",
+        engine="local",
+        quiet=True,
+        out=model,
+        clients=CLIENTS,
+        fragments=FRAGMENTS,
+        hidden=(16,),
+        updates=3,
+    )
     for i in range(runs):
         write(folder / "runs" / f"run-{i:03d}", (model / CONFIG).read_text(), events, i)
     size = sum(path.stat().st_size for path in folder.rglob(EVENTS))
     began = time.perf_counter()
     with served(folder / "runs") as address:
-        found = {"logs, MB": size / 1e6, "until it says its address": time.perf_counter() - began}
-        first = until(address, lambda told: len(told["rows"]) == runs and all(row.get("last") for row in told["rows"]))
-        found["until all runs and their last figures are told"] = time.perf_counter() - began
+        results = {"logs, MB": size / 1e6, "until the address": time.perf_counter() - began}
+        first = until(address, lambda answer: _has_metrics(answer, runs))
+        results["until all runs and their last metrics"] = time.perf_counter() - began
         six = "&".join(f"run={name}" for name in first["ids"][:6])
-        found["curves of six runs"] = timed(f"{address}curves?x=t&y=accuracy&{six}")
-        until(address, lambda told: told["read"] == told["size"] > 0)
-        found["until all logs are read"] = time.perf_counter() - began
-        found["curves of six runs over bytes"] = timed(f"{address}curves?x=bytes&y=accuracy&{six}")
-        found["details of a run, the first"] = timed(f"{address}details?run=run-000")
-        found["details of a run, the next"] = timed(f"{address}details?run=run-001")
-        found["details of a stretch of a run"] = timed(f"{address}details?run=run-001&from=1&to=1.5")
-        version = until(address, lambda told: True)["version"]
-        found["what is new, if nothing is"] = timed(f"{address}runs?since={version}")
-        found["from a line to its being told"] = follow(folder / "runs" / "run-050", address, version)
-    found["memory of the board, MB"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
-    return found
+        results["curves of six runs"] = timed(f"{address}curves?x=t&y=accuracy&{six}")
+        until(address, lambda answer: answer["read"] == answer["size"] > 0)
+        results["until all logs are read"] = time.perf_counter() - began
+        results["curves of six runs over bytes"] = timed(f"{address}curves?x=bytes&y=accuracy&{six}")
+        results["details of a run, the first"] = timed(f"{address}details?run=run-000")
+        results["details of a run, the next"] = timed(f"{address}details?run=run-001")
+        results["details of a part of a run"] = timed(f"{address}details?run=run-001&from=1&to=1.5")
+        version = until(address, lambda answer: True)["version"]
+        results["changes, without any"] = timed(f"{address}runs?since={version}")
+        results["from a line to the board"] = follow(folder / "runs" / "run-050", address, version)
+    results["memory of the board, MB"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
+    return results
+
+
+def _has_metrics(answer: dict[str, Any], runs: int) -> bool:
+    """Return True if the board knows all runs and the last metrics of each."""
+    return len(answer["rows"]) == runs and all(row.get("last") for row in answer["rows"])
 
 
 def write(directory: Path, config: str, events: int, seed: int) -> None:
-    """Write an interrupted run with `events` events."""
+    """Write an interrupted run.
+
+    Args:
+        directory: The run directory.
+        config: The text of config.json.
+        events: The number of events.
+        seed: The seed of the events.
+    """
     directory.mkdir(parents=True)
     (directory / CONFIG).write_text(config)
     rows = ["step,t,wall,accuracy,loss,client_mean,client_std,client_worst"]
@@ -85,25 +111,24 @@ def write(directory: Path, config: str, events: int, seed: int) -> None:
 
 def made(seed: int) -> Iterator[dict[str, Any]]:
     """Yield the events of clients that are always busy: dispatches and commits in turn, and evaluations."""
-    feasible, counts = list(range(FRAGMENTS)), [0] * FRAGMENTS
     for task in count():
         t = 2e-3 * task
-        told = {"t": t, "wall": t, "task": task, "client": task % CLIENTS, "fragment": (task + seed) % FRAGMENTS}
-        decided = {
+        header = {"t": t, "wall": t, "task": task, "client": task % CLIENTS, "fragment": (task + seed) % FRAGMENTS}
+        decision = {
             "version": task,
             "step": task,
             "cost": 1e-3,
-            "feasible_fragments": feasible,
-            "fragment_updates": counts,
+            "feasible_fragments": list(range(FRAGMENTS)),
+            "fragment_updates": [0] * FRAGMENTS,
         }
-        yield {"kind": "dispatch", **told, **decided, "bytes_down": 1000}
-        became = {"base_version": 0, "version": task, "staleness": task % 7, "staleness_total": 3, "weight": 0.6}
+        yield {"kind": "dispatch", **header, **decision, "bytes_down": 1000}
+        outcome = {"base_version": 0, "version": task, "staleness": task % 7, "staleness_total": 3, "weight": 0.6}
         cost = {"bytes_up": 1000, "samples": 90, "flops": 1e6, "train_loss": 0.5}
-        yield {"kind": "commit", **told, "t": t + 1e-3, **became, **cost}
+        yield {"kind": "commit", **header, "t": t + 1e-3, **outcome, **cost}
         if task % EVERY == 0:
             share = 1 - 0.9 / (1 + task / 500 + seed / 100)
-            figures = {"accuracy": share, "loss": 1 - share, "client_mean": share, "client_std": 0.1}
-            yield {"kind": "eval", "t": t + 1e-3, "wall": t, "step": task, **figures, "client_worst": share}
+            metrics = {"accuracy": share, "loss": 1 - share, "client_mean": share, "client_std": 0.1}
+            yield {"kind": "eval", "t": t + 1e-3, "wall": t, "step": task, **metrics, "client_worst": share}
 
 
 @contextmanager
@@ -121,14 +146,20 @@ def served(folder: Path) -> Iterator[str]:
 def until(address: str, enough: Any) -> dict[str, Any]:
     """Return the first answer about all runs that satisfies `enough`."""
     while True:
-        told = ask(f"{address}runs?since=0")
-        if enough(told):
-            return told
+        answer = ask(f"{address}runs?since=0")
+        if enough(answer):
+            return answer
         time.sleep(WAIT)
 
 
 def follow(directory: Path, address: str, version: int) -> float:
-    """Return the seconds from writing a line until the board shows it."""
+    """Return the seconds from writing a line until the board shows it.
+
+    Args:
+        directory: The run directory.
+        address: The board's address.
+        version: The version of the board's last answer.
+    """
     before = (directory / EVENTS).read_text().count("\n")
     began = time.perf_counter()
     with (directory / EVENTS).open("a") as stream:

@@ -1,10 +1,10 @@
 """Kill and freeze processes, tear and damage files many times, and compare the results with undisturbed runs.
 
-    python -m benchmarks.system.chaos [--kinds KIND ...] [--go-on]
+    python -m benchmarks.system.chaos [--kinds KIND ...] [--continue]
 
 Each kind of disturbance is applied to several methods, or to each kind of process. Every run must end with the same
 bits and the same log as the undisturbed one, except for faults. A run that cannot must be refused in one sentence
-before anything is changed. The table is written row by row. With --go-on, existing rows are kept.
+before anything is changed. The table is written row by row. With --continue, existing rows are kept.
 """
 
 import argparse
@@ -22,14 +22,23 @@ from benchmarks.system import chaos_clients, chaos_files, chaos_kills, chaos_pro
 from benchmarks.system.chaos_table import Kind, Table, say
 
 SEED = 0
-KINDS = {kind.name: kind for part in (chaos_files, chaos_clients, chaos_processes, chaos_kills) for kind in part.KINDS}
+KINDS = {
+    kind.name: kind for kind in (*chaos_files.KINDS, *chaos_clients.KINDS, *chaos_processes.KINDS, *chaos_kills.KINDS)
+}
 
 
 def bad(kind: Kind, table: Table, again: bool) -> list[str]:
-    """Run the missing trials of a kind and return those with a wrong result."""
-    found, trials = [], {of: trial for of, trial in kind.trials.items() if again or not table.has(kind.name, of)}
+    """Run the trials of a kind and return those with a wrong result.
+
+    Args:
+        kind: The kind of disturbance.
+        table: The table of results.
+        again: True to repeat the trials that the table has.
+    """
+    trials = {of: trial for of, trial in kind.trials.items() if again or not table.has(kind.name, of)}
     if not trials:
         return []
+    wrong = []
     with kind.around():
         for of, trial in trials.items():
             started = time.monotonic()
@@ -37,21 +46,25 @@ def bad(kind: Kind, table: Table, again: bool) -> list[str]:
                 tally = trial(Path(folder), np.random.default_rng([SEED, zlib.crc32(f"{kind.name} {of}".encode())]))
             table.put(kind.name, of, tally, time.monotonic() - started)
             say(f"{kind.name}, {of}: {tally.right} of {tally.count} right")
-            found += [] if tally.well else [f"{kind.name} ({of})"]
-    return found
+            if not tally.well:
+                wrong.append(f"{kind.name} ({of})")
+    return wrong
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the requested kinds and write the table. Exits with an error if a result is wrong."""
     parser = argparse.ArgumentParser(prog="chaos")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--go-on", action="store_true", help="keep the rows that are there")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--continue", dest="keep_rows", action="store_true", help="keep the rows of the table")
+    options = parser.parse_args(arguments)
     logging.getLogger("fedraa").setLevel(logging.ERROR)
     logging.getLogger("actors").setLevel(logging.ERROR)
     table = Table()
-    if found := [text for name in given.kinds for text in bad(KINDS[name], table, again=not given.go_on)]:
-        sys.exit(f"chaos: {', '.join(found)} came out otherwise")
+    wrong = []
+    for name in options.kinds:
+        wrong += bad(KINDS[name], table, again=not options.keep_rows)
+    if wrong:
+        sys.exit(f"chaos: wrong results: {', '.join(wrong)}")
 
 
 if __name__ == "__main__":

@@ -64,22 +64,39 @@ class AllBut(Participation):
 
 
 def trial(directory: Path, rng: np.random.Generator, method: str) -> Tally:
-    """Run a method with every kind of bad client. Ray must have been started."""
+    """Run a method with every kind of bad client. Ray must have been started.
+
+    Args:
+        directory: An empty folder.
+        rng: The generator of the bad clients.
+        method: The name of the method.
+    """
     cases = []
     for does in CAUSES:
         folder = directory / does.replace(" ", "-")
         folder.mkdir()
         cases.append(case(method, does, int(rng.integers(CLIENTS)), folder))
-    for each in (wrong := [each for each in cases if not each.well]):
-        say(each)
-    lost, doubled = sum(each.lost for each in cases), sum(each.doubled for each in cases)
+    wrong = [one_case for one_case in cases if not one_case.well]
+    for wrong_case in wrong:
+        say(wrong_case)
+    lost = sum(one_case.lost for one_case in cases)
+    doubled = sum(one_case.doubled for one_case in cases)
     return Tally(len(cases), len(cases) - len(wrong), lost, doubled)
 
 
 def case(method: str, does: str, client: int, folder: Path) -> Case:
+    """Run a method with and without a bad client, and compare the results.
+
+    Args:
+        method: The name of the method.
+        does: The client's behaviour, a key of CAUSES.
+        client: The bad client.
+        folder: An empty folder.
+    """
     with_client = History(on_the_cluster(settings(method), folder / "run", bad(does, client)))
     without = run(settings(method, **never(method, client, folder)), engine="local", out=folder / "without")
-    ours, theirs = committed(with_client.directory), committed(without.directory)
+    commits = committed(with_client.directory)
+    expected = committed(without.directory)
     drops = [line for line in with_client.lines() if line["kind"] == "drop"]
     return Case(
         method,
@@ -91,21 +108,31 @@ def case(method: str, does: str, client: int, folder: Path) -> Case:
         and all(re.fullmatch(CAUSES[does], str(line["error"])) for line in drops),
         replayed="consistent" in replay(with_client.directory),
         same_bits=with_client.summary["model_sha256"] == without.summary["model_sha256"],
-        lost=max(0, theirs.total() - ours.total()),
-        doubled=ours.total() - len(ours),
+        lost=max(0, expected.total() - commits.total()),
+        doubled=commits.total() - len(commits),
     )
 
 
 def settings(method: str, **changes: Any) -> Experiment:
     """Return an experiment with about 50 commits of tiny tasks."""
-    limit = {"updates": 16 if method == "fedbuff" else 50} if method in ASYNCHRONOUS else {"rounds": 10}
-    buffer = {"buffer_size": 3} if method == "fedbuff" else {}
-    common = {"hidden": (8,), "clients": CLIENTS, "local_steps": 2, "workers": 2, "quiet": True}
-    return Experiment(method=method, **common | limit | buffer | changes)
+    fields: dict[str, Any] = {"hidden": (8,), "clients": CLIENTS, "local_steps": 2, "workers": 2, "quiet": True}
+    if method == "fedbuff":
+        fields |= {"updates": 16, "buffer_size": 3}
+    elif method in ASYNCHRONOUS:
+        fields["updates"] = 50
+    else:
+        fields["rounds"] = 10
+    return Experiment(method=method, **fields | changes)
 
 
 def never(method: str, client: int, folder: Path) -> dict[str, Any]:
-    """Return the fields that keep a client out of a run."""
+    """Return the fields that keep a client out of a run.
+
+    Args:
+        method: The name of the method.
+        client: The client.
+        folder: A folder for a file of availabilities.
+    """
     if method in ROUNDS:
         return {"participation": AllBut(client)}
     path = folder / "there.csv"
@@ -117,14 +144,23 @@ def bad(does: str, client: int) -> type[Worker]:
     """Return a worker class on which this client is bad."""
 
     class Bad(Worker):
-        def train(self, header: Task, *rest: Any) -> Update:
-            update = super().train(header, *rest)
-            return spoiled(update, does) if header.client == client else update
+        def train(self, header: Task, *arguments: Any) -> Update:
+            update = super().train(header, *arguments)
+            if header.client == client:
+                return spoiled(update, does)
+            return update
 
     return Bad
 
 
 def on_the_cluster(experiment: Experiment, directory: Path, worker: type[Worker]) -> Path:
+    """Execute an experiment on the running cluster with this class of workers, and return its directory.
+
+    Args:
+        experiment: The experiment.
+        directory: The run directory, which is created.
+        worker: The class of the workers.
+    """
     directory.mkdir()
     spec = build(experiment)
     executor = RayExecutor.of(spec, groups=(WorkerGroup(2, {"CPU": 1}),), worker=worker)

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,10 @@ REFUSED = "fedraa: out: same is in use; choose a directory that is new or empty"
 HARMLESS, NOTICED = "harmless", "noticed"
 # Number of processes that start at the same time.
 TOGETHER = 4
-METHODS: dict[str, dict[str, Any]] = {"fed-raa": {"updates": 25}, "fedavg": {"rounds": 5}}
+METHODS: dict[str, dict[str, Any]] = {
+    "fed-raa": {"updates": 25, "checkpoint_every": 4, "eval_every": 3},
+    "fedavg": {"rounds": 5, "checkpoint_every": 1, "eval_every": 1},
+}
 Damage = Callable[[bytes, np.random.Generator], bytes]
 
 
@@ -42,7 +45,7 @@ class Row:
     kind: str
     what: str
     outcome: str
-    said: str = ""
+    message: str = ""
     lost: int = 0
     doubled: int = 0
 
@@ -56,20 +59,24 @@ def experiment(method: str, out: Path) -> Experiment:
         hidden=(8,),
         clients=5,
         local_steps=1,
-        checkpoint_every=1 if method == "fedavg" else 4,
-        eval_every=1 if method == "fedavg" else 3,
         quiet=True,
         **METHODS[method],
     )
 
 
 def killed(method: str, out: Path, commit: int = 18) -> Path:
-    """Return the directory of a run that was killed at a commit."""
+    """Return the directory of a run that was killed at a commit.
+
+    Args:
+        method: The name of the method.
+        out: The run directory.
+        commit: The number of the commit.
+    """
     try:
         run(experiment(method, out), callbacks=[KillAt(commit)])
     except Killed:
         return out
-    raise AssertionError("it should have died")
+    raise AssertionError(f"the run of {method} ended before commit {commit}")
 
 
 def essence(directory: Path) -> tuple[list[dict[str, object]], object]:
@@ -104,7 +111,8 @@ def _change(of: bytes, to: bytes) -> Damage:
         if not places:
             return content
         place = int(rng.choice(places))
-        return content[:place] + bytes([int(rng.choice([b for b in to if b != content[place]]))]) + content[place + 1 :]
+        new_byte = int(rng.choice([byte for byte in to if byte != content[place]]))
+        return content[:place] + bytes([new_byte]) + content[place + 1 :]
 
     return damage
 
@@ -144,9 +152,13 @@ def damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
     """Yield each kind of damage to each file of a run."""
     files = [directory / name for name in (CONFIG, EVENTS, EVALS, MODEL, PROFILE, SUMMARY, SEAL)]
     for path in (*files, *sorted((directory / CHECKPOINTS).iterdir())):
-        if path.exists():
-            kinds = OF_LINES | OF_ALL if path.suffix in (".jsonl", ".csv") else OF_ALL
-            yield from ((path.relative_to(directory), name, damage) for name, damage in kinds.items())
+        if not path.exists():
+            continue
+        kinds = OF_ALL
+        if path.suffix in (".jsonl", ".csv"):
+            kinds = OF_LINES | OF_ALL
+        for name, damage in kinds.items():
+            yield path.relative_to(directory), name, damage
 
 
 def damaged(whole: Path, scratch: Path, rng: np.random.Generator, wanted: int) -> Iterator[tuple[Path, str]]:
@@ -158,12 +170,14 @@ def damaged(whole: Path, scratch: Path, rng: np.random.Generator, wanted: int) -
         rng: The generator of the damages.
         wanted: The number of copies.
     """
-    kinds, count = list(damages(whole)), 0
+    kinds = list(damages(whole))
+    count = 0
     while True:
         for place in rng.permutation(len(kinds)):
             name, what, damage = kinds[place]
             content = (whole / name).read_bytes()
-            if (changed := damage(content, rng)) == content:
+            changed = damage(content, rng)
+            if changed == content:
                 continue
             shutil.rmtree(scratch, ignore_errors=True)
             shutil.copytree(whole, scratch)
@@ -175,18 +189,29 @@ def damaged(whole: Path, scratch: Path, rng: np.random.Generator, wanted: int) -
 
 
 def resumed_after_damage(method: str, folder: Path, rng: np.random.Generator, wanted: int) -> Iterator[Row]:
-    """Resume a killed run with different damages and yield the outcomes."""
+    """Resume a killed run with different damages and yield the outcomes.
+
+    Args:
+        method: The name of the method.
+        folder: An empty folder.
+        rng: The generator of the damages.
+        wanted: The number of damages.
+    """
     expected = essence(run(experiment(method, folder / "undisturbed")).directory)
     for directory, what in damaged(killed(method, folder / "killed"), folder / "scratch", rng, wanted):
-        before = {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+        before = _contents(directory)
         try:
             resume(directory)
         except (ValueError, Inconsistent) as error:
-            untouched = before == {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
-            yield Row("damaged, resumed", what, NOTICED if untouched else "noticed late", str(error))
+            outcome = NOTICED if _contents(directory) == before else "noticed late"
+            yield Row("damaged, resumed", what, outcome, str(error))
             continue
         lost, doubled = lost_and_doubled(directory, folder / "undisturbed")
         yield Row("damaged, resumed", what, _well(directory, expected), "", lost, doubled)
+
+
+def _contents(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
 def _well(directory: Path, expected: object) -> str:
@@ -201,32 +226,40 @@ def _well(directory: Path, expected: object) -> str:
 
 
 def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, wanted: int) -> Iterator[Row]:
-    """Replay a finished run with different damages and yield the outcomes."""
-    for directory, what in damaged(
-        run(experiment(method, folder / "ended")).directory, folder / "scratch", rng, wanted
-    ):
+    """Replay a finished run with different damages and yield the outcomes.
+
+    Args:
+        method: The name of the method.
+        folder: An empty folder.
+        rng: The generator of the damages.
+        wanted: The number of damages.
+    """
+    whole = run(experiment(method, folder / "ended")).directory
+    for directory, what in damaged(whole, folder / "scratch", rng, wanted):
         try:
             replay(directory)
         except (ValueError, Inconsistent) as error:
             yield Row("damaged, replayed", what, NOTICED, str(error))
         else:
-            yield Row("damaged, replayed", what, "got past")
+            yield Row("damaged, replayed", what, "not noticed")
 
 
 @contextmanager
-def full_disk(room: int, most: int | None = None) -> Iterator[None]:
-    """Limit writes to logs to `room` more bytes, at most `most` at a time, while the context is active."""
-    write, left = os.write, room
+def full_disk(room: int, largest_write: int) -> Iterator[None]:
+    """Limit writes to logs to `room` more bytes, in parts of `largest_write` bytes, while the context is active."""
+    write = os.write
+    left = room
 
     def short(descriptor: int, content: bytes) -> int:
         nonlocal left
-        taken = min(len(content), left, most or len(content))
+        taken = min(len(content), left, largest_write)
         if not taken:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         left -= taken
         return write(descriptor, content[:taken])
 
-    os.write = short  # type: ignore[assignment]  # it takes bytes alone, as the log has them
+    # `short` takes only bytes, because the log writes nothing else.
+    os.write = short  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -234,64 +267,75 @@ def full_disk(room: int, most: int | None = None) -> Iterator[None]:
 
 
 def short_writes(method: str, folder: Path, rng: np.random.Generator, count: int) -> Iterator[Row]:
-    """Fill the disk twice within a line of the log, then free it, and yield whether the run recovers."""
+    """Fill the disk twice within a line of the log, then free it, and yield the outcomes.
+
+    Args:
+        method: The name of the method.
+        folder: An empty folder.
+        rng: The generator of the moments.
+        count: The number of runs.
+    """
     undisturbed = run(experiment(method, folder / "undisturbed")).directory
-    expected, size = essence(undisturbed), (undisturbed / EVENTS).stat().st_size
+    expected = essence(undisturbed)
+    size = (undisturbed / EVENTS).stat().st_size
     for number in range(count):
-        directory, said = folder / f"full-{number}", ""
+        directory = folder / f"full-{number}"
+        message = ""
         room = int(rng.integers(600, size - 600))
-        for again in (False, True):
+        starts = (partial(run, experiment(method, directory)), partial(resume, directory))
+        for start in starts:
             try:
-                with full_disk(room, most=int(rng.integers(1, 200))):
-                    _ = resume(directory) if again else run(experiment(method, directory))
+                with full_disk(room, largest_write=int(rng.integers(1, 200))):
+                    start()
             except Unwritable as error:
-                said = str(error)
+                message = str(error)
                 assert (directory / EVENTS).read_bytes()[-1:] in (b"", b"\n")
         if not (directory / SUMMARY).exists():
             resume(directory)
-        outcome = HARMLESS if said and essence(directory) == expected else "other bits"
+        outcome = HARMLESS if message and essence(directory) == expected else "other bits"
         lost, doubled = lost_and_doubled(directory, undisturbed)
-        yield Row("short writes", f"{method}: {room} bytes of {size}", outcome, said, lost, doubled)
+        yield Row("short writes", f"{method}: {room} bytes of {size}", outcome, message, lost, doubled)
         shutil.rmtree(directory)
 
 
-def simultaneous_starts(folder: Path, together: int, rounds: int, given: Sequence[str]) -> Iterator[Row]:
+def simultaneous_starts(folder: Path, together: int, rounds: int, common_flags: Sequence[str]) -> Iterator[Row]:
     """Start the same run in several processes at once and yield the outcomes.
 
     Args:
         folder: The folder of all runs.
         together: The number of processes.
         rounds: The number of repetitions.
-        given: The flags of a common directory; empty if each process chooses one.
+        common_flags: The flags of a common directory; empty if each process chooses one.
     """
     flags = ["--engine", "local", "--hidden", "8", "--clients", "3", "--local-steps", "1", "--updates", "3", "--quiet"]
-    command = [sys.executable, "-m", "fedraa", "run", *flags, *given]
+    command = [sys.executable, "-m", "fedraa", "run", *flags, *common_flags]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     for number in range(rounds):
         place = folder / f"starts-{number}"
         place.mkdir()
-        several = [
+        processes = [
             subprocess.Popen(command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
             for _ in range(together)
         ]
-        said = [process.communicate()[1].strip() for process in several]
-        runs = [place / "same"] if given else sorted((place / "runs").iterdir())
-        lost = together - len(runs) - said.count(REFUSED)
-        well = not lost and all("consistent (" in replay(each) for each in runs)
-        yield Row("simultaneous starts", str(number), HARMLESS if well else "runs lost", "; ".join(said), lost)
+        messages = [process.communicate()[1].strip() for process in processes]
+        runs = [place / "same"] if common_flags else sorted((place / "runs").iterdir())
+        lost = together - len(runs) - messages.count(REFUSED)
+        well = not lost and all("consistent (" in replay(directory) for directory in runs)
+        yield Row("simultaneous starts", str(number), HARMLESS if well else "runs lost", "; ".join(messages), lost)
 
 
-def tally(rows: Iterator[Row], each: int = 1) -> Tally:
-    """Return the tally of rows of which each stands for `each` disturbances."""
-    found = list(rows)
-    for row in (bad := [row for row in found if row.outcome not in (HARMLESS, NOTICED)]):
+def tally(rows: Iterable[Row], disturbances: int = 1) -> Tally:
+    """Return the tally of rows, each of which stands for this number of disturbances."""
+    rows = list(rows)
+    wrong = [row for row in rows if row.outcome not in (HARMLESS, NOTICED)]
+    for row in wrong:
         say(row)
-    count, right = each * len(found), each * (len(found) - len(bad))
-    return Tally(count, right, sum(row.lost for row in found), sum(row.doubled for row in found))
+    right = disturbances * (len(rows) - len(wrong))
+    return Tally(disturbances * len(rows), right, sum(row.lost for row in rows), sum(row.doubled for row in rows))
 
 
-def _starts(folder: Path, rng: np.random.Generator, given: Sequence[str]) -> Tally:
-    return tally(simultaneous_starts(folder, TOGETHER, 3, given), TOGETHER)
+def _starts(folder: Path, rng: np.random.Generator, common_flags: Sequence[str]) -> Tally:
+    return tally(simultaneous_starts(folder, TOGETHER, 3, common_flags), TOGETHER)
 
 
 def _of_methods(mishaps: Callable[..., Iterator[Row]], count: int) -> dict[str, Trial]:
@@ -302,8 +346,8 @@ def _of_methods(mishaps: Callable[..., Iterator[Row]], count: int) -> dict[str, 
 
 
 STARTS: dict[str, Trial] = {
-    "one directory": partial(_starts, given=("--out", "same")),
-    "none given": partial(_starts, given=()),
+    "one directory": partial(_starts, common_flags=("--out", "same")),
+    "none given": partial(_starts, common_flags=()),
 }
 KINDS = [
     Kind("simultaneous starts", STARTS, nullcontext),

@@ -50,10 +50,19 @@ WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
 
 
 def experiment(method: str, out: Path, engine: str) -> Experiment:
-    """Return an experiment with about 120 commits of tiny tasks and ten checkpoints."""
+    """Return an experiment with about 120 commits of tiny tasks and ten checkpoints.
+
+    Args:
+        method: The name of the method.
+        out: The run directory.
+        engine: The engine.
+    """
     update = methods()[method].update
-    steps = 20 if method in ROUNDS else 120 // (update.size if isinstance(update, FedBuffRule) else 1)
-    limit = {"rounds": steps} if method in ROUNDS else {"updates": steps}
+    steps = 20
+    if method not in ROUNDS:
+        steps = 120
+    if isinstance(update, FedBuffRule):
+        steps //= update.size
     return Experiment(
         method=method,
         engine=engine,
@@ -61,25 +70,29 @@ def experiment(method: str, out: Path, engine: str) -> Experiment:
         hidden=(8,),
         clients=6,
         local_steps=2,
-        workers=2 if engine == "ray" else None,
+        workers={"ray": 2}.get(engine),
         checkpoint_every=max(1, steps // 10),
-        **limit,
+        **{"rounds" if method in ROUNDS else "updates": steps},
     )
 
 
 def doomed(deaths: frozenset[int], freezes: frozenset[int], marks: Path) -> type[Worker]:
-    """Return a worker class that dies or freezes at these tasks, once per task.
+    """Return a worker class that dies or freezes once at each of these tasks.
 
-    The marks are shared between workers.
+    Args:
+        deaths: The tasks at which it dies.
+        freezes: The tasks at which it freezes.
+        marks: A folder with a file for each task that has been disturbed, which the workers share.
     """
+    signals = dict.fromkeys(freezes, signal.SIGSTOP) | dict.fromkeys(deaths, signal.SIGKILL)
 
     class Doomed(Worker):
-        def train(self, header: Task, *rest: Any) -> Update:
+        def train(self, header: Task, *arguments: Any) -> Update:
             mark = marks / str(header.id)
-            if header.id in deaths | freezes and not mark.exists():
+            if not mark.exists() and header.id in signals:
                 mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL if header.id in deaths else signal.SIGSTOP)
-            return super().train(header, *rest)
+                os.kill(os.getpid(), signals[header.id])
+            return super().train(header, *arguments)
 
     return Doomed
 
@@ -138,13 +151,20 @@ def at_random_moments(method: str, directory: Path, prefix: str, shots: int, rng
 
 @contextmanager
 def shooting(prefix: str, shots: int, rng: np.random.Generator) -> Iterator[list[int]]:
-    """Kill processes below this one with such titles at random moments while the context is active."""
+    """Kill processes below this one at random moments while the context is active.
+
+    Args:
+        prefix: The start of their titles.
+        shots: The maximum number of kills.
+        rng: The generator of the moments.
+    """
     over = threading.Event()
     hits: list[int] = []
 
     def shoot() -> None:
         while len(hits) < shots and not over.wait(rng.exponential(PAUSE)):
-            if targets := [process for process in descendants(os.getpid()) if title(process).startswith(prefix)]:
+            targets = [process for process in descendants(os.getpid()) if title(process).startswith(prefix)]
+            if targets:
                 hits.append(int(rng.choice(targets)))
                 os.kill(hits[-1], signal.SIGKILL)
 
@@ -181,7 +201,8 @@ def with_the_driver_shot(
 
     Returns the number of kills and of torn files.
     """
-    trial, context = experiment(method, directory, "local"), get_context("forkserver")
+    trial = experiment(method, directory, "local")
+    context = get_context("forkserver")
     stretch = size // shots
     killed = torn = 0
     while not (directory / SUMMARY).exists():
@@ -202,7 +223,9 @@ def with_the_driver_shot(
 
 def log_size(directory: Path) -> int:
     path = directory / EVENTS
-    return path.stat().st_size if path.exists() else 0
+    if not path.exists():
+        return 0
+    return path.stat().st_size
 
 
 def tear(directory: Path, rng: np.random.Generator) -> bool:
@@ -213,24 +236,33 @@ def tear(directory: Path, rng: np.random.Generator) -> bool:
     checkpoints = newest_first(directory / CHECKPOINTS)
     if len(checkpoints) < 2:
         return False
-    if rng.random() < 0.5:
-        path, least = checkpoints[0], 0
-    else:
-        path, least = directory / EVENTS, int(read(checkpoints[1].read_bytes())["log"]["events"])
-    os.truncate(path, int(rng.integers(least, path.stat().st_size)))
+    path = checkpoints[0]
+    kept_bytes = 0
+    if rng.random() >= 0.5:
+        path = directory / EVENTS
+        kept_bytes = int(read(checkpoints[1].read_bytes())["log"]["events"])
+    os.truncate(path, int(rng.integers(kept_bytes, path.stat().st_size)))
     return True
 
 
 def judged(count: int, runs: Iterable[Path], undisturbed: Path) -> Tally:
-    """Return the tally of `count` disturbances in these runs. No disturbance counts as right unless all runs are."""
+    """Return the tally of `count` disturbances in these runs. No disturbance counts as right unless all runs are.
+
+    Args:
+        count: The number of disturbances.
+        runs: The disturbed run directories.
+        undisturbed: The directory of the undisturbed run.
+    """
+    expected = History(undisturbed).lines()
     lost = doubled = 0
     well = True
     for directory in runs:
-        ours, theirs = History(directory).lines(), History(undisturbed).lines()
+        lines = History(directory).lines()
         missing, twice = lost_and_doubled(directory, undisturbed)
-        lost, doubled = lost + missing, doubled + twice
-        well &= essence(ours) == essence(theirs) and ours[-1]["model_sha256"] == theirs[-1]["model_sha256"]
-    return Tally(count, count if well else 0, lost, doubled)
+        lost += missing
+        doubled += twice
+        well &= essence(lines) == essence(expected) and lines[-1]["model_sha256"] == expected[-1]["model_sha256"]
+    return Tally(count, count * well, lost, doubled)
 
 
 def essence(lines: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -250,17 +282,42 @@ def left_alone(method: str, folder: Path) -> Path:
 def worker_kills(
     folder: Path, rng: np.random.Generator, method: str, deaths: int = DEATHS, shots: int = WORKERS_SHOT
 ) -> Tally:
+    """Kill workers at chosen tasks of one run and at random moments of others.
+
+    Args:
+        folder: An empty folder.
+        rng: The generator of tasks and moments.
+        method: The name of the method.
+        deaths: The kills at chosen tasks.
+        shots: The kills at random moments.
+    """
     disturbed = [at_chosen_tasks(method, folder / "chosen", deaths, 0, rng)]
     disturbed += at_random_moments(method, folder / "workers", "ray::Worker", shots, rng)
     return judged(deaths + shots, disturbed, left_alone(method, folder))
 
 
 def worker_hangs(folder: Path, rng: np.random.Generator, method: str, freezes: int = FREEZES) -> Tally:
+    """Freeze workers at chosen tasks.
+
+    Args:
+        folder: An empty folder.
+        rng: The generator of the tasks.
+        method: The name of the method.
+        freezes: The number of freezes.
+    """
     disturbed = at_chosen_tasks(method, folder / "chosen", 0, freezes, rng)
     return judged(freezes, [disturbed], left_alone(method, folder))
 
 
 def server_kills(folder: Path, rng: np.random.Generator, method: str, shots: int = SERVERS_SHOT) -> Tally:
+    """Kill the server actor at random moments.
+
+    Args:
+        folder: An empty folder.
+        rng: The generator of the moments.
+        method: The name of the method.
+        shots: The number of kills.
+    """
     disturbed = at_random_moments(method, folder / "server", "ray::ParameterServer", shots, rng)
     return judged(shots, disturbed, left_alone(method, folder))
 
@@ -268,12 +325,23 @@ def server_kills(folder: Path, rng: np.random.Generator, method: str, shots: int
 def driver_kills(
     folder: Path, rng: np.random.Generator, method: str, shots: int = DRIVERS_SHOT, tears: int = TEARS
 ) -> Tally:
-    undisturbed, disturbed = left_alone(method, folder), list[Path]()
+    """Kill the driver and tear its files in several runs.
+
+    Args:
+        folder: An empty folder.
+        rng: The generator of the disturbances.
+        method: The name of the method.
+        shots: The number of kills.
+        tears: The number of torn files.
+    """
+    undisturbed = left_alone(method, folder)
+    disturbed = list[Path]()
     killed = torn = 0
     while killed < shots or torn < tears:
         disturbed.append(folder / f"driver-{len(disturbed)}")
-        more = with_the_driver_shot(method, disturbed[-1], log_size(undisturbed), shots, tears, rng)
-        killed, torn = killed + more[0], torn + more[1]
+        kills, torn_files = with_the_driver_shot(method, disturbed[-1], log_size(undisturbed), shots, tears, rng)
+        killed += kills
+        torn += torn_files
     return judged(killed + torn, disturbed, undisturbed)
 
 

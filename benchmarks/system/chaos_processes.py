@@ -1,7 +1,7 @@
-"""Frozen processes of each kind, and deaths of Ray's own processes.
+"""Frozen processes of each kind, and deaths of Ray's processes.
 
 The server, a server shard, a worker, a worker in its first task, and a data host are frozen (SIGSTOP) at random
-moments, beginning with the process's first one. Short bounds keep each case to seconds. Ray's own processes are killed
+moments, beginning with the process's first one. Short bounds keep each case to seconds. Ray's processes are killed
 in a private cluster, which the run may replace. Each run must end with the bits and the log of the undisturbed one,
 except for faults.
 """
@@ -42,17 +42,16 @@ FROZEN: dict[str, dict[str, Any]] = {
 }
 KILLED = {"GCS": "/gcs/gcs_server", "raylet": "/raylet/raylet"}
 # Disturbances of each kind of process.
-EACH = 5
+PER_KIND = 5
 SHORT, START_SECONDS = Heartbeat(every=0.5, bound=3.0), 10.0
-# Seconds between two checks of a run's progress.
-GLANCE = 0.01
+# Between two checks of a run's progress.
+POLL_INTERVAL_S = 0.01
 
 
 def experiment(out: Path, engine: str, **changes: Any) -> Experiment:
     """Return an experiment with 600 commits of tiny tasks and several checkpoints."""
     common = {"hidden": (8,), "clients": 4, "local_epochs": 1, "updates": 600, "checkpoint_every": 50, "quiet": True}
-    workers = 1 if engine == "ray" else None
-    return Experiment(engine=engine, out=out, workers=workers, **common | changes)
+    return Experiment(engine=engine, out=out, workers={"ray": 1}.get(engine), **common | changes)
 
 
 class Aim:
@@ -90,13 +89,14 @@ class Aim:
     def _shoot(self, directory: Path, shots: int) -> None:
         # The first signal is sent as soon as the process exists.
         enough = 0
-        while len(self.hits) < shots and not self._over.wait(GLANCE):
-            if log_size(directory) < enough or not (targets := self._targets()):
+        while len(self.hits) < shots and not self._over.wait(POLL_INTERVAL_S):
+            targets = self._targets()
+            if not targets or log_size(directory) < enough:
                 continue
             os.kill(targets[-1], self._what)
             hit = time.monotonic()
             self.hits.append(targets[-1])
-            while Path("/proc", str(targets[-1])).exists() and not self._over.wait(GLANCE):
+            while Path("/proc", str(targets[-1])).exists() and not self._over.wait(POLL_INTERVAL_S):
                 pass
             self.seconds.append(time.monotonic() - hit)
             enough = log_size(directory) + int(self._rng.integers(1, self._stretch))
@@ -106,8 +106,15 @@ class Aim:
         return sorted(pid for pid in descendants(self._root) if self._name in title(pid).split("(")[0])
 
 
-def frozen(folder: Path, rng: np.random.Generator, kind: str, shots: int = EACH) -> Tally:
-    """Freeze one kind of actor repeatedly."""
+def frozen(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_KIND) -> Tally:
+    """Freeze one kind of actor repeatedly.
+
+    Args:
+        folder: An empty folder.
+        rng: The generator of the moments.
+        kind: The actor's class.
+        shots: The number of freezes.
+    """
     undisturbed = run(experiment(folder / "undisturbed", "local")).directory
     aim = Aim(os.getpid(), f"ray::{kind}", signal.SIGSTOP, log_size(undisturbed) // shots, rng)
     runs = list[Path]()
@@ -122,8 +129,14 @@ def frozen(folder: Path, rng: np.random.Generator, kind: str, shots: int = EACH)
     return Tally(shots, tally.right, tally.lost, tally.doubled, round(max(aim.seconds), 1))
 
 
-def frozen_in_first_tasks(folder: Path, rng: np.random.Generator, shots: int = EACH) -> Tally:
-    """Freeze a worker in its first task, whose duration is still unknown."""
+def frozen_in_first_tasks(folder: Path, rng: np.random.Generator, shots: int = PER_KIND) -> Tally:
+    """Freeze a worker in its first task, because the duration of tasks is then unknown.
+
+    Args:
+        folder: An empty folder.
+        rng: Not used; every trial has a generator.
+        shots: The number of freezes.
+    """
     undisturbed = run(experiment(folder / "undisturbed", "local", updates=60)).directory
     runs = [folder / f"run-{number}" for number in range(shots)]
     for directory in runs:
@@ -140,8 +153,15 @@ def frozen_in_first_tasks(folder: Path, rng: np.random.Generator, shots: int = E
     return judged(shots, runs, undisturbed)
 
 
-def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int = EACH) -> Tally:
-    """Kill one of Ray's own processes repeatedly. The run continues with a new cluster each time."""
+def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_KIND) -> Tally:
+    """Kill one of Ray's processes repeatedly. The run continues with a new cluster each time.
+
+    Args:
+        folder: An empty folder.
+        rng: The generator of the moments.
+        kind: A key of KILLED.
+        shots: The number of kills.
+    """
     undisturbed = run(experiment(folder / "undisturbed", "local")).directory
     trial = experiment(folder / "run", "ray")
     process = get_context("forkserver").Process(target=drive, args=(trial, shots))

@@ -58,19 +58,28 @@ class Table:
         return any((row["kind"], row["of"]) == (kind, of) for row in self._rows())
 
     def put(self, kind: str, of: str, tally: Tally, seconds: float) -> None:
-        """Write a row, replacing the one of the same kind and method or process."""
+        """Write a row, replacing the one of the same kind and method or process.
+
+        Args:
+            kind: The kind of disturbance.
+            of: The method or process.
+            tally: The outcome.
+            seconds: The duration.
+        """
         row: dict[Any, Any] = {"kind": kind, "of": of, **asdict(tally), "seconds": round(seconds, 1)}
         rows = self._rows()
-        places = [place for place, old in enumerate(rows) if (old["kind"], old["of"]) == (kind, of)]
-        if places:
-            rows[places[0]] = row
+        keys = [(old["kind"], old["of"]) for old in rows]
+        if (kind, of) in keys:
+            rows[keys.index((kind, of))] = row
         else:
             rows.append(row)
         with replacing(self._path) as stream:
             stream.write(pd.DataFrame(rows).to_csv(index=False).encode())
 
     def _rows(self) -> list[dict[Any, Any]]:
-        return pd.read_csv(self._path).to_dict("records") if self._path.exists() else []
+        if not self._path.exists():
+            return []
+        return pd.read_csv(self._path).to_dict("records")
 
 
 def say(what: object) -> None:
@@ -80,8 +89,9 @@ def say(what: object) -> None:
 
 def lost_and_doubled(directory: Path, undisturbed: Path) -> tuple[int, int]:
     """Return how many tasks of the undisturbed run a run did not commit, and how many it committed twice."""
-    ours, theirs = committed(directory), committed(undisturbed)
-    return len(theirs.keys() - ours.keys()), ours.total() - len(ours)
+    commits = committed(directory)
+    expected = committed(undisturbed)
+    return len(expected.keys() - commits.keys()), commits.total() - len(commits)
 
 
 def committed(directory: Path) -> Counter[object]:

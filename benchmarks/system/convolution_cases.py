@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import random
 import sys
 from dataclasses import dataclass, replace
+from itertools import product
 from multiprocessing.connection import Connection
 
 import torch
@@ -61,44 +63,62 @@ def quick_cases() -> list[Case]:
 
 def all_cases(sampled: int) -> list[Case]:
     """Return the systematic cases, around those that fail, and `sampled` random ones, without repetition."""
+    generator = random.Random(0)
+    cases = [*size_cases(), *layout_cases(), *kernel_cases(), *other_operators()]
+    cases += [random_case(generator) for _ in range(sampled)]
+    return list(dict.fromkeys(cases))
+
+
+def size_cases() -> list[Case]:
+    """Return cases with different channels, images, batches, threads and number types."""
     base = Case()
-    cases = [
-        replace(base, in_channels=n, sides=sides)
-        for n in (*range(1, 18), 20, 24, 31, 32)
-        for sides in ((16, 16), (64, 64))
-    ]
+    in_channels = (*range(1, 18), 20, 24, 31, 32)
+    cases = [replace(base, in_channels=n, sides=sides) for n, sides in product(in_channels, ((16, 16), (64, 64)))]
     cases += [replace(base, out_channels=n) for n in (1, 2, 4, 7, 9, 15, 16, 17, 24, 32, 64)]
     cases += [replace(base, sides=(n, n)) for n in (2, 4, 6, 8, 10, 14, 15, 17, 28, 32, 33, 56, 112)]
     cases += [replace(base, sides=sides) for sides in ((8, 128), (128, 8), (2, 512), (64, 66), (63, 64), (1, 64))]
     cases += [replace(base, batch=n) for n in (1, 2, 3, 16, 17)]
     cases += [replace(base, threads=n) for n in (2, 4)]
-    cases += [replace(base, dtype=dtype, passes=passes) for dtype in TOLERANCES for passes in PASSES]
-    layouts = [replace(base, layout=a, weight_layout=b) for a in LAYOUTS for b in ("contiguous", "channels_last")]
-    cases += layouts
-    cases += [replace(case, in_channels=12) for case in layouts]
-    cases += [replace(case, kernel=3, stride=s, padding=1) for case in layouts for s in (1, 2)]
-    for case in sum(([replace(base, kernel=k, stride=s) for k in (1, 2, 3, 5, 7)] for s in (1, 2, 3, 4)), list[Case]()):
-        cases += [replace(case, padding=p, dilation=d) for p in {0, case.kernel // 2, 1} for d in (1, 2)]
+    cases += [replace(base, dtype=dtype, passes=passes) for dtype, passes in product(TOLERANCES, PASSES)]
+    return cases
+
+
+def layout_cases() -> list[Case]:
+    """Return cases with different layouts of images and weights."""
+    pairs = product(LAYOUTS, ("contiguous", "channels_last"))
+    layouts = [replace(Case(), layout=layout, weight_layout=of_weight) for layout, of_weight in pairs]
+    cases = [*layouts, *(replace(case, in_channels=12) for case in layouts)]
+    cases += [replace(case, kernel=3, stride=s, padding=1) for case, s in product(layouts, (1, 2))]
+    return cases
+
+
+def kernel_cases() -> list[Case]:
+    """Return cases with different kernels, strides, paddings, dilations and groups."""
+    base = Case()
+    cases = []
+    for stride, kernel in product((1, 2, 3, 4), (1, 2, 3, 5, 7)):
+        case = replace(base, kernel=kernel, stride=stride)
+        cases += [replace(case, padding=p, dilation=d) for p, d in product({0, kernel // 2, 1}, (1, 2))]
     cases += [replace(base, groups=g, in_channels=4 * g, out_channels=8 * g) for g in (2, 3, 8)]
     cases += [replace(base, groups=n, in_channels=n, out_channels=n) for n in (2, 4, 8, 16)]
-    for operator, sides in (("conv1d", (64,)), ("conv1d", (4096,)), ("conv3d", (8, 8, 8)), ("conv3d", (16, 16, 16))):
-        for name in (operator, operator.replace("conv", "conv_transpose")):
-            for layout in ("contiguous", "channels_last", "permuted"):
-                cases += [
-                    replace(base, operator=name, sides=sides, layout=layout, kernel=k, padding=k // 2, passes=passes)
-                    for k in (1, 3)
-                    for passes in ("training", "evaluation", "vmap")
-                ]
+    return cases
+
+
+def other_operators() -> list[Case]:
+    """Return cases of convolutions in one and three dimensions, and of transposed ones."""
+    base = Case()
+    cases = []
+    images = (("conv1d", (64,)), ("conv1d", (4096,)), ("conv3d", (8, 8, 8)), ("conv3d", (16, 16, 16)))
+    layouts = ("contiguous", "channels_last", "permuted")
+    passes = ("training", "evaluation", "vmap")
+    for (operator, sides), prefix, layout in product(images, ("conv", "conv_transpose"), layouts):
+        case = replace(base, operator=operator.replace("conv", prefix), sides=sides, layout=layout)
+        cases += [replace(case, kernel=k, padding=k // 2, passes=name) for k, name in product((1, 3), passes)]
     transposed = replace(base, operator="conv_transpose2d", sides=(32, 32))
-    cases += [
-        replace(transposed, in_channels=n, out_channels=m, layout=layout)
-        for n in (3, 4, 8, 16)
-        for m in (3, 4, 8, 16)
-        for layout in ("contiguous", "channels_last")
-    ]
-    generator = random.Random(0)
-    cases += [random_case(generator) for _ in range(sampled)]
-    return list(dict.fromkeys(cases))
+    channels = (3, 4, 8, 16)
+    for n, m, layout in product(channels, channels, ("contiguous", "channels_last")):
+        cases.append(replace(transposed, in_channels=n, out_channels=m, layout=layout))
+    return cases
 
 
 def random_case(generator: random.Random) -> Case:
@@ -132,7 +152,8 @@ def run_child(*, protect: bool) -> None:
     A fork does not import PyTorch again, so that each case can have its own process.
     """
     if protect:
-        import fedraa.models.safe_convolution  # noqa: F401  # importing it protects
+        # The import protects.
+        import fedraa.models.safe_convolution  # noqa: F401
     context = multiprocessing.get_context("fork")
     for values in json.load(sys.stdin):
         case = Case(**(values | {"sides": tuple(values["sides"])}))
@@ -179,14 +200,16 @@ def check_case(case: Case) -> str:
     with torch.backends.mkldnn.flags(enabled=False):
         expected = compute(case, x, weight, bias)
     tolerance = TOLERANCES["bfloat16" if case.passes == "autocast" else case.dtype]
-    pairs = zip(results, expected, strict=True)
-    return "ok" if all(distance(a, b) < tolerance for a, b in pairs) else "wrong"
+    for result, right in zip(results, expected, strict=True):
+        if not distance(result, right) < tolerance:
+            return "wrong"
+    return "ok"
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """Return the norm of the difference relative to that of `b`; NaN counts as far."""
+    """Return the norm of the difference relative to that of `b`; infinite instead of NaN."""
     relative = float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-12))
-    return relative if relative == relative else float("inf")
+    return math.inf if math.isnan(relative) else relative
 
 
 def lay_out(x: Tensor, layout: str) -> Tensor:
@@ -195,7 +218,7 @@ def lay_out(x: Tensor, layout: str) -> Tensor:
     if layout == "permuted" and x.ndim > 2:
         return x.movedim(1, -1).contiguous().movedim(-1, 1)
     if layout in ("channels_last", "pixel_shuffle", "pooled") and x.ndim in (4, 5):
-        x = x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.channels_last_3d)
+        x = x.contiguous(memory_format={4: torch.channels_last, 5: torch.channels_last_3d}[x.ndim])
     if layout == "pixel_shuffle" and x.ndim == 4:
         return F.pixel_shuffle(x.repeat_interleave(4, 1), 2)[..., : x.shape[2], : x.shape[3]].contiguous(
             memory_format=torch.channels_last
@@ -206,10 +229,19 @@ def lay_out(x: Tensor, layout: str) -> Tensor:
 
 
 def compute(case: Case, x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
-    """Return the output and, except in evaluation, the gradients of input, weight and bias."""
+    """Return the output and, except in evaluation, the gradients of input, weight and bias.
+
+    Args:
+        case: The case.
+        x: The images.
+        weight: The kernel.
+        bias: The bias.
+    """
     options = {"stride": case.stride, "padding": case.padding, "dilation": case.dilation, "groups": case.groups}
     if case.transposed:
-        options["output_padding"] = max(case.stride, case.dilation) - 1 if case.stride > 1 else 0
+        options["output_padding"] = 0
+        if case.stride > 1:
+            options["output_padding"] = max(case.stride, case.dilation) - 1
     operator = getattr(F, case.operator)
 
     def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

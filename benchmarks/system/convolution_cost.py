@@ -1,8 +1,7 @@
 """The cost of the protection of strided pointwise convolutions: training steps with it relative to steps without it.
 
-Steps with and without the protection alternate in one process, on one thread. Processor time is measured, which other
-work on the machine changes little. The ratio is the median over pairs of adjacent steps. The ratio of the fastest steps
-is beside it.
+Steps with and without the protection alternate in one process, on one thread. The times are processor times, which
+other programs change little. The table has the median ratio of adjacent steps, and the ratio of the fastest steps.
 """
 
 from __future__ import annotations
@@ -46,7 +45,8 @@ def resnet50(memory_format: torch.memory_format) -> Callable[[], Made]:
     def make() -> Made:
         model: nn.Module = importlib.import_module("torchvision.models").resnet50()
         x = torch.randn(2, 3, 96, 96)
-        model = model.to(memory_format=memory_format)  # type: ignore[call-overload]  # torch's types leave it out
+        # The types of PyTorch lack this overload.
+        model = model.to(memory_format=memory_format)  # type: ignore[call-overload]
         return model, x.contiguous(memory_format=memory_format)
 
     return make
@@ -75,10 +75,12 @@ def print_table(*, quick: bool) -> None:
     console = Console()
     console.print("| model | step without, ms | step with, ms | median ratio | ratio of the fastest |")
     console.print("| --- | --- | --- | --- | --- |")
-    for name in QUICK if quick else MODELS:
+    repeats = dict.fromkeys(MODELS, REPEATS) | {name: SMALL_REPEATS for name in MODELS if name.startswith("cnn,")}
+    if quick:
+        repeats = dict.fromkeys(QUICK, QUICK_REPEATS)
+    for name, count in repeats.items():
         model, x = MODELS[name]()
-        repeats = SMALL_REPEATS if name.startswith("cnn,") else REPEATS
-        without, protected = step_times(model, x, QUICK_REPEATS if quick else repeats)
+        without, protected = step_times(model, x, count)
         ratio = median(b / a for a, b in zip(without, protected, strict=True))
         fastest = min(protected) / min(without)
         times = f"{1000 * median(without):.2f} | {1000 * median(protected):.2f}"
@@ -86,7 +88,13 @@ def print_table(*, quick: bool) -> None:
 
 
 def step_times(model: nn.Module, x: Tensor, repeats: int) -> tuple[list[float], list[float]]:
-    """Return the seconds of steps without and of steps with the protection, which take turns."""
+    """Return the seconds of steps without and of steps with the protection, in turn.
+
+    Args:
+        model: The model.
+        x: A batch.
+        repeats: The number of turns.
+    """
     with torch.no_grad():
         classes = model(x).shape[1]
     y = torch.arange(len(x)) % classes
@@ -95,7 +103,7 @@ def step_times(model: nn.Module, x: Tensor, repeats: int) -> tuple[list[float], 
     def step() -> float:
         start = time.process_time()
         optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        torch.autograd.backward([F.cross_entropy(model(x), y)])
         optimizer.step()
         return time.process_time() - start
 

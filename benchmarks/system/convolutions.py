@@ -36,8 +36,6 @@ HEAP_CHECKS = {"MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165", "OMP_NUM_THREADS"
 # glibc 2.34 and later check the heap only if this library is loaded; older ones do not have it.
 HEAP_LIBRARY = "libc_malloc_debug.so.0"
 CASES_PER_LINE = 40
-
-
 NAMES = tuple(field.name for field in fields(Case))
 COLUMNS = ("cpu", "isa", "torch", "onednn", "protected", *NAMES, "result")
 
@@ -70,7 +68,7 @@ def main(
     console = Console()
     setting = describe_setting(isa, protect=protect)
     cases = quick_cases() if quick else all_cases(sampled)
-    rows = [] if quick or not out.exists() else list(csv.DictReader(out.open()))
+    rows = list(csv.DictReader(out.open())) if out.exists() and not quick else []
     known = {key(row) for row in rows}
     left = [case for case in cases if key(as_row(setting, case, "")) not in known]
     for start in range(0, len(left), CASES_PER_LINE):
@@ -88,7 +86,13 @@ def main(
 
 
 def run_cases(cases: Sequence[Case], *, isa: str, protect: bool) -> list[str]:
-    """Return the result of each case: `ok`, `wrong`, `died`, `hung`, or `refused` by PyTorch."""
+    """Return the result of each case: `ok`, `wrong`, `died`, `hung`, or `refused` by PyTorch.
+
+    Args:
+        cases: The cases.
+        isa: The instructions that oneDNN may use.
+        protect: True to use fedraa's protection.
+    """
     code = f"from benchmarks.system.convolution_cases import run_child; run_child(protect={protect})"
     child = subprocess.run(
         [sys.executable, "-c", code],
@@ -112,22 +116,23 @@ def child_environment(isa: str) -> dict[str, str]:
 
 def describe_setting(isa: str, *, protect: bool) -> dict[str, str]:
     """Return the columns that all cases of one search share."""
-    onednn = re.search(r"MKL-DNN v(\S+)|oneDNN v(\S+)", torch.__config__.show())
+    onednn = re.findall(r"(?:MKL-DNN|oneDNN) v(\S+)", torch.__config__.show())
     return {
         "cpu": cpu_name(),
         "isa": isa,
         "torch": torch.__version__,
-        "onednn": "none" if onednn is None else onednn[1] or onednn[2],
+        "onednn": [*onednn, "none"][0],
         "protected": str(protect),
     }
 
 
 def cpu_name() -> str:
-    """Return the CPU's name, and whether it has AVX-512."""
+    """Return the CPU's name and its widest vector instructions."""
     text = Path("/proc/cpuinfo").read_text()
-    name = re.search(r"model name\s*: (.*)", text)
-    widest = "AVX-512" if "avx512f" in text else "AVX2" if "avx2" in text else "without AVX2"
-    return f"{'unknown' if name is None else name[1]} ({widest})"
+    names = re.findall(r"model name\s*: (.*)", text)
+    instructions = {"avx512f": "AVX-512", "avx2": "AVX2", "": "without AVX2"}
+    widest = next(name for flag, name in instructions.items() if flag in text)
+    return f"{[*names, 'unknown'][0]} ({widest})"
 
 
 def as_row(setting: dict[str, str], case: Case, result: str) -> dict[str, str]:
@@ -149,7 +154,7 @@ def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
 
 def markdown(rows: Sequence[dict[str, str]]) -> str:
     """Return a page with a table for each search: how many cases failed for each value of each property."""
-    parts = ["# Convolutions that overwrite memory", "", __doc__.split("\n\n")[2].strip() if __doc__ else "", ""]
+    parts = ["# Convolutions that overwrite memory", "", (__doc__ or "\n\n" * 2).split("\n\n")[2].strip(), ""]
     searches = dict.fromkeys(tuple(row[name] for name in COLUMNS[:5]) for row in rows)
     for search in searches:
         chosen = [row for row in rows if tuple(row[name] for name in COLUMNS[:5]) == search]

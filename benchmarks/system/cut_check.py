@@ -1,4 +1,4 @@
-"""An independent check of submodel cuts, apart from the tracer's trial. Tests use it as well."""
+"""An independent check of submodel cuts, in addition to the tracer's trial. Tests use it as well."""
 
 from __future__ import annotations
 
@@ -48,11 +48,22 @@ def check(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, withi
 
 
 def _check(traced: Traced, example: Tree, indices: IndexSet, seed: int, outer: IndexSet, dtype: torch.dtype) -> None:
+    """Check a cut in one number type.
+
+    Args:
+        traced: The traced model.
+        example: A batch.
+        indices: The cut.
+        seed: The seed of the parameters.
+        outer: The larger cut to compare with.
+        dtype: The number type.
+    """
     rng = torch.Generator().manual_seed(seed)
     traced = dataclasses.replace(traced, module=twin(traced.module))
     _randomise_statistics(traced, rng)
     full, small = (traced.cut(kept) for kept in (outer, indices))
-    flat, whole = traced.flat_index(indices), traced.flat_index(outer)
+    flat = traced.flat_index(indices)
+    whole = traced.flat_index(outer)
     place = np.searchsorted(whole, flat)
     np.testing.assert_array_equal(whole[place], flat)
     np.testing.assert_array_equal(flatten(small), flatten(full)[place])
@@ -66,15 +77,15 @@ def _check(traced: Traced, example: Tree, indices: IndexSet, seed: int, outer: I
     full, small = full.to(dtype), small.to(dtype)
     x = mapped(lambda part: _noise(part, rng, dtype), example)
     for training in (False, True):
-        found, gradients = _run(small, x, training, dtype)
+        outputs, gradients = _run(small, x, training, dtype)
         expected, full_gradients = _run(full, x, training, dtype)
-        for a, b in zip(found, expected, strict=True):
+        for a, b in zip(outputs, expected, strict=True):
             _assert_close(a, b, TOLERANCES[dtype])
         _assert_close(gradients, full_gradients[torch.from_numpy(place)], TOLERANCES[dtype])
 
     worker = traced.skeleton(traced.widths(indices))
     load(worker, theta[place])
-    for a, b in zip(_run(worker.to(dtype), x, True, dtype)[0], found, strict=True):
+    for a, b in zip(_run(worker.to(dtype), x, True, dtype)[0], outputs, strict=True):
         _assert_close(a, b, TOLERANCES[dtype])
 
     theta[place] += 1
@@ -100,11 +111,21 @@ def _randomise_statistics(traced: Traced, rng: torch.Generator) -> None:
 
 
 def _noise(part: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return torch.randn(part.shape, generator=rng, dtype=dtype) if part.is_floating_point() else part
+    """Return noise of the same shape for numbers; other parts, such as tokens, stay the same."""
+    if not part.is_floating_point():
+        return part
+    return torch.randn(part.shape, generator=rng, dtype=dtype)
 
 
 def _run(module: nn.Module, x: Tree, training: bool, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
-    """Return all outputs, and the gradients `[d]` of a random projection of them."""
+    """Return all outputs, and the gradients `[d]` of a random projection of them.
+
+    Args:
+        module: The module.
+        x: A batch.
+        training: True for training mode.
+        dtype: The number type.
+    """
     module.train(training)
     double = in_double() if dtype == torch.float64 else nullcontext()
     with torch.random.fork_rng(), WithoutDropout(), Silenced(), double:
@@ -113,15 +134,15 @@ def _run(module: nn.Module, x: Tree, training: bool, dtype: torch.dtype) -> tupl
         out = [y for y in tensors(result) if y.requires_grad]
         loss = torch.stack([(y * torch.randn(y.shape, dtype=y.dtype)).sum() for y in out]).sum()
         parameters = trainable(module)
-        found = torch.autograd.grad(loss, parameters, allow_unused=True)
-    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
     return [y.detach() for y in out], torch.cat([g.reshape(-1) for g in gradients])
 
 
-def _assert_close(found: Tensor, expected: Tensor, tolerance: float) -> None:
-    assert found.shape == expected.shape
-    error, scale = (found - expected).abs().max(), expected.abs().max()
-    assert error <= tolerance * (1 + scale), f"off by {error:.3g} where values go to {scale:.3g}"
+def _assert_close(values: Tensor, expected: Tensor, tolerance: float) -> None:
+    assert values.shape == expected.shape
+    error = (values - expected).abs().max()
+    scale = expected.abs().max()
+    assert error <= tolerance * (1 + scale), f"an error of {error:.3g} with values up to {scale:.3g}"
 
 
 def share(traced: Traced) -> float:

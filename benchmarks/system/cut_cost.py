@@ -72,7 +72,14 @@ def quarter(traced: Traced) -> IndexSet:
 
 
 def step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
-    """Return the processor seconds of one training step on one thread, which other programs change little."""
+    """Return the processor seconds of one training step on one thread, which other programs change little.
+
+    Args:
+        module: The model.
+        optimizer: Its optimizer.
+        x: A batch.
+        y: Its targets.
+    """
     start = time.process_time()
     optimizer.zero_grad()
     scores = next(tensors(module(x)))

@@ -27,7 +27,7 @@ from fedraa.data.tree import Tree
 from fedraa.submodels import IndexSet, Traced, measure, trace
 
 RESULTS = Path(__file__).parents[1] / "results" / "cut_models.csv"
-# Parameters from which one cut is enough, and from which it is compared with another cut.
+# Numbers of parameters from which only one cut is checked, and from which it is compared with another cut.
 MIDDLE, LARGE = 15_000_000, 100_000_000
 COLUMNS = (
     "model",
@@ -53,19 +53,19 @@ def row(name: str) -> Row:
         traced = trace(module, example)
     except ValueError as error:
         return _line(name, "refused", str(error))
-    # Any other error is a defect of the tracer.
+    # The survey reports any other error as a defect of the tracer and continues.
     except Exception as error:
         return _line(name, "traceback", f"{type(error).__name__}: {error}")
     seconds = time.process_time() - start
     del module
     if not traced.groups:
-        return _line(name, "refused", f"nothing of it can be cut: {traced.reasons()}")
+        return _line(name, "refused", f"no part of it can be cut: {traced.reasons()}")
     try:
         _check_all(traced, example)
         halves = _half(traced, example)
     except AssertionError as error:
         return _line(name, "wrong", str(error))
-    # Any other error is a defect of the tracer.
+    # The survey reports any other error as a defect of the tracer and continues.
     except Exception as error:
         return _line(name, "traceback", f"{type(error).__name__}: {error}")
     sizes: Row = {"parameters": traced.size, "groups": len(traced.groups), "share_in_groups": round(share(traced), 4)}
@@ -79,8 +79,9 @@ def _line(name: str, verdict: str, reason: str) -> Row:
 def _check_all(traced: Traced, example: Tree) -> None:
     rng = np.random.default_rng(0)
     if traced.size < LARGE:
-        for seed in range(2 if traced.size < MIDDLE else 1):
-            check(traced, example, random_cut(traced, rng), seed)
+        check(traced, example, random_cut(traced, rng), 0)
+        if traced.size < MIDDLE:
+            check(traced, example, random_cut(traced, rng), 1)
         return
     # The full model in float64, with gradients, may exceed the memory.
     outer = _half_of(_half_of(traced.full(), rng), rng)
@@ -95,8 +96,8 @@ def _half(traced: Traced, example: Tree) -> Row:
     """Return the cost of half of the units relative to all."""
     half = tuple(max(1, group.size // 2) for group in traced.groups)
     full, cut = (measure(traced, widths, example) for widths in (traced.widths(traced.full()), half))
-    assert cut.params < full.params, "half of its units has as many parameters as all"
-    assert cut.flops < full.flops, "half of its units computes as much as all"
+    assert cut.params < full.params, "a cut to half of the units has no fewer parameters"
+    assert cut.flops < full.flops, "a cut to half of the units has no fewer FLOPs"
     return {
         "half_parameters": round(cut.params / full.params, 4),
         "half_flops": round(cut.flops / full.flops, 4),
@@ -115,8 +116,11 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     rows = _read(out)
-    todo = only or [name for library in libraries for x in listed(library) if (name := f"{library}:{x}") not in rows]
-    for name in todo:
+    names = list(only)
+    if not names:
+        for library in libraries:
+            names += [f"{library}:{model}" for model in listed(library) if f"{library}:{model}" not in rows]
+    for name in names:
         rows[name] = row(name)
         Console().print(name, rows[name]["verdict"], rows[name].get("share_in_groups", rows[name]["reason"]))
         _write(out, rows)

@@ -42,9 +42,11 @@ _KINDS = {
     "AutoModelForSpeechSeq2Seq": "whisper",
     "AutoModelForImageClassification": "beit convnext dinov2 resnet swin vit",
 }
-TRANSFORMERS = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+TRANSFORMERS: dict[str, str] = {}
+for _kind, _names in _KINDS.items():
+    TRANSFORMERS |= dict.fromkeys(_names.split(), _kind)
 
-# The fields by which architectures name their sizes. Most get a residual stream of 64 in two blocks, with an inner
+# The fields of architectures for their sizes. The usual sizes are a residual stream of 64 in two blocks, with an inner
 # width of 256.
 _SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embedding_size", "word_embed_proj_dim"), 64),
@@ -79,9 +81,10 @@ def listed(library: str) -> list[str]:
     """Return the models of the table: for torchvision all classifiers."""
     if library == "torchvision":
         models = _torchvision()
-        found: list[str] = models.list_models(module=models)
-        return found
-    return _TIMM.split() if library == "timm" else list(TRANSFORMERS)
+        return list(models.list_models(module=models))
+    if library == "timm":
+        return _TIMM.split()
+    return list(TRANSFORMERS)
 
 
 def build(name: str) -> tuple[nn.Module, Tree]:
@@ -107,11 +110,14 @@ def _from_torchvision(name: str) -> tuple[nn.Module, Tensor]:
     if name in ("googlenet", "inception_v3"):
         # Their initialisation takes half a minute.
         options["init_weights"] = False
-    size = {"vit": "image_size", "maxvit": "input_size"}.get(name.split("_")[0])
+    architecture = name.split("_")[0]
 
     def make(side: int) -> nn.Module:
-        sized = {size: (side, side) if size == "input_size" else side} if size else {}
-        module: nn.Module = _torchvision().get_model(name, **options, **sized)
+        if architecture == "vit":
+            options["image_size"] = side
+        elif architecture == "maxvit":
+            options["input_size"] = (side, side)
+        module: nn.Module = _torchvision().get_model(name, **options)
         return module
 
     return _for_images(name, [make])
@@ -147,8 +153,10 @@ def _from_transformers(name: str) -> tuple[nn.Module, Tree]:
     kind = TRANSFORMERS.get(name, "AutoModel")
     configured = library.CONFIG_MAPPING[name]
     usual = configured()
-    # The sizes of a pyramid are lists.
-    names = ["image_size"] if hasattr(usual, "depths") else list(_SIZES)
+    names = list(_SIZES)
+    # The other sizes of a pyramid are lists.
+    if hasattr(usual, "depths"):
+        names = ["image_size"]
     own = [key for key in names if hasattr(usual, key) and not isinstance(getattr(configured, key, None), property)]
     sizes = {key: _SIZES[key] for key in own} | _ODD.get(name, {})
     module: nn.Module = getattr(library, kind).from_config(configured(**sizes))

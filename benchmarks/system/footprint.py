@@ -21,21 +21,34 @@ LOOK_SECONDS = 0.05
 
 
 def memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
-    """Return the peak private memory of each kind of process in two rounds of FedAvg, and that of the object store."""
+    """Return the peak private memory of each kind of process in two rounds of FedAvg, and that of the object store.
+
+    Args:
+        dataset: The data.
+        clients: The number of clients.
+        model: A key of MODELS.
+        device: The device of the training.
+    """
     peaks = peak_bytes(trial("fedavg", clients, model, rounds=2, device=device), dataset)
     return [Figure(f"peak of {name}", clients, model, "MB", size / 1e6) for name, size in peaks.items()]
 
 
-def footprint(dataset: Dataset, method: str, clients: int = 10, **given: Any) -> list[Figure]:
+def footprint(dataset: Dataset, method: str, clients: int = 10, **fields: Any) -> list[Figure]:
     """Return the memory that the largest model adds to the peaks of server and worker, and its lower bounds.
 
     The server's bound is the plan's: three times the model, and the method's state. The worker's bound is the largest
-    submodel, its gradient and its momentum. Activations come in addition.
+    submodel, its gradient and its momentum, without activations.
+
+    Args:
+        dataset: The data.
+        method: The name of the method.
+        clients: The number of clients.
+        fields: Further fields of the experiment.
     """
     base, peaks = (
-        peak_bytes(trial(method, clients, model, **given), dataset) for model in (next(iter(MODELS)), WIDEST)
+        peak_bytes(trial(method, clients, model, **fields), dataset) for model in (next(iter(MODELS)), WIDEST)
     )
-    spec = build(trial(method, clients, WIDEST, **given), dataset=dataset)
+    spec = build(trial(method, clients, WIDEST, **fields), dataset=dataset)
     submodel = max(spec.measure(part.widths).bytes for part in spec.submodels)
     return [
         Figure(
@@ -51,7 +64,8 @@ def peak_bytes(experiment: Experiment, dataset: Dataset) -> dict[str, float]:
     ended = Event()
 
     def actors() -> list[tuple[str, int]]:
-        return [(name, process) for process in descendants(os.getpid()) if (name := kind(process)) is not None]
+        kinds = [(kind(process), process) for process in descendants(os.getpid())]
+        return [(name, process) for name, process in kinds if name is not None]
 
     def look() -> None:
         while not ended.wait(LOOK_SECONDS):

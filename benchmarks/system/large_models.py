@@ -22,12 +22,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -80,10 +81,11 @@ def main(methods: tuple[str, ...] = tuple(METHODS), hidden: tuple[int, ...] = HI
     """
     lines = {line["method"]: line for line in csv.DictReader(RESULTS.open())} if RESULTS.exists() else {}
     for method in methods:
-        code = f"from benchmarks.system.large_models import measured; measured({method!r}, {hidden!r}, {repeats})"
-        done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
-        lines[method] = json.loads(done.stdout.splitlines()[-1])
-        sys.stdout.write(done.stdout)
+        code = f"from benchmarks.system.large_models import {measured.__name__} as measure; "
+        code += f"measure({method!r}, {hidden!r}, {repeats})"
+        child = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
+        lines[method] = json.loads(child.stdout.splitlines()[-1])
+        sys.stdout.write(child.stdout)
         with RESULTS.open("w", newline="") as file:
             table = csv.DictWriter(file, list(lines[method]))
             table.writeheader()
@@ -91,16 +93,23 @@ def main(methods: tuple[str, ...] = tuple(METHODS), hidden: tuple[int, ...] = HI
 
 
 def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
-    """Print one line of the table as JSON."""
+    """Print one line of the table as JSON.
+
+    Args:
+        method: The name of the method.
+        hidden: The widths of the model's hidden layers.
+        repeats: The updates per client.
+    """
     spec = build(experiment(method, hidden), dataset=synthetic(400))
     model, warm = spec.params.nbytes, np.ones_like(spec.params)
     start = resident()
     server = make_server(spec, lambda *_, **__: None)
     within, ends = updates(spec, server, repeats, warm)
     buffers = METHODS.get(method, 1)
-    kept, update = (max(getattr(one, what) for one in within + ends) for what in ("kept", "update"))
-    ratio = median(one.seconds / one.copy for one in within)
-    cpu_ratio = median(one.cpu / one.copy_cpu for one in within)
+    kept = max(one.kept for one in within + ends)
+    update = max(one.update for one in within + ends)
+    ratio = median(one.ratio for one in within)
+    cpu_ratio = median(one.cpu_ratio for one in within)
     line = {
         "method": method,
         "megabytes": round(model / 1e6, 1),
@@ -117,8 +126,8 @@ def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
         "buffers": buffers,
         "ratio_per_buffer": round(ratio / buffers, 2),
         "cpu_ratio_per_buffer": round(cpu_ratio / buffers, 2),
-        "ratio_with_end_of_round": round(median(one.seconds / one.copy for one in ends), 2) if ends else "",
-        "cpu_ratio_with_end_of_round": round(median(one.cpu / one.copy_cpu for one in ends), 2) if ends else "",
+        "ratio_with_end_of_round": _rounded_median([one.ratio for one in ends]),
+        "cpu_ratio_with_end_of_round": _rounded_median([one.cpu_ratio for one in ends]),
         "server_state": round((kept - start) / model, 2),
         "update": round(update / model, 2),
         "server_besides": round((max(one.peak for one in within + ends) - kept - update) / model, 2),
@@ -126,6 +135,13 @@ def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
         "worker_peak": round(worker(spec) / model, 2),
     }
     sys.stdout.write(json.dumps(line) + "\n")
+
+
+def _rounded_median(values: Sequence[float]) -> float | str:
+    """Return the median; an empty cell without values."""
+    if not values:
+        return ""
+    return round(median(values), 2)
 
 
 def saving(server: Server, model: int) -> dict[str, float]:
@@ -166,6 +182,9 @@ def reset_peak() -> None:
 
 
 def experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
+    fields: dict[str, Any] = {"updates" if find(method).asynchronous else "rounds": 1000}
+    if method == "fed-raa":
+        fields["fragments"] = 3
     return Experiment(
         method=method,
         clients=CLIENTS,
@@ -175,8 +194,7 @@ def experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
         batch_size=2,
         engine="local",
         quiet=True,
-        **({"updates": 1000} if find(method).asynchronous else {"rounds": 1000}),
-        **({"fragments": 3} if method == "fed-raa" else {}),
+        **fields,
     )
 
 
@@ -199,6 +217,14 @@ class Taken:
     copy_cpu: float
     copy_in_place: float
 
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.copy
+
+    @property
+    def cpu_ratio(self) -> float:
+        return self.cpu / self.copy_cpu
+
 
 def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[list[Taken], list[Taken]]:
     """Return the updates of the largest submodel: those within a round, and those that end one.
@@ -209,7 +235,8 @@ def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[
         repeats: The updates per client.
         warm: Existing memory of the model's size.
     """
-    bounds, taken = Bounds(), list[Taken]()
+    bounds = Bounds()
+    taken = list[Taken]()
     waiting = list(server.begin())
     for _ in range(repeats * CLIENTS):
         kept = resident()
@@ -218,19 +245,37 @@ def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[
         extras = {name: np.full(task.size, 1e-3, np.float32) for name in task.asks}
         update = Update(task.id, task.client, task.fragment, task.version, new, 1, 0.5, 0.0, extras)
         reset_peak()
-        before, watch = server.step, HealthMonitor()
-        if (wrong := bounds.refuse(update, task)) is not None:
-            raise RuntimeError(wrong)
+        step_before = server.step
+        watch = Stopwatch()
+        reason = bounds.refuse(update, task)
+        if reason is not None:
+            raise RuntimeError(reason)
         waiting += server.commit(update, 0.0)
         seconds, cpu = watch.read()
-        ends, peak = server.step > before and not spec.method.asynchronous, resident("VmHWM")
-        size, nbytes = task.size, sum(buffer.nbytes for buffer in (new, *extras.values()))
+        peak = resident("VmHWM")
+        ends = server.step > step_before and not spec.method.asynchronous
+        size = task.size
+        nbytes = sum(buffer.nbytes for buffer in (new, *extras.values()))
         del task, update, new, extras
         kept = max(kept, resident())
         in_place, _ = fastest(partial(np.copyto, warm[:size], spec.params[:size]))
         copied, copied_cpu = fastest(warm[:size].copy)
-        taken.append(Taken(size, ends, kept, nbytes, peak, seconds, cpu, copied, copied_cpu, in_place))
-    largest = [one for one in taken if one.size == max(each.size for each in taken)]
+        taken.append(
+            Taken(
+                size=size,
+                ends=ends,
+                kept=kept,
+                update=nbytes,
+                peak=peak,
+                seconds=seconds,
+                cpu=cpu,
+                copy=copied,
+                copy_cpu=copied_cpu,
+                copy_in_place=in_place,
+            )
+        )
+    largest_size = max(one.size for one in taken)
+    largest = [one for one in taken if one.size == largest_size]
     return [one for one in largest if not one.ends], [one for one in largest if one.ends]
 
 
@@ -238,17 +283,18 @@ def fastest(work: Callable[[], object]) -> tuple[float, float]:
     """Return the smallest real and CPU seconds of three calls."""
     taken = []
     for _ in range(3):
-        watch = HealthMonitor()
+        watch = Stopwatch()
         work()
         taken.append(watch.read())
     return min(seconds for seconds, _ in taken), min(cpu for _, cpu in taken)
 
 
-class HealthMonitor:
+class Stopwatch:
     """A stopwatch of real seconds and of this process's CPU seconds."""
 
     def __init__(self) -> None:
-        self._started, self._used = time.perf_counter(), time.process_time()
+        self._started = time.perf_counter()
+        self._used = time.process_time()
 
     def read(self) -> tuple[float, float]:
         return time.perf_counter() - self._started, time.process_time() - self._used

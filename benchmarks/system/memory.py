@@ -40,7 +40,8 @@ NAMES = {
 def dataset() -> Dataset:
     """Return a dataset with four samples of noise for every client."""
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(4 * CLIENTS, 8)).astype(np.float32), rng.integers(0, 4, 4 * CLIENTS)
+    x = rng.normal(size=(4 * CLIENTS, 8)).astype(np.float32)
+    y = rng.integers(0, 4, 4 * CLIENTS)
     return Dataset("noise", x, y, x[: 2 * CLIENTS], y[: 2 * CLIENTS], classes=4)
 
 
@@ -53,7 +54,9 @@ def kind(process: int) -> str | None:
 
 def stored() -> float:
     """Return the bytes in use in the object store."""
-    whole, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]  # ray leaves them untyped
+    # Ray has no types for these functions.
+    whole = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    free = ray.available_resources()  # type: ignore[no-untyped-call]
     return float(whole["object_store_memory"] - free.get("object_store_memory", 0.0))
 
 
@@ -70,16 +73,18 @@ class Seen(Callback):
 def main() -> None:
     """Run, fit the lines and write the tables."""
     samples: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    seen, over = Seen(), threading.Event()
+    seen = Seen()
+    over = threading.Event()
 
     def sample() -> None:
         while not over.wait(1.0):
             sizes: dict[str, list[int]] = defaultdict(list)
             for process in (os.getpid(), *descendants(os.getpid())):
-                if (name := kind(process)) is not None:
+                name = kind(process)
+                if name is not None:
                     sizes[name].append(resident_bytes(process))
-            for name, found in sizes.items():
-                samples[name].append((seen.step, max(found)))
+            for name, sizes_of_kind in sizes.items():
+                samples[name].append((seen.step, max(sizes_of_kind)))
 
     with own_cluster(2):
         before = stored()
@@ -92,8 +97,8 @@ def main() -> None:
             over.set()
             sampler.join()
         # Ray needs some seconds to release the objects of killed processes.
-        give_up = time.monotonic() + 60
-        while stored() > before and time.monotonic() < give_up:
+        deadline = time.monotonic() + 60
+        while stored() > before and time.monotonic() < deadline:
             time.sleep(0.5)
         more = stored() - before
     lines = [fit(name, [point for point in points if point[0] > UPDATES / 3]) for name, points in samples.items()]

@@ -12,6 +12,7 @@ import resource
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +25,7 @@ from fedraa.data import FederatedDataset
 from fedraa.rundir.atomic_files import replacing
 
 RESULTS = Path(__file__).parents[1] / "results" / "million.csv"
-FEW, MANY = 1_000, 1_000_000
+CLIENTS = (1_000, 1_000_000)
 SAMPLES, FEATURES, CLASSES = 20, 32, 10
 RUNS: dict[str, dict[str, Any]] = {
     "fed-raa": {"updates": 1500, "concurrency": 100},
@@ -59,10 +60,12 @@ class Seen(Callback):
 
 
 def measure(method: str, clients: int) -> dict[str, Any]:
-    """Run one method here and return the seconds to the first commit, the CPU time per event after it, and the peak
-    memory.
+    """Run one method in this process.
+
+    Returns the seconds to the first commit, the CPU time per event after it, and the peak memory.
     """
-    seen, started = Seen(), time.perf_counter()
+    seen = Seen()
+    started = time.perf_counter()
     rng = np.random.default_rng(1)
     y = rng.integers(0, CLASSES, 1000)
     test = (CENTRES[y] + rng.standard_normal((1000, FEATURES), np.float32), y)
@@ -70,7 +73,7 @@ def measure(method: str, clients: int) -> dict[str, Any]:
         os.chdir(folder)
         run(
             method=method,
-            dataset=FederatedDataset("made", samples, test, CLASSES, sizes=SAMPLES),
+            dataset=FederatedDataset("synthetic", samples, test, CLASSES, sizes=SAMPLES),
             clients=clients,
             compute="lognormal:1",
             availability="daily:0.33",
@@ -91,7 +94,7 @@ def measure(method: str, clients: int) -> dict[str, Any]:
     }
 
 
-def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = (FEW, MANY), repeats: int = 3) -> None:
+def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = CLIENTS, repeats: int = 3) -> None:
     """Measure and write the table. It has the minimum over the repeats, except for the peak memory, its maximum.
 
     Args:
@@ -101,27 +104,20 @@ def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = (FEW
     """
     rows = []
     for method in methods:
-        found: dict[int, list[dict[str, Any]]] = {count: [] for count in clients}
-        for _ in range(repeats):
-            for count in clients:
-                command = [sys.executable, "-c", CHILD, method, str(count)]
-                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-                found[count].append(json.loads(done.stdout.splitlines()[-1]))
-        for several in found.values():
-            row = {name: min(one[name] for one in several) for name in several[0]}
-            row["peak_gb"] = max(one["peak_gb"] for one in several)
+        results: dict[int, list[dict[str, Any]]] = {count: [] for count in clients}
+        for _, count in product(range(repeats), clients):
+            code = f"from benchmarks.system.million import {measure.__name__} as measure; "
+            code += f"import json; print(json.dumps(measure({method!r}, {count})))"
+            child = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
+            results[count].append(json.loads(child.stdout.splitlines()[-1]))
+        for of_count in results.values():
+            row = {name: min(one[name] for one in of_count) for name in of_count[0]}
+            row["peak_gb"] = max(one["peak_gb"] for one in of_count)
             rows.append(row)
             sys.stdout.write(" ".join(f"{name} {_short(value)}" for name, value in row.items()) + "\n")
     with replacing(RESULTS) as stream:
         lines = [",".join(rows[0]), *(",".join(_short(value) for value in row.values()) for row in rows)]
         stream.write(("\n".join(lines) + "\n").encode())
-
-
-CHILD = """
-import json, sys
-from benchmarks.system.million import measure
-print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))
-"""
 
 
 def _short(value: object) -> str:

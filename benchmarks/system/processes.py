@@ -10,12 +10,16 @@ def descendants(root: int) -> list[int]:
     """Return the ids of all living processes below this one."""
     parents: dict[int, int] = {}
     for entry in PROC.iterdir():
-        if entry.name.isdigit() and (fields := _status(int(entry.name))) is not None and fields[0] != "Z":
+        if not entry.name.isdigit():
+            continue
+        fields = _status(int(entry.name))
+        # Z is the state of a process that has ended.
+        if fields is not None and fields[0] != "Z":
             parents[int(entry.name)] = int(fields[1])
-    found = [root]
-    for process in found:
-        found += [child for child, parent in parents.items() if parent == process]
-    return found[1:]
+    family = [root]
+    for process in family:
+        family += [child for child, parent in parents.items() if parent == process]
+    return family[1:]
 
 
 def title(process: int) -> str:
@@ -35,25 +39,12 @@ def resident_bytes(process: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("RssAnon:"))
 
 
-def memory(process: int) -> dict[str, int]:
-    """Return bytes of RAM by kind: `rss` all pages, `peak` the maximum of these, `pss` with shared ones divided.
-
-    Of `rss`, `anon` is private, `file` is mapped from files and can be dropped, and `shmem` is shared, such as Ray's
-    object store. The result is empty if the process has ended or may not be inspected.
-    """
-    names = {"VmRSS": "rss", "VmHWM": "peak", "RssAnon": "anon", "RssFile": "file", "RssShmem": "shmem", "Pss": "pss"}
-    try:
-        text = "".join((PROC / str(process) / name).read_text() for name in ("status", "smaps_rollup"))
-    except OSError:
-        return {}
-    pairs = (line.partition(":")[::2] for line in text.splitlines())
-    return {names[name]: int(value.split()[0]) * 1024 for name, value in pairs if name in names}
-
-
 def cpu_seconds(process: int) -> float:
     """Return the user and system time of a process in seconds; 0 if it has ended."""
     fields = _status(process)
-    return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    if fields is None:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _status(process: int) -> list[str] | None:

@@ -47,11 +47,12 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
         only: Names of the experiments to run (default: all of them).
     """
     with _worktree(base) as directory:
-        here, there = (_start(root, only) for root in (ROOT, directory))
-        ours = _read(here, "here")
-        theirs = _read(there, base)
-    names = list(ours | theirs)
-    differing = [line for name in names if (line := _difference(name, ours.get(name), theirs.get(name)))]
+        runs_here, runs_at_base = (_start(root, only) for root in (ROOT, directory))
+        digests_here = _read(runs_here, "here")
+        digests_at_base = _read(runs_at_base, base)
+    names = list(digests_here | digests_at_base)
+    differences = (_difference(name, digests_here.get(name), digests_at_base.get(name)) for name in names)
+    differing = [line for line in differences if line]
     say("\n".join([*differing, f"{len(names) - len(differing)} equal pairs of {len(names)}"]))
     if differing or not names:
         sys.exit(1)
@@ -102,12 +103,16 @@ def _read(process: "subprocess.Popen[str]", label: str) -> dict[str, Digests]:
     return digests
 
 
-def _difference(name: str, ours: Digests | None, theirs: Digests | None) -> str | None:
+def _difference(name: str, here: Digests | None, at_base: Digests | None) -> str | None:
     """Return a sentence about the differences of two runs; None if they are equal."""
-    if ours is None or theirs is None:
-        return f"{name}: ran only {'here' if theirs is None else 'at the base'}"
-    parts = [part for part in ours if ours[part] != theirs.get(part)]
-    return f"{name}: {', '.join(parts)} differ" if parts else None
+    if at_base is None:
+        return f"{name}: ran only here"
+    if here is None:
+        return f"{name}: ran only at the base"
+    parts = [part for part in here if here[part] != at_base.get(part)]
+    if not parts:
+        return None
+    return f"{name}: {', '.join(parts)} differ"
 
 
 def digests_of(directory: Path) -> Digests:
@@ -202,7 +207,9 @@ def _with_nan() -> Any:
 def _limit(method: str) -> dict[str, int]:
     import fedraa as fl
 
-    return {"updates": UPDATES} if fl.method(method).asynchronous else {"rounds": ROUNDS}
+    if fl.method(method).asynchronous:
+        return {"updates": UPDATES}
+    return {"rounds": ROUNDS}
 
 
 def _plain(fields: Mapping[str, Any]) -> Callable[[Path], object]:
@@ -210,7 +217,10 @@ def _plain(fields: Mapping[str, Any]) -> Callable[[Path], object]:
     import fedraa as fl
 
     known = fl.Experiment.model_fields
-    values = {name if name in known else RENAMED_FIELDS.get(name, name): value for name, value in fields.items()}
+    values = {}
+    for name, value in fields.items():
+        known_name = name if name in known else RENAMED_FIELDS.get(name, name)
+        values[known_name] = value
     return lambda out: fl.run(**{**SHARED, **_limit(fields["method"]), **values, "out": out})
 
 
@@ -243,7 +253,8 @@ def _interrupted(method: str) -> Callable[[Path], object]:
 def _run_here(only: list[str]) -> None:
     """Run the experiments with the `fedraa` that Python finds, and print a line of JSON for each."""
     experiments = _experiments()
-    if unknown := set(only) - set(experiments):
+    unknown = set(only) - set(experiments)
+    if unknown:
         raise SystemExit(f"only: got {', '.join(sorted(unknown))}; expected names of {', '.join(experiments)}")
     for name in only or experiments:
         with tempfile.TemporaryDirectory() as folder:

@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from pathlib import Path
 
 from fedraa.cli.display import say
@@ -15,7 +16,7 @@ Graph = Mapping[str, set[str]]
 """The nodes, and for each the nodes that it imports."""
 
 
-# The files that name this method are counted. Its name is a word without another meaning.
+# The method whose files are counted. Its name has no other meaning.
 SAMPLE_METHOD = "asyncfeded"
 
 
@@ -52,7 +53,7 @@ def figures() -> dict[str, int]:
 def files_that_name(method: str) -> list[str]:
     """Return the source files that name a method: those that adding it has to touch, besides its test."""
     folders = (*PACKAGES, "docs/site")
-    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    paths = chain.from_iterable(sorted((ROOT / folder).rglob("*.py")) for folder in folders)
     return [_relative(path) for path in paths if re.search(rf"\b{method}\b", path.read_text())]
 
 
@@ -68,9 +69,9 @@ def read_next(method_file: str) -> list[str]:
     # The engine runs the components of a method. A file on the path is reached from the method or from the engine.
     reached = _reachable(graph, _name(path)) | _reachable(graph, "fedraa.engine.executor")
     for name in named:
-        file = ROOT / name if (ROOT / name).is_file() else ROOT / "fedraa" / name
-        if _name(file) not in reached:
-            raise ValueError(f"structure: {method_file} says to read {name}, which no run of it imports")
+        path = ROOT / name if (ROOT / name).is_file() else ROOT / "fedraa" / name
+        if _name(path) not in reached:
+            raise ValueError(f"structure: {method_file} says to read {name}, but no run of the method imports it")
     return named
 
 
@@ -84,9 +85,9 @@ def floors(rooms: Graph) -> list[list[str]]:
 
 
 def imported(source: str) -> set[str]:
-    """Return everything that a module imports, as dotted names: also within functions and for type checkers only.
+    """Return all imports of a module as dotted names, also within functions and only for type checkers.
 
-    `from a.b import c` gives `a.b.c`, even if `c` is no module.
+    `from a.b import c` gives `a.b.c`, even if `c` is not a module.
     """
     names = set()
     for node in ast.walk(ast.parse(source)):
@@ -102,11 +103,13 @@ def imported(source: str) -> set[str]:
 
 def module_graph(packages: Sequence[str]) -> Graph:
     """Return the modules of these packages, each with the modules that it imports."""
-    files = {_name(path): path for package in packages for path in sorted((ROOT / package).rglob("*.py"))}
-    return {
-        name: {target for each in imported(path.read_text()) if (target := _module(each, files)) and target != name}
-        for name, path in files.items()
-    }
+    paths = chain.from_iterable(sorted((ROOT / package).rglob("*.py")) for package in packages)
+    files = {_name(path): path for path in paths}
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        targets = (_module(dotted_name, files) for dotted_name in imported(path.read_text()))
+        graph[name] = {target for target in targets if target is not None and target != name}
+    return graph
 
 
 def room_graph(modules: Graph) -> Graph:
@@ -117,17 +120,20 @@ def room_graph(modules: Graph) -> Graph:
     rooms: dict[str, set[str]] = {}
     for name, targets in modules.items():
         here = room(name)
-        rooms.setdefault(here, set()).update(there for there in map(room, targets) if there != here)
+        rooms.setdefault(here, set()).update(target for target in map(room, targets) if target != here)
     return rooms
 
 
 def room(module: str) -> str:
-    package, _, rest = module.partition(".")
-    return f"{package}.{rest.partition('.')[0]}" if package == "fedraa" and rest else package
+    """Return the room of a module."""
+    package, *folders = module.split(".")
+    if package == "fedraa":
+        return ".".join([package, *folders[:1]])
+    return package
 
 
 def circles(graph: Graph) -> list[tuple[str, ...]]:
-    """Return the groups of nodes that import each other, directly or through others."""
+    """Return the groups of nodes that import each other, directly or indirectly."""
     reach = {name: _reachable(graph, name) for name in graph}
     return sorted({tuple(sorted(other for other in reach[name] if name in reach[other])) for name in graph} - {()})
 
@@ -150,20 +156,23 @@ def _relative(path: Path) -> str:
 
 def _name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return ".".join(parts).removesuffix(".__init__")
 
 
 def _module(name: str, files: Mapping[str, Path]) -> str | None:
     """Return the module of a dotted name, which is a module or a name in one; None for other packages."""
-    return name if name in files else next((at for at in [name.rpartition(".")[0]] if at in files), None)
+    if name in files:
+        return name
+    module = name.rpartition(".")[0]
+    return module if module in files else None
 
 
 def _reachable(graph: Graph, start: str) -> set[str]:
-    found: set[str] = set()
+    reached: set[str] = set()
     waiting = list(graph[start])
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in reached:
+            reached.add(name)
             waiting += graph[name]
-    return found
+    return reached

@@ -13,6 +13,7 @@ import csv
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -62,7 +63,7 @@ def main(
     """
     if rounds < 1:
         raise InputError("rounds", got=rounds, expected="at least 1")
-    rows = [measure(engine, width, clients, rounds) for engine in engines for width in hidden]
+    rows = [measure(engine, width, clients, rounds) for engine, width in product(engines, hidden)]
     table = Table(*rows[0])
     for row in rows:
         table.add_row(*row.values())
@@ -74,7 +75,7 @@ def main(
 
 
 def measure(engine: Engine, hidden: int, clients: int, rounds: int) -> dict[str, str]:
-    """Return one row of the table, in ms per task: the least of the rounds, which other programs disturbed least.
+    """Return one row of the table, in ms per task: the minimum over the rounds, which other programs disturb little.
 
     Args:
         engine: The engine.
@@ -105,7 +106,14 @@ def measure(engine: Engine, hidden: int, clients: int, rounds: int) -> dict[str,
 
 
 def experiment(engine: Engine, hidden: int, clients: int, rounds: int) -> Experiment:
-    """Return the experiment that the bare loop repeats, with one warm-up round."""
+    """Return the experiment that the bare loop repeats, with one warm-up round.
+
+    Args:
+        engine: The engine.
+        hidden: Number of hidden units of the model.
+        clients: Number of clients.
+        rounds: Measured rounds.
+    """
     return Experiment(
         method="fedavg",
         clients=clients,
@@ -116,7 +124,7 @@ def experiment(engine: Engine, hidden: int, clients: int, rounds: int) -> Experi
         lr=LR,
         momentum=0.0,
         engine=engine,
-        workers=CORES if engine == "ray" else None,
+        workers={"ray": CORES}.get(engine),
         quiet=True,
         rounds=rounds + 1,
         eval_every=rounds + 1,
@@ -149,7 +157,7 @@ class BareLoop:
         self._batches: list[tuple[torch.Tensor, torch.Tensor]] = []
         for client in range(len(data.sizes)):
             x, y = (torch.tensor(array) for array in data.client(client))
-            self._batches += zip(x.split(BATCH_SIZE), y.split(BATCH_SIZE), strict=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self._batches += zip(torch.split(x, BATCH_SIZE), torch.split(y, BATCH_SIZE), strict=True)
 
     def train(self) -> None:
         """Take all steps of one round."""

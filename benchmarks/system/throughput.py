@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -83,18 +84,28 @@ def main(
                 add(*memory(dataset, count, model, device=device))
             add(*asynchronous(dataset, 10, model, repeats, device=device))
             add(empty(dataset, model, repeats), mixing(dataset, model), bytes_moved(dataset, model))
-        few = synthetic(2000)
-        add(*footprint(few, "fedavg", rounds=2, device=device))
-        add(*footprint(few, "fed-raa", updates=20, fragments=3, device=device))
+        small_data = synthetic(2000)
+        add(*footprint(small_data, "fedavg", rounds=2, device=device))
+        add(*footprint(small_data, "fed-raa", updates=20, fragments=3, device=device))
     show(figures)
 
 
 def check(clients: tuple[int, ...], models: tuple[str, ...], repeats: int, samples: int, out: Path | None) -> None:
-    """Raise ValueError for settings that cannot be measured, before the slow work."""
-    if wrong := [count for count in clients if not 1 <= count <= samples]:
-        raise InputError("clients", got=wrong[0], expected=f"numbers from 1 to {samples}, the number of samples")
-    if wrong_models := [model for model in models if model not in MODELS]:
-        raise InputError("models", got=wrong_models[0], expected=f"one of {', '.join(MODELS)}")
+    """Raise InputError for settings that cannot be measured, before the slow work.
+
+    Args:
+        clients: The numbers of clients.
+        models: The models.
+        repeats: The repetitions of each measurement.
+        samples: The training samples.
+        out: The JSON file.
+    """
+    for count in clients:
+        if not 1 <= count <= samples:
+            raise InputError("clients", got=count, expected=f"numbers from 1 to {samples}, the number of samples")
+    for model in models:
+        if model not in MODELS:
+            raise InputError("models", got=model, expected=f"one of {', '.join(MODELS)}")
     if repeats < 1:
         raise InputError("repeats", got=repeats, expected="at least 1")
     if out is not None and not out.parent.is_dir():
@@ -122,27 +133,43 @@ def synchronous(
     device: str = "cpu",
     vmap_batch: int = 1,
 ) -> Figure:
-    """Return the time of a warm round of FedAvg, in fedraa and in bare processes."""
+    """Return the time of a warm round of FedAvg, in fedraa and in bare processes.
+
+    Args:
+        dataset: The data.
+        clients: The number of clients.
+        model: A key of MODELS.
+        repeats: The number of runs.
+        rounds: The measured rounds of a run.
+        device: The device of the training.
+        vmap_batch: The tasks that a worker trains at a time.
+    """
     bare = bare_processes(dataset, clients, model, device)
     bare.round()
-    ours: list[Spent] = []
+    spent_by_fedraa: list[Spent] = []
     floor: list[Spent] = []
     for _ in range(repeats):
         spent, _ = measured(
             trial("fedavg", clients, model, rounds=rounds + 1, device=device, vmap_batch=vmap_batch), dataset, warm=1
         )
-        ours.append(Spent(spent.wall / rounds, spent.cpu / rounds))
+        spent_by_fedraa.append(Spent(spent.wall / rounds, spent.cpu / rounds))
         floor += [bare.round() for _ in range(rounds)]
     bare.close()
-    return compared("fedavg round", clients, model, ours, floor)
+    return compared("fedavg round", clients, model, spent_by_fedraa, floor)
 
 
 def asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Figure]:
-    """Return the time of Fed-RAA on the virtual clock relative to bare processes with the same tasks, and its idle
-    share.
+    """Return the time of Fed-RAA, relative to bare processes with the same tasks, and its idle share.
+
+    Args:
+        dataset: The data.
+        clients: The number of clients.
+        model: A key of MODELS.
+        repeats: The number of runs.
+        device: The device of the training.
     """
     bare = bare_processes(dataset, clients, model, device)
-    ours: list[Spent] = []
+    spent_by_fedraa: list[Spent] = []
     floor: list[Spent] = []
     idle: list[float] = []
     warm = 2 * clients
@@ -150,12 +177,12 @@ def asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, de
         experiment = trial("fed-raa", clients, model, updates=8 * clients, fragments=3, device=device)
         widths = [part.widths[0] for part in build(experiment, dataset=dataset).submodels]
         spent, commits = measured(experiment, dataset, warm)
-        ours.append(spent)
+        spent_by_fedraa.append(spent)
         idle.append(1 - sum(update.seconds for update in commits) / (CORES * spent.wall))
         floor.append(bare.tasks([(update.client, widths[update.fragment]) for update in commits]))
     bare.close()
     return [
-        compared("fed-raa", clients, model, ours, floor),
+        compared("fed-raa", clients, model, spent_by_fedraa, floor),
         Figure("idle workers", clients, model, "share", statistics.median(idle)),
     ]
 
@@ -175,27 +202,41 @@ class Echo:
 
 
 def empty(dataset: Dataset, model: str, repeats: int, *, clients: int = 100, updates: int = 2000) -> Figure:
-    """Return the seconds per update of asynchronous training without work, and of actors that return equal bytes."""
+    """Return the seconds per update of asynchronous training without work, and of actors that return equal bytes.
+
+    Args:
+        dataset: The data.
+        model: A key of MODELS.
+        repeats: The number of runs.
+        clients: The number of clients.
+        updates: The measured updates of a run.
+    """
     sent = build(trial("fedasync", clients, model, updates=1), dataset=dataset).params
     actors: list[Any] = [ray.remote(Echo).options(num_cpus=0).remote() for _ in range(CORES)]
-    ours: list[Spent] = []
+    spent_by_fedraa: list[Spent] = []
     floor: list[Spent] = []
     for _ in range(repeats):
         experiment = trial("fedasync", clients, model, updates=updates + clients)
         spent, commits = measured(experiment, dataset, clients, Idle)
-        ours.append(Spent(spent.wall / len(commits), spent.cpu / len(commits)))
+        spent_by_fedraa.append(Spent(spent.wall / len(commits), spent.cpu / len(commits)))
         floor.append(echoes(actors, sent, updates))
     for actor in actors:
         ray.kill(actor)
-    return compared("empty update", clients, model, ours, floor)
+    return compared("empty update", clients, model, spent_by_fedraa, floor)
 
 
 def echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
-    """Return the seconds per call of actors with `CALLS_PER_WORKER` queued calls each, like workers."""
+    """Return the seconds per call of actors with `CALLS_PER_WORKER` queued calls each, as the workers of a pool have.
+
+    Args:
+        actors: The actors.
+        params: The parameters that they return.
+        updates: The number of calls.
+    """
     ref = ray.put(params)
     ray.get([actor.call.remote(ref) for actor in actors])
     started, used = time.perf_counter(), cpu_seconds_of_all()
-    calls = {actor.call.remote(ref): actor for actor in actors for _ in range(CALLS_PER_WORKER)}
+    calls = {actor.call.remote(ref): actor for actor, _ in product(actors, range(CALLS_PER_WORKER))}
     for _ in range(updates):
         [ended], _ = ray.wait(list(calls), num_returns=1)
         ray.get(ended)
@@ -206,7 +247,14 @@ def echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
 
 
 def mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) -> Figure:
-    """Return the server's time per asynchronous update without the log: choose, cut and mix."""
+    """Return the server's time per asynchronous update without the log: choose, cut and mix.
+
+    Args:
+        dataset: The data.
+        model: A key of MODELS.
+        clients: The number of clients.
+        updates: The number of updates.
+    """
     server = make_server(
         build(trial("fed-raa", clients, model, updates=1, fragments=3), dataset=dataset), lambda *_, **__: None
     )
@@ -240,15 +288,15 @@ def start_up(repeats: int) -> Figure:
     experiment = "method='fedavg', clients=1, hidden=(8,), local_steps=1, rounds=1, workers=1, quiet=True"
     code = f"import fedraa, pathlib, sys; fedraa.run(fedraa.Experiment({experiment}, out=pathlib.Path(sys.argv[1])))"
     bare = "import torch, ray, pandas; ray.init('local', include_dashboard=False, log_to_driver=False)"
-    ours: list[Spent] = []
+    spent_by_fedraa: list[Spent] = []
     floor: list[Spent] = []
     for number in range(repeats + 1):
         with TemporaryDirectory() as directory:
             pair = [python(code, f"{directory}/run"), python(bare)]
         if number:
-            ours.append(Spent(pair[0], 0.0))
+            spent_by_fedraa.append(Spent(pair[0], 0.0))
             floor.append(Spent(pair[1], 0.0))
-    return Figure("start-up", 1, "small", "s", median_wall(ours), median_wall(floor))
+    return Figure("start-up", 1, "small", "s", median_wall(spent_by_fedraa), median_wall(floor))
 
 
 def python(code: str, *arguments: str) -> float:

@@ -46,12 +46,14 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        return None if self.floor is None else self.fedraa / self.floor
+        if self.floor is None:
+            return None
+        return self.fedraa / self.floor
 
     def numbers(self) -> list[str]:
         """Return as text: fedraa's value with its unit, the floor's, their ratio, and the ratio of CPU seconds."""
-        others = ("" if value is None else f"{value:.3g}" for value in (self.floor, self.ratio, self.cpu))
-        return [f"{self.fedraa:.3g} {self.unit}", *others]
+        compared_values = ("" if value is None else f"{value:.3g}" for value in (self.floor, self.ratio, self.cpu))
+        return [f"{self.fedraa:.3g} {self.unit}", *compared_values]
 
 
 def synthetic(samples: int) -> Dataset:
@@ -63,7 +65,15 @@ def synthetic(samples: int) -> Dataset:
 
 
 def trial(method: str, clients: int, model: str, *, updates: int | None = None, **changes: Any) -> Experiment:
-    """Return the experiment that the bare loops repeat, with training only."""
+    """Return the experiment that the bare loops repeat, with training only.
+
+    Args:
+        method: The name of the method.
+        clients: The number of clients.
+        model: A key of MODELS.
+        updates: The number of updates; for rounds, `changes` has their number.
+        changes: Further fields.
+    """
     steps = updates or changes["rounds"]
     return Experiment(
         method=method,
@@ -142,14 +152,31 @@ def cpu_seconds_of_all() -> float:
 
 
 def bare_processes(dataset: Dataset, clients: int, model: str, device: str) -> BareProcesses:
+    """Return bare processes with the data of these clients.
+
+    Args:
+        dataset: The data, split evenly in order.
+        clients: The number of clients.
+        model: A key of MODELS.
+        device: The device of the training.
+    """
     shards = np.array_split(np.arange(len(dataset.y_train)), clients)
     pieces: Shards = [(np.asarray(dataset.x_train[rows], np.float32), dataset.y_train[rows]) for rows in shards]
     return BareProcesses((784, MODELS[model], 10), pieces, replace(SGD, device=device), processes=CORES)
 
 
-def compared(what: str, clients: int, model: str, ours: list[Spent], floor: list[Spent]) -> Figure:
-    cpu = statistics.median(spent.cpu for spent in ours) / statistics.median(spent.cpu for spent in floor)
-    return Figure(what, clients, model, "s", median_wall(ours), median_wall(floor), cpu)
+def compared(what: str, clients: int, model: str, measured_times: list[Spent], floor: list[Spent]) -> Figure:
+    """Return the medians of measured times and of their floor.
+
+    Args:
+        what: The measurement.
+        clients: The number of clients.
+        model: A key of MODELS.
+        measured_times: The times of fedraa.
+        floor: The times of the floor.
+    """
+    cpu = statistics.median(spent.cpu for spent in measured_times) / statistics.median(spent.cpu for spent in floor)
+    return Figure(what, clients, model, "s", median_wall(measured_times), median_wall(floor), cpu)
 
 
 def median_wall(spent: list[Spent]) -> float:

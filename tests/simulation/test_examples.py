@@ -20,8 +20,8 @@ TEN = [
     [
         ("own_model", "", "accuracy "),
         ("own_data", "", r"accuracy \d.* worst sensor \d"),
-        ("own_scheduler", "", "ours: accuracy "),
-        ("own_rule", "", "ours: accuracy "),
+        ("own_scheduler", "", "custom: accuracy "),
+        ("own_rule", "", "custom: accuracy "),
         ("own_metric", "", r"callback after \d+ of 400 "),
         ("tuning", "", r"best of fedavg: \{'lr': "),
         ("sweep", "", "mean staleness"),

@@ -1,11 +1,13 @@
-"""`python -m benchmarks run race`: who is at an accuracy first, tuned against tuned."""
+"""`python -m benchmarks run race`: the times to an accuracy, with tuned values for all methods."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.studies.options import RunOptions
 from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, LENT, LIMIT, OURS, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.page import read_race, write
@@ -20,79 +22,113 @@ from fedraa.rundir.history import History
 SEEDS, QUICK_SEEDS = (0, 1, 2, 3, 4), (0, 1, 2)
 
 
-def race(
-    names: Sequence[str] | None,
-    methods: Sequence[str] | None,
-    parts: Sequence[str] | None,
-    *,
-    quick: bool,
-    data_dir: Path | None,
-    out: Path,
-    seeds: tuple[int, ...] | None,
-    jobs: int | None,
-    tuned: Path | None = None,
-    extend: Path | None = None,
-) -> None:
-    """Runs what has not ended, setting by setting, and writes each one's page anew as soon as a part has.
+def race(options: RunOptions) -> None:
+    """Execute the missing runs, setting by setting, and write a setting's page as soon as one of its parts has ended.
 
-    `tuned` is the file of an earlier race in one setting: whoever is in it is not tuned again. `extend` is the folder
-    of an earlier race's pages: nor is what was run there made again, but on the pages.
+    With `tuned`, the file of an earlier race in one setting, its entrants are not tuned again. With `extend`, the
+    folder of an earlier race's pages, its runs are not repeated either, and appear on the new pages.
     """
-    settings = [QUICK] if quick else _named("setting", SETTINGS, names)
-    asked = methods or [entrant.name for entrant in (FIRST if quick else ENTRANTS.values())]
-    entrants = _named("methods", KNOWN, asked, [*ENTRANTS, f"NAME{LENT} for each but {OURS} and {LIMIT}"])
-    chosen = _named("parts", {part: part for part in PARTS}, parts)
-    if quick and names:
-        raise InputError("setting", "the quick race has one already", got=names, hint="leave it out")
-    if tuned and len(settings) > 1:
-        raise InputError("tuned", f"{tuned} is of one setting", hint=f"give one --setting, not {len(settings)}")
-    if tuned and extend:
-        raise InputError("extend", f"{extend} has the tuned values as well", hint="give it or --tuned, not both")
-    earlier = {s.name: _earlier(s, tuned, extend) for s in settings}
-    command = [
-        "python -m benchmarks run race",
-        "--quick" if quick else f"--setting {' '.join(s.name for s in settings)}",
-    ]
-    command += ["--data-dir DATA"] if data_dir else []
-    refused = {(s.name, e.name): why for s in settings for e in entrants if (why := e.refusal(s)) is not None}
-    if methods and refused:
-        (where, who), why = next(iter(refused.items()))
-        raise InputError("methods", f"{who} cannot be run in {where}", hint=f"leave it out there ({why})")
-    shown = seeds or (QUICK_SEEDS if quick else SEEDS)
-    data = data_dir.absolute() if data_dir else None
-    races = [Race(s, out / "race", data, shown, jobs or 1, *earlier[s.name]) for s in settings]
-    for each in races:
-        _check_values(each, "extend" if extend else "tuned")
-        _check_recorded(each, entrants, chosen)
-    for each in races:
-        can = [entrant for entrant in entrants if (each.setting.name, entrant.name) not in refused]
-        _run(each, can, chosen, out, " ".join(command))
+    settings, entrants, parts = _select(options)
+    data_dir = options.data_dir and options.data_dir.absolute()
+    seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
+    refused = _refusals(settings, entrants)
+    if options.methods and refused:
+        (setting_name, entrant_name), reason = next(iter(refused.items()))
+        problem = f"{entrant_name} cannot be run in {setting_name}"
+        raise InputError("methods", problem, hint=f"leave it out there ({reason})")
+    races = []
+    for setting in settings:
+        values, recorded = _earlier(setting, options.tuned, options.extend)
+        races.append(Race(setting, options.out / "race", data_dir, seeds, options.jobs or 1, values, recorded))
+    for one_race in races:
+        _check_values(one_race, "extend" if options.extend else "tuned")
+        _check_recorded(one_race, entrants, parts)
+    command = _command_line(settings, options)
+    for one_race in races:
+        able = [entrant for entrant in entrants if (one_race.setting.name, entrant.name) not in refused]
+        _run(one_race, able, parts, options.out, command)
+
+
+def _select(options: RunOptions) -> tuple[list[Setting], list[Entrant], list[Part]]:
+    """Return settings, entrants and parts by their names; raise InputError for options that exclude each other."""
+    settings = [QUICK] if options.quick else _named("setting", SETTINGS, options.setting)
+    known_names = [*ENTRANTS, f"NAME{LENT} for each but {OURS} and {LIMIT}"]
+    names = options.methods
+    if not names:
+        names = tuple(entrant.name for entrant in (FIRST if options.quick else ENTRANTS.values()))
+    entrants = _named("methods", KNOWN, names, known_names)
+    parts = _named("parts", {part: part for part in PARTS}, options.parts)
+    if options.quick and options.setting:
+        raise InputError("setting", "the quick race has one already", got=options.setting, hint="leave it out")
+    if options.tuned and len(settings) > 1:
+        hint = f"give one --setting, not {len(settings)}"
+        raise InputError("tuned", f"{options.tuned} is of one setting", hint=hint)
+    if options.tuned and options.extend:
+        problem = f"{options.extend} has the tuned values as well"
+        raise InputError("extend", problem, hint="give it or --tuned, not both")
+    return settings, entrants, parts
+
+
+def _refusals(settings: Sequence[Setting], entrants: Sequence[Entrant]) -> dict[tuple[str, str], str]:
+    """Return the reasons by setting and entrant for which entrants cannot be run."""
+    reasons = {(s.name, e.name): e.refusal(s) for s, e in product(settings, entrants)}
+    return {place: reason for place, reason in reasons.items() if reason is not None}
+
+
+def _command_line(settings: Sequence[Setting], options: RunOptions) -> str:
+    """Return the command that repeats the race, with a placeholder for the folder of the data."""
+    command = "python -m benchmarks run race"
+    if options.quick:
+        command += " --quick"
+    else:
+        command += f" --setting {' '.join(setting.name for setting in settings)}"
+    if options.data_dir:
+        command += " --data-dir DATA"
+    return command
 
 
 def _earlier(
     setting: Setting, tuned: Path | None, extend: Path | None
 ) -> tuple[Mapping[str, dict[str, Any]], Sequence[Measured]]:
-    """What an earlier race has of this setting: the tuned values, none where all its runs are of defaults, and runs."""
+    """Return the tuned values and the runs of an earlier race in this setting.
+
+    A race in which all runs have the defaults has no tuned values.
+
+    Args:
+        setting: The setting.
+        tuned: The file of an earlier race's tuned values.
+        extend: The folder of an earlier race's pages.
+    """
+    if tuned:
+        return read_race(tuned, setting), []
     if extend is None:
-        return read_race(tuned, setting) if tuned else {}, []
+        return {}, []
     runs = read_record(extend / f"race_{setting.name}{SUFFIX}", setting.targets)
-    tuned_there = any(run.part != "untuned" for run in runs)
-    return read_race(extend / f"race_{setting.name}.toml", setting) if tuned_there else {}, runs
+    if all(run.part == "untuned" for run in runs):
+        return {}, runs
+    return read_race(extend / f"race_{setting.name}.toml", setting), runs
 
 
-def _check_values(race: Race, given_by: str) -> None:
+def _check_values(race: Race, option: str) -> None:
     """Raise InputError, before anything runs, for tuned values that an entrant cannot have."""
     for entrant in KNOWN.values():
         try:
             race.cell(entrant, "tuned")
         except ValueError as error:
             where = f"{entrant.name} in {race.setting.name}"
-            raise InputError(given_by, f"the values of {where} cannot be used: {error}") from None
+            raise InputError(option, f"the values of {where} cannot be used: {error}") from None
 
 
 def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part]) -> None:
-    """Raise InputError if a recorded run would be missing on the new page and not run again."""
-    if lost := sorted({run.seed for run in race.recorded} - set(race.seeds)):
+    """Raise InputError if a recorded run would be missing on the new page and not run again.
+
+    Args:
+        race: The race in one setting.
+        entrants: The entrants to run.
+        parts: The parts to run.
+    """
+    lost = sorted({run.seed for run in race.recorded} - set(race.seeds))
+    if lost:
         raise InputError(
             "seeds",
             f"runs in {race.setting.name} are recorded with {' '.join(map(str, lost))} as well",
@@ -118,22 +154,31 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
 
 
 def _run(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Path, command: str) -> None:
-    """Those that are first to their end, then the others; long runs last."""
+    """Run the first entrants to their end, then the others; all long runs last.
+
+    Args:
+        race: The race in one setting.
+        entrants: The entrants that can be run there.
+        parts: The parts to run.
+        out: The folder of the pages.
+        command: The command that repeats the race.
+    """
     started = time.monotonic()
 
-    def told(what: str) -> None:
-        say(f"{race.setting.name}, {timedelta(seconds=round(time.monotonic() - started))}: {what}")
+    def log(text: str) -> None:
+        say(f"{race.setting.name}, {timedelta(seconds=round(time.monotonic() - started))}: {text}")
 
     def watch(run: Finished, left: int) -> None:
-        came = (
-            run.failure
-            or f"{History(run.directory).summary['reason']} at time {History(run.directory).summary['time']:.4g}"
-        )
-        told(f"{run.cell.row}, {run.cell.column}, seed {run.seed}: {came}; {left} runs of this part to go")
+        result = run.failure
+        if not result:
+            summary = History(run.directory).summary
+            result = f"{summary['reason']} at time {summary['time']:.4g}"
+        log(f"{run.cell.row}, {run.cell.column}, seed {run.seed}: {result}; {left} runs of this part to go")
 
     for group in _groups(entrants):
-        for entrant in group if parts != ["untuned"] else ():
-            race.tune(entrant, told)
+        if parts != ["untuned"]:
+            for entrant in group:
+                race.tune(entrant, log)
         for part in parts:
             if part != "long":
                 race.run(group, part, watch)
@@ -146,6 +191,7 @@ def _run(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Pa
 
 
 def _groups(entrants: Sequence[Entrant]) -> list[list[Entrant]]:
+    """Return the entrants of FIRST and the others, without empty groups."""
     groups = [[e for e in entrants if e in FIRST], [e for e in entrants if e not in FIRST]]
     return [group for group in groups if group]
 
@@ -154,10 +200,19 @@ T = TypeVar("T")
 
 
 def _named(
-    what: str, known: Mapping[str, T], names: Sequence[str] | None, told: Iterable[str] | None = None
+    option: str, known: Mapping[str, T], names: Sequence[str] | None, shown: Iterable[str] | None = None
 ) -> list[T]:
-    """Return the values with these names, or all; the error lists `told`, or the known names."""
+    """Return the values with these names, or all.
+
+    Args:
+        option: The option of the names.
+        known: All values by name.
+        names: The names to select.
+        shown: The names that the error lists (default: the known names).
+
+    Raises InputError for an unknown name.
+    """
     for name in names or ():
         if name not in known:
-            raise InputError(what, got=name, expected=f"one of {', '.join(told or known)}")
+            raise InputError(option, got=name, expected=f"one of {', '.join(shown or known)}")
     return [known[name] for name in names or known]

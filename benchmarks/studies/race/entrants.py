@@ -1,4 +1,4 @@
-"""Who runs, and what is tuned of each: the learning rate and the length of a task for all, one or two values more."""
+"""The entrants of the race and their tuned values: learning rate and task length for all, and at most two more."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,19 +21,21 @@ def _even(count: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A method of the table, or the limit; `knobs` are its own values that are tuned, as `fedraa tune` takes them.
+    """A method of the table, or the limit; `knobs` are its other tuned values, as `fedraa tune` takes them.
 
-    NAME-lent is NAME with those parts of ours that any method can have.
+    NAME-lent is NAME with those parts of our method that any method can have.
     """
 
     name: str
     knobs: Mapping[str, object]
 
     def method(self) -> str:
-        return ROUNDS if self.name == LIMIT else self.name.removesuffix(LENT)
+        if self.name == LIMIT:
+            return ROUNDS
+        return self.name.removesuffix(LENT)
 
     def fields(self, setting: Setting) -> dict[str, Any]:
-        """Of the experiment in this setting: the setting's; the limit is one client that has all data and devices."""
+        """Return the experiment's fields in this setting. The limit is one client with all data and all devices."""
         fields = dict(setting.fields) | {"method": self.method()}
         if self.name.endswith(LENT):
             fields |= split_paths(parts_of_ours(setting), {})
@@ -43,7 +45,7 @@ class Entrant:
         return fields | {"polyak_fraction": 0.1, **setting.alone}
 
     def refusal(self, setting: Setting) -> str | None:
-        """Why the method cannot be run on what this setting learns, or on its model; None if it can."""
+        """Return the reason if the method cannot be run with the setting's objective or model; None if it can."""
         if self.method() in setting.without:
             return setting.without[self.method()]
         try:
@@ -53,20 +55,24 @@ class Entrant:
         return None
 
     def space(self, setting: Setting) -> dict[str, object]:
-        """What is tuned of it; our own tells its steps with auto, which also counts what sending takes."""
-        lengths = [f"auto:{length}" for length in setting.lengths] if self.name == OURS else list(setting.lengths)
+        """Return the values to tune. Our method takes its lengths with auto, which also counts the sending time."""
+        lengths: list[int | str] = list(setting.lengths)
+        if self.name == OURS:
+            lengths = [f"auto:{length}" for length in setting.lengths]
         own = {name: _scaled(values, setting) for name, values in self.knobs.items()}
         return {"lr": setting.lr, "local_steps": lengths, **own}
 
 
 def _scaled(values: object, setting: Setting) -> object:
-    """What depends on the setting's horizon or its number of clients."""
-    return values.of(setting) if isinstance(values, Growth | EveryArrival) else values
+    """Return values, computed from the setting's horizon or number of clients if they depend on it."""
+    if isinstance(values, Growth | EveryArrival):
+        return values.of(setting)
+    return values
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Until when FedGMR's submodels grow, as shares of the horizon."""
+    """The times until which FedGMR's submodels grow, as shares of the horizon."""
 
     until: tuple[float, ...]
 
@@ -76,7 +82,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class EveryArrival:
-    """Server steps of who takes one at every arrival, N where a round takes one: these bounds over the N clients."""
+    """Server learning rates of methods with a step at every arrival: the bounds divided by the number of clients."""
 
     low: float
     high: float
@@ -85,16 +91,18 @@ class EveryArrival:
         return f"{self.low / setting.clients:g}:{self.high / setting.clients:g}:log"
 
 
-_RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]  # Table 4 of the Fed-RAA paper
+# Table 4 of the Fed-RAA paper.
+_RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]
 _RAA: dict[str, object] = {"ratios": _RATIOS, "mixing": _MIX}
 _ADAPTIVE = "fadas(size=3, optimizer='amsgrad(server_lr=0.03)')"
 _RULES = ["delta(server_gain=1.2)", "delta(server_gain=1.7)", "rms-normalized-delta(server_gain=1.2)", _ADAPTIVE]
-_ARRIVAL = EveryArrival(2.5, 10)  # .25 to 1 with ten clients: as wide as the others'
+# 0.25 to 1 with ten clients, a range of the same width as _STEP.
+_ARRIVAL = EveryArrival(2.5, 10)
 _CAPACITIES: list[object] = ["auto", _SHARES]
 
-# The first ones, up to the limit, are run before the others.
+# These are run before the others.
 FIRST: tuple[Entrant, ...] = (
-    # Six were first at lower accuracies, and ended lower than FedAvg: the model is then a mean of thin ones.
+    # Six fragments were faster to lower accuracies and ended below FedAvg: the model is then a mean of thin ones.
     Entrant(OURS, {"ratios": [_even(2), _even(3), _even(4)], "async_rule": _RULES}),
     Entrant(ROUNDS, {"server_lr": _STEP}),
     Entrant("fedbuff", {"buffer_size": _SIZES, "server_lr": _STEP}),
@@ -104,7 +112,7 @@ FIRST: tuple[Entrant, ...] = (
     Entrant("ist", {"server_lr": _STEP}),
     Entrant(LIMIT, {"momentum": [0.0, 0.5, 0.9]}),
 )
-OTHERS: tuple[Entrant, ...] = (
+LATER: tuple[Entrant, ...] = (
     Entrant("ca2fl", {"buffer_size": _SIZES, "server_lr": _STEP}),
     Entrant("ace", {"server_lr": _ARRIVAL}),
     Entrant("ringmaster", {"update.delay_limit": [5, 10, 20], "server_lr": _ARRIVAL}),
@@ -120,8 +128,8 @@ OTHERS: tuple[Entrant, ...] = (
     Entrant("fed-raa-mp", _RAA),
     Entrant("fed-raa-offline", _RAA),
 )
-ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *OTHERS)}
-# Run if asked for: are these parts of ours, which any method can have, all that makes it fast?
+ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *LATER)}
+# Run only if named. They show whether the parts that any method can have explain the speed of our method.
 LENT_TO: dict[str, Entrant] = {
     name + LENT: Entrant(name + LENT, entrant.knobs) for name, entrant in ENTRANTS.items() if name not in (OURS, LIMIT)
 }
@@ -130,14 +138,14 @@ KNOWN = ENTRANTS | LENT_TO
 
 def parts_of_ours(setting: Setting) -> dict[str, float]:
     """Return the values of our method that any method takes. Only classification has calibrated logits."""
-    ours = _resolved(OURS, setting)
+    method = _resolved(OURS, setting)
     return {
-        "clip": ours.local.clip,
-        "local.logit_calibration": ours.local.logit_calibration,
-        "polyak_fraction": ours.schedule.polyak_fraction,
+        "clip": method.local.clip,
+        "local.logit_calibration": method.local.logit_calibration,
+        "polyak_fraction": method.schedule.polyak_fraction,
     }
 
 
 def _resolved(method: str, setting: Setting) -> Method:
-    """With the setting's objective; ValueError if the method cannot be had for it."""
+    """Return a method with the setting's objective; raise ValueError if it does not fit."""
     return resolve(Experiment(method=method, objective=setting.fields.get("objective", "classification")))

@@ -1,4 +1,4 @@
-"""What a run of the race came to: read once from its directory, or from the record of an earlier race."""
+"""The results of a run of the race, read from its directory or from the record of an earlier race."""
 
 import math
 from collections.abc import Mapping
@@ -14,18 +14,19 @@ from benchmarks.studies.race.settings import FLEETS
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.history import History
 
-DATA = "DATA"  # the folder of the datasets, wherever it is
+# The placeholder for the folder of the datasets.
+DATA = "DATA"
 SPENT = ("t", "accuracy", "bytes", "flops")
-QUANTITIES = {"t": 1.0, "bytes": 1e-6, "flops": 1e-9}  # of a table of evaluations, in the units that are shown
+# Columns of a table of evaluations, and the factors to their units in the tables.
+QUANTITIES = {"t": 1.0, "bytes": 1e-6, "flops": 1e-9}
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """One run: by target when it was there, and megabytes and GFLOP till then; infinite where it was not.
+    """One run, with the time, megabytes and GFLOP until each target; infinite for targets that it did not reach.
 
-    `fields` are those by which its experiment is known again, `method` is what its method came to, as config.json
-    describes it; `worst` is the figure of the worst client in the end; `spent` has a row per evaluation: t, accuracy,
-    and bytes and flops till then.
+    `fields` identify its experiment. `method` describes its resolved method, as config.json does. `worst` is the metric
+    of the worst client in the end. `spent` has a row per evaluation: t, accuracy, and the bytes and FLOPs until then.
     """
 
     entrant: str
@@ -40,7 +41,7 @@ class Measured:
 
     @property
     def accuracy(self) -> float:
-        """That of the last evaluation, on all test data."""
+        """The accuracy of the last evaluation, on all test data."""
         return float(self.spent["accuracy"].iloc[-1])
 
     @cached_property
@@ -61,28 +62,48 @@ class Measured:
 
 @cache
 def measured(entrant: str, part: str, experiment: Experiment, targets: tuple[float, ...]) -> Measured:
-    """What the run of this experiment, which has ended in its directory, came to."""
+    """Return the results of this experiment, whose run has ended in its directory.
+
+    Args:
+        entrant: The name of the entrant.
+        part: The part of the race.
+        experiment: The experiment.
+        targets: The target accuracies.
+    """
     assert experiment.out is not None
     history = History(experiment.out)
-    worst, spent = float(history.evals["client_worst"].iloc[-1]), evaluations(history)[list(SPENT)]
-    about = (str(history.config["commit"]), known_by(experiment), history.config["method"])
-    return Measured(entrant, part, experiment.seed, *about, worst, spent, targets)
+    return Measured(
+        entrant=entrant,
+        part=part,
+        seed=experiment.seed,
+        commit=str(history.config["commit"]),
+        fields=known_by(experiment),
+        method=history.config["method"],
+        worst=float(history.evals["client_worst"].iloc[-1]),
+        spent=evaluations(history)[list(SPENT)],
+        targets=targets,
+    )
 
 
 def known_by(experiment: Experiment) -> dict[str, Any]:
-    """The fields that are not the defaults, but the seed, with no folder of this machine in them."""
-    elsewhere = {"out", "seed", "engine", "quiet", "data_dir"}
-    said = experiment.model_dump(mode="json", exclude_defaults=True, exclude=elsewhere)
-    data = Path(experiment.dataset).parent if experiment.dataset.endswith(".npz") else experiment.data_dir
-    folders = {FLEETS: FLEETS.name} | ({data: DATA} if data else {})
-    for name, value in said.items():
-        for folder, told in folders.items():
+    """Return the fields that differ from the defaults, without the seed and without folders of this machine."""
+    excluded = {"out", "seed", "engine", "quiet", "data_dir"}
+    fields = experiment.model_dump(mode="json", exclude_defaults=True, exclude=excluded)
+    folders = {FLEETS: FLEETS.name}
+    if experiment.dataset.endswith(".npz"):
+        folders[Path(experiment.dataset).parent] = DATA
+    elif experiment.data_dir:
+        folders[experiment.data_dir] = DATA
+    for name, value in fields.items():
+        for folder, placeholder in folders.items():
             if isinstance(value, str) and Path(value).is_absolute() and Path(value).is_relative_to(folder):
-                said[name] = str(Path(told) / Path(value).relative_to(folder))
-    return said
+                fields[name] = str(Path(placeholder) / Path(value).relative_to(folder))
+    return fields
 
 
 def first_at(spent: pd.DataFrame, level: float) -> dict[str, float]:
-    """What was spent till the first evaluation that is at this accuracy, in the units of QUANTITIES."""
-    there = spent[spent["accuracy"] >= level]
-    return {name: unit * float(there[name].iloc[0]) if len(there) else math.inf for name, unit in QUANTITIES.items()}
+    """Return the cost until the first evaluation at this accuracy, in the units of QUANTITIES; infinite without one."""
+    reached = spent[spent["accuracy"] >= level]
+    if reached.empty:
+        return dict.fromkeys(QUANTITIES, math.inf)
+    return {name: unit * float(reached[name].iloc[0]) for name, unit in QUANTITIES.items()}

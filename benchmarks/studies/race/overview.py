@@ -1,4 +1,4 @@
-"""All settings that were run, in one table: who is at the last target first, tuned against tuned, and untuned."""
+"""A table of all settings that were run: the times to the last target, tuned and untuned."""
 
 import math
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ UNTUNED = (f"{OURS}, untuned", "best other, untuned")
 
 
 def overview(directory: Path) -> str:
-    """A line per setting that has results, race_SETTING.csv, in `directory`."""
+    """Return a page with a line per setting that has results, race_SETTING.csv, in `directory`."""
     return "\n\n".join(
         (
             "# The race, all settings",
-            f"Time to an accuracy, mean over seeds; each is tuned with as many trials. `x as fast` is {OURS}, our own, "
-            "against the best of so many others that were run there; p is of Welch's t-test, from "
-            f"{LEVEL:g} on it is within the noise. Rivals to which parts of ours were lent are on the settings' pages. "
-            "Untuned is with the methods' defaults.",
+            "Time to an accuracy, mean over seeds; each is tuned with the same number of trials. `x as fast` is "
+            f"{OURS}, our method, against the best of the others that were run there; p is of Welch's t-test, from "
+            f"{LEVEL:g} on it is within the noise. Methods to which parts of ours were lent are on the settings' "
+            "pages. Untuned is with the methods' defaults.",
             markdown_table((*HEADING, *UNTUNED), _lines(directory)) + "\n",
         )
     )
@@ -31,62 +31,81 @@ def overview(directory: Path) -> str:
 
 def _lines(directory: Path) -> Iterator[list[str]]:
     for setting in (*SETTINGS.values(), QUICK):
-        if not (file := directory / f"race_{setting.name}.csv").is_file():
+        file = directory / f"race_{setting.name}.csv"
+        if not file.is_file():
             continue
         table = pd.read_csv(file, comment="#")
         level = setting.target(setting.targets[-1])
         times = table[table["figure"] == f"time to {level}"].set_index("entrant")
-        found, untuned = (times[times["part"] == part] for part in ("tuned", "untuned"))
-        if OURS not in found.index:
+        tuned, untuned = (times[times["part"] == part] for part in ("tuned", "untuned"))
+        if OURS not in tuned.index:
             continue
-        others = _others(found)
+        rivals = _others(tuned)
         yield [
             f"[{setting.title}](race_{setting.name}.md)",
             level,
-            str(found["n"][OURS]),
-            _told(setting, found, LIMIT),
-            _told(setting, found, OURS),
-            *_best(setting, others, found),
-            str(len(others)),
-            _told(setting, found, ROUNDS),
+            str(tuned["n"][OURS]),
+            _told(setting, tuned, LIMIT),
+            _told(setting, tuned, OURS),
+            *_best(setting, rivals, tuned),
+            str(len(rivals)),
+            _told(setting, tuned, ROUNDS),
             _told(setting, untuned, OURS),
             _best(setting, _others(untuned), untuned)[0] if OURS in untuned.index else "not run",
         ]
 
 
-def _others(found: pd.DataFrame) -> pd.DataFrame:
-    """All but ours, who is there first first."""
-    others = found.drop([OURS, LIMIT, *LENT_TO], errors="ignore")
-    return others.sort_values(["reached", "mean"], ascending=[False, True])
+def _others(times: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the other methods, the fastest one first."""
+    rivals = times.drop([OURS, LIMIT, *LENT_TO], errors="ignore")
+    return rivals.sort_values(["reached", "mean"], ascending=[False, True])
 
 
-def _best(setting: Setting, others: pd.DataFrame, found: pd.DataFrame) -> tuple[str, str, str]:
-    """The first of the others, how many times as fast ours is, and whether that is more than noise."""
-    if others.empty:
+def _best(setting: Setting, rivals: pd.DataFrame, times: pd.DataFrame) -> tuple[str, str, str]:
+    """Return the fastest other method, how many times as fast ours is, and the p-value of the difference.
+
+    Args:
+        setting: The setting.
+        rivals: The rows of the other methods, the fastest first.
+        times: The rows of all entrants.
+    """
+    if rivals.empty:
         return "not run", "–", "–"
-    name = str(others.index[0])
-    if not others["reached"].iloc[0]:
-        return _told(setting, others, name), "–", "–"
-    times, p = _mean(others, name) / _mean(found, OURS), welch_of(_figures(found, OURS), _figures(others, name))
-    quotient = f"{times:.2f}" if math.isfinite(times) else "–"
-    return f"{_told(setting, others, name)} {name}", quotient, "–" if p is None else f"{p:.2g}"
+    name = str(rivals.index[0])
+    text = _told(setting, rivals, name)
+    if not rivals["reached"].iloc[0]:
+        return text, "–", "–"
+    ratio = _mean(rivals, name) / _mean(times, OURS)
+    p = welch_of(_figures(times, OURS), _figures(rivals, name))
+    return f"{text} {name}", _number_or_dash(ratio, ".2f"), _number_or_dash(p, ".2g")
 
 
-def _figures(found: pd.DataFrame, entrant: str) -> tuple[float, float | None, int]:
-    """Mean, interval and how many."""
-    half = float(found["ci95"].to_dict()[entrant])
-    return _mean(found, entrant), None if math.isnan(half) else half, int(found["n"].to_dict()[entrant])
+def _number_or_dash(value: float | None, form: str) -> str:
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:{form}}"
 
 
-def _mean(found: pd.DataFrame, entrant: str) -> float:
-    return float(found["mean"].to_dict()[entrant])
+def _figures(times: pd.DataFrame, entrant: str) -> tuple[float, float | None, int]:
+    """Return mean, half width of the interval, and number of runs."""
+    half: float | None = float(times["ci95"].to_dict()[entrant])
+    if half is not None and math.isnan(half):
+        half = None
+    return _mean(times, entrant), half, int(times["n"].to_dict()[entrant])
 
 
-def _told(setting: Setting, found: pd.DataFrame, entrant: str) -> str:
-    """When it is there; if not in every run, in how many, or that it is later than all were given."""
-    if entrant not in found.index:
+def _mean(times: pd.DataFrame, entrant: str) -> float:
+    return float(times["mean"].to_dict()[entrant])
+
+
+def _told(setting: Setting, times: pd.DataFrame, entrant: str) -> str:
+    """Return the mean time, or the number of runs that reached the target, or the horizon that none reached it by."""
+    if entrant not in times.index:
         return "not run"
-    if math.isfinite(time := _mean(found, entrant)):
+    time = _mean(times, entrant)
+    if math.isfinite(time):
         return f"{time:.3f}"
-    there = found["reached"][entrant]
-    return f"{there} of {found['n'][entrant]}" if there else f"> {setting.horizon:g}"
+    reached = times["reached"][entrant]
+    if not reached:
+        return f"> {setting.horizon:g}"
+    return f"{reached} of {times['n'][entrant]}"

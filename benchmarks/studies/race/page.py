@@ -1,6 +1,6 @@
-"""A setting's race on disk: table, words and picture."""
+"""The files of a race in one setting: page, table, picture, tuned values and record."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LENT, LENT_TO, LIM
 from benchmarks.studies.race.overview import overview
 from benchmarks.studies.race.picture import draw
 from benchmarks.studies.race.record import SUFFIX, write_record
-from benchmarks.studies.race.runs import LONG, TUNING_SEED, Race
+from benchmarks.studies.race.runs import LONG_RUN_FACTOR, TUNING_SEED, Race
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import columns, end_columns, findings, frame, markdown, of_part, said
 from fedraa.config.overrides import override_texts, split_paths
@@ -18,84 +18,115 @@ from fedraa.settings.tuned import TERMS_KEY, read_tuned_about, write_tuned
 
 
 def write(race: Race, directory: Path, command: str) -> list[str]:
-    """Writes race_SETTING.md, .csv, .toml and .png into `directory`, of what has ended; returns the findings.
+    """Write the files of a race into `directory`, for the runs that have ended, and return the findings.
 
-    And race_SETTING.runs.jsonl.gz, all these runs, and race.md, of all the settings there.
+    The files are race_SETTING.md, .csv, .toml, .png and .runs.jsonl.gz, and race.md with all settings in the folder.
+
+    Args:
+        race: The race.
+        directory: The folder of the files.
+        command: The command that repeats the race.
     """
     setting, runs, long = race.setting, race.measured(), race.long()
-    values = {name: found for name, entrant in KNOWN.items() if (found := race.values(entrant)) is not None}
-    told = findings(setting, runs, long)
-    helped = list(dict.fromkeys(run.entrant for run in (*runs, *long) if run.entrant in LENT_TO))
-    command = f"`{command}`" + (f", and with `--methods {' '.join(helped)}`" if helped else "")
-    made = f"{command}, commit {' and '.join(sorted({run.commit for run in (*runs, *long)}))}"
-    parts = [f"# The race, {setting.title}", "\n".join(f"- {sentence}" for sentence in told)]
-    for part, heading in (("tuned", "Tuned, each with as many trials"), ("untuned", "Defaults, nothing tuned")):
-        if of := of_part(runs, part):
-            parts += [f"## {heading}", markdown(columns(setting), of)]
-    if of := of_part(long, "long"):
-        parts += [f"## Tuned, at time {race.long_time():g}, {LONG} x {ROUNDS}'s", markdown(end_columns(setting), of)]
-    notes = [*_notes(race), *([_lent(setting)] if helped else [])]
-    parts += ["## What was tuned", _values(values), "\n".join(f"- {note}" for note in notes), made]
+    values = _tuned_values(race)
+    lent_to = list(dict.fromkeys(run.entrant for run in (*runs, *long) if run.entrant in LENT_TO))
+    source = f"`{command}`"
+    if lent_to:
+        source += f", and with `--methods {' '.join(lent_to)}`"
+    source += f", commit {' and '.join(sorted({run.commit for run in (*runs, *long)}))}"
+    sentences = findings(setting, runs, long)
+    parts = [f"# The race, {setting.title}", _bullets(sentences)]
+    for part, heading in (("tuned", "Tuned, each with equal trials"), ("untuned", "Defaults, nothing tuned")):
+        by_entrant = of_part(runs, part)
+        if by_entrant:
+            parts += [f"## {heading}", markdown(columns(setting), by_entrant)]
+    if long:
+        heading = f"## Tuned, at time {race.long_time():g}, {LONG_RUN_FACTOR} x {ROUNDS}'s"
+        parts += [heading, markdown(end_columns(setting), of_part(long, "long"))]
+    notes = list(_notes(race))
+    if lent_to:
+        notes.append(_lent(setting))
+    parts += ["## What was tuned", _values(values), _bullets(notes), source]
     base = directory / f"race_{setting.name}"
     directory.mkdir(parents=True, exist_ok=True)
     rows = frame(setting, runs, long, values).to_csv(index=False, float_format="%.6g")
-    write_text(base.with_suffix(".csv"), f"# {made}\n{rows}")
+    write_text(base.with_suffix(".csv"), f"# {source}\n{rows}")
     write_record(base.with_suffix(SUFFIX), (*runs, *long))
     write_text(base.with_suffix(".md"), "\n\n".join(parts) + "\n")
     if values:
-        terms = {name: {TERMS_KEY: found} for name, found in values.items() if name in ENTRANTS}
+        terms = {name: {TERMS_KEY: tuned} for name, tuned in values.items() if name in ENTRANTS}
         write_tuned(base.with_suffix(".toml"), _about(setting), terms)
     if runs:
         draw(setting, runs, base.with_suffix(".png"))
     write_text(directory / "race.md", overview(directory))
-    return told
+    return sentences
+
+
+def _bullets(sentences: Iterable[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def _tuned_values(race: Race) -> dict[str, dict[str, Any]]:
+    """Return the tuned values of every entrant that has some."""
+    all_values = {name: race.values(entrant) for name, entrant in KNOWN.items()}
+    return {name: values for name, values in all_values.items() if values is not None}
 
 
 def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
-    """What was tuned, by entrant, in the race in this setting that wrote the file.
+    """Return the tuned values by entrant from the file of an earlier race in this setting.
 
     Raises InputError for a file of another race, because its methods were not tuned on equal terms.
     """
-    told, values = read_tuned_about(path)
-    for name, asked in _about(setting).items():
-        if told.get(name) != asked:
-            raise InputError("tuned", f"{path} has {name} {told.get(name)!r}; the race in {setting.name} has {asked!r}")
-    for name, found in values.items():
-        space = ENTRANTS[name].space(setting).keys() if name in ENTRANTS else set()
-        if found.keys() != space:
-            own = f"{' '.join(space)} are tuned" if space else "it takes no part"
-            raise InputError("tuned", f"{path} has {' '.join(found)} for {name}; {own}")
+    about, values = read_tuned_about(path)
+    for name, expected in _about(setting).items():
+        if about.get(name) != expected:
+            problem = f"{path} has {name} {about.get(name)!r}; the race in {setting.name} has {expected!r}"
+            raise InputError("tuned", problem)
+    for name, tuned in values.items():
+        if name not in ENTRANTS:
+            raise InputError("tuned", f"{path} has {' '.join(tuned)} for {name}; it takes no part")
+        space = ENTRANTS[name].space(setting)
+        if tuned.keys() != space.keys():
+            raise InputError("tuned", f"{path} has {' '.join(tuned)} for {name}; {' '.join(space)} are tuned")
     return values
 
 
 def _about(setting: Setting) -> Mapping[str, object]:
+    """Return the description of the tuning, which the file of tuned values holds."""
     tried = {"target": setting.aimed_at, "lr": setting.lr, "local_steps": list(setting.lengths)}
     return {"format": 1, "dataset": setting.title, "trials": setting.trials, "seed": TUNING_SEED, **tried}
 
 
-def _values(values: dict[str, dict[str, object]]) -> str:
-    rows = [f"| {name} | {said(found)} |" for name, found in values.items()]
+def _values(values: dict[str, dict[str, Any]]) -> str:
+    rows = [f"| {name} | {said(tuned)} |" for name, tuned in values.items()]
     return "\n".join(["| entrant | best values |", "|---|---|", *rows])
 
 
-def _notes(race: Race) -> tuple[str, ...]:
-    """How it was made, for who doubts it."""
+def _notes(race: Race) -> Iterator[str]:
+    """Yield the notes on how the race was made."""
     setting = race.setting
     aimed_at, last = setting.target(setting.aimed_at), setting.target(setting.targets[-1])
-    return (
+    yield (
         f"Each was tuned by `fedraa tune`, {setting.trials} trials for each, on a tenth of every client's training "
         f"data, seed {TUNING_SEED}: the best is the first at {aimed_at}. Learning rate "
-        f"{setting.lr}, batches per task {', '.join(map(str, setting.lengths))}, and own values. Seeds "
-        f"{', '.join(map(str, race.seeds))} of the runs shown were never seen.",
-        f"Time 1 is what the slowest device takes for five epochs on the full model. Runs end at "
-        f"{last} or at time {setting.horizon:g}; – is not there. Mean ± 95 % interval.",
-        f"The worst client is that at the end of the run, so of {last} where that is "
-        "reached. MB are both ways, of all clients; GFLOP those of training.",
-        f"{LIMIT} is centralised SGD with an averaged model: one client with all data and all devices' compute, free "
-        f"communication. No method can be faster but by other steps. {OURS} is ours.",
-        *setting.notes,
-        *([f"Values are tuned for {last}, the last target, of which the table speaks."] if aimed_at == last else []),
+        f"{setting.lr}, batches per task {', '.join(map(str, setting.lengths))}, and the entrant's values. The tuning "
+        f"did not use the seeds {', '.join(map(str, race.seeds))} of the runs shown."
     )
+    yield (
+        f"Time 1 is the time of five epochs of the full model on the slowest device. Runs end at "
+        f"{last} or at time {setting.horizon:g}; – means not reached. Mean ± 95 % interval."
+    )
+    yield (
+        f"The worst client is that at the end of the run, so of {last} if that is "
+        "reached. MB are both ways, of all clients; GFLOP those of training."
+    )
+    yield (
+        f"{LIMIT} is centralised SGD with an averaged model: one client with all data and all devices' compute, free "
+        f"communication. A method can only be faster with other steps. {OURS} is ours."
+    )
+    yield from setting.notes
+    if aimed_at == last:
+        yield f"Values are tuned for {last}, the last target, which the table is about."
 
 
 def _lent(setting: Setting) -> str:

@@ -1,4 +1,4 @@
-"""A setting's race as a picture: accuracy over time, and when each is at the last target."""
+"""The picture of a race in one setting: accuracy over time, and the times to the last target."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,21 +18,27 @@ from fedraa.report.curves import PALETTE
 from fedraa.report.statistics import ci95, mean
 
 POINTS = 300
-SEEN = 1.3  # of the time of the slowest of those in colour that are at the last target, where that is half of them
+# The horizontal axis ends at this multiple of the slowest mean time of the coloured entrants to the last target.
+AXIS_FACTOR = 1.3
 GREY = "0.78"
-COLOUR = {LIMIT: PALETTE[-1]} | dict(
-    zip(
-        (entrant.name for entrant in FIRST if entrant.name != LIMIT),
-        (c for c in COLOURS if c != PALETTE[-1]),
-        strict=False,
-    )
-)
+_FIRST_NAMES = [entrant.name for entrant in FIRST if entrant.name != LIMIT]
+_FREE_COLOURS = [colour for colour in COLOURS if colour != PALETTE[-1]]
+COLOUR = {LIMIT: PALETTE[-1]} | dict(zip(_FIRST_NAMES, _FREE_COLOURS, strict=False))
 SPARE = tuple(colour for colour in COLOURS if colour not in COLOUR.values())
 Looks = Mapping[str, str]
+Runs = Mapping[str, Sequence[Measured]]
 
 
 def draw(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
-    """Curves of the tuned ones on the left; on the right the time of all to the last target, hollow where untuned."""
+    """Draw the curves of the tuned entrants on the left, and the times to the last target on the right.
+
+    The marks of untuned entrants are hollow.
+
+    Args:
+        setting: The setting.
+        runs: The tuned and the untuned runs.
+        path: The PNG file.
+    """
     tuned, untuned = of_part(runs, "tuned"), of_part(runs, "untuned")
     names = order(columns(setting), tuned or untuned)
     names += [name for name in order(columns(setting), untuned) if name not in names]
@@ -41,39 +47,53 @@ def draw(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
     curves, times = figure.subplots(1, 2, width_ratios=(1.25, 1))
     looks = colours(names)
     _curves(curves, setting, tuned or untuned, looks)
-    _times(times, setting, names, tuned, untuned, looks)
+    _times(times, setting, {"tuned": tuned, "untuned": untuned}, looks)
     figure.suptitle(f"{setting.title}: tuned against tuned", x=0.01, ha="left", fontsize=11)
     figure.savefig(path, dpi=110)
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
-    """The limit is black; the first entrants have the same colour in every race, the best others one that is left."""
-    looks, left = dict[str, str](), iter(SPARE)
+    """Return a colour by entrant.
+
+    The limit is black. The first entrants have the same colour in every race, and the best of the others get the
+    remaining colours.
+    """
+    looks = dict[str, str]()
+    spare = iter(SPARE)
     for name in names:
-        looks[name] = COLOUR.get(name) or (GREY if name in LENT_TO else next(left, GREY))
+        if name in COLOUR:
+            looks[name] = COLOUR[name]
+        elif name in LENT_TO:
+            looks[name] = GREY
+        else:
+            looks[name] = next(spare, GREY)
     return looks
 
 
-def _curves(axes: Axes, setting: Setting, of: Mapping[str, Sequence[Measured]], looks: Looks) -> None:
-    """Mean over the seeds and their range; a run that has ended keeps its last value. Who is grey lies below."""
-    low = setting.targets[0] - 2.5 * (setting.targets[-1] - setting.targets[0])
-    end, arrived = 0.0, list[float]()  # when the last run ended, and when each in colour was at the last target
-    faint = next((name for name in of if looks[name] == GREY), None)
-    for name, runs in reversed(list(of.items())):
-        colour = looks[name]
-        last = max(run.spent["t"].iloc[-1] for run in runs)
-        end = max(end, last)
-        xs = np.linspace(0, last, POINTS)
+def _curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -> None:
+    """Draw the mean accuracy over the seeds and its range, grey curves below coloured ones.
+
+    A run that has ended keeps its last value.
+
+    Args:
+        axes: The panel.
+        setting: The setting.
+        by_entrant: The runs of one part by entrant.
+        looks: The colours by entrant.
+    """
+    last_target = setting.targets[-1]
+    grey_names = [name for name in by_entrant if looks[name] == GREY]
+    for name, runs in reversed(list(by_entrant.items())):
+        xs = np.linspace(0, max(run.spent["t"].iloc[-1] for run in runs), POINTS)
         ys = 100 * np.stack([np.interp(xs, run.spent["t"], run.spent["accuracy"]) for run in runs])
-        above = colour != GREY
-        if above and name != LIMIT:
-            arrived.append(mean([run.times[setting.targets[-1]] for run in runs]))
-        if above:
-            axes.fill_between(xs, ys.min(0), ys.max(0), color=colour, alpha=0.15, linewidth=0)
-        style = "--" if name == LIMIT else "-"
-        width = 2.2 if name == OURS else 1.5 if above else 0.8
-        label = name if above else "others" if name == faint else None
-        axes.plot(xs, ys.mean(0), color=colour, linestyle=style, linewidth=width, label=label, zorder=2 + above)
+        if name in grey_names:
+            label = {grey_names[0]: "others"}.get(name)
+            axes.plot(xs, ys.mean(0), color=GREY, linewidth=0.8, label=label, zorder=2)
+            continue
+        axes.fill_between(xs, ys.min(0), ys.max(0), color=looks[name], alpha=0.15, linewidth=0)
+        style = {LIMIT: "--"}.get(name, "-")
+        width = {OURS: 2.2}.get(name, 1.5)
+        axes.plot(xs, ys.mean(0), color=looks[name], linestyle=style, linewidth=width, label=name, zorder=3)
     for level in setting.targets:
         axes.axhline(100 * level, color="0.45", linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         axes.annotate(
@@ -86,74 +106,111 @@ def _curves(axes: Axes, setting: Setting, of: Mapping[str, Sequence[Measured]], 
             fontsize=8,
             color="0.35",
         )
-    axes.set_ylim(100 * low, 100 * setting.targets[-1] + 0.12 * 100 * (setting.targets[-1] - low))
-    there = list(filter(math.isfinite, arrived))
-    axes.set_xlim(0, min(end, SEEN * max(there)) if there and 2 * len(there) >= len(arrived) else end)
+    low = setting.targets[0] - 2.5 * (last_target - setting.targets[0])
+    axes.set_ylim(100 * low, 100 * last_target + 0.12 * 100 * (last_target - low))
+    axes.set_xlim(0, _axis_end(setting, by_entrant, looks))
     axes.set_xlabel("virtual time", fontsize=9)
     axes.set_ylabel("test accuracy, %", fontsize=9)
-    lines, labels = axes.get_legend_handles_labels()
-    pairs = sorted(zip(lines, labels, strict=True), key=lambda pair: [*looks, "others"].index(pair[1]))
-    axes.legend(
-        [line for line, _ in pairs], [label for _, label in pairs], fontsize=8, loc="lower right", framealpha=0.9
-    )
+    handles, labels = axes.get_legend_handles_labels()
+    by_label = dict(zip(labels, handles, strict=True))
+    shown = [label for label in [*looks, "others"] if label in by_label]
+    axes.legend([by_label[label] for label in shown], shown, fontsize=8, loc="lower right", framealpha=0.9)
     _plain(axes)
     axes.grid(visible=False)
 
 
-def _times(
-    axes: Axes,
-    setting: Setting,
-    names: Sequence[str],
-    tuned: Mapping[str, Sequence[Measured]],
-    untuned: Mapping[str, Sequence[Measured]],
-    looks: Looks,
-) -> None:
-    """A row per entrant, the tuned with their interval, on a logarithmic axis; who is not always there is named."""
+def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
+    """Return the end of the time axis.
+
+    It is after the last coloured entrant's mean time to the last target if half of them reach it, else at the end of
+    the last run.
+    """
+    ends = [max(float(run.spent["t"].iloc[-1]) for run in runs) for runs in by_entrant.values()]
+    end = max(ends)
+    coloured = [runs for name, runs in by_entrant.items() if looks[name] != GREY and name != LIMIT]
+    times = [mean([run.times[setting.targets[-1]] for run in runs]) for runs in coloured]
+    finite = list(filter(math.isfinite, times))
+    if not finite or 2 * len(finite) < len(times):
+        return end
+    return min(end, AXIS_FACTOR * max(finite))
+
+
+def _times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: Looks) -> None:
+    """Draw a row per entrant on a logarithmic axis, the tuned times with their interval.
+
+    A text names how many runs of a tuned entrant reached the target if not all did.
+
+    Args:
+        axes: The panel.
+        setting: The setting.
+        parts: The runs by part and entrant.
+        looks: The colours by entrant, in the order of the rows.
+    """
     level = setting.targets[-1]
-    seen: list[float] = []
-    never: list[tuple[int, str]] = []
-    for place, name in enumerate(names):
-        for runs, filled in ((tuned.get(name, ()), True), (untuned.get(name, ()), False)):
-            if not runs:
-                continue
-            values = [run.times[level] for run in runs]
-            if not all(map(math.isfinite, values)):
-                there = sum(map(math.isfinite, values))
-                if filled:
-                    never.append((place, f"{there} of {len(values)} by {setting.horizon:g}"))
-                continue
-            at = mean(values)
-            seen.append(at)
-            face = looks[name] if filled else "white"
-            edge = looks[name] if looks[name] != GREY else "0.5"
-            axes.errorbar(
-                at,
-                place,
-                xerr=ci95(values) if filled else None,
-                fmt="o",
-                markersize=6,
-                markerfacecolor=face if face != GREY else "0.5",
-                markeredgecolor=edge,
-                ecolor=edge,
-                capsize=2,
-            )
-            if filled:
-                axes.annotate(f"{at:.3g}", (at, place), (0, 6), textcoords="offset points", ha="center", fontsize=7)
+    means: list[float] = []
+    for place, name in enumerate(looks):
+        for part in ("tuned", "untuned"):
+            values = [run.times[level] for run in parts[part].get(name, ())]
+            if values and all(map(math.isfinite, values)):
+                means.append(mean(values))
+                _mark(axes, place, values, looks[name], filled=part == "tuned")
+            elif values and part == "tuned":
+                reached = sum(map(math.isfinite, values))
+                label = f"{reached} of {len(values)} by {setting.horizon:g}"
+                axes.text(
+                    0.99,
+                    place,
+                    label,
+                    transform=axes.get_yaxis_transform(),
+                    ha="right",
+                    va="center",
+                    fontsize=7,
+                    color="0.4",
+                )
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    if seen:
-        axes.set_xlim(min(seen) / 1.5, max(max(seen) * 1.5, setting.horizon))
-    for place, told in never:
-        axes.text(
-            0.99, place, told, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=7, color="0.4"
-        )
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.set_ylim(len(names) - 0.4, -0.7)
+    if means:
+        axes.set_xlim(min(means) / 1.5, max(max(means) * 1.5, setting.horizon))
+    axes.set_yticks(range(len(looks)), list(looks), fontsize=8)
+    axes.set_ylim(len(looks) - 0.4, -0.7)
     axes.set_xlabel(f"time to {setting.target(level)} (hollow: defaults, untuned)", fontsize=9)
     _plain(axes)
     axes.grid(axis="x", color="0.92")
+
+
+def _mark(axes: Axes, place: int, values: Sequence[float], colour: str, *, filled: bool) -> None:
+    """Draw the mean of the times in a row; a filled mark also has its interval and its number.
+
+    Args:
+        axes: The panel.
+        place: The row.
+        values: The times of the runs.
+        colour: The entrant's colour.
+        filled: True for tuned values.
+    """
+    # The grey of the curves is too light for marks.
+    edge = {GREY: "0.5"}.get(colour, colour)
+    face = "white"
+    half = None
+    if filled:
+        face = edge
+        half = ci95(values)
+    axes.errorbar(
+        mean(values),
+        place,
+        xerr=half,
+        fmt="o",
+        markersize=6,
+        markerfacecolor=face,
+        markeredgecolor=edge,
+        ecolor=edge,
+        capsize=2,
+    )
+    if filled:
+        at = (mean(values), place)
+        axes.annotate(f"{at[0]:.3g}", at, (0, 6), textcoords="offset points", ha="center", fontsize=7)
 
 
 def _plain(axes: Axes) -> None:

@@ -40,27 +40,35 @@ def read_record(path: Path, targets: tuple[float, ...]) -> list[Measured]:
             raise EOFError
         runs = [_run(json.loads(line), targets) for line in gzip.decompress(packed).decode().splitlines()]
         if len({(run.entrant, run.part, run.seed) for run in runs}) < len(runs):
-            raise InputError("runs", "a run is there twice")
+            raise InputError("runs", "it has a run twice")
         return runs
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise InputError("extend", f"{path} is not a record of a race, or is damaged") from None
 
 
 def _line(run: Measured) -> dict[str, Any]:
-    who = {"entrant": run.entrant, "part": run.part, "seed": run.seed, "commit": run.commit}
+    identity = {"entrant": run.entrant, "part": run.part, "seed": run.seed, "commit": run.commit}
     spent = {name: [float(f"{value:.10g}") for value in run.spent[name]] for name in SPENT}
-    return who | {"experiment": run.fields, "method": run.method, "client_worst": run.worst, "evaluations": spent}
+    return identity | {"experiment": run.fields, "method": run.method, "client_worst": run.worst, "evaluations": spent}
 
 
 def _run(line: Mapping[str, Any], targets: tuple[float, ...]) -> Measured:
-    who = (str(line["entrant"]), str(line["part"]), operator.index(line["seed"]), str(line["commit"]))
-    spent = pd.DataFrame(line["evaluations"])[list(SPENT)].astype(float)
-    described = (dict(line["experiment"]), dict(line["method"]))
-    worst = float(line["client_worst"])
-    known = who[0] in KNOWN and who[1] in PARTS and who[3].isprintable() and all(described)
-    if not known or spent.empty or not worst >= 0 or not _can_be(spent, targets):
-        raise InputError("run", "it is not a run of a race", got=who)
-    return Measured(*who, *described, worst, spent, targets)
+    run = Measured(
+        entrant=str(line["entrant"]),
+        part=str(line["part"]),
+        seed=operator.index(line["seed"]),
+        commit=str(line["commit"]),
+        fields=dict(line["experiment"]),
+        method=dict(line["method"]),
+        worst=float(line["client_worst"]),
+        spent=pd.DataFrame(line["evaluations"])[list(SPENT)].astype(float),
+        targets=targets,
+    )
+    known = run.entrant in KNOWN and run.part in PARTS and run.commit.isprintable()
+    complete = run.fields and run.method and not run.spent.empty and run.worst >= 0
+    if not known or not complete or not _can_be(run.spent, targets):
+        raise InputError("run", "it is not a run of a race", got=(run.entrant, run.part, run.seed, run.commit))
+    return run
 
 
 def _can_be(spent: pd.DataFrame, targets: tuple[float, ...]) -> bool:

@@ -1,10 +1,11 @@
-"""What is run in a setting, in its order: tuning, five seeds at the tuned values, the defaults, and once for long.
+"""The runs of a setting in their order: tuning, the tuned values, the defaults, and long runs.
 
-Each is a folder below the setting's, and each can be gone on with: trials and runs that have ended are not made again.
+Each has a folder below the setting's and can be continued: trials and runs that have ended are not repeated.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -25,18 +26,22 @@ from fedraa.tuning.journal import Trial
 
 Part = Literal["tuned", "untuned", "long"]
 PARTS: tuple[Part, ...] = get_args(Part)
-TUNING_SEED = 1000  # which no run that is shown has
-LONG = 5  # times FedAvg's time to its last target
-TRIED = 0.6  # of the horizon is the time of a trial
-CIFAR = "cifar10-subset"  # a file among the data, and no name of a dataset
-Told = Callable[[str], None]
+# No shown run has this seed.
+TUNING_SEED = 1000
+# The length of a long run, in FedAvg's times to its last target.
+LONG_RUN_FACTOR = 5
+# The length of a trial, as a share of the horizon.
+TRIAL_SHARE = 0.6
+# A file in the folder of the data, not the name of a dataset.
+CIFAR = "cifar10-subset"
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Race:
-    """One setting's runs below `folder`, `jobs` at a time.
+    """The runs of one setting below `folder`, `jobs` at a time.
 
-    Who is among the `given` values is not tuned, and what is among the `recorded` runs is not made again.
+    Entrants with `tuned_values` are not tuned, and `recorded` runs are not repeated.
     """
 
     setting: Setting
@@ -44,21 +49,21 @@ class Race:
     data_dir: Path | None
     seeds: tuple[int, ...]
     jobs: int = 1
-    given: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    tuned_values: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     recorded: Sequence[Measured] = ()
 
     def __post_init__(self) -> None:
         if self.setting.fields["dataset"] == CIFAR and self.data_dir is None:
             raise InputError("data_dir", f"the race cifar10 needs {CIFAR}.npz", hint="give the folder that it is in")
 
-    def tune(self, entrant: Entrant, told: Told) -> None:
-        """As many trials of it as of all others; the best is the first one at what is aimed at, on validation data."""
-        if entrant.name in self.given or self._recorded_values(entrant) is not None:
+    def tune(self, entrant: Entrant, log: Log) -> None:
+        """Tune an entrant by the time to the setting's target on validation data, with equal trials for all."""
+        if entrant.name in self.tuned_values or self._recorded_values(entrant) is not None:
             return
 
         def ended(trial: Trial, count: int, total: int, left: float) -> None:
-            when = trial.state if trial.reached is None else f"at the target at {trial.reached:.3g}"
-            told(f"{entrant.name}: trial {count} of {total} {when}, {trial.seconds:.0f} s")
+            result = trial.state if trial.reached is None else f"at the target at {trial.reached:.3g}"
+            log(f"{entrant.name}: trial {count} of {total} {result}, {trial.seconds:.0f} s")
 
         def evaluated(values: Mapping[str, object]) -> dict[str, object]:
             return {"eval_every": self._evaluations(entrant, _with(entrant.fields(self.setting), values))}
@@ -76,18 +81,23 @@ class Race:
             out=self._tuning(entrant),
             seed=TUNING_SEED,
             target_accuracy=self.setting.aimed_at,
-            time=TRIED * self.setting.horizon,
+            time=TRIAL_SHARE * self.setting.horizon,
         )
 
     def values(self, entrant: Entrant) -> dict[str, Any] | None:
-        """The tuned ones; None if it is not yet tuned."""
-        if entrant.name in self.given:
-            return self.given[entrant.name]
+        """Return the tuned values; None if the entrant is not yet tuned."""
+        if entrant.name in self.tuned_values:
+            return self.tuned_values[entrant.name]
         file = self._tuning(entrant) / tuner.TUNED
-        return read_tuned(file)[entrant.method()] if file.is_file() else self._recorded_values(entrant)
+        if file.is_file():
+            return read_tuned(file)[entrant.method()]
+        return self._recorded_values(entrant)
 
     def _recorded_values(self, entrant: Entrant) -> dict[str, Any] | None:
-        """Those with which its recorded runs were made, which no file of tuned values has if parts of ours are lent."""
+        """Return the values of the entrant's recorded tuned runs; None without such runs.
+
+        The file of tuned values lacks those of entrants to which parts of ours are lent.
+        """
         tuned = (run.fields for run in self.recorded if (run.entrant, run.part) == (entrant.name, "tuned"))
         fields = next(tuned, None)
         if fields is None:
@@ -96,53 +106,70 @@ class Race:
         return {name: recorded[name] for name in entrant.space(self.setting) if name in recorded}
 
     def cell(self, entrant: Entrant, part: Part) -> Cell | None:
-        """The experiment of this part of the race; None if there is none, or none before others have ended."""
+        """Return the entrant's experiment in this part; None if it has none, or none before other runs have ended."""
+        if (entrant.name == LIMIT and part != "tuned") or entrant.refusal(self.setting) is not None:
+            return None
         values = {} if part == "untuned" else self.values(entrant)
-        if values is None or (entrant.name == LIMIT and part != "tuned") or entrant.refusal(self.setting) is not None:
+        if values is None:
             return None
         fields = _with(entrant.fields(self.setting), values)
-        every = self._evaluations(entrant, fields)
-        ends: dict[str, Any] = {"target_accuracy": self.setting.targets[-1], "time": self.setting.horizon}
-        if part == "long":
-            if (time := self.long_time()) is None:
-                return None
-            ends, every = {"time": time}, None if every is None else LONG * every
-        return Cell(entrant.name, self._experiment(fields | ends | {"eval_every": every}), part)
+        fields["eval_every"] = self._evaluations(entrant, fields)
+        if part != "long":
+            fields |= {"target_accuracy": self.setting.targets[-1], "time": self.setting.horizon}
+            return Cell(entrant.name, self._experiment(fields), part)
+        fields["time"] = self.long_time()
+        if fields["time"] is None:
+            return None
+        if fields["eval_every"] is not None:
+            fields["eval_every"] *= LONG_RUN_FACTOR
+        return Cell(entrant.name, self._experiment(fields), part)
 
     def long_time(self) -> float | None:
-        """LONG times FedAvg's mean time to the last target that all its seeds are at; None before they have run."""
+        """Return the time of long runs; None before all tuned runs of FedAvg have ended.
+
+        It is LONG_RUN_FACTOR times FedAvg's mean time to the last target that it reaches with every seed.
+        """
         runs = self._measured("tuned", [ENTRANTS[ROUNDS]])
         if len(runs) < len(self.seeds):
             return None
-        times = [[run.times[level] for run in runs] for level in reversed(self.setting.targets)]
-        there = next((each for each in times if max(each) <= self.setting.horizon), None)
-        return None if there is None else float(f"{LONG * sum(there) / len(there):.3g}")
+        for level in reversed(self.setting.targets):
+            times = [run.times[level] for run in runs]
+            if max(times) <= self.setting.horizon:
+                return float(f"{LONG_RUN_FACTOR * sum(times) / len(times):.3g}")
+        return None
 
     def run(self, entrants: Sequence[Entrant], part: Part, watch: Callable[[Finished, int], None]) -> None:
-        """All seeds of these entrants, as far as they can be run now and are not recorded: seed by seed."""
-        cells = [cell for entrant in entrants if (cell := self.cell(entrant, part)) is not None]
-        left = {(cell.row, seed) for cell in cells for seed in self.seeds if self._found(cell, seed) is None}
-        if left:
+        """Execute the missing runs of these entrants that can be executed now, seed by seed.
+
+        Args:
+            entrants: The entrants.
+            part: The part of the race.
+            watch: Receives every run when it ends, and the number of remaining runs.
+        """
+        cells = self._cells(entrants, part)
+        places = [(cell, seed) for cell, seed in product(cells, self.seeds) if self._found(cell, seed) is None]
+        missing = {(cell.row, seed) for cell, seed in places}
+        if missing:
             study = self._study(cells)
-            execute(study, self._part(part), self.jobs, watch, lambda cell, seed: (cell.row, seed) in left)
+            execute(study, self._part(part), self.jobs, watch, lambda cell, seed: (cell.row, seed) in missing)
 
     def measured(self) -> list[Measured]:
-        """Every run that has ended, of those that are asked for; part by part, in the entrants' order."""
-        return [run for part in ("tuned", "untuned") for run in self._measured(part)]
+        """Return every tuned and untuned run that has ended, part by part in the entrants' order."""
+        return [*self._measured("tuned"), *self._measured("untuned")]
 
     def long(self) -> list[Measured]:
         return self._measured("long")
 
+    def _cells(self, entrants: Iterable[Entrant], part: Part) -> list[Cell]:
+        cells = (self.cell(entrant, part) for entrant in entrants)
+        return [cell for cell in cells if cell is not None]
+
     def _measured(self, part: Part, entrants: Iterable[Entrant] = KNOWN.values()) -> list[Measured]:
-        found = []
-        for entrant in entrants:
-            if (cell := self.cell(entrant, part)) is None:
-                continue
-            found += [run for seed in self.seeds if (run := self._found(cell, seed)) is not None]
-        return found
+        runs = (self._found(cell, seed) for cell, seed in product(self._cells(entrants, part), self.seeds))
+        return [run for run in runs if run is not None]
 
     def _found(self, cell: Cell, seed: int) -> Measured | None:
-        """The cell's run with this seed, if it has ended: that of its directory, or the recorded one."""
+        """Return the cell's run with this seed from its directory or from the record; None if there is none."""
         part = cast(Part, cell.column)
         experiment = seeded(cell, seed, self._part(part))
         if ended(experiment):
@@ -151,13 +178,13 @@ class Race:
         return next((run for run in same if _made_of(run, experiment)), None)
 
     def strange(self) -> list[Measured]:
-        """The recorded runs that are not what would be run today: of other values, or of what a method was before."""
-        found = []
+        """Return the recorded runs whose values or methods differ from those of a run today."""
+        runs = []
         for run in self.recorded:
             cell = self.cell(KNOWN[run.entrant], cast(Part, run.part))
             if cell is None or not _made_of(run, seeded(cell, run.seed, self.folder)):
-                found.append(run)
-        return found
+                runs.append(run)
+        return runs
 
     def _study(self, cells: Sequence[Cell]) -> Study:
         return Study(self.setting.name, self.setting.title, cells, (ACCURACY,), cells[0].row, seeds=self.seeds)
@@ -171,17 +198,21 @@ class Race:
         return Experiment(**fields)
 
     def _evaluations(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:
-        """Updates between two evaluations, so that a target is not seen late; rounds are evaluated one by one.
+        """Return the number of updates between two evaluations; None for rounds, which are all evaluated.
 
-        An update is one arrival, or as many as a buffer has.
+        The same number of batches lies between two evaluations of every entrant, and a quarter of it for the limit. An
+        update is one arrival, or a full buffer of arrivals.
         """
         method = resolve(self._experiment(fields))
-        if not method.asynchronous and entrant.name != LIMIT:
+        between: float = self.setting.between
+        if entrant.name == LIMIT:
+            between /= 4
+        elif not method.asynchronous:
             return None
         local, whole = method.local, self.setting.whole
         steps = int(local.auto.shortest(np.array(whole))) if local.auto else local.batches(whole * local.batch_size)
         batches = steps * getattr(method.update, "size", 1)
-        return max(1, round(self.setting.between / (4 if entrant.name == LIMIT else 1) / batches))
+        return max(1, round(between / batches))
 
     def _tuning(self, entrant: Entrant) -> Path:
         return self.folder / self.setting.name / "tuning" / entrant.name

@@ -1,4 +1,4 @@
-"""The settings of the race: data, model and devices that are the same for all, and where the clock stops."""
+"""The settings of the race: data, model and devices, which all entrants share, and the end of the runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,15 +10,24 @@ FLEETS = Path(__file__).parents[2] / "fleets"
 
 @dataclass(frozen=True)
 class Setting:
-    """One race: `fields` of an Experiment that all methods share.
+    """One race: data, model and devices of all entrants.
 
-    `targets` are test accuracies in rising order: runs end at the last, or at the time `horizon`; values are tuned for
-    that of number `aim`, the middle one if not told otherwise, on validation data. `lengths` are the batches per task
-    that are tried, some of them below `whole`, a pass over a client's data, `lr` is the range of learning rates, and
-    every entrant has the same number of `trials`. About `between` batches of all clients, or one update, lie between
-    two evaluations of an asynchronous run. The limit has all devices as one, `compute` is the mean speed of a device,
-    and `alone` what else is different there. Methods `without` cannot be run on this model, or with these devices, for
-    the reason that runs give.
+    Attributes:
+        name: The name in files and commands.
+        title: The title of the page.
+        fields: Fields of the experiment.
+        targets: Test accuracies in rising order. A run ends at the last one.
+        horizon: The time at which a run ends otherwise.
+        lengths: The tried batches per task.
+        whole: The batches of a pass over a client's data.
+        lr: The range of learning rates.
+        trials: The trials of every entrant.
+        aim: The index of the target for which values are tuned, on validation data.
+        between: The batches of all clients, at least one update, between two evaluations of an asynchronous run.
+        compute: The mean speed of a device. The limit has all devices as one.
+        alone: Other fields of the limit.
+        without: Methods that cannot be run with this model or these devices, and the reason that a run gives.
+        notes: Further notes of the page.
     """
 
     name: str
@@ -29,7 +38,8 @@ class Setting:
     lengths: tuple[int, ...] = (10, 20, 47, 94)
     whole: int = 47
     lr: str = "0.1:0.8:log"
-    trials: int = 12  # with six the best of four values that go together is missed
+    # With six trials the best combination of four values is missed.
+    trials: int = 12
     aim: int = 1
     between: int = 200
     compute: float = 2.0
@@ -46,17 +56,18 @@ class Setting:
         return self.targets[self.aim]
 
     def target(self, level: float) -> str:
-        """An accuracy as it is named in tables."""
+        """Return an accuracy as tables name it."""
         return f"{100 * level:g} %"
 
 
 def _mnist(**more: Any) -> dict[str, Any]:
-    """MNIST, an MLP of 200 hidden units, batches of 128, ten clients; momentum is each method's own, .5 for most."""
+    """Return the fields of MNIST, an MLP of 200 hidden units, and batches of 128; each method keeps its momentum."""
     return {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "compute": "1:0.5,3:0.5"} | more
 
 
 _THIRDS = {"compute": "1:0.5,3:0.5"}
-_DAY = 0.6  # share of the day that devices of diurnal.csv are there
+# The share of the day in which devices of diurnal.csv are available.
+_DAY = 0.6
 
 QUICK = Setting(
     "digits",
@@ -80,8 +91,10 @@ SETTINGS: dict[str, Setting] = {
             _mnist(partition="dirichlet", dirichlet=0.3),
             (0.90, 0.93, 0.95),
             2.5,
-            lengths=(5, 10, 20, 47),  # the best were at the least of 10, 20, 47, 94, as with two labels per client
-            between=50,  # the first are at the last target after some 700
+            # Of 10, 20, 47 and 94 the shortest was best, as with two labels per client.
+            lengths=(5, 10, 20, 47),
+            # The fastest entrants reach the last target after about 700 batches.
+            between=50,
         ),
         Setting(
             "C",
@@ -106,8 +119,10 @@ SETTINGS: dict[str, Setting] = {
             (0.80, 0.85, 0.90),
             4.0,
             lengths=(2, 5, 10, 20),
-            lr="0.02:0.4:log",  # from 0.1 on the best of the first three lay at that edge
-            between=50,  # the first are at the last target after some 400
+            # With a range from 0.1 on, the best rates of three entrants were at that edge.
+            lr="0.02:0.4:log",
+            # The fastest entrants reach the last target after about 400 batches.
+            between=50,
         ),
         Setting(
             "lognormal",
@@ -133,7 +148,8 @@ SETTINGS: dict[str, Setting] = {
             _mnist(availability=FLEETS / "dropouts.csv"),
             (0.95, 0.97, 0.98),
             6.0,
-            aim=2,  # who is first at 97 % need not come to 98 %, which is near what the model can: fed-quilt did not
+            # 98 % is near the best of this model: values that are fastest to 97 % may not reach it.
+            aim=2,
             alone={"availability": None},
             without={
                 name: f"availability: dropouts.csv has no period, and {name} waits for every client"
@@ -159,7 +175,8 @@ SETTINGS: dict[str, Setting] = {
             lengths=(10, 31, 62, 155),
             whole=32,
             lr="0.01:0.3:log",
-            aim=2,  # six fragments of fed-quilt are first in the middle, and do not always come to the last
+            # Six fragments of fed-quilt are fastest to the middle target, but do not always reach the last one.
+            aim=2,
             without={"ist": "clients: 10 in one round each need units of their own; group '0' has only 6"},
             notes=("The data are a subset of CIFAR-10, 10,000 training and 2,000 test images.",),
         ),
@@ -174,7 +191,7 @@ SETTINGS: dict[str, Setting] = {
             lr="0.1:3:log",
             notes=(
                 "The data are a subset of AG News, about 18,000 training texts.",
-                "Embeddings want longer steps than the layers behind them: with plain deltas, after eight trials, "
+                "Embeddings need longer steps than the layers behind them: with plain deltas, after eight trials, "
                 "fed-quilt was at 70 % at 2.16, no faster than fed-raa. With fadas's adaptive step on fragments it is.",
             ),
         ),
@@ -195,7 +212,7 @@ SETTINGS: dict[str, Setting] = {
             lr="0.3:3:log",
             trials=6,
             alone={"dataset": "benchmarks.studies.race.shakespeare:together"},
-            notes=("Accuracy is that of the next character; the ten roles with most to say are the clients.",),
+            notes=("Accuracy is that of the next character; the ten roles with the most text are the clients.",),
         ),
     )
 }

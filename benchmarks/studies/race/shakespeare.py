@@ -23,21 +23,25 @@ Samples = dict[object, tuple[Tokens, Tokens]]
 
 
 def roles(data_dir: Path | None) -> FederatedDataset:
-    """A client per role; the first tenth of what each says is for the test. ValueError if there is no such file."""
+    """Return a client per role, with its first tenth of text for tests. Raises ValueError if the file is missing."""
     train, test, letters = _samples(data_dir)
     return FederatedDataset.of_clients("shakespeare", train, None, test_of_clients=test, classes=letters)
 
 
 def together(data_dir: Path | None) -> FederatedDataset:
-    """The same, all of it one client's."""
+    """Return the same data as one client."""
     train, test, letters = _samples(data_dir)
-    one, rest = ({"all": _joined(part)} for part in (train, test))
-    return FederatedDataset.of_clients("shakespeare", one, None, test_of_clients=rest, classes=letters)
+    joined_test = {"all": _joined(test)}
+    return FederatedDataset.of_clients(
+        "shakespeare", {"all": _joined(train)}, None, test_of_clients=joined_test, classes=letters
+    )
 
 
 class Letters(nn.Module):
-    """Characters [b, t] to logits [b, t, classes] from the last `SEEN` of them: a causal convolution, whose units are
-    cut, and an output layer (after Bengio et al. 2003)."""
+    """A model from characters [b, t] to logits [b, t, classes], which uses the last `SEEN` characters.
+
+    It has a causal convolution, whose units are cut, and an output layer (after Bengio et al. 2003).
+    """
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -51,22 +55,23 @@ class Letters(nn.Module):
 
 
 def _samples(data_dir: Path | None) -> tuple[Samples, Samples, int]:
-    """Training and test samples by role, and how many letters there are."""
+    """Return training and test samples by role, and the number of different letters."""
     path = (data_dir or Path()) / "shakespeare" / "input.txt"
     if not path.is_file():
         raise InputError("data_dir", f"shakespeare needs {path}", expected="speeches, each ROLE: and its lines")
-    said: dict[str, str] = defaultdict(str)
+    texts: dict[str, str] = defaultdict(str)
     for speech in path.read_text().split("\n\n"):
         role, _, words = speech.partition(":\n")
-        said[role] += words + "\n"
-    most = sorted(said, key=lambda role: (-len(said[role]), role))[:ROLES]
-    letters = {letter: code for code, letter in enumerate(sorted(set("".join(said[role] for role in most))))}
+        texts[role] += words + "\n"
+    longest = sorted(texts, key=lambda role: (-len(texts[role]), role))[:ROLES]
+    letters = {letter: code for code, letter in enumerate(sorted(set("".join(texts[role] for role in longest))))}
     train, test = Samples(), Samples()
-    for role in most:
-        tokens = np.array([letters[letter] for letter in said[role]])
+    for role in longest:
+        tokens = np.array([letters[letter] for letter in texts[role]])
         rows = np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1)[::LENGTH]
-        part = -(-len(rows) // TESTED)
-        test[role], train[role] = ((some[:, :-1], some[:, 1:]) for some in (rows[:part], rows[part:]))
+        count = -(-len(rows) // TESTED)
+        test[role] = (rows[:count, :-1], rows[:count, 1:])
+        train[role] = (rows[count:, :-1], rows[count:, 1:])
     return train, test, len(letters)
 
 

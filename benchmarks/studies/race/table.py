@@ -1,4 +1,4 @@
-"""The race as a table and in words: every number is of a run, every sentence is worked out from them."""
+"""The race as a table and in sentences, all computed from the runs."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,19 +12,18 @@ import pandas as pd
 from benchmarks.studies.race.entrants import ENTRANTS, LENT_TO, LIMIT, OURS, ROUNDS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
-from benchmarks.studies.tables import markdown_table
+from benchmarks.studies.tables import describe_test, markdown_table
 from fedraa.components.text import text_of
-from fedraa.report.statistics import ci95, mean, significant, welch
+from fedraa.report.statistics import ci95, mean, welch
 
 Values = Mapping[str, Mapping[str, Any]]
-FASTER = 1.5  # as much faster than the best other ours should be
-FIFTH = 5.0  # and as much faster than FedAvg
-COMPUTED = "GFLOP"
+Runs = Mapping[str, Sequence[Measured]]
+"""The runs of one part by entrant."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of a run: its name with its unit, how it is read and shown."""
+    """A metric of a run: its name with its unit, its reader and its format."""
 
     name: str
     of: Callable[[Measured], float]
@@ -32,7 +31,7 @@ class Column:
 
 
 def columns(setting: Setting) -> list[Column]:
-    """The table's: time to three targets, then what was spent till the last, and the accuracies in the end."""
+    """Return the columns: time to three targets, the cost until the last one, and the worst client in the end."""
     last = setting.targets[-1]
     times = [
         Column(f"time to {setting.target(level)}", partial(_time, level), "{:.3f}".format) for level in setting.targets
@@ -40,18 +39,18 @@ def columns(setting: Setting) -> list[Column]:
     return [
         *times,
         Column(f"MB to {setting.target(last)}", lambda run: run.megabytes[last], _three_digits),
-        Column(f"{COMPUTED} to {setting.target(last)}", lambda run: run.gflop[last], _three_digits),
+        Column(f"GFLOP to {setting.target(last)}", lambda run: run.gflop[last], _three_digits),
         _worst(setting),
     ]
 
 
 def _three_digits(value: float) -> str:
-    """Without an exponent."""
+    """Return three significant digits without an exponent."""
     return np.format_float_positional(float(f"{value:.3g}"), trim="-")
 
 
 def _worst(setting: Setting) -> Column:
-    """In the figure of the setting's objective."""
+    """Return the column of the worst client, in the metric of the setting's objective."""
     if setting.fields.get("objective") == "next-token":
         return Column("worst client's perplexity", lambda run: run.worst, "{:.2f}".format)
     return Column("worst client %", lambda run: 100 * run.worst, "{:.2f}".format)
@@ -62,43 +61,54 @@ def _time(level: float, run: Measured) -> float:
 
 
 def end_columns(setting: Setting) -> list[Column]:
-    """Of long runs."""
+    """Return the columns of long runs."""
     return [Column("accuracy %", lambda run: 100 * run.accuracy, "{:.2f}".format), _worst(setting)]
 
 
 def of_part(runs: Sequence[Measured], part: str) -> dict[str, list[Measured]]:
-    """The runs of a part by entrant, those that are there first first."""
-    found: dict[str, list[Measured]] = {}
+    """Return the runs of a part by entrant, in the order of the runs."""
+    by_entrant: dict[str, list[Measured]] = {}
     for run in runs:
         if run.part == part:
-            found.setdefault(run.entrant, []).append(run)
-    return found
+            by_entrant.setdefault(run.entrant, []).append(run)
+    return by_entrant
 
 
 def text(column: Column, runs: Sequence[Measured]) -> str:
-    """Mean ± 95 % interval; of targets that not every run was at, how many were."""
+    """Return mean ± 95 % interval, or how many runs reached the target if not all did."""
     values = [column.of(run) for run in runs]
-    there = [value for value in values if math.isfinite(value)]
-    if not there:
+    reached = sum(map(math.isfinite, values))
+    if not reached:
         return "–"
-    if len(there) < len(values):
-        return f"{len(there)} of {len(values)} there"
+    if reached < len(values):
+        return f"{reached} of {len(values)} there"
     spread = ci95(values)
-    return column.form(mean(values)) + ("" if spread is None else f" ± {column.form(spread)}")
+    if spread is None:
+        return column.form(mean(values))
+    return f"{column.form(mean(values))} ± {column.form(spread)}"
 
 
 def frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured], values: Values) -> pd.DataFrame:
-    """A line per part, entrant and figure: mean, interval, runs, of which so many have the figure; the values."""
+    """Return the table of the CSV file: a line per part, entrant and column.
+
+    `reached` counts the runs with a finite value. The mean is infinite unless all runs have one.
+
+    Args:
+        setting: The setting.
+        runs: The tuned and the untuned runs.
+        long: The long runs.
+        values: The tuned values by entrant.
+    """
     lines = []
-    for part, shown, of in _parts(setting, runs, long):
-        for entrant, mine in of.items():
-            told = said(values.get(entrant, {})) if part != "untuned" else ""
+    for part, shown, by_entrant in _parts(setting, runs, long):
+        for entrant, runs_of_entrant in by_entrant.items():
+            text_of_values = said(values.get(entrant, {})) if part != "untuned" else ""
             for column in shown:
-                all_of = [column.of(run) for run in mine]
-                there = [value for value in all_of if math.isfinite(value)]
-                whole = len(there) == len(all_of)
-                figures = (mean(all_of) if whole else math.inf, ci95(all_of), len(all_of), len(there))
-                lines.append((part, entrant, column.name, *figures, told))
+                numbers = [column.of(run) for run in runs_of_entrant]
+                reached = sum(map(math.isfinite, numbers))
+                middle = mean(numbers) if reached == len(numbers) else math.inf
+                statistics = (middle, ci95(numbers), len(numbers), reached)
+                lines.append((part, entrant, column.name, *statistics, text_of_values))
     return pd.DataFrame(lines, columns=["part", "entrant", "figure", "mean", "ci95", "n", "reached", "values"])
 
 
@@ -110,25 +120,25 @@ def _parts(
     yield "long", end_columns(setting), of_part(long, "long")
 
 
-def markdown(shown: Sequence[Column], of: Mapping[str, Sequence[Measured]]) -> str:
-    """Rows in the order in which they are at the targets, the limit first."""
+def markdown(shown: Sequence[Column], by_entrant: Runs) -> str:
+    """Return the table in Markdown, ranked by the time to the last target, the limit first."""
     rows = (
-        [entrant, str(len(of[entrant])), *(text(column, of[entrant]) for column in shown)]
-        for entrant in order(shown, of)
+        [entrant, str(len(by_entrant[entrant])), *(text(column, by_entrant[entrant]) for column in shown)]
+        for entrant in order(shown, by_entrant)
     )
     return markdown_table(["", "seeds", *(column.name for column in shown)], rows)
 
 
-def order(shown: Sequence[Column], of: Mapping[str, Sequence[Measured]]) -> list[str]:
-    """The limit, then who is at the last target first; of those that are not who is at the one before."""
+def order(shown: Sequence[Column], by_entrant: Runs) -> list[str]:
+    """Return the limit, then the entrants by mean time to the last target, then to the one before, and so on."""
     times = [column for column in shown if column.name.startswith("time to ")][::-1]
 
     def place(entrant: str) -> tuple[float, ...]:
         if not times:
-            return (-mean([shown[0].of(run) for run in of[entrant]]),)
-        return tuple(mean([column.of(run) for run in of[entrant]]) for column in times)
+            return (-mean([shown[0].of(run) for run in by_entrant[entrant]]),)
+        return tuple(mean([column.of(run) for run in by_entrant[entrant]]) for column in times)
 
-    return sorted(of, key=lambda entrant: (entrant != LIMIT, place(entrant), -_best(of[entrant])))
+    return sorted(by_entrant, key=lambda entrant: (entrant != LIMIT, place(entrant), -_best(by_entrant[entrant])))
 
 
 def _best(runs: Sequence[Measured]) -> float:
@@ -141,72 +151,105 @@ def said(values: Mapping[str, Any]) -> str:
 
 def _short(value: object) -> str:
     if isinstance(value, list | tuple):
-        return ",".join(f"{each:.3g}" if isinstance(each, float) else str(each) for each in value)
+        return ",".join(f"{item:.3g}" if isinstance(item, float) else str(item) for item in value)
     return str(text_of(value))
 
 
 def findings(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured]) -> list[str]:
-    """Who is ahead at the last target, tuned against tuned and untuned, by how much, and what is not yet run."""
+    """Return sentences on the lead at the last target, tuned and untuned, on the end, and on missing entrants.
+
+    Args:
+        setting: The setting.
+        runs: The tuned and the untuned runs.
+        long: The long runs.
+    """
     return [*_raced(setting, runs, "tuned"), *_raced(setting, runs, "untuned"), *_ended(long), *_missing(setting, runs)]
 
 
 def _raced(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[str]:
-    of = of_part(runs, part)
+    """Yield sentences that compare our method with the best other methods, FedAvg and the limit.
+
+    Args:
+        setting: The setting.
+        runs: The tuned and the untuned runs.
+        part: The part to compare.
+    """
+    by_entrant = of_part(runs, part)
     level = setting.targets[-1]
-    at = {entrant: mean([run.times[level] for run in mine]) for entrant, mine in of.items()}
-    ours = at.get(OURS)
-    if ours is None or not math.isfinite(ours):
-        if ours is not None:
-            yield f"{part}: {OURS} is not at {setting.target(level)} in every run."
-        return
-    there = {entrant: t for entrant, t in at.items() if entrant not in (OURS, LIMIT) and math.isfinite(t)}
-    rivals = {entrant: t for entrant, t in there.items() if entrant not in LENT_TO}
     here = f"{part}, {setting.target(level)}"
-    if rivals:
-        best = min(rivals, key=rivals.__getitem__)
-        yield f"{here}: {_against('the best other', best, ours, rivals[best])}{_noise(of, best, level)}."
-    if lent := there.keys() - rivals.keys():
-        best = min(lent, key=there.__getitem__)
-        told = _against("the best to which parts of ours were lent", best, ours, there[best])
-        yield f"{here}: {told}{_noise(of, best, level)}."
+    times = {name: mean([run.times[level] for run in of_entrant]) for name, of_entrant in by_entrant.items()}
+    if OURS not in times:
+        return
+    our_time = times[OURS]
+    if not math.isfinite(our_time):
+        yield f"{part}: {OURS} is not at {setting.target(level)} in every run."
+        return
+    finite = {name: t for name, t in times.items() if name not in (OURS, LIMIT) and math.isfinite(t)}
+    rivals = {name: t for name, t in finite.items() if name not in LENT_TO}
+    lent = {name: t for name, t in finite.items() if name in LENT_TO}
+    labels = ("the best other", "the best to which parts of ours were lent")
+    for label, candidates in zip(labels, (rivals, lent), strict=True):
+        if candidates:
+            best = min(candidates, key=candidates.__getitem__)
+            sentence = _against(label, best, our_time, candidates[best])
+            yield f"{here}: {sentence}{_noise(by_entrant, best, level)}."
     if ROUNDS in rivals:
-        yield f"{here}: {OURS} takes 1/{rivals[ROUNDS] / ours:.1f} of {ROUNDS}'s time ({rivals[ROUNDS]:.3f})."
-    elif ROUNDS in at:
-        count = sum(math.isfinite(run.times[level]) for run in of[ROUNDS])
-        how = f"in {count} of {len(of[ROUNDS])} runs there" if count else "not there"
-        yield f"{here}: {ROUNDS} is {how} by time {setting.horizon:g}, {setting.horizon / ours:.1f} x {OURS}'s."
-    if math.isfinite(limit := at.get(LIMIT, math.inf)):
-        yield f"{here}: the limit is {limit:.3f}, {OURS} takes {ours / limit:.1f} x that."
+        yield f"{here}: {OURS} takes 1/{rivals[ROUNDS] / our_time:.1f} of {ROUNDS}'s time ({rivals[ROUNDS]:.3f})."
+    elif ROUNDS in times:
+        count = sum(math.isfinite(run.times[level]) for run in by_entrant[ROUNDS])
+        state = f"there in {count} of {len(by_entrant[ROUNDS])} runs" if count else "not there"
+        yield f"{here}: {ROUNDS} is {state} by time {setting.horizon:g}, {setting.horizon / our_time:.1f} x {OURS}'s."
+    limit = times.get(LIMIT, math.inf)
+    if math.isfinite(limit):
+        yield f"{here}: the limit is {limit:.3f}, {OURS} takes {our_time / limit:.1f} x that."
 
 
-def _against(who: str, name: str, ours: float, its: float) -> str:
-    if its >= ours:
-        return f"{OURS} is there at {ours:.3f}, {its / ours:.2f} x as fast as {who}, {name} ({its:.3f})"
-    return f"{name} WINS, there at {its:.3f}, {ours / its:.2f} x as fast as {OURS} ({ours:.3f})"
+def _against(label: str, name: str, our_time: float, its_time: float) -> str:
+    """Compare our time with that of an entrant, which the label describes.
+
+    Args:
+        label: The description of the entrant.
+        name: Its name.
+        our_time: The time of our method.
+        its_time: The entrant's time.
+    """
+    if its_time >= our_time:
+        ratio = its_time / our_time
+        return f"{OURS} is there at {our_time:.3f}, {ratio:.2f} x as fast as {label}, {name} ({its_time:.3f})"
+    return f"{name} WINS, there at {its_time:.3f}, {our_time / its_time:.2f} x as fast as {OURS} ({our_time:.3f})"
 
 
-def _noise(of: Mapping[str, Sequence[Measured]], best: str, level: float) -> str:
-    p = welch([run.times[level] for run in of[OURS]], [run.times[level] for run in of[best]])
-    return "" if p is None else f", p = {p:.2g}" + ("" if significant(p) else ", within the noise")
+def _noise(by_entrant: Runs, best: str, level: float) -> str:
+    """Return the result of the test between our method and the best other one; empty if it is not possible.
+
+    Args:
+        by_entrant: The runs by entrant.
+        best: The best other method.
+        level: The target accuracy.
+    """
+    p = welch([run.times[level] for run in by_entrant[OURS]], [run.times[level] for run in by_entrant[best]])
+    return f", {describe_test(p)}" if p is not None else ""
 
 
 def _ended(long: Sequence[Measured]) -> Iterator[str]:
-    """Whether ours ends below FedAvg."""
-    of = of_part(long, "long")
-    if not {OURS, ROUNDS} <= of.keys():
+    """Yield a sentence on whether our method ends below FedAvg."""
+    by_entrant = of_part(long, "long")
+    if not {OURS, ROUNDS} <= by_entrant.keys():
         return
-    ours, rounds = ([100 * run.accuracy for run in of[name]] for name in (OURS, ROUNDS))
-    p = welch(ours, rounds)
-    than = "below" if mean(ours) < mean(rounds) else "not below"
-    noise = "one seed, no test" if p is None else f"p = {p:.2g}" + ("" if significant(p) else ", within the noise")
-    yield f"in the end: {OURS} {mean(ours):.2f} %, {than} {ROUNDS} {mean(rounds):.2f} % ({noise})."
+    ours_percent, rounds_percent = ([100 * run.accuracy for run in by_entrant[name]] for name in (OURS, ROUNDS))
+    than = "below" if mean(ours_percent) < mean(rounds_percent) else "not below"
+    test = describe_test(welch(ours_percent, rounds_percent))
+    yield f"in the end: {OURS} {mean(ours_percent):.2f} %, {than} {ROUNDS} {mean(rounds_percent):.2f} % ({test})."
 
 
 def _missing(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
-    refused = {name: why for name, entrant in ENTRANTS.items() if (why := entrant.refusal(setting)) is not None}
-    yield from (f"{name} cannot be run here: {why}." for name, why in refused.items())
-    for part in ("tuned", "untuned"):
-        there = of_part(runs, part)
-        untold = {*refused, *(() if part == "tuned" else (LIMIT,))}
-        if missing := [name for name in ENTRANTS if name not in there and name not in untold]:
+    """Yield sentences on the entrants that cannot be run, and on those that have not been run."""
+    reasons = {name: entrant.refusal(setting) for name, entrant in ENTRANTS.items()}
+    refused = {name: reason for name, reason in reasons.items() if reason is not None}
+    yield from (f"{name} cannot be run here: {reason}." for name, reason in refused.items())
+    # The limit has no untuned runs.
+    for part, expected in (("tuned", ENTRANTS.keys()), ("untuned", ENTRANTS.keys() - {LIMIT})):
+        present = of_part(runs, part)
+        missing = [name for name in ENTRANTS if name in expected and name not in present and name not in refused]
+        if missing:
             yield f"not run, {part}: {', '.join(missing)}."

@@ -1,4 +1,4 @@
-"""Studies by name: each a function from a scale to what is run."""
+"""The studies by name. A study is a function that takes its scale."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,6 @@
 """Studies of FedSAM and MoFedSAM."""
 
+from itertools import product
 from typing import Any
 
 from benchmarks.studies.generalisation import TRAIN_ACCURACY
@@ -16,8 +17,8 @@ SPLITS: dict[str, dict[str, Any]] = {
     "Dirichlet 0.6": {"partition": "dirichlet", "dirichlet": 0.6},
     "Dirichlet 0.3": {"partition": "dirichlet", "dirichlet": 0.3},
 }
-# Tables 4, 2 and 5 by method: train accuracy, validation accuracy, its deviation and rounds to the target (None:
-# not reached) for each split. Table 1 is their middle column.
+# Tables 4, 2 and 5 by method: for each split train accuracy, validation accuracy, its deviation, and rounds to the
+# target (None: not reached). Table 1 is their middle column.
 Numbers = tuple[tuple[float, float, float, float | None], ...]
 EMNIST: dict[str, Numbers] = {
     "fedavg": ((96.98, 89.95, 1.95, 32), (95.07, 84.38, 4.03, 43), (93.66, 82.83, 4.42, 61)),
@@ -50,14 +51,14 @@ CIFAR100: dict[str, Numbers] = {
 TARGETS = {"digits": 0.90, "mnist": 0.95, "cifar10-subset": 0.40, "emnist": 0.80, "cifar10": 0.80, "cifar100": 0.50}
 STEPS = to_target(TARGETS, "step")
 METRICS = (CLIENT_MEAN, CLIENT_STD, STEPS, TRAIN_ACCURACY)
-CURVES = "The paper gives curves alone, no numbers."
+CURVES = "The paper gives only curves, no numbers."
 NOTES = (
     "Equal terms: all methods have local momentum 0 and weight clients alike, as the paper does.",
-    "The paper tunes every learning rate on a grid and does not give the outcome; 0.1 is taken for all, unless a file "
-    "of `fedraa tune` is given with `--terms tuned`.",
+    "The paper tunes every learning rate on a grid and does not publish the result; 0.1 is taken for all, without a "
+    "file of `fedraa tune` and `--terms tuned`.",
     "FedRobust's adversary is diagonal here.",
-    "MimeLite's momentum does not see the steps that are taken along it: where learning rate times local steps is "
-    "large it swings, and may diverge. With a tenth of either it follows FedCM (tried on digits).",
+    "MimeLite's momentum does not see the steps that are taken along it: if learning rate times local steps is "
+    "large it oscillates, and may diverge. With a tenth of either it follows FedCM (tried on digits).",
 )
 SMALL = (
     "20 clients, an epoch or two and a small model stand in for the paper's 100 clients, ten epochs and its models; ρ "
@@ -72,15 +73,14 @@ STAND_INS = {
 
 
 def _experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
-    """100 clients, each in a round with probability 0.2; 10 local epochs; all methods weight clients by 1/S."""
+    """Return an experiment with 100 clients, participation 0.2 and 10 local epochs, and clients weighted by 1/S."""
     assert (dataset in STAND_INS) != scale.paper
     common: dict[str, Any] = {"participation": "bernoulli:0.2", "lr": 0.1, "momentum": 0.0, "weights": "uniform"}
     if scale.paper:
-        common |= {"clients": 100, "local_epochs": 10, "eval_every": 5} | (
-            {"model": "cnn-emnist", "batch_size": 32, "rounds": 150}
-            if dataset == "emnist"
-            else {"model": "resnet18", "batch_size": 128, "rounds": 1000}
-        )
+        common |= {"model": "resnet18", "batch_size": 128, "rounds": 1000}
+        if dataset == "emnist":
+            common |= {"model": "cnn-emnist", "batch_size": 32, "rounds": 150}
+        common |= {"clients": 100, "local_epochs": 10, "eval_every": 5}
         return scale.experiment(dataset, **common | own)
     quick: dict[str, dict[str, Any]] = {
         "mnist": {"hidden": (64,), "local_epochs": 1, "rounds": 30},
@@ -96,7 +96,10 @@ def _experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
 
 
 def _radius(scale: Scale, method: str) -> dict[str, Any]:
-    return {"method": method} | ({"local.sam_rho": scale.pick(0.05, 0.05, 0.5)} if method.endswith("sam") else {})
+    """Return the fields of a method, with the radius of the perturbation if it has one."""
+    if method.endswith("sam"):
+        return {"method": method, "local.sam_rho": scale.pick(0.05, 0.05, 0.5)}
+    return {"method": method}
 
 
 def fedsam_emnist(scale: Scale) -> Study:
@@ -105,80 +108,91 @@ def fedsam_emnist(scale: Scale) -> Study:
 
 
 def fedsam_cifar10(scale: Scale) -> Study:
-    """The same on CIFAR-10: Tables 1 and 2."""
+    """FedSAM and its benchmarks on CIFAR-10: Tables 1 and 2."""
     return _heterogeneity(
         scale, "fedsam_cifar10", scale.pick("cifar10-subset", "cifar10-subset", "cifar10"), "Tables 1, 2", CIFAR10
     )
 
 
 def fedsam_cifar100(scale: Scale) -> Study:
-    """The same on CIFAR-100: Tables 1 and 5."""
+    """FedSAM and its benchmarks on CIFAR-100: Tables 1 and 5."""
     return _heterogeneity(
         scale, "fedsam_cifar100", scale.pick("digits", "cifar10-subset", "cifar100"), "Tables 1, 5", CIFAR100
     )
 
 
 def _heterogeneity(scale: Scale, name: str, dataset: str, tables: str, numbers: dict[str, Numbers]) -> Study:
-    cells = [
-        Cell(
-            method,
-            _experiment(scale, dataset, **_radius(scale, method) | split),
-            column,
-            _paper(*numbers[method][number]),
-        )
-        for number, (column, split) in enumerate(SPLITS.items())
-        if column == "Dirichlet 0.6" or scale.paper or name != "fedsam_cifar10"
-        for method in METHODS
-    ]
+    """Return a study of all methods at three levels of heterogeneity.
+
+    Args:
+        scale: The scale.
+        name: The study's name.
+        dataset: The data set.
+        tables: The paper's tables.
+        numbers: The paper's numbers by method, for each split.
+    """
+    columns = list(SPLITS)
+    if name == "fedsam_cifar10" and not scale.paper:
+        columns = ["Dirichlet 0.6"]
+    cells = []
+    for column, method in product(columns, METHODS):
+        experiment = _experiment(scale, dataset, **_radius(scale, method) | SPLITS[column])
+        paper = _paper(*numbers[method][list(SPLITS).index(column)])
+        cells.append(Cell(method, experiment, column, paper))
     title = f"FedSAM and its benchmarks (FedSAM, {tables})"
     notes = (*NOTES, *_small(scale, dataset))
     return Study(name, title, cells, METRICS, "fedsam", notes=notes, seeds=scale.seeds)
 
 
 def _small(scale: Scale, dataset: str) -> tuple[str, ...]:
-    return () if scale.paper else (STAND_INS[dataset], *SMALL)
+    """Return the notes on the reductions of the smaller sizes."""
+    if scale.paper:
+        return ()
+    return (STAND_INS[dataset], *SMALL)
 
 
 def _paper(train: float, accuracy: float, deviation: float, rounds: float | None) -> dict[str, float]:
-    reached = {} if rounds is None else {STEPS.name: rounds}
-    return {CLIENT_MEAN.name: accuracy, CLIENT_STD.name: deviation, TRAIN_ACCURACY.name: train} | reached
+    """Return the paper's numbers by metric, in percent; `rounds` is None for a target that was not reached."""
+    values = {CLIENT_MEAN.name: accuracy, CLIENT_STD.name: deviation, TRAIN_ACCURACY.name: train}
+    if rounds is not None:
+        values[STEPS.name] = rounds
+    return values
 
 
 def fedsam_overfit(scale: Scale) -> Study:
-    """FedSAM and MoFedSAM beside what they add a perturbation to, where clients have wrong labels to overfit."""
-    rows: dict[str, dict[str, Any]] = {
-        f"{method}, ρ = {radius:g}" if radius else method: {"method": method}
-        | ({"local.sam_rho": radius} if radius else {})
-        for plain, perturbed in (("fedavg", "fedsam"), ("fedcm", "mofedsam"))
-        for method, radius in ((plain, 0.0), (perturbed, 0.05), (perturbed, 0.2))
-    }
+    """FedSAM and MoFedSAM with and without their perturbation, for clients with wrong labels."""
+    rows: dict[str, dict[str, Any]] = {}
+    for plain, perturbed in (("fedavg", "fedsam"), ("fedcm", "mofedsam")):
+        rows[plain] = {"method": plain}
+        for radius in (0.05, 0.2):
+            rows[f"{perturbed}, ρ = {radius:g}"] = {"method": perturbed, "local.sam_rho": radius}
     columns = {
         "labels as they are": "digits",
         f"{wrong_labels.WRONG:.0%} of labels wrong": "benchmarks.studies.recipes.wrong_labels:digits",
     }
     common: dict[str, Any] = SPLITS["Dirichlet 0.6"] | {"clients": 20, "participation": "bernoulli:0.2"}
     common |= {"hidden": (200,), "local_epochs": 10, "rounds": 60, "eval_every": 5, "weights": "uniform"}
-    cells = [
-        Cell(row, Experiment(dataset=dataset, lr=0.1, momentum=0.0, **split_paths(common | own, {})), column)
-        for column, dataset in columns.items()
-        for row, own in rows.items()
-    ]
+    cells = []
+    for (column, dataset), (row, own) in product(columns.items(), rows.items()):
+        fields = split_paths(common | own, {})
+        cells.append(Cell(row, Experiment(dataset=dataset, lr=0.1, momentum=0.0, **fields), column))
     return Study(
         "fedsam_overfit",
-        "FedSAM where clients have wrong labels to overfit, Dirichlet 0.6",
+        "FedSAM with wrong labels to overfit, Dirichlet 0.6",
         cells,
         (CLIENT_MEAN, CLIENT_STD, TRAIN_ACCURACY),
         reference="fedavg",
         notes=(
-            "Test labels are right. Training accuracy is that on the labels as they were given, wrong ones too.",
-            "No paper has this table: it is where a flat minimum should matter, for there is something to overfit.",
+            "Test labels are right. Training accuracy is measured on all training labels, also the wrong ones.",
+            "No paper has this table. A flat minimum should matter here, because there is something to overfit.",
             *NOTES[:1],
         ),
         claims=(
             Claim("fedsam, ρ = 0.2", "fedavg", CLIENT_MEAN.name, "The perturbation helps FedAvg"),
             Claim("mofedsam, ρ = 0.2", "fedcm", CLIENT_MEAN.name, "The perturbation helps FedCM"),
         ),
-        seeds=range(10),  # runs take seconds, and wrong labels spread them
+        # Runs take seconds, and wrong labels increase their spread.
+        seeds=range(10),
     )
 
 
@@ -193,12 +207,10 @@ def fedsam_parameters(scale: Scale) -> Study:
             for radius in scale.pick((0.01, 0.05, 0.2), (0.01, 0.05, 0.2), (0.1, 0.5, 1.0))
         },
     }
-    cells = [
-        Cell(row, _experiment(scale, dataset, **_radius(scale, method) | SPLITS["Dirichlet 0.6"] | own), method)
-        for method in ("fedsam", "mofedsam")
-        for row, own in variants.items()
-    ]
-    few, many = (f"S: {share:.0%} of clients" for share in (0.1, 0.5))
+    cells = []
+    for method, (row, own) in product(("fedsam", "mofedsam"), variants.items()):
+        fields = _radius(scale, method) | SPLITS["Dirichlet 0.6"] | own
+        cells.append(Cell(row, _experiment(scale, dataset, **fields), method))
     return Study(
         "fedsam_parameters",
         "Participants, local epochs and radius, Dirichlet 0.6 (FedSAM, Figures 3, 5, 6)",
@@ -206,26 +218,22 @@ def fedsam_parameters(scale: Scale) -> Study:
         METRICS[:3],
         reference="S: 20% of clients",
         notes=(CURVES, *NOTES, *_small(scale, dataset)),
-        claims=(Claim(many, few, CLIENT_MEAN.name, "More participants are more accurate"),),
+        claims=(
+            Claim("S: 50% of clients", "S: 10% of clients", CLIENT_MEAN.name, "More participants are more accurate"),
+        ),
     )
 
 
 def fedsam_beta(scale: Scale) -> Study:
-    """The weight beta of fresh gradients beside the server's momentum, FedCM, MimeLite, MoFedSAM: Figure 3 d."""
+    """The weight beta of new gradients relative to the server's momentum, FedCM, MimeLite, MoFedSAM: Figure 3 d."""
     dataset = scale.pick("digits", "cifar10-subset", "cifar10")
-    cells = [
-        Cell(
-            f"β = {beta:g}",
-            _experiment(scale, dataset, **_radius(scale, method) | own | {"local.grad_mix": beta}),
-            method,
-        )
-        for own in (SPLITS["Dirichlet 0.6"],)
-        for method in ("fedcm", "mimelite", "mofedsam")
-        for beta in (0.01, 0.1, 0.2, 0.5, 1.0)
-    ]
+    cells = []
+    for method, beta in product(("fedcm", "mimelite", "mofedsam"), (0.01, 0.1, 0.2, 0.5, 1.0)):
+        fields = _radius(scale, method) | SPLITS["Dirichlet 0.6"] | {"local.grad_mix": beta}
+        cells.append(Cell(f"β = {beta:g}", _experiment(scale, dataset, **fields), method))
     return Study(
         "fedsam_beta",
-        "Weight β of fresh gradients beside the server's momentum, Dirichlet 0.6 (FedSAM, Figure 3 d)",
+        "Weight β of new gradients relative to the server's momentum, Dirichlet 0.6 (FedSAM, Figure 3 d)",
         cells,
         METRICS[:3],
         reference="β = 1",

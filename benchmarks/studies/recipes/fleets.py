@@ -1,5 +1,6 @@
-"""Studies that none of the papers has: equal budgets, stragglers, staleness, networks, schedulers, learning rates."""
+"""Studies of no paper: equal budgets, stragglers, staleness, networks, schedulers, learning rates."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ COMPARED = (*ASYNCHRONOUS, "fedavg", "fedrolex", "ram-fed")
 
 
 def _experiment(scale: Scale, method: str, **own: Any) -> Experiment:
-    """MNIST or digits, an MLP, 10 clients of which half are three times as fast, equal time, Dirichlet 0.5."""
+    """Return an experiment on MNIST or digits: MLP, 10 clients, half of them 3x as fast, equal time, Dirichlet 0.5."""
     common: dict[str, Any] = {"method": method, "partition": "dirichlet", "dirichlet": 0.5}
     common |= scale.pick(
         {"dataset": "digits", "hidden": (64,), "time": 15.0, "lr": 0.05},
@@ -39,7 +40,7 @@ def _experiment(scale: Scale, method: str, **own: Any) -> Experiment:
 
 
 def equal(experiment: Experiment) -> Experiment:
-    """The experiment on equal terms."""
+    """Return the experiment on equal terms."""
     return on_terms(experiment, "equal")
 
 
@@ -55,9 +56,9 @@ def equal_budget(scale: Scale) -> Study:
         reference="fedavg",
         notes=(
             "On equal terms: every method has the same learning rate, momentum 0, five local epochs, and clients that "
-            "count alike in a round; what differs besides is below. best_lr tunes the rate.",
-            "Memory is that of training the largest part that the method may give a device. The bill of masks is that "
-            "of the full model: dense kernels save nothing by them.",
+            "have equal weights in a round; other differences are below. best_lr tunes the rate.",
+            "Memory is that of training the largest submodel that the method may assign to a device. The cost of masks "
+            "is that of the full model: dense kernels save nothing by them.",
         ),
         along="t",
     )
@@ -79,20 +80,19 @@ def stragglers(scale: Scale) -> Study:
     chosen = scale.pick(("1×", "100×", "dropouts", "day and night"), tuple(fleets), tuple(fleets))
     cells = [
         Cell(method, _experiment(scale, method, **fleets[column], **shorter), column)
-        for column in chosen
-        for method in COMPARED
+        for column, method in product(chosen, COMPARED)
     ]
     return Study(
         "stragglers",
-        "Stragglers: a fast half so many times as fast as the slow half, and devices that go away",
+        "Stragglers: a half of faster devices, and devices that leave",
         cells,
         (ACCURACY, TIME),
         reference="fedavg",
         notes=(
-            "The slowest device has capability 1 in the spreads; a log-normal's median and a zipf's fastest have it.",
+            "The slowest device has speed 1 in the spreads; for a log-normal it is the median, for a zipf the fastest.",
             "Dropouts: every other device leaves for good between time 2 and 6, and a round that waits for one never "
-            "ends. Day and night: every device is there for three fifths of a day of 5, each from another hour on; "
-            "work goes on when it is back. Both are benchmarks/fleets/*.csv, in a fleet of half 1, half 3.",
+            "ends. Day and night: every device is available for three fifths of a day of 5, each from another hour on; "
+            "its work continues when it returns. Both are benchmarks/fleets/*.csv, in a fleet of half 1, half 3.",
         ),
         along="t",
     )
@@ -101,16 +101,11 @@ def stragglers(scale: Scale) -> Study:
 def staleness(scale: Scale) -> Study:
     """Weight of stale updates x mixing x concurrency, FedAsync: accuracy and time to a target."""
     counts = scale.pick((5, 20), *[(5, 10, 20, 50)] * 2)
-    cells = [
-        Cell(
-            f"{weight}, α = {mixing:g}",
-            _experiment(scale, "fedasync", staleness=weight, mixing=mixing, clients=clients),
-            f"{clients} clients",
-        )
-        for clients in counts
-        for weight in ("constant", "polynomial", "hinge")
-        for mixing in scale.pick((0.3, 0.9), *[(0.1, 0.3, 0.6, 0.9)] * 2)
-    ]
+    mixings = scale.pick((0.3, 0.9), *[(0.1, 0.3, 0.6, 0.9)] * 2)
+    cells = []
+    for clients, weight, mixing in product(counts, ("constant", "polynomial", "hinge"), mixings):
+        experiment = _experiment(scale, "fedasync", staleness=weight, mixing=mixing, clients=clients)
+        cells.append(Cell(f"{weight}, α = {mixing:g}", experiment, f"{clients} clients"))
     return Study(
         "staleness",
         "Staleness weight, mixing and concurrency (FedAsync)",
@@ -124,13 +119,12 @@ def staleness(scale: Scale) -> Study:
 
 
 def networks(scale: Scale) -> Study:
-    """Fleets bound by computing and by bandwidth: who profits from small submodels, and from which."""
+    """Fleets bound by computing and by bandwidth: the methods that profit from small submodels."""
     fleets = {name: str(FLEETS / f"{name}-bound.csv") for name in ("compute", "bandwidth")}
     longer: dict[str, dict[str, Any]] = {"compute": {}, "bandwidth": {"time": scale.pick(60.0, 240.0, 240.0)}}
     cells = [
         Cell(method, _experiment(scale, method, compute=path, **longer[name]), f"{name}-bound")
-        for name, path in fleets.items()
-        for method in COMPARED
+        for (name, path), method in product(fleets.items(), COMPARED)
     ]
     return Study(
         "networks",
@@ -141,7 +135,7 @@ def networks(scale: Scale) -> Study:
         notes=(
             "Moving the full model takes a tenth of the time of training it, or ten times as long; half the devices "
             "are three times as fast in both. The fleets are benchmarks/fleets/*.csv.",
-            "The bandwidth-bound runs have four times as much time, in which a method with rounds comes to a few.",
+            "The bandwidth-bound runs have four times the time, which is enough for a small number of rounds.",
         ),
         seeds=scale.seeds,
         along="t",
@@ -159,8 +153,7 @@ def schedulers(scale: Scale) -> Study:
     spreads = {"3×": "1:0.5,3:0.5", "10×": "1:0.5,10:0.5"}
     cells = [
         Cell(row, _experiment(scale, method, compute=spec, fragments=4), column)
-        for column, spec in spreads.items()
-        for row, method in rows.items()
+        for (column, spec), (row, method) in product(spreads.items(), rows.items())
     ]
     return Study(
         "schedulers",
@@ -170,8 +163,8 @@ def schedulers(scale: Scale) -> Study:
         reference="gre-raa",
         notes=(
             "Staleness counts all server updates since an update's fragment was sent. Fairness is Jain's index of "
-            "updates per fragment, 1 where all had as many. No scheduler leaves a client without work in an "
-            "asynchronous run, so idle time tells of the fleet alone.",
+            "updates per fragment, 1 for equal numbers. No scheduler leaves a client without work in an "
+            "asynchronous run, so that idle time depends only on the fleet.",
         ),
         claims=tuple(
             Claim("gre-raa", row, STALENESS_TAIL.name, f"Gre-RAA's tail staleness is under that of {row}")
@@ -182,25 +175,24 @@ def schedulers(scale: Scale) -> Study:
 
 
 def best_lr(scale: Scale) -> Study:
-    """Each method at every learning rate of a grid: its best beside the one that all share."""
+    """Each method at every learning rate of a grid: its best rate and the shared one."""
     rates = scale.pick((0.01, 0.05, 0.2), *[(0.003, 0.01, 0.03, 0.1, 0.3)] * 2)
-    few = ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo")
-    chosen = scale.pick(few, few, tuple(methods()))
+    sample = ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo")
+    chosen = scale.pick(sample, sample, tuple(methods()))
     fixed = scale.pick(0.05, 0.1, 0.1)
-    cells = [
-        Cell(method, equal(_experiment(scale, method, lr=rate)), f"lr {rate:g}" + (" (fixed)" if rate == fixed else ""))
-        for rate in rates
-        for method in chosen
-    ]
+    cells = []
+    for rate, method in product(rates, chosen):
+        column = f"lr {rate:g} (fixed)" if rate == fixed else f"lr {rate:g}"
+        cells.append(Cell(method, equal(_experiment(scale, method, lr=rate)), column))
     return Study(
         "best_lr",
-        "Each method at its own best learning rate, at equal time",
+        "Each method at its best learning rate, at equal time",
         cells,
         (ACCURACY,),
         reference="fedavg",
         notes=(
             "The best rate is chosen by the accuracy that is shown, on the same seeds and test data: it flatters all "
-            "methods alike, and those more that depend on their rate more.",
+            "methods, and most those that depend most on their rate.",
         ),
         along="t",
         fixed=f"lr {fixed:g} (fixed)",

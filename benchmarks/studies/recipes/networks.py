@@ -1,10 +1,11 @@
-"""Networks of the quick sizes."""
+"""Networks of the smaller sizes."""
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-GROUPS = 16  # channels of one group are cut together: four regions and ten clients need as many groups
+# Channels of one group are cut together, and four regions and ten clients need separate groups.
+GROUPS = 16
 
 
 class Block(nn.Module):
@@ -24,7 +25,7 @@ class Block(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """Two dense layers on a normed residual stream, as in a transformer's blocks: masked, they leave the signal be."""
+    """Two dense layers on a normed residual stream, as in a transformer. A mask on them does not stop the signal."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -38,15 +39,16 @@ class DenseBlock(nn.Module):
 
 
 def residual_mlp(classes: int) -> nn.Sequential:
-    """Two residual blocks of width 64 on 32x32 images of three channels: 230,858 parameters, 33,408 of them in blocks.
+    """Return two residual blocks of width 64 for 32x32 images of three channels.
 
-    That of 8x8 images of one channel, `digits_residual_mlp`, has 38,346.
+    It has 230,858 parameters, 33,408 of them in blocks. `digits_residual_mlp`, for 8x8 images of one channel, has
+    38,346.
     """
     return _dense(3 * 32 * 32, classes)
 
 
 def digits_residual_mlp(classes: int) -> nn.Sequential:
-    """The same for digits."""
+    """Return the residual MLP for digits."""
     return _dense(64, classes)
 
 
@@ -63,16 +65,16 @@ def _dense(features: int, classes: int) -> nn.Sequential:
 
 
 def small_resnet(classes: int) -> nn.Sequential:
-    """A small CNN for 32x32 images of three channels in which masked blocks leave the signal alive: 39,082 parameters.
+    """Return a small CNN for 32x32 images of three channels, in which masked blocks do not stop the signal.
 
-    A patch convolution of stride 4 and 32 channels, two residual blocks, a mean over the image and a dense layer. The
-    blocks hold 37,120 of its parameters at 10 classes.
+    It has a patch convolution of stride 4 and 32 channels, two residual blocks, a mean over the image and a dense
+    layer. With 10 classes it has 39,082 parameters, 37,120 of them in blocks.
     """
     return _residual(3, 4, classes)
 
 
 def digits_resnet(classes: int) -> nn.Sequential:
-    """The same for 8x8 images of one channel, with patches of 2x2."""
+    """Return the small CNN for 8x8 images of one channel, with patches of 2x2."""
     return _residual(1, 2, classes)
 
 

@@ -1,6 +1,7 @@
-"""What each part of Fed-Quilt is worth: the method without it, each at several learning rates."""
+"""The value of each part of Fed-Quilt: the method without it, at several learning rates."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from benchmarks.studies.metrics import to_target
@@ -8,11 +9,12 @@ from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Study
 
 TARGETS = {"digits": 0.95, "mnist": 0.975}
-SKEWED = {"digits": 0.9, "mnist": 0.95}  # targets where shares of labels differ between clients
+# The targets if the shares of labels differ between clients.
+SKEWED = {"digits": 0.9, "mnist": 0.95}
 RATES = (0.2, 0.4, 0.8)
 FIXED = 0.4
 SHARED = f"lr {FIXED:g} (fixed)"
-# Rows, and what is another in each: a part is taken away, or one is there that is not in the method.
+# Rows and their changes: a part of the method is removed, or a part of no method is added.
 VARIANTS: dict[str, dict[str, Any]] = {
     "fed-quilt": {},
     "models mixed, not deltas added": {"async_rule": "convex-mix", "mixing": 0.6},
@@ -29,12 +31,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def quilt_parts(scale: Scale) -> Study:
-    """Fed-Quilt without each of its parts, and with what was tried and is not in it: time to an accuracy."""
+    """Fed-Quilt without each of its parts, and with parts that were tried and rejected: time to an accuracy."""
     return _parts(scale, "quilt_parts", "Fed-Quilt without each of its parts", TARGETS, {}, time=1.5)
 
 
 def quilt_parts_skewed(scale: Scale) -> Study:
-    """The same where clients have different labels."""
+    """Fed-Quilt without each of its parts, for clients with different labels."""
     title = "Fed-Quilt without each of its parts, Dirichlet 0.3"
     return _parts(scale, "quilt_parts_skewed", title, SKEWED, {"partition": "dirichlet", "dirichlet": 0.3}, time=0.75)
 
@@ -42,16 +44,26 @@ def quilt_parts_skewed(scale: Scale) -> Study:
 def _parts(
     scale: Scale, name: str, title: str, targets: Mapping[str, float], data: Mapping[str, Any], *, time: float
 ) -> Study:
+    """Return a study of the method's variants at several learning rates.
+
+    Args:
+        scale: The scale.
+        name: The study's name.
+        title: Its title.
+        targets: The target accuracy by data set.
+        data: The fields of the data partition.
+        time: The time limit of the larger sizes.
+    """
     common: dict[str, Any] = {"method": "fed-quilt", "compute": "1:0.5,3:0.5", **data}
     common |= scale.pick(
         {"dataset": "digits", "hidden": (64,), "time": 4.0, "eval_every": 1},
         *[{"dataset": "mnist", "hidden": (200,), "batch_size": 128, "time": time, "eval_every": 5}] * 2,
     )
     common["target_accuracy"] = targets[common["dataset"]]
+    columns = {rate: f"lr {rate:g}" for rate in RATES} | {FIXED: SHARED}
     cells = [
-        Cell(row, scale.experiment(**common | own, lr=rate), SHARED if rate == FIXED else f"lr {rate:g}")
-        for rate in RATES
-        for row, own in VARIANTS.items()
+        Cell(row, scale.experiment(**common | own, lr=rate), columns[rate])
+        for rate, (row, own) in product(RATES, VARIANTS.items())
     ]
     return Study(
         name,
@@ -61,8 +73,8 @@ def _parts(
         reference="fed-quilt",
         notes=(
             "Runs end at the target; the best rate is chosen by the time that is shown, on the same seeds, for all.",
-            "Fragments planned for the fleet are two small ones and two of three times their size, as the devices are, "
-            "given out by Gre-RAA: all tasks then take about as long.",
+            "Fragments planned for the fleet are two small ones and two of three times their size, like the devices, "
+            "assigned by Gre-RAA: all tasks then take about the same time.",
         ),
         seeds=scale.seeds,
         along="t",

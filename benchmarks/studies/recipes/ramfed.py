@@ -1,6 +1,7 @@
 """Studies of "Resource-adaptive federated learning" (RA-Fed, RAM-Fed)."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from benchmarks.studies.metrics import (
@@ -21,10 +22,10 @@ PRINTED = (
 
 
 def ramfed_memory(scale: Scale) -> Study:
-    """RAM-Fed against RA-Fed where data differ most, small submodels, in short rounds and in long ones: Table 2, S-Arb.
+    """RAM-Fed against RA-Fed on the most different data, small submodels, in short and in long rounds: Table 2, S-Arb.
 
-    The memory corrects for who trains a region in a round. It is as old as the client's last turn, four rounds on
-    average, so that it helps where a round moves the model little, and leads astray where it moves it far.
+    The memory corrects for the clients that do not train a region in a round. It is as old as the client's last turn,
+    four rounds on average. It therefore helps if a round moves the model little, and misleads if a round moves it far.
     """
     mnist: dict[str, Any] = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "lr": 0.01}
     digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,)}
@@ -37,19 +38,18 @@ def ramfed_memory(scale: Scale) -> Study:
         {"α = 0.01, 1 epoch": mnist | {"local_epochs": 1, "rounds": 25}},
         {"α = 0.01": mnist | {"local_steps": 5, "rounds": 2000, "eval_every": 20}},
     )
-    rows = {"ram-fed": 85.0, "ra-fed": 78.1, "ram-fed, units": None, "ra-fed, units": None}
+    rows: dict[str, dict[str, float]] = {
+        "ram-fed": {ACCURACY.name: 85.0},
+        "ra-fed": {ACCURACY.name: 78.1},
+        "ram-fed, units": {},
+        "ra-fed, units": {},
+    }
     common: dict[str, Any] = {"partition": "dirichlet", "dirichlet": 0.01, "momentum": 0.5, "submodel.level": "S"}
     common |= {"weights": "uniform"}
-    cells = [
-        Cell(
-            row,
-            scale.experiment(**common | {"method": row.replace(", ", "-")} | own),
-            column,
-            {} if paper is None else {ACCURACY.name: paper},
-        )
-        for column, own in columns.items()
-        for row, paper in rows.items()
-    ]
+    cells = []
+    for (column, own), (row, paper) in product(columns.items(), rows.items()):
+        experiment = scale.experiment(**common | {"method": row.replace(", ", "-")} | own)
+        cells.append(Cell(row, experiment, column, paper))
     return Study(
         "ramfed_memory",
         "What RAM-Fed's memory gives over RA-Fed (RAM-Fed, Table 2, S-Arb)",
@@ -71,8 +71,8 @@ def ramfed_memory(scale: Scale) -> Study:
     )
 
 
-# Tables 2 and 3, per method and mask level: accuracies at the tables' concentrations. `same structure` is what
-# the paper calls SplitFL: one slice for all clients.
+# Tables 2 and 3, per method and mask level: accuracies at the tables' concentrations. `same structure` is the paper's
+# SplitFL: one slice for all clients.
 ROWS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg"},
     "same structure (SplitFL)": {"method": "heterofl", "capacities": (0.5,)},
@@ -84,8 +84,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "oap MIX": {"method": "oap", "capacities": (0.5, 0.25)},
     **{
         f"{method} {level}": {"method": method, "submodel.level": level}
-        for method in ("ra-fed", "ram-fed")
-        for level in ("L", "S", "MIX")
+        for method, level in product(("ra-fed", "ram-fed"), ("L", "S", "MIX"))
     },
 }
 MNIST = {
@@ -152,7 +151,7 @@ def ramfed_table2_mnist(scale: Scale) -> Study:
 
 
 def ramfed_table2_cifar10(scale: Scale) -> Study:
-    """The same, CNN on CIFAR-10 (its subset at the quick size): RAM-Fed's Table 2."""
+    """Thirteen methods and mask levels, CNN on CIFAR-10 (its subset at smaller sizes): RAM-Fed's Table 2."""
     common = scale.pick(
         {"dataset": "cifar10-subset", "rounds": 15, "eval_every": 3, "batch_size": 32, "local_epochs": 1},
         {"dataset": "cifar10-subset", "rounds": 60, "eval_every": 5, "batch_size": 32, "local_epochs": 1} | AUGMENTED,
@@ -165,7 +164,7 @@ def ramfed_table2_cifar10(scale: Scale) -> Study:
 
 
 def ramfed_table3_agnews(scale: Scale) -> Study:
-    """The same, FastText on AG News (a subset of its training rows): RAM-Fed's Table 3."""
+    """Thirteen methods and mask levels, FastText on AG News (a subset of its training rows): RAM-Fed's Table 3."""
     common = {"dataset": "agnews", "model": "fasttext", "batch_size": scale.pick(32, 32, 128)}
     common |= scale.pick(
         {"rounds": 15, "eval_every": 3, "lr": 1.0, "local_epochs": 1},
@@ -173,7 +172,7 @@ def ramfed_table3_agnews(scale: Scale) -> Study:
         {"rounds": 2000, "eval_every": 20, "lr": 0.1},
     )
     at = scale.pick((0.2,), (0.2,), (0.05, 0.1, 0.15, 0.2))
-    small = "Batches of 32 and lr 1: with the paper's 128 and 0.1 nothing is learnt in so few rounds; at lr 3 neither."
+    small = "Batches of 32 and lr 1: with the paper's 128 and 0.1 these rounds learn nothing, and with lr 3 neither."
     part = "The data are a part of AG News' training rows."
     scaled = "At that rate IST, which scales what a group's units read, diverges in most runs."
     note = scale.pick(f"{small} {part}", f"{small} {scaled} {part}", part)
@@ -191,49 +190,51 @@ def _table(
     at: tuple[float, ...],
     note: str | None = None,
 ) -> Study:
-    """The rows that the paper has a number for, at the concentrations `at`."""
+    """Return a study of the rows that the paper has numbers for.
 
-    def own(row: str, alpha: float) -> dict[str, Any]:
-        return SETTINGS | ROWS[row] | {"dirichlet": alpha} | _often(row, common["rounds"])
-
-    cells = [
-        Cell(
-            row,
-            scale.experiment(**{"local_steps": None if "local_epochs" in common else 5} | common | own(row, alpha)),
-            f"α = {alpha:g}",
-            {ACCURACY.name: numbers[concentrations.index(alpha)]},
-        )
-        for alpha in at
-        for row, numbers in paper.items()
-    ]
+    Args:
+        scale: The scale.
+        name: The study's name.
+        title: Its title.
+        common: The fields of all experiments.
+        paper: The paper's accuracies by row.
+        concentrations: The concentrations of these accuracies.
+        at: The concentrations to run.
+        note: A note of the smaller sizes.
+    """
+    if "local_epochs" not in common:
+        common = {"local_steps": 5} | common
+    cells = []
+    for alpha, (row, numbers) in product(at, paper.items()):
+        own = SETTINGS | ROWS[row] | {"dirichlet": alpha} | _often(row, common["rounds"])
+        papers = {ACCURACY.name: numbers[concentrations.index(alpha)]}
+        cells.append(Cell(row, scale.experiment(**common | own), f"α = {alpha:g}", papers))
+    notes = [f"The paper does not state its rounds; {common['rounds']} are run here on {common['dataset']}."]
+    if note is not None and not scale.paper:
+        notes.append(note)
+    notes += [PRINTED, STAND_IN]
     seeds = scale.seeds if common["dataset"] == "digits" else SEEDS
-    notes = (
-        f"The paper does not state its rounds; {common['rounds']} are run here on {common['dataset']}.",
-        *([] if note is None or scale.paper else [note]),
-        PRINTED,
-        STAND_IN,
-    )
     return Study(name, title, cells, (ACCURACY, CLIENT_WORST), "ram-fed L", notes=notes, seeds=seeds)
 
 
 def _often(row: str, rounds: int) -> dict[str, Any]:
-    """PruneFL chooses its weights anew ten times in a run that is too short for its fifty rounds."""
-    return {"submodel.reprune_every": max(1, rounds // 10)} if row.startswith("prunefl") and rounds < 500 else {}
+    """Return the field with which PruneFL chooses its weights ten times in a run that is too short for fifty rounds."""
+    if row.startswith("prunefl") and rounds < 500:
+        return {"submodel.reprune_every": max(1, rounds // 10)}
+    return {}
 
 
 def ramfed_coverage(scale: Scale) -> Study:
-    """Coverage: how few clients train a region, how few regions are trained, how long none is (Figures 3 and 4)."""
+    """Coverage: the clients that train a region, the trained regions, and untrained spells (Figures 3 and 4)."""
     dataset, hidden, rounds = scale.pick(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
     common = SETTINGS | {"dirichlet": 0.15, "hidden": (hidden,), "rounds": rounds, "eval_every": scale.pick(2, 5, 20)}
     rate: dict[str, Any] = {"lr": 0.01, "batch_size": 128}
     common |= {"local_steps": 5} | scale.pick({"lr": 0.05}, rate, rate)
-    cells = [
-        Cell(f"{level}, {told}", scale.experiment(dataset, method=method, **common, **own), method)
-        for method in ("ra-fed", "ram-fed")
-        for level in ("S", "L")
-        for told, gaps in (("always covered", 0), ("gaps every 10", 10), ("gaps every 2", 2), ("one region for all", 1))
-        for own in ({"submodel.level": level, "submodel.uncovered_every": gaps},)
-    ]
+    labels = {0: "always covered", 10: "gaps every 10", 2: "gaps every 2", 1: "one region for all"}
+    cells = []
+    for method, level, (gaps, label) in product(("ra-fed", "ram-fed"), ("S", "L"), labels.items()):
+        own = {"submodel.level": level, "submodel.uncovered_every": gaps}
+        cells.append(Cell(f"{level}, {label}", scale.experiment(dataset, method=method, **common, **own), method))
     return Study(
         "ramfed_coverage",
         f"Coverage in RA-Fed and RAM-Fed, MLP on {dataset}, Dirichlet 0.15, {rounds} rounds (Figures 3, 4)",
@@ -244,15 +245,22 @@ def ramfed_coverage(scale: Scale) -> Study:
             "The paper sets the least coverage, the trained regions and the longest untrained spell by hand; here "
             "they follow from the mask level and from how often all clients train the same regions, and are measured.",
             "Longest untrained by a client is the paper's τ_q (Assumption 6): rounds in which one client did not train "
-            "one region; longest untrained, those in which nobody did.",
-            "With gaps in every round one region alone is trained after the first round: least coverage 10, S* 1.",
+            "one region; longest untrained, those in which no client did.",
+            "With gaps in every round only one region is trained after the first round: least coverage 10, S* 1.",
         ),
-        claims=tuple(
-            Claim("S, always covered", f"S, {worse}", ACCURACY.name, told)
-            for worse, told in (
-                ("gaps every 2", "Longer untrained spells end less accurate (Figure 4)"),
-                ("one region for all", "Many untrained regions end less accurate, however well covered (Figure 3)"),
-            )
+        claims=(
+            Claim(
+                "S, always covered",
+                "S, gaps every 2",
+                ACCURACY.name,
+                "Longer untrained spells end less accurate (Figure 4)",
+            ),
+            Claim(
+                "S, always covered",
+                "S, one region for all",
+                ACCURACY.name,
+                "Many untrained regions end less accurate, however well covered (Figure 3)",
+            ),
         ),
         seeds=scale.seeds,
     )

@@ -1,4 +1,4 @@
-"""How large a study is, and where its data lie."""
+"""The size of a study, and the folder of its data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,16 @@ from fedraa.errors import InputError
 T = TypeVar("T")
 Size = Literal["quick", "standard", "paper"]
 SIZES: tuple[str, ...] = get_args(Size)
-AUGMENTED = {"transforms": ("crop", "flip")}  # for images of objects, which look the same mirrored
+# For images of objects, which may be mirrored.
+AUGMENTED = {"transforms": ("crop", "flip")}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Quick: minutes, in cells where theory shows; standard: real data, some 40 minutes on two cores; the paper's."""
+    """The size of a study and its data.
+
+    Quick takes minutes. Standard, on real data, takes about 40 minutes on two cores. The third size is the paper's.
+    """
 
     size: Size
     data_dir: Path | None
@@ -28,17 +32,18 @@ class Scale:
         return self.size == "paper"
 
     def pick(self, quick: T, standard: T, paper: T) -> T:
+        """Return the value of this size."""
         return {"quick": quick, "standard": standard, "paper": paper}[self.size]
 
     @property
     def seeds(self) -> Sequence[int]:
-        """Return the seeds of a study whose runs take seconds: more than three, because three separate few methods."""
+        """Return the seeds of a study whose runs take seconds: five, because three separate the methods less."""
         return self.pick((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS)
 
     def experiment(self, dataset: str, **fields: Any) -> Experiment:
-        """Return an experiment on a data set by name; `cifar10-subset` is the file of that name in the data folder.
+        """Return an experiment on a data set by name; `cifar10-subset` is a file in the folder of the data.
 
-        A field may also be the path of a method's value. Raises ValueError if it needs a data folder and there is none.
+        A field may also be the path of a method's value. Raises ValueError if the folder is needed and missing.
         """
         fields = split_paths(fields, {})
         if dataset == "digits":

@@ -1,5 +1,6 @@
-"""Studies of shuffled submodels: which submodels, and how well what they train generalises."""
+"""Studies of shuffled submodels: the choice of submodels, and generalisation."""
 
+from itertools import product
 from typing import Any
 
 from benchmarks.studies.generalisation import ACCURACY_GAP, LOSS_GAP
@@ -9,7 +10,7 @@ from benchmarks.studies.study import Cell, Claim, Study
 from fedraa.config.experiment import Experiment
 
 OPEN = (
-    "The paper's capacities, labels per client, learning rate and local steps are not to be had; FedRolex's are taken: "
+    "The paper does not state capacities, labels per client, learning rate and local steps; FedRolex's are taken: "
     "2 labels per client are high heterogeneity, 5 are low, and capacities go from the full model to a sixteenth.",
 )
 DIGITS = (
@@ -18,8 +19,8 @@ DIGITS = (
 )
 SUBSET = (
     "A subset of CIFAR-10 (10,000 training and 2,000 test images), a small CNN and 20 clients, of which 5 take part, "
-    "stand in for pre-activated ResNet18 and 100 clients; capacities end at a quarter, for six channels, "
-    "those of the CNN's first layer, make no eighths."
+    "stand in for pre-activated ResNet18 and 100 clients; capacities end at a quarter, because the six channels of "
+    "the CNN's first layer make no eighths."
 )
 OVERFIT = (
     "An MLP of 128 on a subset of CIFAR-10, of which 5 of 20 clients train in a round for five epochs, stands in for "
@@ -29,10 +30,10 @@ HETEROGENEITY = {"high": 2, "low": 5}
 
 
 def _experiment(scale: Scale, **own: Any) -> Experiment:
-    few = {"clients": 20, "participation": "sample:5", "lr": 0.1}
+    small = {"clients": 20, "participation": "sample:5", "lr": 0.1}
     common: dict[str, Any] = scale.pick(
-        {"dataset": "digits", "hidden": (64,), "rounds": 80} | few,
-        {"dataset": "cifar10-subset", "model": "cnn", "rounds": 150} | few,
+        {"dataset": "digits", "hidden": (64,), "rounds": 80} | small,
+        {"dataset": "cifar10-subset", "model": "cnn", "rounds": 150} | small,
         {"dataset": "cifar10", "model": "preact-resnet18", "clients": 100, "participation": "sample:10", "rounds": 2000}
         | {"lr": 0.1, "batch_size": 10},
     )
@@ -43,7 +44,8 @@ def _experiment(scale: Scale, **own: Any) -> Experiment:
 POLICIES: dict[str, dict[str, Any]] = {
     "rolling (shuffled)": {"method": "shuffled-kernels"},
     "random": {"method": "bernoulli-kernels"},
-    "static (HeteroFL)": {"method": "bernoulli-kernels", "submodel": "prefix"},  # its submodels, and nothing else of it
+    # Only the submodels of HeteroFL.
+    "static (HeteroFL)": {"method": "bernoulli-kernels", "submodel": "prefix"},
 }
 
 
@@ -54,16 +56,14 @@ def shuffled_policies(scale: Scale) -> Study:
         "mixed": scale.pick((1.0, 0.5, 0.25), (1.0, 0.5, 0.25), (1.0, 0.5, 0.25, 0.125, 0.0625)),
         f"all {smallest:g}": (smallest,),
     }
-    cells = [
-        Cell(row, _experiment(scale, partition=f"labels(per_client={labels})", **own), f"{kind}, {level} heterogeneity")
-        for level, labels in HETEROGENEITY.items()
-        if level in scale.pick(("high",), ("high",), tuple(HETEROGENEITY))
-        for kind, levels in capacities.items()
-        for row, own in [
-            *((row, own | {"capacities": levels}) for row, own in POLICIES.items()),
-            ("full (FedAvg)", {"method": "fedavg"}),
-        ]
-    ]
+    cells = []
+    heterogeneity = scale.pick(("high",), ("high",), tuple(HETEROGENEITY))
+    for level, (kind, levels) in product(heterogeneity, capacities.items()):
+        rows: dict[str, dict[str, Any]] = {row: own | {"capacities": levels} for row, own in POLICIES.items()}
+        rows["full (FedAvg)"] = {"method": "fedavg"}
+        partition = f"labels(per_client={HETEROGENEITY[level]})"
+        for row, own in rows.items():
+            cells.append(Cell(row, _experiment(scale, partition=partition, **own), f"{kind}, {level} heterogeneity"))
     rolling = "rolling (shuffled)"
     return Study(
         "shuffled_policies",
@@ -95,15 +95,10 @@ def shuffled_generalisation(scale: Scale) -> Study:
     }
     learns = {"dataset": "cifar10-subset", "model": "mlp", "hidden": (128,), "lr": 0.05, "local_epochs": 5}
     by_heart: dict[str, Any] = scale.pick(learns | {"rounds": 20}, learns | {"rounds": 120}, {})
-    cells = [
-        Cell(
-            row,
-            _experiment(scale, partition=f"labels(per_client={labels})", **by_heart | own),
-            f"{level} heterogeneity",
-        )
-        for level, labels in HETEROGENEITY.items()
-        for row, own in rows.items()
-    ]
+    cells = []
+    for (level, labels), (row, own) in product(HETEROGENEITY.items(), rows.items()):
+        experiment = _experiment(scale, partition=f"labels(per_client={labels})", **by_heart | own)
+        cells.append(Cell(row, experiment, f"{level} heterogeneity"))
     return Study(
         "shuffled_generalisation",
         "Test minus training loss, training minus test accuracy (shuffled submodels, Tables 1, 2)",
@@ -113,8 +108,8 @@ def shuffled_generalisation(scale: Scale) -> Study:
         notes=(
             *OPEN,
             "Both losses are of the final full model in evaluation mode: on the test set, and on the clients' training "
-            "data (at most 10,000 samples, an even choice).",
-            *(() if scale.paper else (OVERFIT,)),
+            "data (at most 10,000 samples, evenly spaced).",
+            *scale.pick((OVERFIT,), (OVERFIT,), ()),
         ),
         claims=(
             Claim("random", "full (FedAvg)", LOSS_GAP.name, "Random submodels have the smaller loss gap"),

@@ -1,5 +1,6 @@
 """Studies of "Resource-aware distributed minimax optimization" (SubDisMO)."""
 
+from itertools import product
 from typing import Any
 
 from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, FLOPS_PER_SAMPLE, LEAST_COVERAGE, sent_back
@@ -23,7 +24,7 @@ def _paper(accuracy: float, deviation: float) -> dict[str, float]:
 
 
 def subdismo_delta(scale: Scale) -> Study:
-    """SubDisMO against its twins on the same masks, without perturbation and with a memory: Tables 1 and 2."""
+    """SubDisMO and its variants on the same masks, without perturbation and with a memory: Tables 1 and 2."""
     common: dict[str, Any] = {
         "model": scale.pick(f"{NETWORKS}:residual_mlp", f"{NETWORKS}:residual_mlp", "vit-small"),
         "partition": "dirichlet",
@@ -47,14 +48,14 @@ def subdismo_delta(scale: Scale) -> Study:
     cells = [Cell(row, scale.experiment(dataset, **common, **own), paper=paper) for row, (own, paper) in rows.items()]
     return Study(
         "subdismo_delta",
-        "SubDisMO and its twins on the same masks, Dirichlet 1.0 (SubDisMO, Tables 1, 2)",
+        "SubDisMO and its variants on the same masks, Dirichlet 1.0 (SubDisMO, Tables 1, 2)",
         cells,
         (CLIENT_MEAN, CLIENT_STD),
         reference="subdismo δ=0.1",
         notes=(OPEN, *scale.pick((SUBSET, BLOCKS), (SUBSET, BLOCKS), ())),
         claims=tuple(
-            Claim("subdismo δ=0.1", worse, metric, told)
-            for worse, metric, told in (
+            Claim("subdismo δ=0.1", worse, metric, source)
+            for worse, metric, source in (
                 ("subdismo δ=0", CLIENT_MEAN.name, "δ = 0.1 is more accurate than δ = 0"),
                 ("memory on its masks", CLIENT_MEAN.name, "SubDisMO is more accurate than a memory on its masks"),
                 ("subdismo δ=0", CLIENT_STD.name, "δ = 0.1 deviates less than δ = 0"),
@@ -69,7 +70,7 @@ DIGITS = "Digits stand in for CIFAR-10 at the quick size."
 
 
 def _experiment(scale: Scale, **own: Any) -> Experiment:
-    """ViT-Small on CIFAR-10, or residual blocks of dense layers on digits or a subset of CIFAR-10, unless told so."""
+    """Return an experiment with ViT-Small on CIFAR-10, or with residual dense blocks on digits or a CIFAR-10 subset."""
     common: dict[str, Any] = {"batch_size": 32, "lr": 0.1, "partition": "dirichlet", "weights": "uniform"}
     common |= scale.pick(
         {"dataset": "digits", "model": f"{NETWORKS}:digits_residual_mlp", "rounds": 60, "local_steps": 5},
@@ -83,7 +84,7 @@ def _stands_in(scale: Scale) -> tuple[str, ...]:
     return scale.pick((DIGITS, BLOCKS), (SUBSET, BLOCKS), ())
 
 
-# Half the clients train a quarter of the model, half train half of it; PruneFL all the same half.
+# Half the clients train a quarter of the model, and half train half of it. With PruneFL all train the same half.
 SHARES: dict[str, dict[str, Any]] = {
     "oap": {"capacities": (0.25, 0.5)},
     "fedrolex": {"capacities": (0.25, 0.5), "submodel.capacities.redraw": False},
@@ -97,7 +98,7 @@ SPLITS: dict[str, dict[str, Any]] = {
 
 
 IST = (
-    "IST gives every unit of every layer to one client alone, so no more clients than the narrowest layer has units "
+    "IST gives every unit of every layer to exactly one client, so no more clients than the narrowest layer has units "
     "take part in a round: 8, the heads, in the ViTs."
 )
 NARROWEST = {"vit-small": 8, "vit": 8}
@@ -109,21 +110,21 @@ def subdismo_table1(scale: Scale) -> Study:
         "": ({}, {row: papers for row, (_, papers) in TABLE_1.items()}),
         "CIFAR-100, ": ({"dataset": "cifar100", "model": "vit"}, TABLE_1_CIFAR100),
     }
-    cells = [
-        Cell(row, _cell(scale, own, momentum=0.0, **half | split), half_name + column, _paper(*papers[row][number]))
-        for half_name, (half, papers) in list(halves.items())[: scale.pick(1, 1, 2)]
-        for number, (column, split) in enumerate(SPLITS.items())
-        if column in scale.pick(("μ = 0.5",), ("μ = 0.5",), tuple(SPLITS))
-        for row, (own, _) in TABLE_1.items()
-    ]
-    half_alone = () if scale.paper else ("The CIFAR-100 half of the table is run at the paper's size alone.",)
-    notes = (OPEN, IST, *_stands_in(scale), *half_alone)
+    chosen = list(halves.items())[: scale.pick(1, 1, 2)]
+    columns = scale.pick(("μ = 0.5",), ("μ = 0.5",), tuple(SPLITS))
+    cells = []
+    for (prefix, (half, papers)), column, (row, (own, _)) in product(chosen, columns, TABLE_1.items()):
+        paper = _paper(*papers[row][list(SPLITS).index(column)])
+        experiment = _cell(scale, own, momentum=0.0, **half | SPLITS[column])
+        cells.append(Cell(row, experiment, prefix + column, paper))
+    only_paper = ("The CIFAR-100 half of the table is run only at the paper's size.",)
+    notes = (OPEN, IST, *_stands_in(scale), *scale.pick(only_paper, only_paper, ()))
     title = "Submodel methods and solvers, 10 clients (SubDisMO, Table 1)"
     return Study("subdismo_table1", title, cells, METRICS, "subdismo", notes=notes)
 
 
 def _cell(scale: Scale, own: dict[str, Any], **common: Any) -> Experiment:
-    """The method with its shares, PruneFL ten times anew, and for IST no more clients a round than it has units."""
+    """Return a method's experiment: PruneFL re-prunes ten times, and IST has no more clients a round than units."""
     name = own["method"].partition("+")[0]
     experiment = _experiment(scale, **common | own | SHARES.get(name, {}))
     if name == "prunefl" and not scale.paper and experiment.rounds is not None:
@@ -190,10 +191,9 @@ def subdismo_architectures(scale: Scale) -> Study:
     )
     cells = [
         Cell(row, _cell(scale, own, dirichlet=1.0, momentum=0.0, **model), name, _paper(*papers[number]))
-        for number, (name, model) in enumerate(models.items())
-        for row, (own, papers) in rows.items()
+        for (number, (name, model)), (row, (own, papers)) in product(enumerate(models.items()), rows.items())
     ]
-    notes = (OPEN, IST, *_stands_in(scale), *(() if scale.paper else (ARCHITECTURES,)))
+    notes = (OPEN, IST, *_stands_in(scale), *scale.pick((ARCHITECTURES,), (ARCHITECTURES,), ()))
     title = "Architectures, Dirichlet 1.0 (SubDisMO, Table 5)"
     return Study("subdismo_architectures", title, cells, METRICS, "subdismo", notes=notes)
 
@@ -210,14 +210,13 @@ def subdismo_masks(scale: Scale) -> Study:
     mlp = {"model": "mlp", "hidden": (width,)}
     cells = [
         Cell(row, _experiment(scale, **mlp | own | split), column, _paper(*papers[number]))
-        for number, (column, split) in enumerate(splits)
-        for row, (own, papers) in rows.items()
+        for (number, (column, split)), (row, (own, papers)) in product(enumerate(splits), rows.items())
     ]
     notes = (
         OPEN,
         *scale.pick((DIGITS,), (SUBSET,), ()),
-        f"A window moves on by as many units in every layer, so an MLP of one hidden layer of {width} is trained, "
-        "in which a quarter or an eighth of it is a number of units.",
+        f"A window moves by the same number of units in every layer, so the model is an MLP with one hidden layer of "
+        f"{width} units, which a quarter and an eighth divide.",
     )
     title = "Mask policies (SubDisMO, Table 6)"
     return Study("subdismo_masks", title, cells, METRICS, "random", notes=notes, seeds=scale.seeds)
@@ -232,44 +231,37 @@ def subdismo_cost(scale: Scale) -> Study:
     """Parameters and operations of SubDisMO's submodels and of full FedSAM: Table 7."""
     common = {"model": "vit-small", "lr": 0.1, "rounds": 1, "local_steps": 1, "batch_size": 32}
     dataset = scale.pick("cifar10-subset", "cifar10-subset", "cifar10")
-    least, most = sent_back("least"), sent_back("most")
+    smallest, largest = sent_back("least"), sent_back("most")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
-        "subdismo": ({"method": "subdismo"}, {least.name: 55.242, most.name: 88.522}),
-        "fedsam": ({"method": "fedsam"}, {least.name: 155.082, most.name: 155.082}),
+        "subdismo": ({"method": "subdismo"}, {smallest.name: 55.242, largest.name: 88.522}),
+        "fedsam": ({"method": "fedsam"}, {smallest.name: 155.082, largest.name: 155.082}),
     }
     cells = [Cell(row, scale.experiment(dataset, **common, **own), paper=paper) for row, (own, paper) in rows.items()]
     notes = (
-        "Nothing random bears on these numbers but which parts a client draws; one round is run.",
-        "The paper bills a mask's operations by its share; in dense kernels a mask saves none, and none is billed.",
+        "These numbers are random only in the parts that a client draws; one round is run.",
+        "The paper counts a mask's operations by its share; in dense kernels a mask saves none, and all are counted.",
         "The paper's ViT-Small has 7,680 parameters more outside its blocks than any usual embedding and head.",
-        "What a client sends back includes the bitmap of its mask, a bit per parameter.",
+        "The upload of a client includes the bitmap of its mask, a bit per parameter.",
     )
-    title = "What a client sends back and computes, ViT-Small (SubDisMO, Table 7)"
-    return Study(
-        "subdismo_cost", title, cells, (least, most, FLOPS_PER_SAMPLE), "fedsam", notes=notes, seeds=(0,), along=None
-    )
+    title = "Upload and operations of a client, ViT-Small (SubDisMO, Table 7)"
+    metrics = (smallest, largest, FLOPS_PER_SAMPLE)
+    return Study("subdismo_cost", title, cells, metrics, "fedsam", notes=notes, seeds=(0,), along=None)
 
 
 def subdismo_clients(scale: Scale) -> Study:
-    """SubDisMO and RAM-Fed with ten times and a hundred times as many clients: Table 8."""
+    """SubDisMO and RAM-Fed with 10, 100 and 1000 clients: Table 8."""
     table = {
         "ram-fed": ((50.19, 4.16), (37.09, 8.46), (27.02, 9.88)),
         "subdismo": ((51.23, 4.77), (47.53, 6.41), (32.05, 8.97)),
     }
     counts = scale.pick((10, 30, 100), (10, 100, 1000), (10, 100, 1000))
-    cells = [
-        Cell(
-            row,
-            _experiment(scale, method=row, momentum=0.0, clients=clients, dirichlet=1.0, eval_every=10),
-            f"{clients} clients",
-            _paper(*papers[number]),
-        )
-        for number, clients in enumerate(counts)
-        for row, papers in table.items()
-    ]
+    cells = []
+    for (number, clients), (row, papers) in product(enumerate(counts), table.items()):
+        experiment = _experiment(scale, method=row, momentum=0.0, clients=clients, dirichlet=1.0, eval_every=10)
+        cells.append(Cell(row, experiment, f"{clients} clients", _paper(*papers[number])))
     notes = (
         OPEN,
-        "The paper repeats data so that a client keeps some thousands; here the clients share what there is.",
+        "The paper repeats data so that a client keeps some thousands; here the clients share the existing data.",
         *_stands_in(scale),
         *scale.pick(("The paper's numbers beside 30 and 100 clients are those of its 100 and 1000.",), (), ()),
     )
@@ -295,7 +287,7 @@ def subdismo_coverage(scale: Scale) -> Study:
         notes=(
             OPEN,
             "The paper sets C* to 1, 2 and 3 by hand; here it follows from how many clients take part and is "
-            "measured, as the least over all rounds of how many train any parameter that is trained at all.",
+            "measured: the minimum, over all rounds and trained parameters, of the number of clients that train it.",
             *_stands_in(scale),
         ),
         claims=(

@@ -1,4 +1,4 @@
-"""Digits of which some are mislabelled: data that a model had better not learn by heart."""
+"""Digits with wrong labels, which a model should not memorise."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +12,10 @@ WRONG = 0.3
 
 
 def digits(data_dir: Path | None) -> Dataset:
-    """Return the digits with a share `WRONG` of the training labels changed, the same ones in every run.
+    """Return the digits with a share `WRONG` of the training labels changed, equally in every run.
 
     Args:
-        data_dir: The folder of the other datasets of a study, which the digits do not need.
+        data_dir: The folder of a study's other datasets, which the digits do not need.
     """
     data = load_dataset("digits")
     assert isinstance(data, Dataset)

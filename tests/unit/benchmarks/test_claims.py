@@ -1,6 +1,7 @@
 """Claims of the papers: verdicts by hand, and a page that says what the committed results say."""
 
 import math
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -37,39 +38,39 @@ def of(a: tuple[float, ...], b: tuple[float, ...], *, less: bool = False, ratio:
 
 def test_differences_are_paired_by_seed() -> None:
     """Differences 1, 2, 3: mean 2, deviation 1, t(.975, 2) = 4.3027, so 2 -+ 2.4841."""
-    found = of((11, 22, 33), (10, 20, 30))
-    assert (found.mean, found.low, found.high) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
-    assert not found.holds
-    assert not found.reversed
+    gained = of((11, 22, 33), (10, 20, 30))
+    assert (gained.mean, gained.low, gained.high) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
+    assert not gained.holds
+    assert not gained.reversed
     assert of((11, 21.1, 31), (10, 20, 30)).holds
     assert of((11, 21.1, 31), (10, 20, 30), less=True).reversed
 
 
 def test_times_are_compared_as_ratios() -> None:
     """Half the time with every seed: twice as fast, and log ratios without any spread have no width."""
-    found = of((2, 3, 4), (4, 6, 8), less=True, ratio=True)
-    assert (found.mean, found.low, found.high) == pytest.approx((2, 2, 2))
-    assert found.holds
+    gained = of((2, 3, 4), (4, 6, 8), less=True, ratio=True)
+    assert (gained.mean, gained.low, gained.high) == pytest.approx((2, 2, 2))
+    assert gained.holds
     # log 2, log 4: mean log 2.8284, deviation .4901, t(.975, 1) = 12.7062: half width 12.7062 * .4901 / sqrt 2 = 4.4036
-    found = of((1, 1), (2, 4), less=True, ratio=True)
-    assert (found.mean, found.high) == pytest.approx((2**1.5, 2**1.5 * math.exp(4.4036)), rel=1e-3)
+    gained = of((1, 1), (2, 4), less=True, ratio=True)
+    assert (gained.mean, gained.high) == pytest.approx((2**1.5, 2**1.5 * math.exp(4.4036)), rel=1e-3)
 
 
 def test_without_seeds_it_is_welchs_interval() -> None:
     """Deviations 1 and n = 3: half widths 2.4841, standard errors .57735, 4 degrees of freedom, t = 2.7764."""
     lines = Line(5, 2.4841, 3, ()), Line(2, 2.4841, 3, ())
-    found = advantage("", ("a", "b"), *lines, less=False, ratio=False)
+    gained = advantage("", ("a", "b"), *lines, less=False, ratio=False)
     half = 2.7764 * math.sqrt(2 / 3)
-    assert (found.mean, found.low, found.high) == pytest.approx((3, 3 - half, 3 + half), abs=1e-3)
+    assert (gained.mean, gained.low, gained.high) == pytest.approx((3, 3 - half, 3 + half), abs=1e-3)
 
 
 def test_a_target_that_is_not_reached_orders_only_if_the_other_always_does() -> None:
     assert of((1, 2), (INF, INF), less=True, ratio=True).holds
     assert of((INF, INF), (1, 2), less=True, ratio=True).reversed
-    some = of((1, 2), (3, INF), less=True, ratio=True)
-    assert not some.holds
-    assert not some.reversed
-    assert "not reached" in some.text
+    gained = of((1, 2), (3, INF), less=True, ratio=True)
+    assert not gained.holds
+    assert not gained.reversed
+    assert "not reached" in gained.text
 
 
 def test_one_seed_says_something_only_where_nothing_is_random() -> None:
@@ -103,8 +104,8 @@ def test_a_place_of_another_column_can_be_named() -> None:
     lines = {("a", "x", "accuracy %"): Line(2, None, 2, (2, 2.1)), ("a", "y", "accuracy %"): Line(1, None, 2, (1, 1.1))}
     claim = PaperClaim("p", "s", "t", "f", "fedsam_emnist", "client accuracy %", (("a @ x", "a @ y"),))
     lines = {(row, column, claim.metric): line for (row, column, _), line in lines.items()}
-    [found] = compared(claim, [Result(claim.study, "quick", "c", "", lines)])
-    assert found.mean == pytest.approx(1)
+    [gained] = compared(claim, [Result(claim.study, "quick", "c", "", lines)])
+    assert gained.mean == pytest.approx(1)
 
 
 CLAIMS = load_claims()
@@ -113,9 +114,10 @@ CLAIMS = load_claims()
 @pytest.mark.parametrize("claim", CLAIMS, ids=[f"{claim.paper}: {claim.says}" for claim in CLAIMS])
 def test_every_claim_names_places_of_its_study(claim: PaperClaim) -> None:
     assert claim.metric in metrics_of(claim.study)
-    made = [RECIPES[claim.study](Scale(size, Path("data"))) for size in SIZES]
-    rows, columns = ({name for study in made for name in getattr(study, kind)} for kind in ("rows", "columns"))
-    for name in (name for pair in claim.pairs for name in pair):
+    studies = [RECIPES[claim.study](Scale(size, Path("data"))) for size in SIZES]
+    rows = set[str]().union(*(study.rows for study in studies))
+    columns = set[str]().union(*(study.columns for study in studies))
+    for name in chain.from_iterable(claim.pairs):
         row, _, column = name.partition(" @ ")
         assert row in rows
         assert not column or column in columns
@@ -127,23 +129,23 @@ def test_the_page_says_what_the_results_say() -> None:
     assert (DOCS / "research" / "claims.md").read_text() == page(CLAIMS, read_all(), pd.read_csv(paper004.RESULTS))
 
 
-COMMITTED = [result for path in sorted(RESULTS.glob("*.csv")) if (result := read(path))]
+COMMITTED = [result for result in map(read, sorted(RESULTS.glob("*.csv"))) if result]
 
 
 @pytest.mark.parametrize("result", COMMITTED, ids=lambda result: f"{result.study}-{result.size}")
 def test_no_table_is_without_the_sentence_that_says_it_is_weak(result: Result) -> None:
     study = RECIPES[result.study](Scale(result.size, Path("data")))
-    told = (RESULTS / f"{study.name}{'' if result.size == 'quick' else f'-{result.size}'}.md").read_text()
+    page_text = (RESULTS / f"{study.name}{'' if result.size == 'quick' else f'-{result.size}'}.md").read_text()
     for sentence in weak_points(rows_by_column(result, ACCURACIES), chance(study)):
-        assert sentence in told
+        assert sentence in page_text
 
 
 def test_weak_points_are_chance_and_saturation() -> None:
-    said = weak_points(
+    sentences = weak_points(
         {("x", "accuracy %"): [("a", 18.9), ("b", 19.1)], ("", "accuracy %"): [("a", 91), ("b", 93.9)]}, 10
     )
-    assert said[0].startswith("accuracy % at x: at chance (10 %) or near it: a;")
-    assert said[1].startswith("accuracy %: saturated, all rows are between 91.0 and 93.9 %")
+    assert sentences[0].startswith("accuracy % at x: at chance (10 %) or near it: a;")
+    assert sentences[1].startswith("accuracy %: saturated, all rows are between 91.0 and 93.9 %")
     assert not weak_points({("", "accuracy %"): [("a", 91), ("b", 95)]}, 10)
 
 

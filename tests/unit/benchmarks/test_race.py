@@ -14,6 +14,7 @@ from refusals import refuses
 
 import fedraa
 from benchmarks.studies.commands import run_study
+from benchmarks.studies.options import RunOptions
 from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LENT_TO, LIMIT, OURS, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured, first_at
 from benchmarks.studies.race.overview import overview
@@ -59,8 +60,8 @@ def test_what_was_spent_is_that_of_the_first_evaluation_at_the_target() -> None:
 
 
 def test_all_asynchronous_methods_of_the_table_take_part() -> None:
-    there = {name for name, method in METHODS.items() if method.asynchronous}
-    assert there | {ROUNDS, "fedrolex", "ist", LIMIT} == ENTRANTS.keys()
+    asynchronous = {name for name, method in METHODS.items() if method.asynchronous}
+    assert asynchronous | {ROUNDS, "fedrolex", "ist", LIMIT} == ENTRANTS.keys()
 
 
 @pytest.mark.parametrize("setting", [QUICK, *SETTINGS.values()], ids=lambda setting: setting.name)
@@ -100,11 +101,11 @@ def test_the_limit_does_as_much_work_as_all_devices_together() -> None:
 
 def test_the_sentences_say_who_wins_by_how_much() -> None:
     runs = [*both(OURS, 0.3, 0.5), *both("fedbuff", 1.1, 0.9), *both(ROUNDS, 1.9, 2.1), *both(LIMIT, 0.1, 0.1)]
-    told = findings(A, runs, [])
-    assert re.match(r"tuned, 97\.5 %: fed-quilt .* 0\.400, 2\.50 x .* other, fedbuff", told[0])
-    assert re.fullmatch(r"tuned, 97\.5 %: fed-quilt .* 1/5\.0 .*fedavg.* \(2\.000\)\.", told[1])
-    assert re.fullmatch(r"tuned, 97\.5 %: .* limit .* 0\.100, fed-quilt .* 4\.0 x .*", told[2])
-    assert told[3].startswith("not run, tuned: fedasync, ")
+    sentences = findings(A, runs, [])
+    assert re.match(r"tuned, 97\.5 %: fed-quilt .* 0\.400, 2\.50 x .* other, fedbuff", sentences[0])
+    assert re.fullmatch(r"tuned, 97\.5 %: fed-quilt .* 1/5\.0 .*fedavg.* \(2\.000\)\.", sentences[1])
+    assert re.fullmatch(r"tuned, 97\.5 %: .* limit .* 0\.100, fed-quilt .* 4\.0 x .*", sentences[2])
+    assert sentences[3].startswith("not run, tuned: fedasync, ")
     late = findings(A, [*both(OURS, 0.5, 0.5), *both(ROUNDS, 2.4, math.inf)], [])
     assert re.fullmatch(r"tuned, 97\.5 %: fedavg .* 1 of 2 runs .* 2\.5, 5\.0 x fed-quilt's\.", late[0])
     never = findings(A, [*both(OURS, 0.5), *both(ROUNDS, math.inf)], [])
@@ -122,10 +123,10 @@ def test_what_is_lent_is_ours_and_no_best_other(tmp_path: Path) -> None:
     assert ENTRANTS["fedbuff"].fields(A).keys() & {"clip", "override", "polyak_fraction"} == set()
     assert LENT_TO.keys() & {OURS + "-lent", "limit-lent"} == set()
     runs = [*both(OURS, 0.3, 0.5), *both("fedbuff", 1.1, 0.9), *both("fedbuff-lent", 0.5, 0.7)]
-    told = findings(A, runs, [])
-    assert re.search(r" 2\.50 x .* other, fedbuff \(1\.000\)", told[0])
-    assert re.search(r" 1\.50 x .* lent, fedbuff-lent \(0\.600\)", told[1])
-    assert not any("-lent" in sentence for sentence in told[2:])
+    sentences = findings(A, runs, [])
+    assert re.search(r" 2\.50 x .* other, fedbuff \(1\.000\)", sentences[0])
+    assert re.search(r" 1\.50 x .* lent, fedbuff-lent \(0\.600\)", sentences[1])
+    assert not any("-lent" in sentence for sentence in sentences[2:])
     frame(A, runs, [], {}).to_csv(tmp_path / "race_A.csv", index=False)
     assert "| 1.000 fedbuff | 2.50 |" in overview(tmp_path)
     grey = {"fedbuff-lent": GREY, "ace-lent": GREY}
@@ -183,7 +184,7 @@ def test_evaluations_are_as_many_batches_apart_for_all(
     name: str, values: dict[str, Any], every: int | None, tmp_path: Path
 ) -> None:
     """A buffer's update is several arrivals: its evaluations were once five times as far apart as others'."""
-    race = Race(A, tmp_path, tmp_path, (0,), given={name: values})
+    race = Race(A, tmp_path, tmp_path, (0,), tuned_values={name: values})
     cell = race.cell(ENTRANTS[name], "tuned")
     assert cell is not None
     assert cell.experiment.eval_every == every
@@ -196,10 +197,10 @@ def test_trials_are_evaluated_as_the_runs_at_their_values(tmp_path: Path, monkey
     race = Race(A, tmp_path, tmp_path, (0,))
     for name in ("fedasync", "fedbuff", OURS, ROUNDS):
         race.tune(ENTRANTS[name], lambda what: None)
-    one, buffered, ours, rounds = asked
+    one, buffered, own, rounds = asked
     assert [one({"local_steps": steps})["eval_every"] for steps in (10, 94, 500)] == [20, 2, 1]
     assert [buffered({"local_steps": 10, "buffer_size": size})["eval_every"] for size in (3, 5, 10)] == [7, 4, 2]
-    assert ours({"local_steps": "auto:20", "async_rule": "fadas(size=5)"})["eval_every"] == 2
+    assert own({"local_steps": "auto:20", "async_rule": "fadas(size=5)"})["eval_every"] == 2
     assert rounds({"local_steps": 10})["eval_every"] is None
 
 
@@ -213,19 +214,19 @@ def test_the_long_runs_take_five_times_what_fedavg_took(tmp_path: Path, monkeypa
 
 def test_what_is_not_there_or_named_twice_is_one_sentence(tmp_path: Path) -> None:
     with refuses("setting", "A, B, ", got="Z"):
-        run_study("race", setting=("Z",), out=tmp_path)
+        run_study("race", RunOptions(setting=("Z",), out=tmp_path))
     with refuses("jobs", got=0):
-        run_study("race", quick=True, jobs=0, out=tmp_path)
+        run_study("race", RunOptions(quick=True, jobs=0, out=tmp_path))
     with refuses("seeds", got=(0, -1)):
-        run_study("race", quick=True, seeds=(0, -1), out=tmp_path)
+        run_study("race", RunOptions(quick=True, seeds=(0, -1), out=tmp_path))
     for chosen in ({"methods": (ROUNDS, ROUNDS)}, {"parts": ("tuned", "tuned")}, {"seeds": (0, 0)}, {"seeds": ()}):
         ((field, values),) = chosen.items()
         with refuses(field, got=values):
-            run_study("race", quick=True, out=tmp_path, **chosen)
+            run_study("race", RunOptions(quick=True, out=tmp_path, **chosen))
     with refuses("methods", "fed-quilt, ", got="fedmagic"):
-        run_study("race", quick=True, methods=("fedmagic",), out=tmp_path)
+        run_study("race", RunOptions(quick=True, methods=("fedmagic",), out=tmp_path))
     with refuses("study", got="raa_beta"):
-        run_study("raa_beta", quick=True, setting=("A",), out=tmp_path)
+        run_study("raa_beta", RunOptions(quick=True, setting=("A",), out=tmp_path))
 
 
 def test_who_cannot_be_run_in_a_setting_is_left_out_or_refused_if_asked_for(
@@ -234,16 +235,16 @@ def test_who_cannot_be_run_in_a_setting_is_left_out_or_refused_if_asked_for(
     """FedRolex and what is cut as it is mask logits of labels, and next characters are none."""
     ran: list[str] = []
     monkeypatch.setattr("benchmarks.studies.race.command._run", lambda race, entrants, *_: ran.extend(entrants))
-    run_study("race", setting=("shakespeare",), out=tmp_path)
+    run_study("race", RunOptions(setting=("shakespeare",), out=tmp_path))
     masking = {"fedrolex", "heterofl-async", "fedrolex-async"}
     assert {entrant.name for entrant in ran} == ENTRANTS.keys() - masking
-    told = findings(SETTINGS["shakespeare"], [], [])
-    assert told[0].startswith("fedrolex cannot be run here: objective: ")
-    assert not masking & set(re.findall(r"[\w-]+", told[-1]))
+    sentences = findings(SETTINGS["shakespeare"], [], [])
+    assert sentences[0].startswith("fedrolex cannot be run here: objective: ")
+    assert not masking & set(re.findall(r"[\w-]+", sentences[-1]))
     cells = [Race(SETTINGS["shakespeare"], tmp_path, None, (0,)).cell(ENTRANTS[name], "untuned") for name in masking]
     assert cells == [None] * 3
     with refuses("methods", "fedrolex", "shakespeare", "(obj"):
-        run_study("race", setting=("A", "shakespeare"), methods=(OURS, "fedrolex"), out=tmp_path)
+        run_study("race", RunOptions(setting=("A", "shakespeare"), methods=(OURS, "fedrolex"), out=tmp_path))
 
 
 def test_who_cannot_be_run_on_a_model_is_left_out_for_the_reason_that_a_run_gives(
@@ -281,37 +282,39 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     tiny = replace(QUICK, fields=fields, targets=(0.1, 0.15, 0.2), horizon=0.6, trials=2)
     monkeypatch.setattr("benchmarks.studies.race.command.QUICK", tiny)
     asked: dict[str, Any] = {"quick": True, "methods": (OURS, ROUNDS), "seeds": (0,), "out": tmp_path, "jobs": 1}
-    run_study("race", **asked)
+    run_study("race", RunOptions(**asked))
     page = (tmp_path / "race_digits.md").read_text()
     assert "| fed-quilt |" in page
     assert (tmp_path / "race_digits.png").stat().st_size > 10_000
     assert {"tuned", "untuned"} <= set(pd.read_csv(tmp_path / "race_digits.csv", comment="#")["part"])
-    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "race").rglob("summary.json")}
-    assert made
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "race").rglob("summary.json")}
+    assert before
     capsys.readouterr()
-    run_study("race", **asked)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "race").rglob("summary.json")} == made
+    run_study("race", RunOptions(**asked))
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "race").rglob("summary.json")} == before
     assert "to go" not in capsys.readouterr().out
     assert (tmp_path / "race_digits.md").read_text() == page
     # From its file the same runs are had without a trial.
     again = tmp_path / "again"
-    run_study("race", **asked | {"out": again, "tuned": tmp_path / "race_digits.toml"})
+    run_study("race", RunOptions(**asked | {"out": again, "tuned": tmp_path / "race_digits.toml"}))
     assert (again / "race_digits.csv").read_text() == (tmp_path / "race_digits.csv").read_text()
     assert not list(again.rglob("tuning"))
     # And from its folder not even the runs are made again, whatever folders they were in.
     page_of_one, wider = tmp_path / "one", tmp_path / "wider"
-    run_study("race", **asked | {"methods": (OURS,), "parts": ("tuned",), "out": page_of_one, "extend": tmp_path})
+    run_study(
+        "race", RunOptions(**asked | {"methods": (OURS,), "parts": ("tuned",), "out": page_of_one, "extend": tmp_path})
+    )
     assert not list(page_of_one.rglob("summary.json"))
     assert record(page_of_one) == record(tmp_path)
     (page_of_one / "race_digits.runs.jsonl.gz").write_bytes(gzip.compress(first_run(record(tmp_path)), mtime=0))
-    run_study("race", **asked | {"parts": ("tuned",), "out": wider, "extend": page_of_one})
+    run_study("race", RunOptions(**asked | {"parts": ("tuned",), "out": wider, "extend": page_of_one}))
     assert len(list(wider.rglob("summary.json"))) == 1  # FedAvg's: ours is the first that is recorded
     assert shown(wider, "tuned") == shown(tmp_path, "tuned")
     # Of more seeds those that are missing are made; runs are not left off the page without a word.
-    run_study("race", **asked | {"parts": ("tuned",), "seeds": (0, 1), "out": page_of_one, "extend": wider})
+    run_study("race", RunOptions(**asked | {"parts": ("tuned",), "seeds": (0, 1), "out": page_of_one, "extend": wider}))
     assert len(list(page_of_one.rglob("summary.json"))) == 2
     with refuses("seeds", "digits", "1", got=(0,)):
-        run_study("race", **asked | {"out": tmp_path / "no", "extend": page_of_one})
+        run_study("race", RunOptions(**asked | {"out": tmp_path / "no", "extend": page_of_one}))
     line = json.loads(first_run(record(wider)))
     one = {name: values[:1] for name, values in line["evaluations"].items()}
     for wrong in (
@@ -329,22 +332,22 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     toml = wider / "race_digits.toml"
     (tmp_path / "no.toml").write_text(re.sub(r'async_rule = ".*"', 'async_rule = "Nope"', toml.read_text()))
     with refuses("tuned", "fed-quilt", "digits", "'Nope'"):
-        run_study("race", **asked | {"out": tmp_path / "no", "tuned": tmp_path / "no.toml"})
+        run_study("race", RunOptions(**asked | {"out": tmp_path / "no", "tuned": tmp_path / "no.toml"}))
     more = {"methods": (OURS,), "parts": ("tuned",), "seeds": (0, 1), "out": tmp_path / "no", "extend": tmp_path}
     with refuses("seeds", "digits", ROUNDS, got=(0, 1)):
-        run_study("race", **asked | more)
+        run_study("race", RunOptions(**asked | more))
     toml.write_text(re.sub(r"lr = 0\.\d+", "lr = 0.123", toml.read_text()))
     with refuses("extend", "tuned", "fedavg", "digits"):
-        run_study("race", **asked | {"methods": (OURS,), "out": tmp_path / "no", "extend": wider})
+        run_study("race", RunOptions(**asked | {"methods": (OURS,), "out": tmp_path / "no", "extend": wider}))
     assert not (tmp_path / "no").exists()
     # Lent ones join them, and are in no file of tuned values: ours may be others some day.
-    run_study("race", **asked | {"methods": ("fedbuff-lent",), "parts": ("tuned",)})
+    run_study("race", RunOptions(**asked | {"methods": ("fedbuff-lent",), "parts": ("tuned",)}))
     page = (tmp_path / "race_digits.md").read_text()
     assert "| fedbuff-lent | 1 |" in page
     assert "`python -m benchmarks run race --quick`, and with `--methods fedbuff-lent`, commit" in page
     assert "`--clip 2 --polyak-fraction 0.1 --override local.logit_calibration=0.8`." in page
     assert "lent" not in (tmp_path / "race_digits.toml").read_text()
-    run_study("race", **asked | {"parts": ("tuned",), "out": tmp_path / "lent", "extend": tmp_path})
+    run_study("race", RunOptions(**asked | {"parts": ("tuned",), "out": tmp_path / "lent", "extend": tmp_path}))
     assert "| fedbuff-lent | 1 |" in (tmp_path / "lent" / "race_digits.md").read_text()
     assert not list((tmp_path / "lent").rglob("summary.json"))
     (config,) = tmp_path.glob("race/digits/tuned/fedbuff-lent-*/config.json")
@@ -373,9 +376,9 @@ def test_the_overview_names_the_best_other(tmp_path: Path) -> None:
     untuned = [*both(OURS, 0.9, 1.1, part="untuned"), *both("fedbuff", 2.0, math.inf, part="untuned")]
     frame(A, [*runs, *untuned], [], {}).to_csv(tmp_path / "race_A.csv", index=False)
     *_, line = overview(tmp_path).splitlines()
-    told = [cell.strip() for cell in line.strip("|").split("|")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
     # t = 0.6 / sqrt(0.01 + 0.01) with 2 degrees of freedom, as both spread alike: p = 1 - t / sqrt(t² + 2)
-    assert told[1:] == [
+    assert cells[1:] == [
         "97.5 %",
         "2",
         "not run",

@@ -12,6 +12,7 @@ import pytest
 from refusals import refuses
 
 from benchmarks.studies.commands import run_study
+from benchmarks.studies.options import RunOptions
 from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, ROUNDS
 from benchmarks.studies.race.measures import Measured, known_by
 from benchmarks.studies.race.page import read_race
@@ -25,13 +26,15 @@ from fedraa.settings.resolve import resolve
 def one_recorded(tmp_path: Path) -> tuple[Race, Measured]:
     """A race in D at FedAvg's tuned values, and its run with seed 0, as if from another machine."""
     setting = SETTINGS["D"]
-    there = Race(setting, Path("/there/race"), Path("/there/data"), (0,), given={ROUNDS: {"local_steps": 20}})
-    cell = there.cell(ENTRANTS[ROUNDS], "tuned")
+    elsewhere = Race(
+        setting, Path("/there/race"), Path("/there/data"), (0,), tuned_values={ROUNDS: {"local_steps": 20}}
+    )
+    cell = elsewhere.cell(ENTRANTS[ROUNDS], "tuned")
     assert cell is not None
     method = json.loads(json.dumps(resolve(cell.experiment).described()))
     spent = pd.DataFrame({"t": [0.0, 1 / 3], "accuracy": [0.1, 0.98], "bytes": [0.0, 12345.0], "flops": [0.0, 1e9]})
     run = Measured(ROUNDS, "tuned", 0, "abc", known_by(cell.experiment), method, 0.9, spent, setting.targets)
-    return replace(there, folder=tmp_path, data_dir=tmp_path / "data"), run
+    return replace(elsewhere, folder=tmp_path, data_dir=tmp_path / "data"), run
 
 
 def test_a_record_comes_back_as_it_was(one_recorded: tuple[Race, Measured], tmp_path: Path) -> None:
@@ -45,7 +48,7 @@ def test_a_record_comes_back_as_it_was(one_recorded: tuple[Race, Measured], tmp_
     assert read.fields["compute"] == "fleets/balanced.csv"
     assert replace(race, recorded=[read]).measured() == [read]
     assert replace(race, recorded=[read], data_dir=None).strange() == []
-    assert replace(race, recorded=[read], given={ROUNDS: {"local_steps": 47}}).strange() == [read]
+    assert replace(race, recorded=[read], tuned_values={ROUNDS: {"local_steps": 47}}).strange() == [read]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,7 @@ def test_what_is_no_record_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "race_digits.toml").write_text(Path("benchmarks/results/race_digits.toml").read_text())
     asked: dict[str, Any] = {"quick": True, "extend": tmp_path, "out": tmp_path / "out"}
     with refuses("extend", "race_digits.runs.jsonl.gz", "No such file"):
-        run_study("race", **asked)
+        run_study("race", RunOptions(**asked))
     spent = {name: [0.5] for name in ("t", "accuracy", "bytes", "flops")}
     line = {"entrant": "ist", "part": "tuned", "seed": 0, "commit": "a", "experiment": {"lr": 1}, "method": {"a": 1}}
     line |= {"client_worst": 0.1, "evaluations": spent}
@@ -82,15 +85,15 @@ def test_what_is_no_record_is_one_sentence(tmp_path: Path) -> None:
         [1],
         {},
     ]
-    packed = [gzip.compress(json.dumps(each).encode()) for each in (*bad, line)]
+    packed = [gzip.compress(json.dumps(row).encode()) for row in (*bad, line)]
     for content in (b"", b"text", packed.pop()[:-9], gzip.compress(b"\xff{\n"), *packed):
         (tmp_path / "race_digits.runs.jsonl.gz").write_bytes(content)
         with refuses("extend", "race_digits.runs.jsonl.gz"):
-            run_study("race", **asked)
+            run_study("race", RunOptions(**asked))
     with refuses("extend", "--tuned"):
-        run_study("race", **asked | {"tuned": tmp_path / "race_digits.toml"})
+        run_study("race", RunOptions(**asked | {"tuned": tmp_path / "race_digits.toml"}))
     with refuses("study", got="raa_beta"):
-        run_study("raa_beta", quick=True, extend=tmp_path, out=tmp_path / "out")
+        run_study("raa_beta", RunOptions(quick=True, extend=tmp_path, out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
@@ -109,13 +112,14 @@ def test_what_was_tuned_in_another_race_is_refused(tmp_path: Path, old: str, new
     text = Path("benchmarks/results/race_digits.toml").read_text()
     file.write_text(text.replace(old, new, 1) if "methods" not in old else text.replace(old, new))
     with refuses("tuned", str(file), *names):
-        run_study("race", quick=True, tuned=file, out=tmp_path / "out")
+        run_study("race", RunOptions(quick=True, tuned=file, out=tmp_path / "out"))
     with refuses("tuned", str(file), "--setting"):
-        run_study("race", setting=("A", "B"), tuned=file, out=tmp_path / "out")
+        run_study("race", RunOptions(setting=("A", "B"), tuned=file, out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
 def test_the_files_of_races_can_be_gone_on_from() -> None:
     for setting in (QUICK, *SETTINGS.values()):
-        if (file := Path(f"benchmarks/results/race_{setting.name}.toml")).exists():
+        file = Path(f"benchmarks/results/race_{setting.name}.toml")
+        if file.exists():
             assert LIMIT in read_race(file, setting)

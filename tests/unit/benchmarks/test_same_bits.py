@@ -35,10 +35,10 @@ def test_one_changed_rounding_changes_the_digests(tmp_path: Path, monkeypatch: p
             params[-1] = np.nextafter(params[-1], np.float32(1))
 
     monkeypatch.setattr(fedasync, "blend", blend_with_one_rounding)
-    found = digests(tmp_path / "c")
-    assert found["model"] != expected["model"]
-    assert found["summary"] != expected["summary"]
-    assert same_bits._difference("fedasync", found, expected) is not None
+    changed = digests(tmp_path / "c")
+    assert changed["model"] != expected["model"]
+    assert changed["summary"] != expected["summary"]
+    assert same_bits._difference("fedasync", changed, expected) is not None
 
 
 def test_there_are_seventy_experiments_with_every_method_among_them() -> None:

@@ -13,6 +13,7 @@ from refusals import refuses
 
 from benchmarks.studies.commands import run_study
 from benchmarks.studies.metrics import ACCURACY, Metric, evaluations, to_target
+from benchmarks.studies.options import RunOptions
 from benchmarks.studies.picture import NAMED, _looks
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import SIZES, Scale, Size
@@ -35,7 +36,9 @@ def study(rows: dict[str, dict[str, float]], *, metric: Metric = ACCURACY, seeds
 
 
 def measured(values: dict[str, tuple[float, ...]], metric: Metric = ACCURACY) -> pd.DataFrame:
-    lines = [(row, "", seed, metric.name, v) for row, several in values.items() for seed, v in enumerate(several)]
+    lines = []
+    for row, by_seed in values.items():
+        lines += [(row, "", seed, metric.name, value) for seed, value in enumerate(by_seed)]
     return pd.DataFrame(lines, columns=["row", "column", "seed", "metric", "value"])
 
 
@@ -43,26 +46,26 @@ def test_a_mean_has_students_interval_and_welchs_test_marks_what_differs():
     # n = 3, s = 1: t(0.975, 2) = 4.30265, so 4.30265 / sqrt(3) = 2.4841. (4, 5, 6) against (1, 2, 3): t = 3 / sqrt(2/3)
     # = 3.6742 with 4 degrees of freedom, p = 0.02131 (tables of Student's distribution).
     of = study({"a": {}, "b": {}, "c": {}})
-    found = entries(of, measured({"a": (1, 2, 3), "b": (4, 5, 6), "c": (1, 2, 4)}))
-    assert found[0].half_width == pytest.approx(2.4841, abs=1e-4)
-    assert found[1].p == pytest.approx(0.02131, abs=1e-5)
-    assert [row[1] for row in grid(of, found)[1]] == ["2.00 ± 2.48", "5.00 ± 2.48*", "2.33 ± 3.79"]
-    assert "n = 3 seeds" in caption(of, found)
-    assert "differs from a" in caption(of, found)
+    numbers = entries(of, measured({"a": (1, 2, 3), "b": (4, 5, 6), "c": (1, 2, 4)}))
+    assert numbers[0].half_width == pytest.approx(2.4841, abs=1e-4)
+    assert numbers[1].p == pytest.approx(0.02131, abs=1e-5)
+    assert [row[1] for row in grid(of, numbers)[1]] == ["2.00 ± 2.48", "5.00 ± 2.48*", "2.33 ± 3.79"]
+    assert "n = 3 seeds" in caption(of, numbers)
+    assert "differs from a" in caption(of, numbers)
 
 
 def test_a_single_seed_is_said_to_be_one():
     of = study({"a": {}, "b": {}}, seeds=(7,))
-    found = entries(of, measured({"a": (1,), "b": (9,)}))
-    assert "ONE seed (7)" in caption(of, found)
-    assert grid(of, found)[1] == [["a", "1.00"], ["b", "9.00"]]
+    numbers = entries(of, measured({"a": (1,), "b": (9,)}))
+    assert "ONE seed (7)" in caption(of, numbers)
+    assert grid(of, numbers)[1] == [["a", "1.00"], ["b", "9.00"]]
 
 
 def test_words_tell_which_orders_of_the_paper_hold():
     of = study({"a": {"accuracy %": 90.0}, "b": {"accuracy %": 80.0}, "c": {"accuracy %": 70.0}})
-    found = entries(of, measured({"a": (5, 5.1, 5.2), "b": (9, 9.1, 9.2), "c": (1, 5, 8)}))
+    numbers = entries(of, measured({"a": (5, 5.1, 5.2), "b": (9, 9.1, 9.2), "c": (1, 5, 8)}))
     # a > c (5.1, 4.67) and b > c (9.1, 4.67) hold within the noise; a > b is reversed beyond it.
-    first, second = findings(of, found)
+    first, second = findings(of, numbers)
     assert first == "accuracy %: 2 of the paper's 3 orders hold here, 0 of them beyond the noise."
     assert "in the paper a (90) is ahead of b (80); here a 5.10, b 9.10" in second
     assert "within the noise" not in second
@@ -71,34 +74,34 @@ def test_words_tell_which_orders_of_the_paper_hold():
 def test_less_is_better_turns_the_orders_round_and_never_reached_is_worst():
     rows = {"a": {"steps": 10.0}, "b": {"steps": 20.0}}
     of = study(rows, metric=SPEED, claims=(Claim("b", "a", "steps", "b is faster"),))
-    found = entries(of, measured({"a": (3, 4, 5), "b": (3, 4, float("inf"))}, SPEED))
-    holds, claimed = findings(of, found)
+    numbers = entries(of, measured({"a": (3, 4, 5), "b": (3, 4, float("inf"))}, SPEED))
+    holds, claimed = findings(of, numbers)
     assert holds == "steps: 1 of the paper's 1 orders hold here, 0 of them beyond the noise."
     assert claimed.startswith("b is faster: DOES NOT HOLD here")
-    assert grid(of, found)[1][1] == ["b", "reached in 2 of 3 [20]"]
+    assert grid(of, numbers)[1][1] == ["b", "reached in 2 of 3 [20]"]
 
 
 def test_where_no_paper_orders_the_rows_words_tell_what_differs_from_the_reference():
     of = study({"a": {}, "b": {}, "c": {}, "d": {}})
-    found = entries(of, measured({"a": (5, 5.1, 5.2), "b": (9, 9.1, 9.2), "c": (1, 1.1, 1.2), "d": (5, 5.1, 5.3)}))
-    assert findings(of, found) == [
+    numbers = entries(of, measured({"a": (5, 5.1, 5.2), "b": (9, 9.1, 9.2), "c": (1, 1.1, 1.2), "d": (5, 5.1, 5.3)}))
+    assert findings(of, numbers) == [
         "accuracy %: better than a (5.10 ± 0.25) beyond the noise: b (9.10); worse: c (1.10)."
     ]
 
 
 def test_of_many_rows_the_reference_and_the_best_are_drawn_in_colour():
     of = study({f"row {n}": {} for n in range(40)})
-    found = entries(of, measured({f"row {n}": (n, n + 0.1) for n in range(40)}))
-    looks = _looks(of, found)
+    numbers = entries(of, measured({f"row {n}": (n, n + 0.1) for n in range(40)}))
+    looks = _looks(of, numbers)
     assert list(looks) == [*(f"row {n}" for n in range(39, 40 - NAMED, -1)), "row 0"]
     assert len(set(looks.values())) == NAMED
 
 
 def test_failed_runs_are_counted_and_left_out():
     of = study({"a": {}, "b": {}})
-    found = entries(of, measured({"a": (1, 3, float("nan")), "b": (float("nan"),) * 3}))
-    assert [entry.text.split(" ")[0] for entry in found] == ["2.00", "failed"]
-    assert found[0].text.endswith("(1 failed)")
+    numbers = entries(of, measured({"a": (1, 3, float("nan")), "b": (float("nan"),) * 3}))
+    assert [entry.text.split(" ")[0] for entry in numbers] == ["2.00", "failed"]
+    assert numbers[0].text.endswith("(1 failed)")
 
 
 def test_the_csv_compares_as_multiples_of_the_reference():
@@ -139,16 +142,18 @@ def test_what_is_spent_is_counted_until_the_evaluation_that_reaches_the_target(t
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_asks_for_what_its_methods_know(name: str, size: Size):
-    made = RECIPES[name](Scale(size, Path("data")))
-    assert made.name == name
-    for cell in made.cells:
+    planned = RECIPES[name](Scale(size, Path("data")))
+    assert planned.name == name
+    for cell in planned.cells:
         resolve(cell.experiment)
 
 
 @pytest.mark.parametrize("size", ["quick", "standard"])
 def test_every_cell_on_pictures_can_be_run(size: Size, small_data: Path):
     """A model has units enough for the submodels that it is to be cut into."""
-    cells = [cell for recipe in RECIPES.values() for cell in recipe(Scale(size, small_data)).cells]
+    cells = list[Cell]()
+    for recipe in RECIPES.values():
+        cells += recipe(Scale(size, small_data)).cells
     kinds = {
         (cell.experiment.model, cell.experiment.method, cell.experiment.submodel, cell.experiment.capacities): cell
         for cell in cells
@@ -156,19 +161,19 @@ def test_every_cell_on_pictures_can_be_run(size: Size, small_data: Path):
     }
     assert len(kinds) > 20
     for cell in kinds.values():
-        few = {"clients": min(100, cell.experiment.clients), "partition": "iid", "participation": "all"}
-        build(cell.experiment.model_copy(update=few))
+        small = {"clients": min(100, cell.experiment.clients), "partition": "iid", "participation": "all"}
+        build(cell.experiment.model_copy(update=small))
 
 
 def test_mistakes_are_told_before_anything_runs(tmp_path: Path):
     with refuses("study", got="nothing"):
-        run_study("nothing", quick=True, out=tmp_path)
+        run_study("nothing", RunOptions(quick=True, out=tmp_path))
     with refuses("quick"):
-        run_study("subdismo_delta", out=tmp_path)
+        run_study("subdismo_delta", RunOptions(out=tmp_path))
     with refuses("data_dir", "cifar10-subset"):
-        run_study("subdismo_delta", quick=True, out=tmp_path)
+        run_study("subdismo_delta", RunOptions(quick=True, out=tmp_path))
     with refuses("seeds", got=(1, 1)):
-        run_study("subdismo_delta", quick=True, data_dir=tmp_path, seeds=(1, 1), out=tmp_path)
+        run_study("subdismo_delta", RunOptions(quick=True, data_dir=tmp_path, seeds=(1, 1), out=tmp_path))
     assert not list(tmp_path.iterdir())
 
 

@@ -1,0 +1,66 @@
+"""The options of `python -m benchmarks run`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from fedraa.errors import InputError
+from fedraa.report.cells import check_each_once
+from fedraa.settings.terms import Terms
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of a study or of the race.
+
+    Attributes:
+        quick: A size of a few minutes on two cores.
+        standard: Real data, at most about 40 minutes on two cores.
+        paper: The paper's size.
+        data_dir: The folder of the datasets.
+        out: The folder of the runs and the results.
+        seeds: One run per cell and seed (default: the study's).
+        jobs: Runs at a time (default: one per core).
+        terms: The terms of all methods instead of the study's: equal, paper or tuned, as in `fedraa compare`.
+        tuned: The file that `fedraa tune` wrote, for tuned terms; for the race, the tuned values of an earlier race.
+        setting: The settings of the race (default: all).
+        methods: The entrants of the race (default: all).
+        parts: The parts of the race, tuned, untuned or long (default: all, in that order).
+        extend: The folder of an earlier race's results. Its tuned values and runs are reused and shown again.
+    """
+
+    quick: tyro.conf.FlagCreatePairsOff[bool] = False
+    standard: tyro.conf.FlagCreatePairsOff[bool] = False
+    paper: tyro.conf.FlagCreatePairsOff[bool] = False
+    data_dir: Path | None = None
+    out: Path = Path("runs/studies")
+    seeds: tuple[int, ...] | None = None
+    jobs: int | None = None
+    terms: Terms | None = None
+    tuned: Path | None = None
+    setting: tuple[str, ...] | None = None
+    methods: tuple[str, ...] | None = None
+    parts: tuple[str, ...] | None = None
+    extend: Path | None = None
+
+    def check_numbers(self) -> None:
+        """Raise InputError for repeated values, and for numbers outside their range."""
+        if self.jobs is not None and self.jobs < 1:
+            raise InputError("jobs", got=self.jobs, expected="a number from 1")
+        lists = {"seeds": self.seeds, "setting": self.setting, "methods": self.methods, "parts": self.parts}
+        check_each_once(**{field: values for field, values in lists.items() if values is not None})
+        if self.seeds and min(self.seeds) < 0:
+            raise InputError("seeds", got=self.seeds, expected="numbers from 0")
+
+    def check_for_study(self, study: str) -> None:
+        """Raise InputError for options that only the race has."""
+        if (self.setting, self.methods, self.parts, self.extend) != (None, None, None, None):
+            raise InputError("study", "only race has settings, methods, parts and an extension", got=study)
+
+    def check_for_race(self) -> None:
+        """Raise InputError for options that the race does not have."""
+        if self.standard or self.paper or self.terms is not None:
+            raise InputError(
+                "study", "race has other sizes and terms", hint="leave out --standard, --paper and --terms"
+            )
