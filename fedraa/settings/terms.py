@@ -127,7 +127,7 @@ def _with(experiment: Experiment, values: Mapping[str, Any], origin: str, *, ove
     """
     for name, value in values.items():
         own = chosen_value(experiment, name)
-        if own not in (None, _default(name), value) and not over:
+        if own not in (None, _field_default(name), value) and not over:
             raise InputError(name, f"{origin} has {text_of(value)}", got=own, hint="leave it out")
     other: dict[str, Any] = {}
     # The two lengths of a task exclude each other.
@@ -138,7 +138,7 @@ def _with(experiment: Experiment, values: Mapping[str, Any], origin: str, *, ove
     return experiment.model_copy(update={**other, "override": override, **split_paths(values, override)})
 
 
-def _default(name: str) -> Any:
+def _field_default(name: str) -> Any:
     """Return the default of an experiment's field, or None for a path."""
     if name not in Experiment.model_fields:
         return None

@@ -171,7 +171,7 @@ def as_rows(field: str, data: Any, input: str = "", target: str = "") -> Rows:
         for name, part in zip(("x", "y"), data, strict=True):
             for leaf in leaves(part) if isinstance(part, dict | tuple) else [part]:
                 refuse_masked(f"{field} {name}", leaf)
-        x, y = map(_arrays, data)
+        x, y = map(_as_arrays, data)
         if not all(leaf.ndim for leaf in (*leaves(x), *leaves(y))):
             raise InputError(field, got=data, expected="arrays (x, y) with a row for each sample")
         counts = sorted({len(leaf) for leaf in leaves(x)} | {len(y)})
@@ -303,7 +303,7 @@ def _not_a_number(field: str, array: Array, kind: str) -> InputError:
     return InputError(field, got=array.item() if array.size == 1 else array, expected="numbers")
 
 
-def _arrays(part: Any) -> Tree:
+def _as_arrays(part: Any) -> Tree:
     """Return a dict or a tuple of arrays for a dict or a tuple, and one array for any other object."""
     if isinstance(part, dict | tuple):
         return mapped(_array, part)

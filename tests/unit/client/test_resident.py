@@ -32,9 +32,9 @@ def test_from_the_device_come_the_same_bits(changes: dict[str, object]) -> None:
     spec = run(**changes)
     host, device = (Trainer(spec.traced, spec.method.local, seed=3, resident_bytes=size) for size in (0, LARGE))
     for client, turn in ((0, 0), (1, 0), (0, 1)):
-        here, there = (trained(spec, trainer, client, turn) for trainer in (host, device))
-        np.testing.assert_array_equal(here.params, there.params)
-        assert here.loss == there.loss
+        here, on_device = (trained(spec, trainer, client, turn) for trainer in (host, device))
+        np.testing.assert_array_equal(here.params, on_device.params)
+        assert here.loss == on_device.loss
 
 
 def test_the_shards_used_last_are_kept_within_the_bound() -> None:

@@ -32,8 +32,8 @@ class Refusing(Holder):
 
 
 def sizes(held: object) -> tuple[int, int, int]:
-    found = inspect_contents(held)
-    return found.array_bytes, found.file_bytes, found.copied_bytes
+    contents = inspect_contents(held)
+    return contents.array_bytes, contents.file_bytes, contents.copied_bytes
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,6 @@ def test_code_that_names_itself_is_visited_once() -> None:
     def recursive(count: int) -> Any:
         return recursive(count - 1) if count else Child().again(1)
 
-    found = inspect_contents(Child())
-    assert found.generators == [state]
-    assert found.array_bytes == BYTES
+    contents = inspect_contents(Child())
+    assert contents.generators == [state]
+    assert contents.array_bytes == BYTES

@@ -64,8 +64,8 @@ def test_digits_are_those_that_scikit_learn_loads_and_splits():
     split = train_test_split(pixels, labels, test_size=0.2, random_state=0, stratify=labels)
     x_train, x_test = (part.reshape(-1, 1, 8, 8) for part in split[:2])
     digits = load_dataset("digits", None)
-    ours = (digits.x_train, digits.x_test, digits.y_train, digits.y_test)
-    assert all(map(np.array_equal, ours, (x_train, x_test, *split[2:])))
+    loaded = (digits.x_train, digits.x_test, digits.y_train, digits.y_test)
+    assert all(map(np.array_equal, loaded, (x_train, x_test, *split[2:])))
 
 
 def test_what_a_run_does_not_need_is_not_imported(tmp_path):
@@ -142,9 +142,9 @@ def test_npz_with_wrong_array_is_refused_by_array(save, change, field, names):
 def test_a_sample_that_is_not_finite_has_a_client_and_changes_no_other(save):
     data = load_dataset(save(**arrays(**spoiled("x_train", (2, 1), np.inf))), None)
     let_through = deal(data, Dealing(Iid(), 3, seed=0, allow_nan=True, standardise=True)).x_train
-    others = let_through[np.isfinite(let_through).all(axis=1)]
-    assert len(others) == 11
-    assert others.mean(axis=0) == pytest.approx(0, abs=1e-6)
+    finite_rows = let_through[np.isfinite(let_through).all(axis=1)]
+    assert len(finite_rows) == 11
+    assert finite_rows.mean(axis=0) == pytest.approx(0, abs=1e-6)
     with refuses("dataset 'mine': x_train row 2 of client 0"):
         deal(data, Dealing(Iid(), 3, seed=0))
     nothing = load_dataset(save(**arrays(x_train=np.full((12, 4), np.nan))), None)

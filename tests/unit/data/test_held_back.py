@@ -15,8 +15,8 @@ def dataset() -> Dataset:
     return Dataset("n", x[:90], np.arange(90) % 3, x[90:], np.arange(10) % 3, 3)
 
 
-def deal(experiment: Experiment, given: Dataset | FederatedDataset) -> Federated:
-    return deal_data(given, make_dealing(experiment, experiment, experiment.seed))
+def deal(experiment: Experiment, data: Dataset | FederatedDataset) -> Federated:
+    return deal_data(data, make_dealing(experiment, experiment, experiment.seed))
 
 
 def numbers(data: object, client: int) -> set[float]:
@@ -60,13 +60,13 @@ def test_a_client_keeps_one_sample() -> None:
 
 
 def test_what_clients_read_is_held_back_likewise() -> None:
-    given = dataset()
+    arrays = dataset()
 
     def made(client: int) -> tuple[np.ndarray, np.ndarray]:
         rows = np.arange(20 * client, 20 * client + 20)
-        return given.x_train[rows], given.y_train[rows]
+        return arrays.x_train[rows], arrays.y_train[rows]
 
-    source = FederatedDataset("made", made, (given.x_test, given.y_test), sizes=20, classes=3)
+    source = FederatedDataset("made", made, (arrays.x_test, arrays.y_test), sizes=20, classes=3)
     data = deal(Experiment(standardise=False, clients=4, validation=0.25), source)
     for client in range(4):
         held = set(data.test_of(client)[0][:, 0].tolist())

@@ -69,9 +69,9 @@ def test_masked_samples_of_clients_are_refused(train: Any, field: str) -> None:
 
 
 def test_a_mask_that_hides_nothing_is_no_mask() -> None:
-    made = as_dataset(fl.Dataset("mine", np.ma.array(X), np.ma.array(Y), X, Y))
-    assert np.array_equal(made.x_train, X)
-    assert not isinstance(made.x_train, np.ma.MaskedArray)
+    converted = as_dataset(fl.Dataset("mine", np.ma.array(X), np.ma.array(Y), X, Y))
+    assert np.array_equal(converted.x_train, X)
+    assert not isinstance(converted.x_train, np.ma.MaskedArray)
 
 
 def test_classes_are_counted() -> None:

@@ -20,8 +20,8 @@ Y = np.arange(12) % 2
 TENSORS = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
 
 
-def read(given: Any, **columns: str) -> tuple[Any, Any]:
-    rows = as_rows("train", given, columns.get("input", "image"), columns.get("target", "label"))
+def read(data: Any, **columns: str) -> tuple[Any, Any]:
+    rows = as_rows("train", data, columns.get("input", "image"), columns.get("target", "label"))
     x, y = rows.read(np.arange(len(rows)))
     np.testing.assert_array_equal(rows.labels(), y)
     return x, y
@@ -162,7 +162,7 @@ def test_columns_of_images_and_class_labels_are_read() -> None:
     datasets = hugging_face()
     pixels = np.random.default_rng(1).integers(0, 256, (12, 4, 4, 3), dtype=np.uint8)
     features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["cat", "dog"]))
-    columns = {"image": [Image.fromarray(each) for each in pixels], "label": Y.tolist()}
+    columns = {"image": [Image.fromarray(image) for image in pixels], "label": Y.tolist()}
     table = datasets.Dataset.from_dict(columns, features=features)
     x, y = read(table.with_format("torch"))
     np.testing.assert_allclose(x, pixels.transpose(0, 3, 1, 2) / 255, rtol=1e-6)
@@ -179,10 +179,10 @@ def test_renamed_columns_of_a_transform_are_read() -> None:
 def test_tables_of_hugging_face_in_other_forms_are_refused() -> None:
     datasets = hugging_face()
     table = datasets.Dataset.from_dict({"img": X.tolist(), "fine_label": Y.tolist()})
-    for given, field, hint in (
+    for data, field, hint in (
         (table, "train input", "input='img', target='fine_label'"),
         (table.to_iterable_dataset(), "train", "streaming"),
         (datasets.DatasetDict(train=table, test=table), "train", "train=data['train']"),
     ):
         with refuses(field, hint):
-            as_rows("train", given, "image", "label")
+            as_rows("train", data, "image", "label")

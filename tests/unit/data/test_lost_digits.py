@@ -46,18 +46,18 @@ def test_several_inputs_name_the_input() -> None:
 @pytest.mark.parametrize("read_by_row", [False, True])
 def test_samples_of_clients(*, read_by_row: bool, standardise: bool) -> None:
     train: Any = [(x, int(y)) for x, y in zip(TIMES, Y, strict=True)] if read_by_row else (TIMES, Y)
-    given = fl.FederatedDataset("mine", train, (PLAIN, Y))
-    found = sentences(deal, given, Dealing(Iid(), 2, seed=0, standardise=standardise))
-    assert len(found) == 1
-    assert re.search(r"feature 1 .* 1\.7e\+09 .*float32 ", found[0])
+    data = fl.FederatedDataset("mine", train, (PLAIN, Y))
+    warned = sentences(deal, data, Dealing(Iid(), 2, seed=0, standardise=standardise))
+    assert len(warned) == 1
+    assert re.search(r"feature 1 .* 1\.7e\+09 .*float32 ", warned[0])
 
 
 @pytest.mark.parametrize("standardise", [False, True])
 def test_samples_that_a_function_makes(*, standardise: bool) -> None:
-    given = fl.FederatedDataset("mine", lambda client: (TIMES, Y), (PLAIN, Y), sizes=100, classes=2)
-    found = sentences(deal, given, Dealing(Iid(), 2, seed=0, standardise=standardise))
-    assert len(found) == 1
-    assert re.search(r"feature 1 .* 1\.7e\+09 .*float32 ", found[0])
+    data = fl.FederatedDataset("mine", lambda client: (TIMES, Y), (PLAIN, Y), sizes=100, classes=2)
+    warned = sentences(deal, data, Dealing(Iid(), 2, seed=0, standardise=standardise))
+    assert len(warned) == 1
+    assert re.search(r"feature 1 .* 1\.7e\+09 .*float32 ", warned[0])
 
 
 def test_files(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_files(tmp_path: Path) -> None:
         load_dataset(str(tmp_path / "a.npz"))
     rows = "".join(f"{a},{b:.0f},{y}\n" for (a, b), y in zip(TIMES, Y, strict=True))
     (tmp_path / "a.csv").write_text(f"a,when,label\n{rows}")
-    found = [text for text in sentences(load_dataset, str(tmp_path / "a.csv")) if "float32" in text]
-    assert len(found) == 1
-    assert re.match(r"column 'when' .* 1\.7e\+09 ", found[0])
+    warned = [text for text in sentences(load_dataset, str(tmp_path / "a.csv")) if "float32" in text]
+    assert len(warned) == 1
+    assert re.match(r"column 'when' .* 1\.7e\+09 ", warned[0])
 
 
 @pytest.mark.parametrize(

@@ -57,20 +57,20 @@ def broken() -> fl.Dataset:
     ],
 )
 def test_what_can_be_made_right_is(change: dict[str, Any]) -> None:
-    given = as_dataset(dataset(**change))
-    for x, right in ((given.x_train, X), (given.y_train, Y), (given.y_test, Y_TEST)):
+    converted = as_dataset(dataset(**change))
+    for x, right in ((converted.x_train, X), (converted.y_train, Y), (converted.y_test, Y_TEST)):
         assert np.array_equal(x, right)
         assert x.flags.c_contiguous
         assert x.flags.writeable
         assert x.dtype == right.dtype
         assert x.dtype.isnative
-    assert given.x_test == pytest.approx(X_TEST, abs=2e-3)
-    assert (given.name, given.classes, type(given.classes)) == ("mine", 3, int)
+    assert converted.x_test == pytest.approx(X_TEST, abs=2e-3)
+    assert (converted.name, converted.classes, type(converted.classes)) == ("mine", 3, int)
 
 
 def test_what_is_right_is_not_copied() -> None:
-    given, right = as_dataset(dataset()), dataset()
-    assert all(getattr(given, name) is getattr(right, name) for name in ("x_train", "y_train", "x_test", "y_test"))
+    converted, right = as_dataset(dataset()), dataset()
+    assert all(getattr(converted, name) is getattr(right, name) for name in ("x_train", "y_train", "x_test", "y_test"))
 
 
 def test_integers_of_two_dimensions_are_tokens_and_bytes_are_not() -> None:
@@ -124,7 +124,7 @@ def test_wrong_arrays_are_refused_before_the_start(
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "shown"),
+    ("data", "field", "shown"),
     [
         (TensorDataset(torch.zeros(4, 6), torch.zeros(4)), "dataset", "fedraa.FederatedDataset(name, train="),
         ((X, Y), "dataset", "fedraa.Dataset(name, x_train, "),
@@ -133,9 +133,9 @@ def test_wrong_arrays_are_refused_before_the_start(
         (fl.Dataset(X, Y, X, Y, 2), "dataset name", "fedraa.Dataset(name, x_train, "),  # type: ignore[arg-type]
     ],
 )
-def test_objects_that_are_no_data_set_are_refused_with_the_form_that_works(given: Any, field: str, shown: str) -> None:
+def test_objects_that_are_no_data_set_are_refused_with_the_form_that_works(data: Any, field: str, shown: str) -> None:
     with refuses(field, shown):
-        fl.run(fl.Experiment(clients=2, engine="local"), dataset=given)
+        fl.run(fl.Experiment(clients=2, engine="local"), dataset=data)
 
 
 @pytest.mark.parametrize(
@@ -182,11 +182,11 @@ def test_functions_that_cannot_be_called_are_refused(name: str, shown: str) -> N
 def test_a_run_of_tensors_is_the_run_of_arrays(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"clients": 3, "engine": "local", "updates": 4, "quiet": True, "hidden": (8,)}
     tensors = dataset(x_train=torch.tensor(X, dtype=torch.float64), y_train=torch.tensor(Y, dtype=torch.int32))
-    ours, theirs = (
-        fl.run(fl.Experiment(**flags, out=tmp_path / name), dataset=given)
-        for name, given in (("tensors", tensors), ("arrays", dataset()))
+    of_tensors, of_arrays = (
+        fl.run(fl.Experiment(**flags, out=tmp_path / name), dataset=data)
+        for name, data in (("tensors", tensors), ("arrays", dataset()))
     )
-    assert ours.summary["model_sha256"] == theirs.summary["model_sha256"]
+    assert of_tensors.summary["model_sha256"] == of_arrays.summary["model_sha256"]
 
 
 @pytest.fixture

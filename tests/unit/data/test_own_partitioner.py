@@ -35,9 +35,9 @@ def one_class_each(labels: Any, clients: int, rng: np.random.Generator) -> list[
     return [rng.permutation(np.flatnonzero(labels == client)) for client in range(clients)]
 
 
-def shards(given: object, clients: int = 3) -> tuple[list[Any], list[Any]]:
+def shards(partitioner: object, clients: int = 3) -> tuple[list[Any], list[Any]]:
     """The training and the test rows of every client."""
-    partition = divide(make_partitioner(given), Y, Y_TEST, clients, seed=0)
+    partition = divide(make_partitioner(partitioner), Y, Y_TEST, clients, seed=0)
     train, test = (np.split(part.order, part.offsets[1:-1]) for part in (partition.train, partition.test))
     return train, test
 
@@ -54,10 +54,10 @@ def test_training_rows_are_as_assigned_and_test_rows_of_the_same_classes() -> No
     assert np.bincount(Y_TEST[test[0]], minlength=3).tolist() == [10, 0, 10]
 
 
-@pytest.mark.parametrize("given", [ByParity, ByParity(), ByParity().assign, f"{__name__}:ByParity"])
-def test_a_class_an_object_a_function_and_a_path_are_the_same(given: object) -> None:
-    for ours, theirs in zip(shards(given), shards(ByParity()), strict=True):
-        assert [rows.tolist() for rows in ours] == [rows.tolist() for rows in theirs]
+@pytest.mark.parametrize("partition", [ByParity, ByParity(), ByParity().assign, f"{__name__}:ByParity"])
+def test_a_class_an_object_a_function_and_a_path_are_the_same(partition: object) -> None:
+    for dealt, expected in zip(shards(partition), shards(ByParity()), strict=True):
+        assert [rows.tolist() for rows in dealt] == [rows.tolist() for rows in expected]
 
 
 def test_a_function_draws_from_the_seed() -> None:
@@ -92,10 +92,10 @@ def test_what_is_built_in_can_be_asked_by_an_own_one(built_in: Any) -> None:
 
     train, _ = shards(Reversed())
     assert sorted(np.concatenate(train)) == list(range(60))
-    ours = divide(Reversed(), Y, Y_TEST, 3, seed=0).train
-    theirs = divide(built_in, Y, Y_TEST, 3, seed=0).train
+    custom = divide(Reversed(), Y, Y_TEST, 3, seed=0).train
+    expected = divide(built_in, Y, Y_TEST, 3, seed=0).train
     if built_in == Iid():
-        assert ours.order[:20].tolist() == theirs.order[40:].tolist()
+        assert custom.order[:20].tolist() == expected.order[40:].tolist()
 
 
 def giving(rows: Any) -> Callable[..., Any]:
@@ -134,7 +134,7 @@ class Unable(fl.Partitioner):
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "names"),
+    ("partition", "field", "names"),
     [
         (failing, "partition", ["failing ", "KeyError", "'speaker'"]),
         (Unable, "partition", ["Unable"]),
@@ -145,10 +145,10 @@ class Unable(fl.Partitioner):
     ],
 )
 def test_partitioner_that_cannot_be_used_is_refused_before_the_start(
-    given: object, field: str, names: list[str], tmp_path: Path
+    partition: object, field: str, names: list[str], tmp_path: Path
 ) -> None:
     with refuses(field, *names):
-        fl.run(fl.Experiment(partition=given, clients=3, engine="local", out=tmp_path / "run"))
+        fl.run(fl.Experiment(partition=partition, clients=3, engine="local", out=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 

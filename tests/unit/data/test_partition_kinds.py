@@ -14,8 +14,8 @@ LABELS = np.arange(60) % 3
 TEST = np.repeat([0, 1, 2], 10)
 
 
-def sizes(given: object, clients: int, labels: Any = LABELS) -> list[int]:
-    partition = divide(make_partitioner(given), labels, labels[:30], clients, seed=0)
+def sizes(partitioner: object, clients: int, labels: Any = LABELS) -> list[int]:
+    partition = divide(make_partitioner(partitioner), labels, labels[:30], clients, seed=0)
     assert len(np.unique(partition.train.order)) == len(partition.train.order)
     return np.diff(partition.train.offsets).tolist()
 
@@ -67,7 +67,7 @@ def test_of_natural_clients_there_may_be_some() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "shown"),
+    ("partition", "field", "shown"),
     [
         ("natural", "partition", "natural"),
         (Natural().bound([1, 2] * 30, None), "clients", "--clients 2"),
@@ -75,9 +75,9 @@ def test_of_natural_clients_there_may_be_some() -> None:
         ("shards(per_client=13)", "partition", "65 shards of 60 samples"),
     ],
 )
-def test_samples_that_cannot_be_dealt_are_refused(given: object, field: str, shown: str) -> None:
+def test_samples_that_cannot_be_dealt_are_refused(partition: object, field: str, shown: str) -> None:
     with refuses(field, shown):
-        sizes(given, 5)
+        sizes(partition, 5)
 
 
 def test_negative_exponent_is_refused() -> None:

@@ -86,8 +86,8 @@ def test_each_epoch_trains_on_new_items(
 ) -> None:
     monkeypatch.setattr(DEAL, "HELD_BYTES", held)
     trained: dict[int, list[float]] = defaultdict(list)
-    made = fl.FederatedDataset("drawn", of_clients, TEST, classes=2, sizes=[COUNT // 2] * 2)
-    train = {"data set": DRAWS["numpy"](), "rows": DrawingRows(), "function": made}[source]
+    data = fl.FederatedDataset("drawn", of_clients, TEST, classes=2, sizes=[COUNT // 2] * 2)
+    train = {"data set": DRAWS["numpy"](), "rows": DrawingRows(), "function": data}[source]
 
     def note(x: Tensor, rng: np.random.Generator) -> Tensor:
         for row, draw in x.tolist():
@@ -117,7 +117,7 @@ def dealt(train: Any, test: Any = TEST, seed: int = 0) -> Any:
 
 @pytest.mark.parametrize("kind", [*DRAWS])
 def test_the_seed_decides_every_item_for_data_of_any_size(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    results = []
     for number, (held, seed) in enumerate(((2**30, 0), (0, 0), (0, 1))):
         monkeypatch.setattr(DEAL, "HELD_BYTES", held)
         for set_seed in (random.seed, np.random.seed, torch.manual_seed):
@@ -125,18 +125,18 @@ def test_the_seed_decides_every_item_for_data_of_any_size(kind: str, monkeypatch
         data = dealt(DRAWS[kind](), seed=seed)
         data.shard(number % 2, number)
         x, _, read_epoch = data.shard(1, 1)
-        found.append(np.concatenate([x, read_epoch(1)[0]])[:, 1])
-    np.testing.assert_array_equal(found[0], found[1])
-    assert (found[0] != found[2]).all()
+        results.append(np.concatenate([x, read_epoch(1)[0]])[:, 1])
+    np.testing.assert_array_equal(results[0], results[1])
+    assert (results[0] != results[2]).all()
 
 
 def test_a_task_reads_what_its_seeds_give() -> None:
     x, _, read_epoch = dealt(DRAWS["python"]()).shard(1, 3)
     assert read_epoch is not None
-    for epoch, found in ((0, x), (4, read_epoch(4)[0])):
+    for epoch, samples in ((0, x), (4, read_epoch(4)[0])):
         expected = random.Random(torch_seed(0, "items", 1, 3, epoch, 0))
-        np.testing.assert_array_equal(found[:, 1], np.float32([expected.random() for _ in range(COUNT // 2)]))
-        np.testing.assert_array_equal(found[:, 0], np.arange(1, COUNT, 2))
+        np.testing.assert_array_equal(samples[:, 1], np.float32([expected.random() for _ in range(COUNT // 2)]))
+        np.testing.assert_array_equal(samples[:, 0], np.arange(1, COUNT, 2))
 
 
 def test_items_that_draw_nothing_are_read_once_per_task() -> None:
@@ -167,9 +167,9 @@ def test_one_random_item_is_enough_to_read_every_epoch() -> None:
 
 
 def test_test_items_are_drawn_once_from_the_seed() -> None:
-    found = [dealt(DRAWS["numpy"](), DRAWS["torch"](), seed).dataset.x_test for seed in (0, 0, 1)]
-    np.testing.assert_array_equal(found[0], found[1])
-    assert (found[0][:, 1] != found[2][:, 1]).all()
+    drawn = [dealt(DRAWS["numpy"](), DRAWS["torch"](), seed).dataset.x_test for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert (drawn[0][:, 1] != drawn[2][:, 1]).all()
 
 
 def test_the_users_generators_are_as_before(tmp_path: Path) -> None:

@@ -32,11 +32,11 @@ def by_hand(x: Any) -> Any:
     return (x - x.mean(axes, keepdims=True)) / x.std(axes, keepdims=True)
 
 
-def dealt(given: Any, **more: Any) -> Any:
+def dealt(data: Any, **more: Any) -> Any:
     more = {"partition": "iid", "transforms": ()} | more
     transforms = make_transforms(more.pop("transforms"), seed=0)
-    given = as_dataset(given) if isinstance(given, fl.Dataset) else given
-    return deal(given, Dealing(make_partitioner(more.pop("partition")), 4, 0, transforms, standardise=True, **more))
+    data = as_dataset(data) if isinstance(data, fl.Dataset) else data
+    return deal(data, Dealing(make_partitioner(more.pop("partition")), 4, 0, transforms, standardise=True, **more))
 
 
 def all_of(data: Any) -> Any:
@@ -64,15 +64,15 @@ def test_channels_that_are_constant_or_huge_or_tiny() -> None:
 def test_samples_that_are_not_finite_do_not_count() -> None:
     x = RNG.normal(3, 5, (20, 4)).astype(np.float32)
     x[[2, 7], 1] = np.nan, np.inf
-    others = np.delete(np.arange(20), [2, 7])
-    np.testing.assert_allclose(apply_scaling(measure_scaling(x), x)[others], by_hand(x[others]), atol=1e-5)
+    finite_rows = np.delete(np.arange(20), [2, 7])
+    np.testing.assert_allclose(apply_scaling(measure_scaling(x), x)[finite_rows], by_hand(x[finite_rows]), atol=1e-5)
     assert measure_scaling(np.full((3, 2), np.nan, np.float32)) is None
 
 
 def test_tokens_and_masks_stay_as_they_are() -> None:
     tokens, features = RNG.integers(0, 9, (30, 6)), RNG.normal(2, 3, (30, 4)).astype(np.float32)
     mask = (RNG.random((30, 6)) < 0.5).astype(np.float32)
-    given = {
+    inputs = {
         "ids": tokens,
         "mask": mask,
         "bool": mask > 0,
@@ -80,9 +80,9 @@ def test_tokens_and_masks_stay_as_they_are() -> None:
         "pixel": BYTES[:30],
         "one": features[:, 0],
     }
-    scaled = apply_scaling(measure_scaling(given), given)
+    scaled = apply_scaling(measure_scaling(inputs), inputs)
     for name in ("ids", "mask", "bool"):
-        assert scaled[name] is given[name]
+        assert scaled[name] is inputs[name]
     np.testing.assert_allclose(scaled["features"], by_hand(features), atol=1e-5)
     np.testing.assert_allclose(scaled["pixel"], by_hand(BYTES[:30]), atol=1e-5)
     one = features[:, 0]
@@ -190,10 +190,10 @@ def test_what_a_data_set_raises_is_one_sentence() -> None:
 
 
 def test_random_items_are_measured_by_draws_of_the_seed() -> None:
-    given = fl.FederatedDataset("mine", Drawn(BYTES), (BYTES[:12], Y[:12]))
-    first = dealt(given).scaling
+    data = fl.FederatedDataset("mine", Drawn(BYTES), (BYTES[:12], Y[:12]))
+    first = dealt(data).scaling
     torch.rand(3), np.random.rand(3)
-    second = dealt(given).scaling
+    second = dealt(data).scaling
     np.testing.assert_array_equal(first.mean, second.mean)
 
 

@@ -62,21 +62,21 @@ def files(folder: Path) -> Any:
     return NpyRows(folder / "x.npy", folder / "y.npy")
 
 
-def made(given: Any, **more: Any) -> fl.FederatedDataset:
-    return fl.FederatedDataset("mine", given, (X_TEST, Y_TEST), **more)
+def made(train: Any, **more: Any) -> fl.FederatedDataset:
+    return fl.FederatedDataset("mine", train, (X_TEST, Y_TEST), **more)
 
 
-def dealt(given: Any, partition: object = "dirichlet", clients: int = 4, **more: Any) -> Any:
+def dealt(data: Any, partition: object = "dirichlet", clients: int = 4, **more: Any) -> Any:
     transforms = make_transforms(("normalize(mean=(1,), std=(2,))",), seed=0)
-    return deal(given, Dealing(make_partitioner(partition), clients, 0, transforms, **more))
+    return deal(data, Dealing(make_partitioner(partition), clients, 0, transforms, **more))
 
 
 @pytest.mark.parametrize("partition", ["dirichlet", "natural", "noise", "rotation"])
 def test_every_source_gives_every_client_the_same(partition: str, tmp_path: Path) -> None:
     wanted = dealt(made((X, Y), clients=OWNERS), partition)
     table = {"input": "pixels", "target": "digit"}
-    for given, more in ((Pairs(), {}), (Table(), table), (Read(), {}), (files(tmp_path), {})):
-        data = dealt(made(given, clients=OWNERS, **more), partition)
+    for source, more in ((Pairs(), {}), (Table(), table), (Read(), {}), (files(tmp_path), {})):
+        data = dealt(made(source, clients=OWNERS, **more), partition)
         assert data.source is not None
         assert data.sizes.tolist() == wanted.sizes.tolist()
         for client in range(4):
@@ -112,12 +112,12 @@ def test_a_clients_samples_may_be_made_when_it_trains() -> None:
 
 
 def test_a_run_takes_the_clients_of_the_data_and_resumes_with_them(tmp_path: Path) -> None:
-    given = made(Pairs(), clients=OWNERS)
-    history = fl.run(dataset=given, engine="local", method="fedavg", rounds=1, quiet=True, out=tmp_path / "run")
+    data = made(Pairs(), clients=OWNERS)
+    history = fl.run(dataset=data, engine="local", method="fedavg", rounds=1, quiet=True, out=tmp_path / "run")
     assert history.config["experiment"]["clients"] == 4
     assert history.config["experiment"]["partition"] == "natural"
-    longer = fl.resume(tmp_path / "run", dataset=given, rounds=2)
-    whole = fl.run(dataset=given, engine="local", method="fedavg", rounds=2, quiet=True, out=tmp_path / "whole")
+    longer = fl.resume(tmp_path / "run", dataset=data, rounds=2)
+    whole = fl.run(dataset=data, engine="local", method="fedavg", rounds=2, quiet=True, out=tmp_path / "whole")
     assert longer.summary["model_sha256"] == whole.summary["model_sha256"]
 
 
@@ -211,7 +211,7 @@ NONE = fl.FederatedDataset("mine", lambda client: ([], []), (X_TEST, Y_TEST), cl
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "shown"),
+    ("data", "field", "shown"),
     [
         (made((NAN, Y), clients=OWNERS), "x_train row 9 of client 'writer 1'", "allow_nan"),
         (made((X, SEVEN), clients=OWNERS, classes=3), "row 9 of client 'writer 1'", "7"),
@@ -230,15 +230,15 @@ NONE = fl.FederatedDataset("mine", lambda client: ([], []), (X_TEST, Y_TEST), cl
         (NONE, "sizes: client 2", "0"),
     ],
 )
-def test_wrong_samples_are_refused_before_the_start(given: fl.FederatedDataset, field: str, shown: str) -> None:
+def test_wrong_samples_are_refused_before_the_start(data: fl.FederatedDataset, field: str, shown: str) -> None:
     with refuses(f"dataset 'mine': {field}", shown) as caught:
-        dealt(given, "natural")
+        dealt(data, "natural")
     assert "\n" not in str(caught.value)
 
 
 def test_samples_that_are_not_finite_are_let_through_when_asked_for() -> None:
-    for given in (spoilt(9, "nan"), (NAN, Y)):
-        data = dealt(made(given, clients=OWNERS), "natural", allow_nan=True)
+    for train in (spoilt(9, "nan"), (NAN, Y)):
+        data = dealt(made(train, clients=OWNERS), "natural", allow_nan=True)
         assert np.isnan(data.client(1)[0]).any(axis=(1, 2, 3)).sum() == 1
 
 

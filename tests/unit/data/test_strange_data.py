@@ -52,10 +52,10 @@ OBJECTS: list[tuple[Callable[[], fl.FederatedDataset], str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "field", "got"), OBJECTS)
-def test_wrong_objects_are_refused(given: Callable[[], fl.FederatedDataset], field: str, got: Any) -> None:
+@pytest.mark.parametrize(("make", "field", "got"), OBJECTS)
+def test_wrong_objects_are_refused(make: Callable[[], fl.FederatedDataset], field: str, got: Any) -> None:
     with refuses(f"dataset 'mine': {field}", got=got):
-        deal(given(), Dealing(Iid(), 2, seed=0))
+        deal(make(), Dealing(Iid(), 2, seed=0))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def table(header: str, row: str, **values: Any) -> str:
     """Return a table. Row i has the i-th value of each name in place of the name."""
     lines = [header]
     for i in range(ROWS):
-        lines.append(row.format(**{name: each[i] for name, each in values.items()}, i=i, y=CLASSES[i]))
+        lines.append(row.format(**{name: column[i] for name, column in values.items()}, i=i, y=CLASSES[i]))
     return "\n".join(lines) + "\n"
 
 

@@ -17,9 +17,9 @@ IMAGES = np.random.default_rng(0).standard_normal((6, 3, 8, 10)).astype(np.float
 
 
 def test_a_crop_is_a_window_of_the_padded_image() -> None:
-    made = Crop(padding=2, fill=7.0).apply(torch.from_numpy(IMAGES), generator(3, "any")).numpy()
+    changed = Crop(padding=2, fill=7.0).apply(torch.from_numpy(IMAGES), generator(3, "any")).numpy()
     tops, lefts = generator(3, "any").integers(0, 5, (2, 6))
-    for image, top, left, got in zip(IMAGES, tops, lefts, made, strict=True):
+    for image, top, left, got in zip(IMAGES, tops, lefts, changed, strict=True):
         padded = np.full((3, 12, 14), 7.0, np.float32)
         padded[:, 2:10, 2:12] = image
         np.testing.assert_array_equal(got, padded[:, top : top + 8, left : left + 10])
@@ -27,31 +27,31 @@ def test_a_crop_is_a_window_of_the_padded_image() -> None:
 
 
 def test_a_flip_mirrors_some_from_left_to_right() -> None:
-    made = Flip(share=0.5).apply(torch.from_numpy(IMAGES), generator(3, "any")).numpy()
+    changed = Flip(share=0.5).apply(torch.from_numpy(IMAGES), generator(3, "any")).numpy()
     mirrored = generator(3, "any").random(6) < 0.5
     assert 0 < mirrored.sum() < 6
-    for image, turn, got in zip(IMAGES, mirrored, made, strict=True):
+    for image, turn, got in zip(IMAGES, mirrored, changed, strict=True):
         np.testing.assert_array_equal(got, image[:, :, ::-1] if turn else image)
 
 
 def test_normalize_takes_each_channel_to_mean_0_and_deviation_1() -> None:
     x = IMAGES * np.array([1, 10, 100], np.float32).reshape(3, 1, 1) + 5
-    made = Normalize().fitted(torch.from_numpy(x)).apply(torch.from_numpy(x), generator(0, "any")).numpy()
-    np.testing.assert_allclose(made.mean(axis=(0, 2, 3)), 0, atol=1e-5)
-    np.testing.assert_allclose(made.std(axis=(0, 2, 3)), 1, atol=1e-5)
+    changed = Normalize().fitted(torch.from_numpy(x)).apply(torch.from_numpy(x), generator(0, "any")).numpy()
+    np.testing.assert_allclose(changed.mean(axis=(0, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(changed.std(axis=(0, 2, 3)), 1, atol=1e-5)
     by_hand = (x - np.array([1, 2, 3]).reshape(3, 1, 1)) / np.array([4, 5, 6]).reshape(3, 1, 1)
-    given = make_transforms(["normalize(mean=(1, 2, 3), std=(4, 5, 6))"], seed=0)
-    np.testing.assert_allclose(given.fixed.all(x), by_hand, rtol=1e-6)
+    transforms = make_transforms(["normalize(mean=(1, 2, 3), std=(4, 5, 6))"], seed=0)
+    np.testing.assert_allclose(transforms.fixed.all(x), by_hand, rtol=1e-6)
 
 
 def test_a_text_may_name_several_and_a_task_draws_its_own() -> None:
-    given = make_transforms(["crop(padding=1),flip", "normalize"], seed=4)
-    assert [type(part) for part in given.parts] == [Crop, Flip, Normalize]
-    assert [type(part) for part in given.fixed.parts] == [Normalize]
+    transforms = make_transforms(["crop(padding=1),flip", "normalize"], seed=4)
+    assert [type(part) for part in transforms.parts] == [Crop, Flip, Normalize]
+    assert [type(part) for part in transforms.fixed.parts] == [Normalize]
     x = torch.from_numpy(IMAGES)
 
     def made(client: int, turn: int) -> Tensor:
-        augment = given.drawn.augment(client, turn)
+        augment = transforms.drawn.augment(client, turn)
         return torch.stack([augment(x), augment(x)])
 
     assert torch.equal(made(1, 0), made(1, 0))
@@ -61,14 +61,14 @@ def test_a_text_may_name_several_and_a_task_draws_its_own() -> None:
 
 
 def test_torchvision_draws_from_the_run_s_streams_and_leaves_torch_s_own_alone() -> None:
-    given = make_transforms(["v2.RandomHorizontalFlip(p=0.5)"], seed=4)
+    transforms = make_transforms(["v2.RandomHorizontalFlip(p=0.5)"], seed=4)
     x = torch.from_numpy(IMAGES)
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = given.augment(0, 0)(x)
+    first = transforms.augment(0, 0)(x)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    assert torch.equal(given.augment(0, 0)(x), first)
+    assert torch.equal(transforms.augment(0, 0)(x), first)
     assert not torch.equal(first, x)
     assert [part.random for part in make_transforms(["v2.Resize(4)", "v2.RandomErasing"], seed=0).parts] == [
         False,
@@ -97,7 +97,7 @@ def broken(x: Tensor, rng: Any) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "shown"),
+    ("part", "field", "shown"),
     [
         (smaller, "transforms: smaller", "[32, 1, 7, 8]"),
         (spoilt, "transforms: spoilt", "sample 1"),
@@ -106,14 +106,14 @@ def broken(x: Tensor, rng: Any) -> Tensor:
         ("normalize(mean=(1, 2), std=(1, 2))", "transforms", "normalize"),
     ],
 )
-def test_wrong_transforms_are_refused_before_the_start(given: object, field: str, shown: str, tmp_path: Path) -> None:
+def test_wrong_transforms_are_refused_before_the_start(part: object, field: str, shown: str, tmp_path: Path) -> None:
     with refuses(field, shown):
-        fl.run(engine="local", transforms=(given,), updates=2, quiet=True, out=tmp_path / "run")
+        fl.run(engine="local", transforms=(part,), updates=2, quiet=True, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("transform", "shown"),
     [
         (broken, "broken failed with KeyError"),
         ("crop(padding=0)", "padding"),
@@ -122,9 +122,9 @@ def test_wrong_transforms_are_refused_before_the_start(given: object, field: str
         ("v2.NoSuch", "NoSuch"),
     ],
 )
-def test_transforms_that_cannot_be_made_are_refused(given: object, shown: str) -> None:
+def test_transforms_that_cannot_be_made_are_refused(transform: object, shown: str) -> None:
     with pytest.raises(ValueError, match=f"^transforms[.:][^\n]*{shown}"):
-        fl.run(engine="local", transforms=(given,), updates=2, quiet=True)
+        fl.run(engine="local", transforms=(transform,), updates=2, quiet=True)
 
 
 def test_images_are_wanted(tmp_path: Path) -> None:

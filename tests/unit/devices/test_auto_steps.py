@@ -55,12 +55,12 @@ def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
 
 def test_short_tasks_end_with_a_pass(tmp_path: Path) -> None:
     """Sending takes no time, so H is 20 or, on a shard of fewer batches, all of them: three of 8, 8 and 4 samples."""
-    few = make_cost_model(spec(tmp_path, local_steps="auto", compute="1:1"))
-    assert [few.steps((2,), client) for client in range(3)] == [3, 3, 3]
+    default = make_cost_model(spec(tmp_path, local_steps="auto", compute="1:1"))
+    assert [default.steps((2,), client) for client in range(3)] == [3, 3, 3]
     many = make_cost_model(spec(tmp_path, local_steps="auto", compute="1:1", batch_size=1, clients=2))
     assert [many.steps((2,), client) for client in range(2)] == [20, 20]
-    told = make_cost_model(spec(tmp_path, local_steps="auto:20", compute="1:1"))
-    assert told.steps((2,), 0) == 20
+    minimum = make_cost_model(spec(tmp_path, local_steps="auto:20", compute="1:1"))
+    assert minimum.steps((2,), 0) == 20
 
 
 def test_what_auto_says() -> None:
@@ -74,10 +74,10 @@ def test_what_auto_says() -> None:
     ]
 
 
-@pytest.mark.parametrize("given", ["automatic", "auto:0", "auto:2:-1", "20 steps", 0])
-def test_other_words_are_refused(given: object) -> None:
-    with refuses("local_steps", got=given):
-        Experiment(local_steps=given)
+@pytest.mark.parametrize("steps", ["automatic", "auto:0", "auto:2:-1", "20 steps", 0])
+def test_other_words_are_refused(steps: object) -> None:
+    with refuses("local_steps", got=steps):
+        Experiment(local_steps=steps)
 
 
 class Seen(Trainer):
@@ -98,7 +98,7 @@ def test_minibatches_go_on_over_tasks(tmp_path: Path) -> None:
     trainer = Seen(run.traced, run.method.local, seed=5)
     order = [row for first, steps in ((0, 2), (2, 3), (5, 4)) for row in trainer.order(task(first, steps), 20)]
     passes = [generator(5, "passes", 1, number).permutation(20).tolist() for number in range(3)]
-    assert order == [row for each in passes for row in each]
+    assert order == [row for one_pass in passes for row in one_pass]
     assert trainer.order(task(4, 1), 20) == passes[1][8:16]
 
 
@@ -110,8 +110,8 @@ def test_the_server_counts_on_where_a_task_leaves_off(tmp_path: Path) -> None:
     server.commit(trainer.train(tasks[1], *run.data.client(1)), 1.0)
     again = make_server(run, lambda kind, t, /, **fields: None)
     again.restore(server.state())
-    for each in (server, again):
-        assert [(one.first, one.steps) for one in [each.assign(1, 1.0)]] == [(2, 2)]
+    for each_server in (server, again):
+        assert [(one.first, one.steps) for one in [each_server.assign(1, 1.0)]] == [(2, 2)]
 
 
 def test_minibatches_of_a_task_that_came_to_nothing_are_passed_over(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from fedraa.devices.compute_speeds import make_fleet
 from fedraa.devices.fleet import Fleet
 
 
-def fleet(given: object, clients: int = 3) -> Fleet:
-    return make_fleet(given, clients, units="relative", seed=0)
+def fleet(compute: object, clients: int = 3) -> Fleet:
+    return make_fleet(compute, clients, units="relative", seed=0)
 
 
 def ramp(clients: int, rng: np.random.Generator) -> Any:
@@ -42,24 +42,24 @@ def test_an_array_is_compute_and_a_mapping_has_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [Mobile(3), f"{__name__}:Mobile(every=3)", {"kind": f"{__name__}:Mobile", "every": 3}]
+    "compute", [Mobile(3), f"{__name__}:Mobile(every=3)", {"kind": f"{__name__}:Mobile", "every": 3}]
 )
-def test_objects_paths_and_mappings_are_the_same(given: object) -> None:
-    ours, theirs = fleet(given), fleet(Mobile(3))
-    assert ours.compute.tolist() == theirs.compute.tolist()
-    assert ours.downlink.tolist() == theirs.downlink.tolist()  # drawn from the seed
+def test_objects_paths_and_mappings_are_the_same(compute: object) -> None:
+    devices, expected = fleet(compute), fleet(Mobile(3))
+    assert devices.compute.tolist() == expected.compute.tolist()
+    assert devices.downlink.tolist() == expected.downlink.tolist()  # drawn from the seed
 
 
-def giving(made: Any) -> Callable[..., Any]:
+def giving(columns: Any) -> Callable[..., Any]:
     def mine(clients: int, rng: np.random.Generator) -> Any:
-        return made
+        return columns
 
     mine.__qualname__ = "mine"
     return mine
 
 
 @pytest.mark.parametrize(
-    ("made", "field", "shown"),
+    ("columns", "field", "shown"),
     [
         ([1.0, 2.0], "mine compute", "[2]"),
         (2.0, "mine compute", "3 clients"),
@@ -71,13 +71,13 @@ def giving(made: Any) -> Callable[..., Any]:
         (None, "mine compute", "3 clients"),
     ],
 )
-def test_wrong_result_of_a_fleet_function_is_refused(made: Any, field: str, shown: str) -> None:
+def test_wrong_result_of_a_fleet_function_is_refused(columns: Any, field: str, shown: str) -> None:
     with refuses(f"compute: {field}", shown):
-        fleet(giving(made))
+        fleet(giving(columns))
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("compute", "shown"),
     [
         (3, "3"),
         ("absent_ext:fleet", "absent_ext:fleet"),
@@ -85,15 +85,15 @@ def test_wrong_result_of_a_fleet_function_is_refused(made: Any, field: str, show
         ("lognormal:x", "'x'"),
     ],
 )
-def test_compute_that_makes_no_fleet_is_refused(given: object, shown: str) -> None:
+def test_compute_that_makes_no_fleet_is_refused(compute: object, shown: str) -> None:
     with pytest.raises(ValueError, match=f"^compute: .*{shown}"):
-        fleet(given)
+        fleet(compute)
 
 
-@pytest.mark.parametrize("given", [ramp, f"{__name__}:ramp", "devices.csv"])
-def test_workers_by_tier_need_tiers(given: object) -> None:
+@pytest.mark.parametrize("compute", [ramp, f"{__name__}:ramp", "devices.csv"])
+def test_workers_by_tier_need_tiers(compute: object) -> None:
     with pytest.raises(ValueError, match=r"^resources: .*--compute 1:0.5,3:0.5"):
-        fl.Experiment(compute=given, resources=("1:CPU=1", "1:CPU=1"))
+        fl.Experiment(compute=compute, resources=("1:CPU=1", "1:CPU=1"))
 
 
 def test_a_run_on_an_own_fleet_is_written_down(tmp_path: Path) -> None:

@@ -25,12 +25,12 @@ def test_jitter_is_uniform_around_one_and_a_pure_function() -> None:
 
 
 def test_work_goes_on_when_the_device_is_back() -> None:
-    there = Availability({0: [(1.0, 2.0), (4.0, 10.0)]})
-    assert there.finish(0, 0.0, 1.0) == 2.0  # waits for 1, is just done when it goes
-    assert there.finish(0, 1.5, 1.0) == 4.5  # half of it before the gap, half after
-    assert there.finish(0, 2.5, 3.0) == 7.0
-    assert there.finish(0, 9.5, 1.0) == np.inf  # never comes back
-    assert there.finish(1, 9.5, 1.0) == 10.5  # not listed: always there
+    availability = Availability({0: [(1.0, 2.0), (4.0, 10.0)]})
+    assert availability.finish(0, 0.0, 1.0) == 2.0  # waits for 1, is just done when it goes
+    assert availability.finish(0, 1.5, 1.0) == 4.5  # half of it before the gap, half after
+    assert availability.finish(0, 2.5, 3.0) == 7.0
+    assert availability.finish(0, 9.5, 1.0) == np.inf  # never comes back
+    assert availability.finish(1, 9.5, 1.0) == 10.5  # not listed: always there
 
 
 @given(

@@ -91,8 +91,8 @@ def test_they_change_nothing_else(history: History, tmp_path: Path) -> None:
     assert plain.summary["model_sha256"] == history.summary["model_sha256"]
     assert "metrics" not in plain.summary
     assert plain.config["resolved"]["metrics"] == []
-    ours, theirs = (each.evals[list(EVAL_COLUMNS)].drop(columns="wall") for each in (history, plain))
-    pd.testing.assert_frame_equal(ours, theirs)
+    evals, expected = (run.evals[list(EVAL_COLUMNS)].drop(columns="wall") for run in (history, plain))
+    pd.testing.assert_frame_equal(evals, expected)
     assert (plain.directory / "evals.csv").read_text().splitlines()[0] == ",".join(EVAL_COLUMNS)
 
 
@@ -193,7 +193,7 @@ def named(name: str) -> Callable[..., Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("given", "name"),
+    ("metrics", "name"),
     [
         ([named("loss")], "loss"),
         ([named("a"), named("a")], "name a"),
@@ -206,9 +206,9 @@ def named(name: str) -> Callable[..., Tensor]:
         ([fl.Metric], "the class Metric"),
     ],
 )
-def test_metric_that_is_none_or_has_no_free_name_is_refused(given: list[object], name: str) -> None:
+def test_metric_that_is_none_or_has_no_free_name_is_refused(metrics: list[object], name: str) -> None:
     with refuses("metrics", name):
-        make_metrics(given)
+        make_metrics(metrics)
 
 
 def test_metric_with_an_unknown_direction_is_refused() -> None:

@@ -49,9 +49,9 @@ def multilabel() -> tuple[Any, ...]:
     z, y = RNG.normal(size=(11, 3)), RNG.integers(0, 2, (11, 3)).astype(np.float32)
     p = 1 / (1 + np.exp(-z))
     loss = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean()
-    told = z > 0
-    f1 = 2 * (told & (y > 0)).sum() / (told.sum() + y.sum())
-    figures = {"f1": f1, "accuracy": (told == y).mean(), "exact": (told == y).all(1).mean()}
+    predicted = z > 0
+    f1 = 2 * (predicted & (y > 0)).sum() / (predicted.sum() + y.sum())
+    figures = {"f1": f1, "accuracy": (predicted == y).mean(), "exact": (predicted == y).all(1).mean()}
     return MultiLabel(), z, y, loss, (p - y) / y.size, figures
 
 
@@ -76,9 +76,9 @@ def segmentation() -> tuple[Any, ...]:
     z, y = RNG.normal(size=(11, 4, 3, 5)), RNG.integers(0, 3, (11, 3, 5))  # class 3 is told, but nowhere
     y[0, 1] = -100
     loss, gradient = cross_entropy(np.moveaxis(z, 1, -1), y)
-    told, seen = z.argmax(1), y != -100
+    predicted, seen = z.argmax(1), y != -100
     matrix = np.zeros((4, 4))
-    np.add.at(matrix, (y[seen], told[seen]), 1)
+    np.add.at(matrix, (y[seen], predicted[seen]), 1)
     iou = np.diag(matrix) / (matrix.sum(0) + matrix.sum(1) - np.diag(matrix))
     figures = {"mean_iou": iou.mean(), "pixel_accuracy": np.diag(matrix).sum() / matrix.sum()}
     return Segmentation(), z, y, loss, np.moveaxis(gradient, -1, 1), figures
@@ -91,10 +91,10 @@ CASES = {each.__name__: each() for each in (classification, multilabel, regressi
 def test_loss_and_gradient(name: str) -> None:
     objective, z, y, loss, gradient, _ = CASES[name]
     outputs = torch.tensor(z, requires_grad=True)
-    found = objective.training_loss(outputs, outputs, torch.from_numpy(y))
-    found.backward()
+    result = objective.training_loss(outputs, outputs, torch.from_numpy(y))
+    result.backward()
     assert outputs.grad is not None
-    assert found.item() == pytest.approx(loss, rel=1e-6)
+    assert result.item() == pytest.approx(loss, rel=1e-6)
     np.testing.assert_allclose(outputs.grad.numpy(), gradient, rtol=1e-6, atol=1e-9)
 
 
@@ -107,9 +107,9 @@ def test_figures_are_of_all_samples_however_they_are_batched(name: str, cuts: tu
     for rows in np.split(np.arange(len(y)), cuts):
         outputs, targets = torch.from_numpy(z[rows]), torch.from_numpy(y[rows])
         summed += objective.summed_loss(outputs, targets)
-        for key, each in objective.sums(outputs, targets).items():
-            assert each.dtype is torch.float64
-            total[key] = total.get(key, 0) + each.sum(0).numpy()
+        for key, values in objective.sums(outputs, targets).items():
+            assert values.dtype is torch.float64
+            total[key] = total.get(key, 0) + values.sum(0).numpy()
     assert dict(objective.figures(total)) == pytest.approx(figures, rel=1e-12)
     assert summed / total["count"] == pytest.approx(loss, rel=1e-6)
     assert list(objective.figures(total)) == list(objective.better)
@@ -121,7 +121,9 @@ def test_a_clients_figure_is_that_of_its_samples(name: str) -> None:
     parts = np.split(np.arange(len(y)), [4, 5])
     sums = [objective.sums(torch.from_numpy(z[rows]), torch.from_numpy(y[rows])) for rows in parts]
     stacked = {key: np.stack([one[key].sum(0).numpy() for one in sums]) for key in sums[0]}
-    expected = [objective.figures({key: each[i] for key, each in stacked.items()})[objective.main] for i in range(3)]
+    expected = [
+        objective.figures({key: values[i] for key, values in stacked.items()})[objective.main] for i in range(3)
+    ]
     assert objective.of_clients(stacked).tolist() == expected
 
 

@@ -243,7 +243,7 @@ def test_two_passes_of_sam_drop_the_same_and_a_full_gradient_drops_nothing() -> 
     trainer, server = make_worker_spec(spec).trainer("cpu"), make_server(spec, lambda kind, t, /, **fields: None)
     task = server.assign(next(iter(server.begin())), 0.0)
     x, y = spec.data.client(task.client)
-    gradients = [trainer.train(each, x, y).extras["gradient"] for each in (task, _later(task))]
+    gradients = [trainer.train(turn, x, y).extras["gradient"] for turn in (task, _later(task))]
     assert np.array_equal(*gradients)
 
 

@@ -82,15 +82,15 @@ def test_a_table_with_clients_is_learnt_by_regression(limit: dict[str, Any], tmp
 
 def test_next_tokens_that_a_function_makes(tmp_path: Path) -> None:
     data = fl.FederatedDataset("count", tokens, tokens(9), classes=8, sizes=12)
-    found = []
+    digests = []
     for method, limit in (("fedavg", {"rounds": 6}), ("fed-raa", {"updates": 24})):
         fields = {**SMALL, **limit, "method": method, "objective": "next-token", "clients": 4, "personalised": 2}
         history = fl.run(Experiment(**fields, out=tmp_path / method), dataset=data, model=Masked())
         assert history.evals["perplexity"].iloc[-1] < history.evals["perplexity"].iloc[0]
         assert history.evals["personal_mean"].notna().all()
         assert "consistent" in fl.replay(history.directory)
-        found.append(history.summary["model_sha256"])
-    assert len(set(found)) == 2
+        digests.append(history.summary["model_sha256"])
+    assert len(set(digests)) == 2
 
 
 def test_samples_in_memory_and_samples_that_are_read_give_one_run(tmp_path: Path) -> None:
@@ -133,10 +133,10 @@ def test_partitions_by_class_are_refused(partition: str, train: Any) -> None:
 
 def test_a_plan_shows_counts_where_samples_have_no_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan(Experiment(**OF_MLP, dataset=str(table(tmp_path)), objective="regression", rounds=2), tmp_path)
-    said = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"sales: 72 samples .* 3 clients, natural\b", said)
-    assert "shop 2" in said
-    assert "labels" not in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"sales: 72 samples .* 3 clients, natural\b", output)
+    assert "shop 2" in output
+    assert "labels" not in output
     assert (tmp_path / "clients.png").is_file()
 
 
@@ -167,10 +167,10 @@ def test_one_of_several_inputs_may_be_nan_where_that_is_allowed() -> None:
         with refuses(field):
             build(Experiment(**fields), model=Masked(), dataset=data)
         build(Experiment(**fields, allow_nan=True), model=Masked(), dataset=data)
-    given = fl.Dataset("count", x, y, *test, 8)
+    counting = fl.Dataset("count", x, y, *test, 8)
     with refuses("dataset 'count': x_train row 7 of client 2"):
-        build(Experiment(**fields), model=Masked(), dataset=given)
-    build(Experiment(**fields, allow_nan=True), model=Masked(), dataset=given)
+        build(Experiment(**fields), model=Masked(), dataset=counting)
+    build(Experiment(**fields, allow_nan=True), model=Masked(), dataset=counting)
 
 
 def wrong_tokens(client: int) -> tuple[dict[str, Any], Any]:

@@ -140,11 +140,11 @@ STATED_TERMS = [
 
 @pytest.mark.parametrize(("name", "path", "value"), STATED)
 def test_a_method_has_what_its_paper_states(name: str, path: str, value: Any) -> None:
-    found: Any = METHODS[name]
+    method: Any = METHODS[name]
     for part in path.split("."):
-        found = getattr(found, part)
-    assert found == value
-    assert type(found) is type(value)
+        method = getattr(method, part)
+    assert method == value
+    assert type(method) is type(value)
 
 
 @pytest.mark.parametrize(("name", "values"), STATED_TERMS)
@@ -176,8 +176,8 @@ def test_staleness_weights_have_fedasyncs_values() -> None:
 
 
 def test_amsgrads_are_those_of_fadas() -> None:
-    made = AmsGrad()
-    assert (made.beta1, made.beta2, made.epsilon, made.server_lr) == (0.9, 0.99, 1e-8, 1e-3)
+    optimizer = AmsGrad()
+    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.server_lr) == (0.9, 0.99, 1e-8, 1e-3)
 
 
 def test_prunefl_removes_as_its_code_does() -> None:

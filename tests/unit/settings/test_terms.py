@@ -24,8 +24,8 @@ METHODS = methods()
 
 def test_on_equal_terms_every_method_has_one_local_solver_and_one_weighting() -> None:
     """All methods that there are, at one rate, momentum 0, no decay, no clipping, five epochs; means are uniform."""
-    for each in cells(tuple(METHODS), (0,), Experiment(lr=0.3, time=1.0), terms="equal"):
-        method = resolve(each)
+    for cell in cells(tuple(METHODS), (0,), Experiment(lr=0.3, time=1.0), terms="equal"):
+        method = resolve(cell)
         local = method.local
         assert (local.lr, local.momentum, local.weight_decay, local.clip) == (0.3, 0.0, 0.0, 0.0), method.name
         assert (local.epochs, local.steps, local.batch_size) == (5, None, 32), method.name
@@ -70,8 +70,8 @@ def test_a_crossing_trains_as_the_paper_of_its_solver_says() -> None:
 
 def test_tuned_terms_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "tuned.toml"
-    told = {"value": 0.9, "at_edge": ["lr"], "terms": {"lr": 0.25, "local_steps": 9}}
-    write_tuned(path, {"dataset": 'a "b"'}, {"fedavg": told, "my_ext:MINE": told | {"terms": {"lr": 1e-05}}})
+    table = {"value": 0.9, "at_edge": ["lr"], "terms": {"lr": 0.25, "local_steps": 9}}
+    write_tuned(path, {"dataset": 'a "b"'}, {"fedavg": table, "my_ext:MINE": table | {"terms": {"lr": 1e-05}}})
     tuned = read_tuned(path)
     assert tuned == {"fedavg": {"lr": 0.25, "local_steps": 9}, "my_ext:MINE": {"lr": 1e-05}}
     (fedavg,) = cells(("fedavg",), (0,), Experiment(time=1.0), "tuned", tuned)
@@ -122,11 +122,11 @@ def test_file_without_tuned_values_is_refused(text: str, tmp_path: Path) -> None
 def test_what_differs_is_told_by_setting_value_and_methods() -> None:
     of = {name: Experiment(method=name) for name in ("fedavg", "fedprox", "fed-raa")}
     rows = differences(of.items())
-    told = {(setting, value): who for setting, value, who in rows.itertuples(index=False)}
-    assert told["local.prox_mu", "0"] == "fedavg"
-    assert told["local.prox_mu", "0.1"] == "fedprox"
-    assert told["update", "Mean"] == "fedavg, fedprox"
-    assert told["update.mixing", "0.6"] == "fed-raa"
+    methods_by_value = {(setting, value): who for setting, value, who in rows.itertuples(index=False)}
+    assert methods_by_value["local.prox_mu", "0"] == "fedavg"
+    assert methods_by_value["local.prox_mu", "0.1"] == "fedprox"
+    assert methods_by_value["update", "Mean"] == "fedavg, fedprox"
+    assert methods_by_value["update.mixing", "0.6"] == "fed-raa"
     settings = set(rows["setting"])
     assert "local.momentum" not in settings  # .5 for all three
     assert "update.weights" not in settings  # by samples for both that have rounds

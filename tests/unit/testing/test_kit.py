@@ -59,7 +59,7 @@ def marks_of(kind: str, part: Any) -> list[pytest.MarkDecorator]:
 def test_what_is_built_in_keeps_the_promises(kind: str, part: Any) -> None:
     findings = fl.check(part, as_=kind)
     assert findings.held, repr(findings)
-    looked_at = [promise for promise, found in findings.lines if found == "held"]
+    looked_at = [promise for promise, finding in findings.lines if finding == "held"]
     assert len(looked_at) == len(findings.lines) - 1 >= 6
     assert findings.lines[-1][0] == "costs"
 
@@ -278,7 +278,7 @@ def test_a_part_that_does_not_work_at_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "names"),
+    ("component", "names"),
     [
         (lambda staleness: 1.0, "staleness(staleness), .*partitioner(labels, clients, rng), .*metric"),
         ("bernoulli", "bernoulli .*participation, submodel"),
@@ -287,9 +287,9 @@ def test_a_part_that_does_not_work_at_all() -> None:
         ("gre-rao", "gre-rao "),
     ],
 )
-def test_what_is_no_part(given: object, names: str) -> None:
+def test_what_is_no_part(component: object, names: str) -> None:
     with pytest.raises(ValueError, match=r"^part: ") as caught:
-        fl.check(given)
+        fl.check(component)
     for name in names.split(" .*"):
         assert name in str(caught.value)
 
