@@ -76,9 +76,9 @@ def read_evals(path: Path, figures: Figures) -> "pd.DataFrame":
         frame = pd.read_csv(io.StringIO(text), index_col=False)
         if tuple(frame.columns[: len(columns)]) != columns:
             raise InputError("columns", got=list(frame.columns), expected=", ".join(columns))
-        if frame.empty:
-            return frame
-        return frame.apply(pd.to_numeric)
+        if not frame.empty:
+            frame = frame.apply(pd.to_numeric)
+        return frame
     except OSError as error:
         raise InputError("evals", f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
