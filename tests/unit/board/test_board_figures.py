@@ -59,15 +59,15 @@ def test_numbers_are_json() -> None:
 
 def test_a_curve_is_that_of_the_table(sample_runs: Path) -> None:
     ended = sample_runs / "fed-raa-ended"
-    (found,) = curves([watched(ended)], "step", "accuracy", -inf, inf)
+    (curve,) = curves([watched(ended)], "step", "accuracy", -inf, inf)
     evals = Run(ended).evals
-    assert found["x"] == evals["step"].tolist()
-    assert found["y"] == pytest.approx(evals["accuracy"].tolist(), rel=1e-6)
+    assert curve["x"] == evals["step"].tolist()
+    assert curve["y"] == pytest.approx(evals["accuracy"].tolist(), rel=1e-6)
     best = evals["accuracy"].idxmax()
-    assert found["best"] == {"x": evals["step"][best], "y": pytest.approx(evals["accuracy"][best], rel=1e-6)}
-    (least,) = curves([watched(ended)], "bytes", "loss", -inf, inf)
-    assert least["best"]["y"] == pytest.approx(evals["loss"].min(), rel=1e-6)
-    assert least["x"] == evals["bytes"].tolist()
+    assert curve["best"] == {"x": evals["step"][best], "y": pytest.approx(evals["accuracy"][best], rel=1e-6)}
+    (loss_curve,) = curves([watched(ended)], "bytes", "loss", -inf, inf)
+    assert loss_curve["best"]["y"] == pytest.approx(evals["loss"].min(), rel=1e-6)
+    assert loss_curve["x"] == evals["bytes"].tolist()
     assert curves([watched(ended)], "t", "f1", -inf, inf) == []
     with refuses("x", "t, wall, step, bytes", got="y"):
         curves([], "y", "accuracy", -inf, inf)
@@ -77,21 +77,21 @@ def timeline_of(tasks: list[tuple[int, int, float, float | None]]) -> TaskTimeli
     """Return the timeline of tasks (client, fragment, start, end). An end of None is a task in flight."""
     events: list[dict[str, Any]] = []
     for i, (client, fragment, start, end) in enumerate(tasks):
-        told = {"task": i, "client": client, "fragment": fragment}
-        events.append({"kind": "dispatch", "t": start, "bytes_down": 10, **told})
+        answer = {"task": i, "client": client, "fragment": fragment}
+        events.append({"kind": "dispatch", "t": start, "bytes_down": 10, **answer})
         if end is not None:
-            events.append({"kind": "commit", "t": end, "bytes_up": 5, "staleness": i, **told})
+            events.append({"kind": "commit", "t": end, "bytes_up": 5, "staleness": i, **answer})
     log = TaskTimeline()
-    for event in sorted(events, key=lambda each: each["t"]):
+    for event in sorted(events, key=lambda entry: entry["t"]):
         log.add({"wall": 0.0} | event)
     return log
 
 
 def test_a_timeline_has_every_task_in_sight() -> None:
     log = timeline_of([(0, 0, 0.0, 2.0), (1, 1, 0.0, 3.0), (0, 1, 2.0, 5.0), (1, 0, 3.0, None)])
-    told = timeline(log, 2, -inf, inf)
-    assert (told["from"], told["to"], told["tasks"]) == (0, 5, 4)
-    assert told["bars"] == {
+    answer = timeline(log, 2, -inf, inf)
+    assert (answer["from"], answer["to"], answer["tasks"]) == (0, 5, 4)
+    assert answer["bars"] == {
         "client": [0, 1, 0, 1],
         "fragment": [0, 1, 1, 0],
         "start": [0, 0, 2, 3],
@@ -107,10 +107,10 @@ def test_too_many_tasks_are_shown_as_shares(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(timelines, "BARS", 3)
     monkeypatch.setattr(timelines, "BINS", 5)
     log = timeline_of([(0, 0, 0.0, 2.0), (1, 1, 0.0, 2.5), (0, 1, 3.0, 5.0), (1, 0, 4.75, None)])
-    told = timeline(log, 2, -inf, inf)
-    assert "bars" not in told
-    assert told["edges"] == [0, 1, 2, 3, 4, 5]
-    assert told["busy"] == [[1, 1, 0, 1, 1], [1, 1, 0.5, 0, 0.25]]
+    answer = timeline(log, 2, -inf, inf)
+    assert "bars" not in answer
+    assert answer["edges"] == [0, 1, 2, 3, 4, 5]
+    assert answer["busy"] == [[1, 1, 0, 1, 1], [1, 1, 0.5, 0, 0.25]]
 
 
 def test_busy_shares_equal_a_fine_grid() -> None:
@@ -132,35 +132,40 @@ def test_idle_share_counts_all_clients() -> None:
 
 def test_staleness_is_counted_in_bars() -> None:
     log = timeline_of([(0, 0, float(i), i + 0.5) for i in range(100)])
-    told = staleness(log)
-    assert told == {"width": 3, "counts": [3] * 33 + [1], "mean": 49.5, "max": 99}
+    answer = staleness(log)
+    assert answer == {"width": 3, "counts": [3] * 33 + [1], "mean": 49.5, "max": 99}
     assert staleness(TaskTimeline()) is None
 
 
 def test_fragments_are_counted_by_client() -> None:
     log = timeline_of([(0, 0, 0.0, 1.0), (1, 2, 0.0, 1.0), (1, 2, 1.0, 2.0), (0, 2, 1.0, None)])
-    told = fragments(log, 2)
-    assert told is not None
-    assert (told["names"], told["counts"], told["by_client"]) == (["0", "2"], [1, 2], [[1, 0], [0, 2]])
+    answer = fragments(log, 2)
+    assert answer is not None
+    assert (answer["names"], answer["counts"], answer["by_client"]) == (["0", "2"], [1, 2], [[1, 0], [0, 2]])
     assert fragments(timeline_of([(0, 0, 0.0, 1.0)]), 1) is None
 
 
 def test_many_fragments_are_grouped() -> None:
     log = timeline_of([(0, i, float(i), i + 0.5) for i in range(100)])
-    told = fragments(log, 1)
-    assert told is not None
-    assert told["names"][:2] == ["0–1", "2–3"]
-    assert told["counts"] == [2] * 50
+    answer = fragments(log, 1)
+    assert answer is not None
+    assert answer["names"][:2] == ["0–1", "2–3"]
+    assert answer["counts"] == [2] * 50
 
 
 def test_coverage_has_the_minimum_the_maximum_and_the_mean() -> None:
     log = TaskTimeline()
     for i in range(600):
-        told = {"coverage_min": i % 2, "coverage_max": 5 + i % 2, "uncovered": 10 * (i % 2)}
-        log.add({"kind": "round", "t": float(i), "wall": 0.0, "round": i} | told)
-    told = coverage(log, parameters=100)
-    assert told is not None
-    assert (told["round"][:2], told["least"][0], told["most"][0], told["uncovered"][0]) == ([0, 2], 0, 6, 0.05)
+        answer = {"coverage_min": i % 2, "coverage_max": 5 + i % 2, "uncovered": 10 * (i % 2)}
+        log.add({"kind": "round", "t": float(i), "wall": 0.0, "round": i} | answer)
+    answer = coverage(log, parameters=100)
+    assert answer is not None
+    assert (answer["round"][:2], answer["least"][0], answer["most"][0], answer["uncovered"][0]) == (
+        [0, 2],
+        0,
+        6,
+        0.05,
+    )
     assert coverage(TaskTimeline(), 100) is None
 
 
@@ -174,24 +179,24 @@ def test_failures_are_listed_newest_first() -> None:
 
 
 def test_details_of_every_kind_of_run(sample_runs: Path) -> None:
-    told = details(watched(sample_runs / "fed-raa-ended"), -inf, inf)
-    assert told["staleness"]
-    assert told["fragments"]
-    assert told["coverage"] is None
-    told = details(watched(sample_runs / "scaffold-stopped"), -inf, inf)
-    assert told["coverage"]["least"]
-    assert told["staleness"] is told["fragments"] is None
+    answer = details(watched(sample_runs / "fed-raa-ended"), -inf, inf)
+    assert answer["staleness"]
+    assert answer["fragments"]
+    assert answer["coverage"] is None
+    answer = details(watched(sample_runs / "scaffold-stopped"), -inf, inf)
+    assert answer["coverage"]["least"]
+    assert answer["staleness"] is answer["fragments"] is None
 
 
 def test_runs_are_compared_by_the_flags_in_which_they_differ(sample_runs: Path) -> None:
     names = ["fed-raa-ended", "fed-raa-stopped", "scaffold-stopped"]
-    told = comparison([watched(sample_runs / name) for name in names])
-    assert "seed" not in told["flags"]
-    assert "updates" in told["flags"]
-    assert set(told["values"]) == set(names)
+    answer = comparison([watched(sample_runs / name) for name in names])
+    assert "seed" not in answer["flags"]
+    assert "updates" in answer["flags"]
+    assert set(answer["values"]) == set(names)
     flags = Experiment(**about(sample_runs / "fed-raa-ended").flags)
-    assert told["commands"]["fed-raa-ended"].startswith("fedraa run ")
-    assert f"--updates {flags.updates}" in told["commands"]["fed-raa-ended"]
+    assert answer["commands"]["fed-raa-ended"].startswith("fedraa run ")
+    assert f"--updates {flags.updates}" in answer["commands"]["fed-raa-ended"]
 
 
 def test_repeats_imports_no_code_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

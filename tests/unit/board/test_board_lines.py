@@ -15,10 +15,10 @@ def path(tmp_path: Path) -> Path:
 
 
 def all_of(growing: GrowingLines) -> list[str]:
-    found, _ = growing.read()
+    texts, _ = growing.read()
     while growing.more:
-        found += growing.read()[0]
-    return found
+        texts += growing.read()[0]
+    return texts
 
 
 def append(path: Path, text: str) -> None:

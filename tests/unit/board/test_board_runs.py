@@ -34,31 +34,31 @@ def folder(sample_runs: Path, tmp_path: Path) -> Path:
 
 
 def test_row_of_a_run_agrees_with_its_report(sample_runs: Path) -> None:
-    found = looked(Board(sample_runs))
+    by_name = looked(Board(sample_runs))
     report = Run(sample_runs / "fed-raa-ended")
-    told, total = found["fed-raa-ended"], report.summary
-    assert told["state"] == "ended"
-    assert (told["step"], told["tasks"], told["faults"]) == (total["steps"], total["tasks"], total["faults"])
-    assert told["bytes"] == total["bytes_down"] + total["bytes_up"]
-    assert told["staleness"] == pytest.approx(total["staleness_mean"], rel=1e-6)
-    assert told["idle"] == pytest.approx(report.idle_share, abs=1e-6)
+    shown, total = by_name["fed-raa-ended"], report.summary
+    assert shown["state"] == "ended"
+    assert (shown["step"], shown["tasks"], shown["faults"]) == (total["steps"], total["tasks"], total["faults"])
+    assert shown["bytes"] == total["bytes_down"] + total["bytes_up"]
+    assert shown["staleness"] == pytest.approx(total["staleness_mean"], rel=1e-6)
+    assert shown["idle"] == pytest.approx(report.idle_share, abs=1e-6)
     # A row is typed as a mapping of objects.
-    assert told["last"]["accuracy"] == pytest.approx(total["accuracy"], rel=1e-6)  # type: ignore[index]
-    assert told["best"] == pytest.approx(total["best_accuracy"], rel=1e-6)
-    assert {name: each["state"] for name, each in found.items()} == {
+    assert shown["last"]["accuracy"] == pytest.approx(total["accuracy"], rel=1e-6)  # type: ignore[index]
+    assert shown["best"] == pytest.approx(total["best_accuracy"], rel=1e-6)
+    assert {name: other_row["state"] for name, other_row in by_name.items()} == {
         "fed-raa-ended": "ended",
         "fed-raa-stopped": "interrupted",
         "scaffold-stopped": "interrupted",
     }
-    assert found["scaffold-stopped"]["rounds"]
+    assert by_name["scaffold-stopped"]["rounds"]
 
 
 def test_bytes_of_a_curve_agree_with_the_report(sample_runs: Path) -> None:
     board = Board(sample_runs)
     looked(board)
     evals = Run(sample_runs / "fed-raa-ended").evals
-    found = bytes_by(board.runs["fed-raa-ended"].timeline, evals["t"].to_numpy(float))
-    assert np.array_equal(found, evals["bytes"])
+    totals = bytes_by(board.runs["fed-raa-ended"].timeline, evals["t"].to_numpy(float))
+    assert np.array_equal(totals, evals["bytes"])
 
 
 def test_log_that_grows_byte_by_byte_gives_the_same_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,8 +74,8 @@ def test_log_that_grows_byte_by_byte_gives_the_same_row(folder: Path, monkeypatc
             stream.write(events[log.stat().st_size : int(share * len(events))])
         with table.open("ab") as stream:
             stream.write(evals[table.stat().st_size : int(share * len(evals))])
-        found = looked(board)["first"]
-    assert found | {"version": 0} == wanted | {"version": 0}
+        row = looked(board)["first"]
+    assert row | {"version": 0} == wanted | {"version": 0}
     assert board.read == (len(events), len(events))
 
 
@@ -86,8 +86,8 @@ def test_resumed_run_is_counted_again(folder: Path) -> None:
     kept = log.read_text().splitlines(keepends=True)
     log.write_text("".join(kept[:20]))
     (folder / "first" / "summary.json").unlink()
-    found = looked(board)["first"]
-    assert found["state"] == "interrupted"
+    row = looked(board)["first"]
+    assert row["state"] == "interrupted"
     assert board.runs["first"].stats.events == 20
     log.write_text("".join(kept).replace('"wall":0.1', '"wall":0.2'))
     assert looked(board)["first"]["tasks"] == before["tasks"]
@@ -179,11 +179,11 @@ def test_damaged_run_has_a_sentence_until_it_is_repaired(
         header = (folder / "first" / "evals.csv").read_text().splitlines()[0]
         path.write_text(text.replace("{header}", header), encoding="latin-1")
     for _ in range(3):
-        found = looked(board)["first"]
-        assert found["state"] == "damaged"
-        assert str(found["detail"]).startswith(detail.replace("{}", str(folder / "first")))
-        assert "\n" not in str(found["detail"])
-    json.dumps(found, allow_nan=False)
+        row = looked(board)["first"]
+        assert row["state"] == "damaged"
+        assert str(row["detail"]).startswith(detail.replace("{}", str(folder / "first")))
+        assert "\n" not in str(row["detail"])
+    json.dumps(row, allow_nan=False)
     path.with_name("kept").write_text(right)
     path.with_name("kept").rename(path)
     assert looked(board)["first"]["state"] == "ended"
@@ -220,8 +220,8 @@ def test_any_value_in_an_event_is_counted_or_marked_as_damage(folder: Path, kind
             log.write_text(f"{json.dumps(before)}\n{json.dumps(event | {name: value})}\n{json.dumps(before)}\n")
             board = Board(folder)
             looked(board)
-            told = [ask(board, {"run": ["first"], "y": ["accuracy"]}) for ask in ANSWERS.values()]
-            json.dumps(told, allow_nan=False)
+            shown = [ask(board, {"run": ["first"], "y": ["accuracy"]}) for ask in ANSWERS.values()]
+            json.dumps(shown, allow_nan=False)
 
 
 def test_any_value_in_a_configuration_is_shown_or_marked_as_damage(folder: Path) -> None:
@@ -235,18 +235,18 @@ def test_any_value_in_a_configuration_is_shown_or_marked_as_damage(folder: Path)
             path.write_text(json.dumps(config | {part: config[part] | {name: value}}))
             board = Board(folder)
             looked(board)
-            told = [ask(board, {"run": ["first"], "y": ["accuracy"]}) for ask in ANSWERS.values()]
-            json.dumps(told, allow_nan=False)
+            shown = [ask(board, {"run": ["first"], "y": ["accuracy"]}) for ask in ANSWERS.values()]
+            json.dumps(shown, allow_nan=False)
 
 
 def test_events_before_the_damage_are_shown(folder: Path) -> None:
     log = folder / "first" / "events.jsonl"
     log.write_text(log.read_text().replace('"seq":40,', '"seq":4 0,'))
-    found = looked(Board(folder))["first"]
-    assert str(found["detail"]).startswith(f"events: line 41 of {log} ")
-    assert found["tasks"]
+    row = looked(Board(folder))["first"]
+    assert str(row["detail"]).startswith(f"events: line 41 of {log} ")
+    assert row["tasks"]
     # A row is typed as a mapping of objects.
-    assert found["last"]["accuracy"] > 0.5  # type: ignore[index]
+    assert row["last"]["accuracy"] > 0.5  # type: ignore[index]
 
 
 def test_reading_writes_nothing(folder: Path) -> None:

@@ -39,9 +39,9 @@ def ask(server: BoardServer, path: str, method: str = "GET", **headers: str) -> 
     connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
-    told = answer.status, answer.read(), dict(answer.getheaders())
+    reply = answer.status, answer.read(), dict(answer.getheaders())
     connection.close()
-    return told
+    return reply
 
 
 def json_of(server: BoardServer, path: str) -> Any:
@@ -62,10 +62,10 @@ def test_request_without_token_is_forbidden(server: BoardServer, path: str) -> N
     # A client of the standard library would normalise the path.
     with socket.create_connection(("127.0.0.1", server.server_port)) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-        told = connection.makefile("rb").read()
-    assert told.startswith(b"HTTP/1.1 403 ")
-    assert told.endswith(b"\r\n\r\nOpen the address that fedraa board has printed.\n")
-    assert server.token.encode() not in told
+        reply = connection.makefile("rb").read()
+    assert reply.startswith(b"HTTP/1.1 403 ")
+    assert reply.endswith(b"\r\n\r\nOpen the address that fedraa board has printed.\n")
+    assert server.token.encode() not in reply
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "0.0.0.0", "[::1]", ""])
@@ -108,11 +108,11 @@ def test_nothing_can_be_written(server: BoardServer, method: str) -> None:
 
 
 def test_answers_are_json(server: BoardServer) -> None:
-    told = json_of(server, "runs?since=0")
-    assert told["ids"] == ["fed-raa-ended", "fed-raa-stopped", "scaffold-stopped"]
-    assert [row["id"] for row in told["rows"]] == told["ids"]
-    assert (told["read"], told["searched"]) == (told["size"], True)
-    assert json_of(server, f"runs?since={told['version']}")["rows"] == []
+    reply = json_of(server, "runs?since=0")
+    assert reply["ids"] == ["fed-raa-ended", "fed-raa-stopped", "scaffold-stopped"]
+    assert [row["id"] for row in reply["rows"]] == reply["ids"]
+    assert (reply["read"], reply["searched"]) == (reply["size"], True)
+    assert json_of(server, f"runs?since={reply['version']}")["rows"] == []
     (curve,) = json_of(server, "curves?run=fed-raa-ended&run=gone&x=t&y=loss")["curves"]
     assert curve["id"] == "fed-raa-ended"
     assert json_of(server, "comparison?run=fed-raa-ended")["commands"]
@@ -152,9 +152,9 @@ def test_every_file_of_the_page_is_served(server: BoardServer) -> None:
 @pytest.mark.parametrize(("place", "theme"), [(0, LIGHT), (1, DARK)])
 def test_the_colours_are_those_of_reports(place: int, theme: Theme) -> None:
     block = re.findall(r":root \{(.*?)\}", (FOLDER / "page.css").read_text(), re.DOTALL)[place]
-    found = dict(re.findall(r"--(\w+): (#\w+);", block))
+    colours = dict(re.findall(r"--(\w+): (#\w+);", block))
     wanted = {"ink": theme.ink, "faint": theme.faint, "grid": theme.grid, "paper": theme.paper}
-    assert found.items() >= (wanted | {f"c{i}": colour for i, colour in enumerate(theme.palette)}).items()
+    assert colours.items() >= (wanted | {f"c{i}": colour for i, colour in enumerate(theme.palette)}).items()
 
 
 def test_a_board_without_runs_answers(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_a_board_without_runs_answers(tmp_path: Path) -> None:
 
     board = Board(tmp_path)
     board.look()
-    told = runs(board, {})
-    assert (told["ids"], told["rows"], told["searched"]) == ([], [], True)
+    reply = runs(board, {})
+    assert (reply["ids"], reply["rows"], reply["searched"]) == ([], [], True)
     shutil.rmtree(tmp_path)
     board._next_search = 0
     board.look()

@@ -26,7 +26,7 @@ LENGTHS: dict[str, dict[str, Any]] = {
 LENGTHS |= {"fed-raa-sync": {"rounds": 5}, "heterofl": {"rounds": 5, "participation": "sample:3"}}
 
 
-def fail(self: Trainer, task: Task, *rest: Any) -> Update:
+def fail(self: Trainer, task: Task, *arguments: Any) -> Update:
     raise KeyError("a label")
 
 

@@ -21,14 +21,14 @@ from fedraa.report.curves import spread
 
 def test_cells_have_only_the_flags_of_their_method() -> None:
     runs = cells(("fed-raa", "fedavg"), (3, 4), Experiment(mixing=0.3, fragments=3, momentum=0.2, time=5.0))
-    assert [(each.method, each.seed) for each in runs] == [("fed-raa", 3), ("fed-raa", 4), ("fedavg", 3), ("fedavg", 4)]
-    assert [(each.mixing, each.fragments) for each in runs] == [(0.3, 3)] * 2 + [(None, None)] * 2
-    assert {(each.momentum, each.time) for each in runs} == {(0.2, 5.0)}
+    assert [(cell.method, cell.seed) for cell in runs] == [("fed-raa", 3), ("fed-raa", 4), ("fedavg", 3), ("fedavg", 4)]
+    assert [(cell.mixing, cell.fragments) for cell in runs] == [(0.3, 3)] * 2 + [(None, None)] * 2
+    assert {(cell.momentum, cell.time) for cell in runs} == {(0.2, 5.0)}
 
 
 def test_cells_without_budget_have_equal_time() -> None:
-    assert {each.time for each in cells(("fed-raa", "fedavg"), (0,), Experiment())} == {20.0}
-    assert {each.time for each in cells(("fed-raa", "fedasync"), (0,), Experiment(updates=50))} == {None}
+    assert {cell.time for cell in cells(("fed-raa", "fedavg"), (0,), Experiment())} == {20.0}
+    assert {cell.time for cell in cells(("fed-raa", "fedasync"), (0,), Experiment(updates=50))} == {None}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_cells_of_an_unknown_method_are_refused() -> None:
 
 def test_cells_with_updates_and_rounds_have_the_limit_of_their_method() -> None:
     runs = cells(("fed-raa", "fedavg"), (0,), Experiment(updates=50, rounds=5))
-    assert [(each.updates, each.rounds) for each in runs] == [(50, None), (None, 5)]
+    assert [(cell.updates, cell.rounds) for cell in runs] == [(50, None), (None, 5)]
 
 
 def test_the_terminal_shows_the_interval_of_the_report() -> None:

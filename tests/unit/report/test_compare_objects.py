@@ -77,7 +77,7 @@ def test_compare_takes_methods_components_and_functions_as_objects(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("methods", "seeds", "said"),
+    ("methods", "seeds", "pattern"),
     [
         ("fedmagic", (0,), "^method: .*'fedmagic'"),
         ("fedavg", 3, r"^seeds: .*3; .*range\(3\)"),
@@ -88,32 +88,32 @@ def test_compare_takes_methods_components_and_functions_as_objects(tmp_path: Pat
         (["fed-raa"], (0,), "^model: .*Branching.*fedavg"),
     ],
 )
-def test_compare_of_wrong_objects_is_refused(methods: Any, seeds: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_compare_of_wrong_objects_is_refused(methods: Any, seeds: Any, pattern: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=pattern):
         fl.compare(methods, seeds, model=Branching(), dataset=mine(), time=1.0, out=tmp_path / "out", **SMALL)
     assert not (tmp_path / "out").exists()
 
 
 def test_tune_with_objects_continues_only_with_the_same_objects(tmp_path: Path) -> None:
     module = Branching()
-    given: dict[str, Any] = {"model": module, "dataset": mine(), "rounds": 2, "out": tmp_path / "tune"} | SMALL
+    arguments: dict[str, Any] = {"model": module, "dataset": mine(), "rounds": 2, "out": tmp_path / "tune"} | SMALL
     slow: Method = dataclasses.replace(fl.method("fedavg").replace(momentum=0.1), name="slow")
-    tuned = fl.tune([slow, "fedprox"], {"lr": [0.01, 0.1]}, trials=2, **given)
-    again = fl.tune([slow, "fedprox"], {"lr": [0.01, 0.1]}, trials=2, **given)
+    tuned = fl.tune([slow, "fedprox"], {"lr": [0.01, 0.1]}, trials=2, **arguments)
+    again = fl.tune([slow, "fedprox"], {"lr": [0.01, 0.1]}, trials=2, **arguments)
     assert set(tuned.table["method"]) == {"slow", "fedprox"}
     pd.testing.assert_frame_equal(tuned.table, again.table)
     with torch.no_grad():
         module.b.bias += 1
     with refuses("out", str(tmp_path / "tune")):
-        fl.tune([slow, "fedprox"], {"lr": [0.01, 0.1]}, trials=2, **given)
+        fl.tune([slow, "fedprox"], {"lr": [0.01, 0.1]}, trials=2, **arguments)
 
 
 @pytest.mark.slow
 def test_trials_in_processes_equal_trials_in_this_process(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"model": linear(), "dataset": mine(), "rounds": 2} | SMALL
-    here = fl.tune("fedavg", {"lr": [0.01, 0.1]}, trials=2, out=tmp_path / "one", **given)
-    there = fl.tune("fedavg", {"lr": [0.01, 0.1]}, trials=2, jobs=2, out=tmp_path / "two", **given)
-    assert sorted(here.table["accuracy"]) == sorted(there.table["accuracy"])
+    arguments: dict[str, Any] = {"model": linear(), "dataset": mine(), "rounds": 2} | SMALL
+    here = fl.tune("fedavg", {"lr": [0.01, 0.1]}, trials=2, out=tmp_path / "one", **arguments)
+    elsewhere = fl.tune("fedavg", {"lr": [0.01, 0.1]}, trials=2, jobs=2, out=tmp_path / "two", **arguments)
+    assert sorted(here.table["accuracy"]) == sorted(elsewhere.table["accuracy"])
 
 
 def test_tune_refuses_objects_that_cannot_be_pickled(tmp_path: Path) -> None:

@@ -61,16 +61,16 @@ def test_welch_is_the_closed_form_at_two_degrees_of_freedom() -> None:
 
 def test_welch_of_means_and_intervals_is_that_of_the_values() -> None:
     a, b = [1.0, 2.0, 4.0], [3.0, 5.5, 6.0, 9.0]
-    told = [(mean(values), ci95(values), len(values)) for values in (a, b)]
-    assert welch_of(*told) == pytest.approx(welch(a, b))
-    assert welch_of(told[0], (math.inf, None, 3)) is None
+    known = [(mean(values), ci95(values), len(values)) for values in (a, b)]
+    assert welch_of(*known) == pytest.approx(welch(a, b))
+    assert welch_of(known[0], (math.inf, None, 3)) is None
     assert welch_of((1.0, 0.0, 2), (2.0, 0.0, 2)) is None
-    assert welch_of(told[0], (1.0, None, 1)) is None
+    assert welch_of(known[0], (1.0, None, 1)) is None
 
 
 def test_runs_are_grouped_over_seeds(runs: Path) -> None:
     groups = load([runs])
-    assert [(group.label, [each.seed for each in group.runs]) for group in groups] == [
+    assert [(group.label, [member.seed for member in group.runs]) for group in groups] == [
         ("fed-raa", [0, 1]),
         ("ist", [0]),
     ]
@@ -91,9 +91,9 @@ def test_runs_with_other_resolved_methods_are_separate_groups(runs: Path, tmp_pa
     (tmp_path / "clipped" / CONFIG).write_text(json.dumps(config))
     seal(tmp_path / "clipped", {})
     of_all = {frozenset({0, 1}), frozenset({2})}
-    for given in permutations((runs / "fed-raa-0", runs / "fed-raa-1", tmp_path / "clipped")):
-        groups = load(given)
-        assert {frozenset(each.seed for each in group.runs) for group in groups} == of_all
+    for order in permutations((runs / "fed-raa-0", runs / "fed-raa-1", tmp_path / "clipped")):
+        groups = load(order)
+        assert {frozenset(member.seed for member in group.runs) for group in groups} == of_all
         assert [group.label for group in groups] == ["fed-raa #1", "fed-raa #2"]
     differ, _ = configuration(load([runs / "fed-raa-0", tmp_path / "clipped"]))
     assert [tuple(cell.text for cell in row) for row in differ.rows] == [("local.clip", "0", "2")]
@@ -104,8 +104,8 @@ def test_runs_with_other_resolved_methods_are_separate_groups(runs: Path, tmp_pa
 
 def test_seeds_with_automatic_capacities_are_one_group(tmp_path: Path) -> None:
     shared = FLAGS | {"capacities": "auto", "compute": "lognormal:1", "rounds": 1}
-    found = [run(Experiment(method="fedrolex", seed=seed, out=tmp_path / f"{seed}", **shared)) for seed in (0, 1)]
-    shares = [history.config["method"]["submodel"]["capacities"]["levels"] for history in found]
+    loaded = [run(Experiment(method="fedrolex", seed=seed, out=tmp_path / f"{seed}", **shared)) for seed in (0, 1)]
+    shares = [history.config["method"]["submodel"]["capacities"]["levels"] for history in loaded]
     assert shares[0] != shares[1]
     assert [len(group.runs) for group in load([tmp_path])] == [2]
 
@@ -125,21 +125,21 @@ def test_load_refuses_a_run_that_occurs_twice(runs: Path) -> None:
 
 
 def test_tasks_and_bytes_are_those_of_the_log(runs: Path) -> None:
-    found = Run(runs / "fed-raa-0")
-    assert found.tasks["done"].sum() == 12
-    assert len(found.tasks) == 12 + 3, "every client but the last to answer is at work when the run ends"
-    lines = found.history.lines()
+    loaded = Run(runs / "fed-raa-0")
+    assert loaded.tasks["done"].sum() == 12
+    assert len(loaded.tasks) == 12 + 3, "every client but the last to answer is at work when the run ends"
+    lines = loaded.history.lines()
     down = {line["task"]: line["bytes_down"] for line in lines if line["kind"] == "dispatch"}
     paid = sum(down[line["task"]] + line["bytes_up"] for line in lines if line["kind"] == "commit")
-    assert found.evals["bytes"].iloc[0] == 0
-    assert found.evals["bytes"].iloc[-1] == paid
-    assert found.idle_share == pytest.approx(0, abs=1e-9), "asynchronous clients never wait"
+    assert loaded.evals["bytes"].iloc[0] == 0
+    assert loaded.evals["bytes"].iloc[-1] == paid
+    assert loaded.idle_share == pytest.approx(0, abs=1e-9), "asynchronous clients never wait"
     assert Run(runs / "ist-0").idle_share > 0.1, "speeds of 1 and 3 wait for one another in a round"
 
 
 def test_curve_is_the_mean_until_the_first_seed_ends(runs: Path) -> None:
     (group,) = load([runs / "fed-raa-0", runs / "fed-raa-1"])
-    a, b = (each.evals for each in group.runs)
+    a, b = (member.evals for member in group.runs)
     at, middle, low, high = curve(group, "t", "accuracy")
     assert at[-1] == min(a["t"].iloc[-1], b["t"].iloc[-1])
     first, second = a["accuracy"].iloc[0], b["accuracy"].iloc[0]
@@ -185,19 +185,19 @@ def test_a_thousand_clients_are_sampled_evenly() -> None:
 
 
 def test_a_short_run_is_shown_whole(runs: Path) -> None:
-    found = Run(runs / "fed-raa-0")
-    assert window(found) == found.end
+    loaded = Run(runs / "fed-raa-0")
+    assert window(loaded) == loaded.end
 
 
 def test_tables_of_a_single_seed_have_no_interval(runs: Path) -> None:
     groups = load([runs])
     table = by_method(groups, metrics(groups, {}))
     cells = [dict(zip(table.columns, (cell.text for cell in row), strict=True)) for row in table.rows]
-    both = [each.summary["accuracy"] for each in groups[0].runs]
+    both = [member.summary["accuracy"] for member in groups[0].runs]
     middle, half = sum(both) / 2, 12.706 * abs(both[0] - both[1]) / 2
     assert cells[0]["accuracy"] == f"{middle:.4f} [{max(0, middle - half):.4f}, {min(1, middle + half):.4f}]"
     assert cells[1]["accuracy"] == f"{groups[1].runs[0].summary['accuracy']:.4f}"
-    assert [each["p"] for each in cells] == ["–", "–"]
+    assert [member["p"] for member in cells] == ["–", "–"]
     assert "one seed" in table.note
     alone = by_method(groups[1:], metrics(groups[1:], {}))
     assert alone.note.startswith("One seed ")
@@ -206,23 +206,23 @@ def test_tables_of_a_single_seed_have_no_interval(runs: Path) -> None:
 def test_command_of_every_run_reproduces_it(runs: Path) -> None:
     groups = load([runs])
     for group in groups:
-        for each in group.runs:
-            made = each.history.experiment
-            again = _parse(command(made).split()[1:])
+        for member in group.runs:
+            original = member.history.experiment
+            again = _parse(command(original).split()[1:])
             assert isinstance(again, RunCommand)
-            assert again.experiment == made.model_copy(update={"out": None, "quiet": False})
+            assert again.experiment == original.model_copy(update={"out": None, "quiet": False})
 
 
 def test_a_command_takes_flags_of_every_kind() -> None:
-    made = Experiment(
+    original = Experiment(
         method="heterofl",
         capacities=(1.0, 0.5),
         override={"submodel.capacities.redraw": False, "local.scale_activations": True},
         time=2.0,
     )
-    again = _parse(command(made).split()[1:])
+    again = _parse(command(original).split()[1:])
     assert isinstance(again, RunCommand)
-    assert again.experiment == made
+    assert again.experiment == original
 
 
 def test_latex_is_escaped_and_aligned() -> None:
@@ -279,11 +279,11 @@ def test_sharpness_is_that_of_softmax_regression() -> None:
 
 def test_a_landscape_is_of_filters_as_long_as_the_models() -> None:
     module, x, y = softmax_regression()
-    found = surface(module, x, y, radius=1.0, points=3)
-    assert found.loss[1, 1] == pytest.approx(math.log1p(math.exp(4.1)), rel=1e-5)
+    loaded = surface(module, x, y, radius=1.0, points=3)
+    assert loaded.loss[1, 1] == pytest.approx(math.log1p(math.exp(4.1)), rel=1e-5)
     # Rows move by at most twice their norm, and biases do not move. The margin moves by at most this times |x|.
-    most = 2 * sum(module.weight.norm(dim=1).tolist()) * math.sqrt(6)
-    assert np.abs(found.loss - found.loss[1, 1]).max() <= most
+    bound = 2 * sum(module.weight.norm(dim=1).tolist()) * math.sqrt(6)
+    assert np.abs(loaded.loss - loaded.loss[1, 1]).max() <= bound
     # The filters of a model of zeros have no length, so that the surface is flat.
     with torch.no_grad():
         module.weight.zero_()

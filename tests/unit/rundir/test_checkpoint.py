@@ -161,11 +161,11 @@ def test_large_checkpoint_has_the_state_at_its_save(tmp_path: Path) -> None:
     params += 1
     state["list"].append(2)
     saver.wait()
-    found = load_latest(tmp_path, lambda state: None)
-    assert found is not None
-    assert found["list"] == [1]
-    assert not found["params"].any()
-    assert found["params"] is found["tasks"][1]["params"]
+    loaded = load_latest(tmp_path, lambda state: None)
+    assert loaded is not None
+    assert loaded["list"] == [1]
+    assert not loaded["params"].any()
+    assert loaded["params"] is loaded["tasks"][1]["params"]
     assert saver.seconds > 0
 
 
@@ -190,9 +190,9 @@ def test_client_rows_are_written_without_a_copy(
     rows[1][:] = 9
     changed.set()
     saver.wait()
-    found = load_latest(tmp_path, lambda state: None)
-    assert found is not None
-    assert found["rows"][0][:, 0].tolist() == [0, 1, 2]
+    loaded = load_latest(tmp_path, lambda state: None)
+    assert loaded is not None
+    assert loaded["rows"][0][:, 0].tolist() == [0, 1, 2]
     assert rows.peek(1)[0] == 9
 
 

@@ -56,23 +56,23 @@ def at_once(count: int, work: Callable[[], object]) -> list[object]:
     return outcomes
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_claim_of_many_threads_succeeds_once(there: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_made", [False, True])
+def test_claim_of_many_threads_succeeds_once(is_made: bool, tmp_path: Path) -> None:
     for trial in range(20):
         directory = tmp_path / str(trial) / "run"
-        if there:
+        if is_made:
             directory.mkdir(parents=True)
         # mypy cannot infer the type of the default argument.
         outcomes = at_once(8, lambda directory=directory: Claim(directory))  # type: ignore[misc]
         mine = [outcome for outcome in outcomes if isinstance(outcome, Claim)]
         assert len(mine) == 1
-        others = [str(outcome) for outcome in outcomes if outcome is not mine[0]]
-        assert len(others) == 7
-        assert all(error.startswith(f"out: {directory} ") for error in others)
+        rejections = [str(outcome) for outcome in outcomes if outcome is not mine[0]]
+        assert len(rejections) == 7
+        assert all(error.startswith(f"out: {directory} ") for error in rejections)
         assert os.listdir(directory) == [WRITER]
         mine[0].release()
         assert not directory.exists() or os.listdir(directory) == []
-        assert directory.exists() or not there
+        assert directory.exists() or not is_made
 
 
 def test_default_names_never_collide(tmp_path: Path) -> None:
@@ -88,20 +88,20 @@ def test_default_names_never_collide(tmp_path: Path) -> None:
         assert len(os.listdir(folder)) == 8
 
 
-@pytest.mark.parametrize("given", ["", "same"])
-def test_claim_of_many_processes_succeeds_once(given: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", CLAIM, given, str(tmp_path / "go")]
+@pytest.mark.parametrize("out_name", ["", "same"])
+def test_claim_of_many_processes_succeeds_once(out_name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CLAIM, out_name, str(tmp_path / "go")]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     several = [
         subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(6)
     ]
     (tmp_path / "go").touch()
-    said = [process.communicate(timeout=60)[0].strip() for process in several]
-    if given:
-        assert said.count("same") == 1
-        assert sum(error.startswith("out: same ") for error in said) == 5
+    outputs = [process.communicate(timeout=60)[0].strip() for process in several]
+    if out_name:
+        assert outputs.count("same") == 1
+        assert sum(error.startswith("out: same ") for error in outputs) == 5
     else:
-        assert sorted(said) == [f"runs/x-{number}" for number in range(1, 7)]
+        assert sorted(outputs) == [f"runs/x-{number}" for number in range(1, 7)]
 
 
 def test_runs_and_comparisons_that_start_together_use_different_directories(
@@ -123,17 +123,17 @@ def test_runs_and_comparisons_that_start_together_use_different_directories(
 
 
 def test_failed_start_removes_only_its_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(spec: object, directory: Path, *rest: object, **more: object) -> None:
+    def fail(spec: object, directory: Path, *arguments: object, **more: object) -> None:
         assert (directory / WRITER).exists()
         (directory / "events.jsonl").touch()
         raise InputError("address", "no cluster answers")
 
     monkeypatch.setattr(api, "_execute", fail)
-    (tmp_path / "there").mkdir()
-    for out in ("there", "deep/down/new"):
+    (tmp_path / "existing").mkdir()
+    for out in ("existing", "deep/down/new"):
         with refuses("address"):
             api.run(Experiment(**SMALL, out=tmp_path / out))
-    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["existing"]
 
 
 def test_files_of_a_killed_start_do_not_block_a_claim(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_commands_refuse_an_output_that_is_no_directory(
     before = sorted(tmp_path.rglob("*"))
     flags = ["--engine", "local", "--updates", "2", "--clients", "2", "--hidden", "8", "--out", str(out), "--quiet"]
     assert main([*command, *flags]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("fedraa: out: ")
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("fedraa: out: ")
+    assert error.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before

@@ -62,12 +62,12 @@ def test_running_run_is_shown_and_stopped_with_a_checkpoint(tmp_path: Path, caps
         assert re.match(rf"fedraa: run: .* {process.pid} .*elsewhere", capsys.readouterr().err)
         (out / WRITER).write_text(f"{os.uname().nodename} {process.pid}")
         assert main(["stop", str(out)]) == 0
-        _, said = process.communicate(timeout=60)
+        _, stderr_text = process.communicate(timeout=60)
     finally:
         process.send_signal(signal.SIGKILL)
     assert process.returncode == 130
-    assert "with a checkpoint" in said
-    assert said.strip().endswith(f": fedraa resume {out}")
+    assert "with a checkpoint" in stderr_text
+    assert stderr_text.strip().endswith(f": fedraa resume {out}")
     assert status(out).state == "interrupted"
     assert not is_written(out / EVENTS)
     assert not (out / WRITER).exists()

@@ -100,7 +100,7 @@ def test_bytes_until_are_those_of_committed_tasks() -> None:
 
 def test_failures_are_limited_to_the_newest() -> None:
     timeline = timeline_of(LOG)
-    assert [(each["kind"], each["error"], each["worker"]) for each in timeline.failures] == [
+    assert [(failure["kind"], failure["error"], failure["worker"]) for failure in timeline.failures] == [
         ("fault", "died", "1"),
         ("drop", "nan", None),
     ]

@@ -34,38 +34,40 @@ def fake(asked: Attempt) -> Trial:
 
 @pytest.fixture
 def faked(monkeypatch: pytest.MonkeyPatch) -> list[Attempt]:
-    made: list[Attempt] = []
-    monkeypatch.setattr(work, "attempt", lambda asked: made.append(asked) or fake(asked))
-    return made
+    attempts: list[Attempt] = []
+    monkeypatch.setattr(work, "attempt", lambda asked: attempts.append(asked) or fake(asked))
+    return attempts
 
 
 def tuned(out: Path, **more: object) -> tuner.Tuned:
-    given = {"methods": ["fedavg", "fedprox"], "space": {"lr": "0.01:0.1:log"}, "trials": 9, "out": out} | SMALL | more
+    arguments = (
+        {"methods": ["fedavg", "fedprox"], "space": {"lr": "0.01:0.1:log"}, "trials": 9, "out": out} | SMALL | more
+    )
     # The tests pass values of wrong types on purpose.
-    return fl.tune(**given)  # type: ignore[arg-type]
+    return fl.tune(**arguments)  # type: ignore[arg-type]
 
 
 def test_methods_have_equal_trials_and_spaces_are_widened_once(faked: list[Attempt], tmp_path: Path) -> None:
     """The best rate .3 is above the range. For the last third of the trials the upper end is .1 * 10^.5 = .316."""
-    found = tuned(tmp_path / "tune")
-    assert found.table.groupby("method").size().to_dict() == {"fedavg": 9, "fedprox": 9}
-    assert [each.number for each in faked] == sorted([*range(9)] * 2)
-    before = [each.values["lr"] for each in faked if each.number < 6]
-    after = [each.values["lr"] for each in faked if each.number >= 6]
+    result = tuned(tmp_path / "tune")
+    assert result.table.groupby("method").size().to_dict() == {"fedavg": 9, "fedprox": 9}
+    assert [planned.number for planned in faked] == sorted([*range(9)] * 2)
+    before = [planned.values["lr"] for planned in faked if planned.number < 6]
+    after = [planned.values["lr"] for planned in faked if planned.number >= 6]
     assert max(before) <= 0.1
     assert 0.1 < max(after) <= 0.316
-    assert {each.experiment.validation for each in faked} == {0.1}
-    assert {each.experiment.engine for each in faked} == {"local"}
-    text = found.file.read_text()
+    assert {planned.experiment.validation for planned in faked} == {0.1}
+    assert {planned.experiment.engine for planned in faked} == {"local"}
+    text = result.file.read_text()
     assert 'widened = ["lr"]' in text
-    assert found.terms["fedavg"]["lr"] > 0.1
+    assert result.terms["fedavg"]["lr"] > 0.1
 
 
 def test_follow_adds_fields_to_a_trial(faked: list[Attempt], tmp_path: Path) -> None:
-    found = tuned(tmp_path / "tune", follow=lambda values: {"eval_every": 1 if values["lr"] < 0.03 else 2})
-    assert {each.experiment.eval_every for each in faked if each.values["lr"] < 0.03} == {1}
-    assert {each.experiment.eval_every for each in faked if each.values["lr"] >= 0.03} == {2}
-    assert found.terms["fedavg"].keys() == {"lr"}
+    result = tuned(tmp_path / "tune", follow=lambda values: {"eval_every": 1 if values["lr"] < 0.03 else 2})
+    assert {planned.experiment.eval_every for planned in faked if planned.values["lr"] < 0.03} == {1}
+    assert {planned.experiment.eval_every for planned in faked if planned.values["lr"] >= 0.03} == {2}
+    assert result.terms["fedavg"].keys() == {"lr"}
 
 
 def test_space_of_texts_is_widened_only_if_the_method_can_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -78,16 +80,16 @@ def test_space_of_texts_is_widened_only_if_the_method_can_run(monkeypatch: pytes
     monkeypatch.setattr(work, "attempt", fake)
     space = {"local_steps": "auto:2,auto:4", "compress": "topk:0.5,topk:1"}
     small = {"clients": 2, "hidden": (4,), "updates": 2}
-    found = fl.tune(["fed-quilt"], space, trials=9, out=tmp_path / "tune", **small)
-    assert 'widened = ["local_steps"]' in found.file.read_text()
-    assert found.terms["fed-quilt"] == {"local_steps": "auto:8", "compress": "topk:1"}
+    result = fl.tune(["fed-quilt"], space, trials=9, out=tmp_path / "tune", **small)
+    assert 'widened = ["local_steps"]' in result.file.read_text()
+    assert result.terms["fed-quilt"] == {"local_steps": "auto:8", "compress": "topk:1"}
 
 
 def test_same_seed_gives_the_same_result_after_a_kill(
     faked: list[Attempt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = tuned(tmp_path / "whole")
-    values = [(each.method, each.number, dict(each.values)) for each in faked]
+    values = [(planned.method, planned.number, dict(planned.values)) for planned in faked]
     # The process is killed when the next line is half written.
     for line in (3, 7, 13):
         out = tmp_path / f"killed-{line}"
@@ -99,7 +101,7 @@ def test_same_seed_gives_the_same_result_after_a_kill(
         again = tuned(out)
         assert again.file.read_text() == whole.file.read_text()
         kept = [json.loads(text) for text in (out / "trials.jsonl").read_text().splitlines()]
-        assert [(each["method"], each["number"], each["values"]) for each in kept] == values
+        assert [(planned["method"], planned["number"], planned["values"]) for planned in kept] == values
     other = tuned(tmp_path / "other", seed=1)
     assert other.terms != whole.terms
 
@@ -113,8 +115,8 @@ def test_finished_tuning_runs_no_trial(faked: list[Attempt], tmp_path: Path) -> 
 
 def test_field_is_tuned_for_the_methods_that_have_it(faked: list[Attempt], tmp_path: Path) -> None:
     more = {"rounds": None, "time": 1.0, "space": ["lr=0.1:1:log", "mixing=0.3,0.5"]}
-    found = tuned(tmp_path / "tune", methods=["fedavg", "fedasync"], **more)
-    assert {method: set(terms) for method, terms in found.terms.items()} == {
+    result = tuned(tmp_path / "tune", methods=["fedavg", "fedasync"], **more)
+    assert {method: set(terms) for method, terms in result.terms.items()} == {
         "fedavg": {"lr"},
         "fedasync": {"lr", "mixing"},
     }
@@ -122,16 +124,16 @@ def test_field_is_tuned_for_the_methods_that_have_it(faked: list[Attempt], tmp_p
 
 def test_a_path_is_tuned_for_the_methods_that_have_it(faked: list[Attempt], tmp_path: Path) -> None:
     space = ["lr=0.1,0.3", "update.participation_correction=0:1"]
-    found = fl.tune(["fedasync", "fedavg"], space, trials=3, out=tmp_path, **SMALL | {"rounds": None, "time": 1.0})
-    power = found.terms["fedasync"]["update.participation_correction"]
+    result = fl.tune(["fedasync", "fedavg"], space, trials=3, out=tmp_path, **SMALL | {"rounds": None, "time": 1.0})
+    power = result.terms["fedasync"]["update.participation_correction"]
     assert 0 < float(str(power)) < 1, "a number with fractions, although the ends of the range are whole"
-    assert "update.participation_correction" not in found.terms["fedavg"]
+    assert "update.participation_correction" not in result.terms["fedavg"]
     assert all(
         one.experiment.override == {"update.participation_correction": one.values["update.participation_correction"]}
         for one in faked[::2]
     )
-    assert read_tuned(found.file) == {name: dict(terms) for name, terms in found.terms.items()}
-    assert tuned_override(found.file) == {"update.participation_correction": power}
+    assert read_tuned(result.file) == {name: dict(terms) for name, terms in result.terms.items()}
+    assert tuned_override(result.file) == {"update.participation_correction": power}
 
 
 def tuned_override(file: Path) -> object:
@@ -142,19 +144,19 @@ def tuned_override(file: Path) -> object:
 
 def test_a_small_space_is_not_run_twice(faked: list[Attempt], tmp_path: Path) -> None:
     """Three rates and one from the wider space are four runs for nine trials."""
-    found = tuned(tmp_path / "tune", methods=["fedavg"], space={"lr": [0.01, 0.03, 0.1]})
-    assert len(found.table) == 9
+    result = tuned(tmp_path / "tune", methods=["fedavg"], space={"lr": [0.01, 0.03, 0.1]})
+    assert len(result.table) == 9
     assert len(faked) <= 4
-    assert len({each.values["lr"] for each in faked}) == len(faked)
+    assert len({planned.values["lr"] for planned in faked}) == len(faked)
 
 
 def test_a_value_at_the_edge_is_marked(
     faked: list[Attempt], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = tuned(tmp_path / "tune", space={"lr": [0.001, 0.002]})
-    assert found.at_edge == {"fedavg": ("lr",), "fedprox": ("lr",)}
+    result = tuned(tmp_path / "tune", space={"lr": [0.001, 0.002]})
+    assert result.at_edge == {"fedavg": ("lr",), "fedprox": ("lr",)}
     # The space was widened by this value.
-    assert found.terms["fedavg"]["lr"] == 0.004
+    assert result.terms["fedavg"]["lr"] == 0.004
     flags = "--space lr=0.001,0.002 --trials 9 --clients 2 --hidden 4 --local-steps 2 --rounds 2 --engine local"
     assert main(["tune", "fedavg", "fedprox", *flags.split(), "--out", str(tmp_path / "my tune")]) == 0
     shown = capsys.readouterr().out
@@ -168,10 +170,10 @@ def test_a_value_at_the_edge_is_marked(
 
 
 def test_value_at_the_edge_without_further_trials_is_marked(faked: list[Attempt], tmp_path: Path) -> None:
-    found = tuned(tmp_path / "tune", space={"lr": [0.001, 0.002]}, trials=2)
-    assert found.terms["fedavg"] == {"lr": 0.002}
-    assert found.at_edge == {"fedavg": ("lr",), "fedprox": ("lr",)}
-    assert "widened = []" in found.file.read_text()
+    result = tuned(tmp_path / "tune", space={"lr": [0.001, 0.002]}, trials=2)
+    assert result.terms["fedavg"] == {"lr": 0.002}
+    assert result.at_edge == {"fedavg": ("lr",), "fedprox": ("lr",)}
+    assert "widened = []" in result.file.read_text()
 
 
 def test_trials_without_an_update_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,7 +205,7 @@ def test_method_with_only_failed_trials_is_refused(faked: list[Attempt], tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "pattern"),
     [
         ({"methods": []}, "^methods: "),
         ({"methods": ["fedmagic"]}, "^method: .*'fedmagic'"),
@@ -221,9 +223,9 @@ def test_method_with_only_failed_trials_is_refused(faked: list[Attempt], tmp_pat
     ],
 )
 def test_impossible_tuning_is_refused_before_anything_is_written(
-    more: dict[str, object], said: str, tmp_path: Path
+    more: dict[str, object], pattern: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=pattern):
         tuned(tmp_path / "tune", **more)
     assert not (tmp_path / "tune").exists()
 
@@ -263,8 +265,8 @@ def test_trial_uses_validation_data_and_keeps_only_its_metrics(tmp_path: Path) -
     y = (x[:, 0] > 0).astype(np.int64)
     np.savez(tmp_path / "d.npz", x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=1 - y[300:])
     flags = {"dataset": str(tmp_path / "d.npz"), "rounds": 6, "local_steps": 20}
-    found = tuned(tmp_path / "tune", methods=["fedavg"], space={"lr": [0.1, 0.5]}, trials=2, **flags)
-    assert found.table["accuracy"].min() > 0.8
+    result = tuned(tmp_path / "tune", methods=["fedavg"], space={"lr": [0.1, 0.5]}, trials=2, **flags)
+    assert result.table["accuracy"].min() > 0.8
     assert sorted(path.name for path in (tmp_path / "tune").iterdir()) == [
         "lock",
         "trials.jsonl",
@@ -281,12 +283,12 @@ def test_tuning_of_an_error_prefers_smaller_values(tmp_path: Path) -> None:
     path = tmp_path / "lines.npz"
     np.savez(path, x_train=x[:200], y_train=y[:200], x_test=x[200:], y_test=y[200:])
     flags = {"dataset": str(path), "objective": "regression", "local_steps": 20, "on_bad_client": "stop"}
-    found = tuned(tmp_path / "tune", methods=["fedavg"], space={"lr": [1e-4, 0.05, 1e9]}, trials=3, **flags)
-    assert found.terms == {"fedavg": {"lr": 0.05}}
-    assert list(found.table.columns) == ["method", "trial", "state", "mse", "lr"]
-    states = dict(zip(found.table["lr"], found.table["state"], strict=True))
+    result = tuned(tmp_path / "tune", methods=["fedavg"], space={"lr": [1e-4, 0.05, 1e9]}, trials=3, **flags)
+    assert result.terms == {"fedavg": {"lr": 0.05}}
+    assert list(result.table.columns) == ["method", "trial", "state", "mse", "lr"]
+    states = dict(zip(result.table["lr"], result.table["state"], strict=True))
     assert states[1e9] == "failed"
-    assert 'better = "min"' in found.file.read_text()
+    assert 'better = "min"' in result.file.read_text()
 
 
 def test_trial_below_the_median_is_hopeless_from_three_tenths() -> None:
@@ -348,8 +350,8 @@ def test_best_trial_with_a_target_reaches_it_first() -> None:
 
 
 def test_trial_ends_at_its_target_and_records_the_time(tmp_path: Path) -> None:
-    given = SMALL | {"rounds": 10, "target_accuracy": 0.01}
-    experiment = fl.Experiment(method="fedavg", validation=0.1, out=tmp_path / "r", quiet=True, **given)
+    arguments = SMALL | {"rounds": 10, "target_accuracy": 0.01}
+    experiment = fl.Experiment(method="fedavg", validation=0.1, out=tmp_path / "r", quiet=True, **arguments)
     trial = attempt.attempt(Attempt("m", 0, {"lr": 0.05}, experiment, (), "max"))
     assert trial.state == "done"
     assert trial.reached is not None
@@ -370,5 +372,5 @@ def test_torn_line_of_the_journal_is_removed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_trials_in_two_processes_are_complete(tmp_path: Path) -> None:
-    found = tuned(tmp_path / "tune", jobs=2, trials=3)
-    assert found.table.groupby("method").size().to_dict() == {"fedavg": 3, "fedprox": 3}
+    result = tuned(tmp_path / "tune", jobs=2, trials=3)
+    assert result.table.groupby("method").size().to_dict() == {"fedavg": 3, "fedprox": 3}
