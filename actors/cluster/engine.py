@@ -85,7 +85,8 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
                 if stop.is_set():
                     raise _stopped(spec, directory) from None
                 if not (restarts and ours):
-                    raise RunFailed("cluster", str(lost), hint=f"go on with: {how_to_go_on(spec, directory)}") from None
+                    hint = f"resume with: {how_to_go_on(spec, directory)}"
+                    raise RunFailed("cluster", str(lost), hint=hint) from None
                 restarts, resume = restarts - 1, True
                 logger.warning("%s; the run goes on with a new cluster, as it may %d more times", lost, restarts)
 
@@ -139,7 +140,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                 wrong = _wrong(error)
                 if deaths == DEATHS:
                     wrong += f", {DEATHS} times without a new checkpoint"
-                    raise RunFailed("server", wrong, hint=f"go on with: {how_to_go_on(spec, directory)}") from None
+                    raise RunFailed("server", wrong, hint=f"resume with: {how_to_go_on(spec, directory)}") from None
                 logger.warning("%s; it is started again from %s", wrong, newest or "the beginning")
                 callbacks.start(
                     RunStart(experiment, directory, spec.limits, True, spec.figures, spec.method.asynchronous)
@@ -199,7 +200,7 @@ def _wrong(error: Exception) -> str:
 def _stopped(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
     """Return the error for a run that was stopped without a checkpoint of that moment."""
     if (directory / CONFIG).exists():
-        return Interrupted(f"stopped as of the last checkpoint; go on with: {how_to_go_on(spec, directory)}")
+        return Interrupted(f"stopped as of the last checkpoint; resume with: {how_to_go_on(spec, directory)}")
     return KeyboardInterrupt("stopped before the run began")
 
 

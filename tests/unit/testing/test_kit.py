@@ -261,7 +261,7 @@ def test_changing_what_was_given() -> None:
     only(InPlace("new"), GIVEN, "InPlace ", " update.new")
     # To what others go on reading nobody can write in a run.
     (said,) = fl.check(InPlace("sent")).failures
-    assert re.search(r"InPlace .*ValueError: .*read-only$", said)
+    assert re.search(r"InPlace .*ValueError: .*read-only; correct InPlace$", said)
     only(Claims(), RUNS, "Claims ", "ValueError", "read-only")
 
 
