@@ -77,7 +77,7 @@ def run(
         callbacks: They receive events and may end the run.
         restarts: Times that the run may resume on a new local cluster if Ray itself dies.
 
-    Runs in threads of one process take turns. A run inside a run, as from a callback, is refused. Raises ValueError
+    Runs in threads of one process take turns. A run inside a run, as from a callback, is refused. Raises InputError
     before the start for an experiment that cannot be run, RunFailed if a run cannot continue, and Interrupted after
     Ctrl-C. `resume` can continue an interrupted run, also after an exception of a callback.
     """
@@ -91,18 +91,18 @@ def _run(
     experiment: Experiment,
     model: nn.Module | None,
     dataset: Dataset | FederatedDataset | None,
-    told: CallbackList,
+    callbacks: CallbackList,
     restarts: int = 0,
 ) -> History:
     """Run an experiment. Objects may replace its named model and dataset."""
     _check_restarts(restarts, experiment)
     if experiment.out is not None:
         refuse_used(experiment.out)
-    with _before_the_start(told):
-        spec = build(experiment, model, dataset, told.prepare)
+    with _before_the_start(callbacks):
+        spec = build(experiment, model, dataset, callbacks.prepare)
     name = run_name(experiment.method, spec.data.dataset.name, experiment.seed)
     with run_directory(experiment.out, name) as directory:
-        return _execute(spec, directory, told, resume=False, restarts=restarts)
+        return _execute(spec, directory, callbacks, resume=False, restarts=restarts)
 
 
 def resume(
@@ -139,14 +139,14 @@ def resume(
     directory = Path(directory)
     if quiet is None:
         quiet = bool(History(directory).config["experiment"].get("quiet"))
-    told = _callbacks(callbacks, quiet=quiet)
-    with _before_the_start(told):
-        spec, longer = resumed(directory, module, data, fields, trust=trust, doing=told.prepare)
+    callback_list = _callbacks(callbacks, quiet=quiet)
+    with _before_the_start(callback_list):
+        spec, is_extended = resumed(directory, module, data, fields, trust=trust, doing=callback_list.prepare)
     _check_restarts(restarts, spec.experiment)
-    if longer:
+    if is_extended:
         with written(directory):
             lengthen(directory, spec)
-    return _execute(spec, directory, told, resume=True, restarts=restarts)
+    return _execute(spec, directory, callback_list, resume=True, restarts=restarts)
 
 
 def compare(
@@ -189,26 +189,29 @@ def compare(
     from fedraa.report.cells import cells
     from fedraa.report.compare import write
 
-    module, given, fields = split_objects(model, dataset, fields)
+    module, data, fields = split_objects(model, dataset, fields)
     experiment = with_fields(experiment, fields)
-    found = None if tuned is None else read_tuned(Path(tuned))
-    runs = cells(methods, seeds, experiment, terms, found)
+    tuned_values = None if tuned is None else read_tuned(Path(tuned))
+    runs = cells(methods, seeds, experiment, terms, tuned_values)
     if experiment.out is not None:
         refuse_used(experiment.out)
-    with _before_the_start(told := _callbacks(callbacks, quiet=experiment.quiet)):
-        for number, each in enumerate(runs, 1):
-            told.prepare(f"checking run {number} of {len(runs)}")
-            data = build(each, module, given).data.dataset.name
-    histories, name = [], run_name("compare", data, experiment.seed)
+    callback_list = _callbacks(callbacks, quiet=experiment.quiet)
+    with _before_the_start(callback_list):
+        for number, settings in enumerate(runs, 1):
+            callback_list.prepare(f"checking run {number} of {len(runs)}")
+            data_name = build(settings, module, data).data.dataset.name
+    histories = []
+    name = run_name("compare", data_name, experiment.seed)
     together = session(experiment, experiment.clients)
     with exclusive(), run_directory(experiment.out, name) as directory, together:
-        for number, each in enumerate(runs, 1):
-            place = f"run {number} of {len(runs)}: {each.method} seed {each.seed}"
-            each = each.model_copy(update={"out": directory / run_name(each.method, each.seed)})
-            histories.append(_run(each, module, given, _callbacks(callbacks, quiet=each.quiet, place=place)))
+        for number, settings in enumerate(runs, 1):
+            place = f"run {number} of {len(runs)}: {settings.method} seed {settings.seed}"
+            callback_list = _callbacks(callbacks, quiet=settings.quiet, place=place)
+            run_out = directory / run_name(settings.method, settings.seed)
+            histories.append(_run(settings.model_copy(update={"out": run_out}), module, data, callback_list))
             if ended is not None:
                 ended(histories[-1])
-        return write(histories, directory, data)
+        return write(histories, directory, data_name)
 
 
 def replay(directory: str | os.PathLike[str]) -> str:
@@ -234,9 +237,9 @@ def report(
     landscape: bool = False,
     trust: bool = False,
 ) -> Path:
-    """Write the page `out` about runs, or folders of them, in words, tables and figures.
+    """Write the page `out` about runs, or folders of runs, with tables and plots.
 
-    Return the folder NAME_files beside it, with every table as CSV and LaTeX and every figure as PDF. Runs that differ
+    Return the folder NAME_files beside it, with every table as CSV and LaTeX and every plot as PDF. Runs that differ
     only in their seed are one group, shown as mean and 95 % confidence interval. With `theme` auto the page is light or
     dark like the reader's screen. `landscape` adds the loss around every final model. It loads the datasets and, with
     `trust`, imports other code that a run directory names. Unfinished runs are shown and marked.
@@ -267,23 +270,23 @@ def run_name(*parts: object) -> str:
     return "-".join(NOT_IN_NAMES.sub("-", str(part)).strip("-.") for part in parts)
 
 
-def _callbacks(given: Callbacks, *, quiet: bool, place: str = "") -> CallbackList:
-    """Return the callbacks, and unless they show a bar or the run is quiet, one that logs the progress of the run.
+def _callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> CallbackList:
+    """Return the callbacks, with a ProgressLog unless they show a progress bar or the run is quiet.
 
     Args:
-        given: Callbacks in any of the forms that a user may pass.
+        sources: Callbacks in any of the forms that a user may pass.
         quiet: True to log nothing.
         place: The position among several runs, for the log.
     """
-    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
-        raise InputError("callbacks", got=given, expected="a list")
-    made = [CALLBACKS.resolve(each) for each in given]
-    for callback in made:
+    if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence):
+        raise InputError("callbacks", got=sources, expected="a list")
+    callbacks = [CALLBACKS.resolve(source) for source in sources]
+    for callback in callbacks:
         refuse_strange_hooks(callback)
-    bar = is_shown() and any(isinstance(callback, ProgressBar) for callback in made)
-    if not quiet and not bar:
-        made.append(ProgressLog(place))
-    return CallbackList([*made, FailureWarnings()])
+    has_bar = is_shown() and any(isinstance(callback, ProgressBar) for callback in callbacks)
+    if not quiet and not has_bar:
+        callbacks.append(ProgressLog(place))
+    return CallbackList([*callbacks, FailureWarnings()])
 
 
 def _check_restarts(restarts: int, options: ClusterOptions) -> None:
@@ -299,33 +302,34 @@ def _check_restarts(restarts: int, options: ClusterOptions) -> None:
 
 
 def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume: bool, restarts: int) -> History:
-    raised, ended = None, False
+    raised = None
+    is_complete = False
     try:
         with run_alone():
             if spec.experiment.engine == "ray":
                 # Ray takes seconds to import.
                 from actors.cluster.engine import run_on_ray
 
-                ended = run_on_ray(spec, directory, callbacks, resume, restarts)
+                is_complete = run_on_ray(spec, directory, callbacks, resume, restarts)
             else:
-                ended = run_here(spec, directory, callbacks, resume)
+                is_complete = run_here(spec, directory, callbacks, resume)
     except CallbackRaised as wrapped:
         raised = wrapped.error
     except (Unwritable, KeyboardInterrupt) as error:
         # Interrupted already has this hint.
         if not isinstance(error, Interrupted) and newest_first(directory / CHECKPOINTS):
-            error.add_note(f"go on from the last checkpoint with: {how_to_go_on(spec, directory)}")
+            error.add_note(f"resume from the last checkpoint with: {how_to_go_on(spec, directory)}")
         raise
     finally:
         callbacks.close()
     # The objects of a run are cyclic. Several runs in one process must not add up.
     gc.collect()
-    stopped = f"stopped, with a checkpoint; go on with: {how_to_go_on(spec, directory)}"
+    stopped = f"stopped, with a checkpoint; resume with: {how_to_go_on(spec, directory)}"
     if raised is not None:
         if not (directory / SUMMARY).exists():
             raised.add_note(stopped)
         raise raised
-    if not ended:
+    if not is_complete:
         raise Interrupted(stopped)
     warn([find_no_step(History(directory).summary)])
     return History(directory)
@@ -379,14 +383,14 @@ def run_directory(out: Path | None, name: str) -> Iterator[Path]:
 
 
 @contextmanager
-def _before_the_start(told: CallbackList) -> Iterator[None]:
-    """Convert Ctrl-C in the block, before which nothing was changed, to Interrupted.
+def _before_the_start(callbacks: CallbackList) -> Iterator[None]:
+    """Convert Ctrl-C in the block, which changes no file, to Interrupted.
 
-    Notify the callbacks at the end.
+    The callbacks receive the end of the preparation.
     """
     try:
         yield
     except KeyboardInterrupt:
         raise Interrupted("stopped before the start; nothing was changed") from None
     finally:
-        told.prepare(None)
+        callbacks.prepare(None)

@@ -53,7 +53,8 @@ class CallbackList:
         self._callbacks = tuple(callbacks)
         self._hearing = {kind: self._with(hook) for kind, hook in HOOKS.items()}
         self._on_progress = self._with("on_progress")
-        self._progress_seconds, self._progress_at = progress_seconds, 0.0
+        self._progress_seconds = progress_seconds
+        self._progress_at = 0.0
         self.subscribed = frozenset(kind for kind, callbacks in self._hearing.items() if callbacks)
         self.blocking = frozenset(
             kind for kind in self.subscribed if kind != "end" and any(map(_waits, self._hearing[kind]))
@@ -69,8 +70,8 @@ class CallbackList:
             callback.on_start(run)
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
-        asking = [type(callback).__name__ for callback in self._hearing[str(event["kind"])] if _answer(callback, event)]
-        return asking[0] if asking else None
+        ending = [type(callback).__name__ for callback in self._hearing[str(event["kind"])] if _answer(callback, event)]
+        return next(iter(ending), None)
 
     def progress(self, progress: Progress) -> None:
         """Deliver progress at most once every `progress_seconds`."""
@@ -79,6 +80,7 @@ class CallbackList:
         for callback in self._on_progress:
             try:
                 callback.on_progress(progress)
+            # A callback can raise any exception.
             except (Exception, SystemExit) as error:
                 raise CallbackRaised(error) from error
         self._progress_at = time.monotonic() + self._progress_seconds
@@ -92,7 +94,7 @@ class CallbackList:
     def _with(self, hook: str) -> list[Callback]:
         """Return the callbacks that override this hook."""
         nothing = getattr(Callback, hook)
-        return [each for each in self._callbacks if getattr(type(each), hook, nothing) is not nothing]
+        return [callback for callback in self._callbacks if getattr(type(callback), hook, nothing) is not nothing]
 
 
 def refuse_strange_hooks(callback: object) -> None:
@@ -113,10 +115,10 @@ def _answer(callback: Callback, event: Event) -> bool:
     """Call the hook of an event and return True if the run is to end. Raises CallbackRaised if it fails."""
     try:
         if event["kind"] == "eval":
-            step, t = int(str(event["step"])), float(str(event["t"]))
-            answer = callback.on_eval(step, t, metrics_of(event))
+            answer = callback.on_eval(int(str(event["step"])), float(str(event["t"])), metrics_of(event))
         else:
             answer = getattr(callback, HOOKS[str(event["kind"])])(event)
         return bool(answer) and _waits(callback)
+    # A callback can raise any exception.
     except (Exception, SystemExit) as error:
         raise CallbackRaised(error) from error

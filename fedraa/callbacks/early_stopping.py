@@ -1,7 +1,8 @@
-"""Early stopping: a callback that ends a run whose metric no longer improves."""
+"""Early stopping: a callback that ends a run if its metric no longer improves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Literal
 
 from fedraa.callbacks.callback import Callback
@@ -32,13 +33,18 @@ class EarlyStopping(Callback):
     def on_start(self, run: RunStart) -> None:
         if self.metric is not None and self.metric not in run.figures.columns:
             raise InputError("callbacks.metric", got=self.metric, expected=f"one of {', '.join(run.figures.columns)}")
-        self._best, self._worse, self._figures = None, 0, run.figures
+        self._best = None
+        self._worse = 0
+        self._figures = run.figures
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool:
-        name = self._figures.main if self.metric is None else self.metric
-        value = metrics[name] if (self.mode or self._figures.better(name)) == "max" else -metrics[name]
-        if value == value and (self._best is None or value - self._best > self.min_delta):
-            self._best, self._worse = value, 0
+        name = self.metric or self._figures.main
+        value = metrics[name]
+        if (self.mode or self._figures.better(name)) == "min":
+            value = -value
+        if not isnan(value) and (self._best is None or value - self._best > self.min_delta):
+            self._best = value
+            self._worse = 0
         else:
             self._worse += 1
         return self._worse >= self.patience

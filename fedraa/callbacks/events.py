@@ -30,13 +30,17 @@ class Limits:
     @property
     def goal(self) -> Target | None:
         """The metric target that ends the run, accuracy or another."""
-        return self.target if self.accuracy is None else Target("accuracy", self.accuracy, "max")
+        if self.accuracy is None:
+            return self.target
+        return Target("accuracy", self.accuracy, "max")
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> "Limits":
         """Return the limits from their JSON form."""
-        target = described.get("target")
-        return cls(**{**described, "target": None if target is None else Target(**target)})
+        values = dict(described)
+        if values.get("target") is not None:
+            values["target"] = Target(**values["target"])
+        return cls(**values)
 
     def described(self) -> dict[str, Any]:
         """Return the JSON form of the limits."""
@@ -86,6 +90,5 @@ def event_of(line: Mapping[str, object]) -> Event:
 
 def metrics_of(event: Event) -> dict[str, float]:
     """Return the metrics of an evaluation. A null in the log, which holds only finite numbers, becomes NaN."""
-    return {
-        name: nan if value is None else float(str(value)) for name, value in event.items() if name not in _OF_THE_EVENT
-    }
+    metrics = {name: value for name, value in event.items() if name not in _OF_THE_EVENT}
+    return {name: nan if value is None else float(str(value)) for name, value in metrics.items()}

@@ -1,4 +1,4 @@
-"""Python warnings about clients whose tasks fail, at the time of the failure."""
+"""Python warnings about failed tasks of clients, at the time of the failure."""
 
 import warnings
 
@@ -25,8 +25,8 @@ class FailureWarnings(Callback):
     def on_drop(self, event: Event) -> None:
         self._count += 1
         if self._count <= MAX_WARNINGS:
-            then = "is quarantined" if event["action"] == QUARANTINED else "is given work again"
-            text = f"client {event['client']} {then}: its task {event['task']} failed with {event['error']}"
+            action = "is quarantined" if event["action"] == QUARANTINED else "gets another task"
+            text = f"client {event['client']} {action}: its task {event['task']} failed with {event['error']}"
             warnings.warn(text, RunWarning, stacklevel=2)
         elif self._count == MAX_WARNINGS + 1:
             text = "more tasks of clients fail; summary.json names all clients and reasons"

@@ -14,13 +14,14 @@ from fedraa.callbacks.events import Progress, RunStart
 from fedraa.waiting import Waiting
 
 # Characters of a terminal that is wide enough for a long bar.
-WIDE = 120
-# Characters of the bar.
-LONG, SHORT = 40, 16
+WIDE_TERMINAL = 120
+# Characters of the bar in a wide terminal, and in another one.
+LONG_BAR = 40
+SHORT_BAR = 16
 # Characters of the remaining time and the gaps.
-BESIDE = 10
+BESIDE_BAR = 10
 # Seconds after which the rate of steps is reliable.
-SETTLED = 1.0
+SETTLED_S = 1.0
 
 
 class ProgressBar(Callback):
@@ -51,7 +52,8 @@ class ProgressBar(Callback):
     def on_start(self, run: RunStart) -> None:
         self.on_close()
         self._since = None
-        console, name = Console(), f"{self.place} {run.experiment.method}".strip()
+        console = Console()
+        name = f"{self.place} {run.experiment.method}".strip()
         if console.is_jupyter:
             self._shown = _Notebook(name)
         elif console.is_terminal:
@@ -77,15 +79,17 @@ class ProgressBar(Callback):
         now = time.monotonic()
         if self._since is None:
             self._since = (now, step)
-        began, first = self._since
-        return (step - first) / (now - began) if now - began > SETTLED else None
+        start, first_step = self._since
+        if now - start <= SETTLED_S:
+            return None
+        return (step - first_step) / (now - start)
 
 
 class _Terminal:
     def __init__(self, name: str, console: Console) -> None:
-        bar = LONG if console.width >= WIDE else SHORT
+        bar = LONG_BAR if console.width >= WIDE_TERMINAL else SHORT_BAR
         columns = (TextColumn("{task.description}"), BarColumn(bar), TextColumn("{task.fields[figures]}"))
-        self._room = console.width - len(name) - bar - BESIDE
+        self._room = console.width - len(name) - bar - BESIDE_BAR
         self._bar = Bar(*columns, TimeRemainingColumn(), console=console, transient=True)
         self._task = self._bar.add_task(name, total=1.0, figures="starting")
         self._bar.start()
@@ -140,7 +144,11 @@ class Line:
 def share(progress: Progress) -> float:
     """Return the share of the nearest limit of steps or time that is reached, 0 to 1."""
     limits = progress.limits
-    shares = [progress.step / limits.steps if limits.steps else 0.0, progress.t / limits.time if limits.time else 0.0]
+    shares = [0.0]
+    if limits.steps:
+        shares.append(progress.step / limits.steps)
+    if limits.time:
+        shares.append(progress.t / limits.time)
     return min(1.0, max(shares))
 
 
@@ -156,14 +164,23 @@ def figures(progress: Progress, rate: float | None = None, room: int | None = No
         room: The maximum number of characters; None for no limit.
     """
     limits = progress.limits
-    steps = f"step {progress.step}" + (f"/{limits.steps}" if limits.steps else "")
-    steps += "" if rate is None else f" ({rate:.3g}/s)"
-    time = f"time {progress.t:.4g}" + (f"/{limits.time:g}" if limits.time else "")
-    accuracy = "" if progress.accuracy is None else f"{progress.figure} {progress.accuracy:.3f}"
-    stale = f"staleness {progress.staleness:.1f}" if progress.staleness else ""
+    steps = f"step {progress.step}"
+    if limits.steps:
+        steps += f"/{limits.steps}"
+    if rate is not None:
+        steps += f" ({rate:.3g}/s)"
+    time = f"time {progress.t:.4g}"
+    if limits.time:
+        time += f"/{limits.time:g}"
+    parts = [steps, time]
+    if progress.accuracy is not None:
+        parts.append(f"{progress.figure} {progress.accuracy:.3f}")
+    staleness = f"staleness {progress.staleness:.1f}"
+    if progress.staleness:
+        parts.append(staleness)
     work = f"{progress.in_flight} in flight · {progress.busy}/{progress.workers} busy"
-    parts = [text for text in (steps, time, accuracy, stale, work) if text]
-    for least in (work, stale, time):
-        if room is not None and len(" · ".join(parts)) > room and least in parts:
-            parts.remove(least)
+    parts.append(work)
+    for text in (work, staleness, time):
+        if room is not None and len(" · ".join(parts)) > room and text in parts:
+            parts.remove(text)
     return " · ".join(parts)

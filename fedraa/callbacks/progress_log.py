@@ -24,7 +24,10 @@ class ProgressLog(Callback):
     blocking = False
 
     def __init__(self, place: str = "") -> None:
-        self._place = f"{place} | " if place else ""
+        self._place = place
+        self._prefix = ""
+        if place:
+            self._prefix = f"{place} | "
         self._began = time.monotonic()
         self._doing: str | None = "starting"
         self._run: RunStart | None = None
@@ -41,12 +44,14 @@ class ProgressLog(Callback):
             self.on_close()
 
     def on_start(self, run: RunStart) -> None:
-        first = self._run is None
-        self._run, self._progress, self._doing = run, None, "starting"
+        is_first = self._run is None
+        self._run = run
+        self._progress = None
+        self._doing = "starting"
         self._begin()
         if run.resumed:
             self._logged_step = max(self._logged_step, _last_step(run.directory))
-        if first:
+        if is_first:
             begins = "resumes" if run.resumed else "runs"
             dataset = run.experiment.dataset
             self._log(f"{text_of(run.experiment.method)} {begins} on {dataset} | writes {run.directory}")
@@ -58,14 +63,15 @@ class ProgressLog(Callback):
         self._log(" | ".join([self._steps(step), self._time(t), *_words(metrics, self._main)]))
 
     def on_progress(self, progress: Progress) -> None:
-        self._progress, self._doing = progress, None
+        self._progress = progress
+        self._doing = None
 
     def on_end(self, event: Event) -> None:
         assert self._run is not None
-        step, directory = int(str(event["step"])), self._run.directory
-        self._log(f"ended by {event['reason']} | {self._steps(step)} | {self._time(float(str(event['t'])))}")
+        steps = self._steps(int(str(event["step"])))
+        self._log(f"ended by {event['reason']} | {steps} | {self._time(float(str(event['t'])))}")
         if not self._place:
-            self._log(f"next: {next_commands(directory)}")
+            self._log(f"next: {next_commands(self._run.directory)}")
 
     def on_close(self) -> None:
         if self._open is not None:
@@ -76,12 +82,12 @@ class ProgressLog(Callback):
         if self._open is None:
             self._open = ExitStack()
             self._open.enter_context(printed_log())
-            self._heartbeat = Heartbeat(lambda: self._place + self._state(), self._began)
+            self._heartbeat = Heartbeat(lambda: self._prefix + self._state(), self._began)
             self._open.callback(self._heartbeat.close)
 
     def _log(self, text: str) -> None:
         if self._heartbeat is not None:
-            self._heartbeat.log(self._place + text)
+            self._heartbeat.log(self._prefix + text)
 
     @property
     def _main(self) -> str:
@@ -100,23 +106,29 @@ class ProgressLog(Callback):
 
     def _steps(self, step: int) -> str:
         assert self._run is not None
-        noun, limit = "update" if self._run.asynchronous else "round", self._run.limits.steps
-        return f"{noun} {step}" + (f" of {limit}" if limit else "")
+        unit = "update" if self._run.asynchronous else "round"
+        limit = self._run.limits.steps
+        if limit is None:
+            return f"{unit} {step}"
+        return f"{unit} {step} of {limit}"
 
     def _time(self, t: float) -> str:
         assert self._run is not None
         limit = self._run.limits.time
-        return f"t {t:.4g}" + (f" of {limit:g}" if limit else "")
+        if limit is None:
+            return f"t {t:.4g}"
+        return f"t {t:.4g} of {limit:g}"
 
 
 def next_commands(directory: Path) -> str:
     """Return the commands that show and check a run that has ended."""
-    run, folder = quote(str(directory)), quote(str(directory.parent))
+    run = quote(str(directory))
+    folder = quote(str(directory.parent))
     return f"fedraa report {run}; fedraa board {folder}; fedraa replay {run}"
 
 
 def _words(metrics: Mapping[str, float], main: str) -> list[str]:
-    """Return `name value` of every metric of the whole test set, the one that the run is judged by first."""
+    """Return `name value` of every metric of the whole test set, the main metric first."""
     names = [main, *(name for name in metrics if name != main and not name.startswith("client_"))]
     return [f"{name.replace('_', ' ')} {metrics[name]:.4g}" for name in names if name in metrics]
 

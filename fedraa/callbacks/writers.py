@@ -29,7 +29,9 @@ class CSV(Callback):
     def on_start(self, run: RunStart) -> None:
         self.on_close()
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-        self._stream, self._empty = open(self.path, "w", encoding="utf-8", opener=_at_once), True  # noqa: SIM115  # on_close does
+        # `on_close` closes the file.
+        self._stream = open(self.path, "w", encoding="utf-8", opener=_at_once)  # noqa: SIM115
+        self._empty = True
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
         assert self._stream is not None
@@ -61,7 +63,8 @@ class TensorBoard(Callback):
     blocking = False
 
     def __init__(self, directory: str | Path, name: str | None = None) -> None:
-        self.directory, self.name = directory, name
+        self.directory = directory
+        self.name = name
         self._package = _package("torch.utils.tensorboard", "tensorboard")
         self._writer: Any = None
 
@@ -69,7 +72,8 @@ class TensorBoard(Callback):
         self.on_close()
         folder = Path(self.directory) / (self.name or run.directory.name)
         # The events repeated after a resumption replace the values that an earlier process wrote.
-        self._writer = self._package.SummaryWriter(str(folder), purge_step=0 if run.resumed else None)
+        purge_step = 0 if run.resumed else None
+        self._writer = self._package.SummaryWriter(str(folder), purge_step=purge_step)
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
         self.write(step, {**metrics, "t": t})
@@ -108,7 +112,9 @@ class WandB(Callback):
     blocking = False
 
     def __init__(self, project: str, name: str | None = None, group: str | None = None) -> None:
-        self.project, self.name, self.group = project, name, group
+        self.project = project
+        self.name = name
+        self.group = group
         self._package = _package("wandb", "wandb")
         self._run: Any = None
 
@@ -143,4 +149,4 @@ def _package(module: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise InputError("callbacks", f"{name} cannot be imported: {error}", hint=f"pip install {name}") from None
+        raise InputError("callbacks", f"{name} cannot be imported: {error}", hint=f"run pip install {name}") from None

@@ -12,14 +12,15 @@ PORTS = range(65536)
 
 
 def board(folder: Path, port: int) -> None:
-    """Serve the page until Ctrl-C. Raises ValueError for a missing folder or a port that cannot be used."""
+    """Serve the page until Ctrl-C. Raise InputError for a missing folder or a port that cannot be used."""
     if port not in PORTS:
         raise InputError("port", got=port, expected=f"a number from 0 to {PORTS[-1]}; 0 takes any free port")
     watched = Board(folder)
     try:
         server = BoardServer(watched, port)
     except OSError as error:
-        raise InputError("port", f"{port} cannot be used: {error.strerror}", hint="give 0 for any free port") from None
+        problem = f"it cannot be used: {error.strerror}"
+        raise InputError("port", problem, got=port, hint="give 0 for any free port") from None
     with suppress(KeyboardInterrupt):
         watched.start()
         say(f"{folder} is shown at {server.address} until Ctrl-C")

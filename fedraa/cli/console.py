@@ -11,6 +11,6 @@ PIPE_WIDTH = 100
 def page_console() -> Console:
     """Return a console for a page of text. Without a terminal a line has at most `PIPE_WIDTH` characters."""
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = min(console.width, PIPE_WIDTH) if "COLUMNS" in os.environ else PIPE_WIDTH
+    if not console.is_terminal and ("COLUMNS" not in os.environ or console.width > PIPE_WIDTH):
+        console.width = PIPE_WIDTH
     return console

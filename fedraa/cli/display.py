@@ -52,7 +52,9 @@ def show(table: Table, console: Console | None = None) -> None:
     if wanted.maximum > console.width:
         table.padding = (0, 1, 0, 0)
         wanted = console.measure(table, options=console.options.update(width=WIDEST))
-    console.print(table if wanted.minimum <= console.width else _stacked(table))
+    if wanted.minimum > console.width:
+        table = _stacked(table)
+    console.print(table)
 
 
 def _stacked(table: Table) -> Table:
@@ -60,9 +62,9 @@ def _stacked(table: Table) -> Table:
     stacked = Table(title=table.title, show_header=False, box=box.SIMPLE_HEAD)
     stacked.add_column(no_wrap=True)
     stacked.add_column(overflow="fold")
-    first, *rest = ([str(cell) for cell in column.cells] for column in table.columns)
+    columns = [list(map(str, column.cells)) for column in table.columns]
     names = [str(column.header) for column in table.columns[1:]]
-    for heading, *values in zip(first, *rest, strict=True):
+    for heading, *values in zip(*columns, strict=True):
         stacked.add_row(f"[bold]{table.columns[0].header}[/bold]", f"[bold]{heading}[/bold]")
         for name, value in zip(names, values, strict=True):
             if value:
@@ -72,10 +74,10 @@ def _stacked(table: Table) -> Table:
 
 
 def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
-    """Show the actor, activity, seconds and share of the available time of each row."""
-    table = Table("who", "doing", "seconds", "share", box=box.SIMPLE_HEAD)
-    for who, what, seconds, share in rows:
-        table.add_row(who, what, f"{seconds:.2f}", f"{share:.1%}")
+    """Show the process, activity, seconds and share of the available time of each row."""
+    table = Table("process", "activity", "seconds", "share", box=box.SIMPLE_HEAD)
+    for process, activity, seconds, share in rows:
+        table.add_row(process, activity, f"{seconds:.2f}", f"{share:.1%}")
     show(table)
 
 
@@ -83,7 +85,9 @@ def status_table(rows: list[Status]) -> None:
     """Show the state of runs."""
     table = Table("run", "state", "step", "time", "accuracy", "faults", "quarantined", box=box.SIMPLE_HEAD)
     for row in rows:
-        accuracy = "–" if row.accuracy is None else f"{row.accuracy:.4f}"
+        accuracy = "–"
+        if row.accuracy is not None:
+            accuracy = f"{row.accuracy:.4f}"
         if row.figure != "accuracy":
             accuracy = f"{row.figure} {accuracy}"
         quarantined = "–"
@@ -92,7 +96,7 @@ def status_table(rows: list[Status]) -> None:
         table.add_row(
             escape(row.run),
             escape(row.state),
-            f"{row.step}: {row.note}" if row.note else str(row.step),
+            f"{row.step}: {row.note}".removesuffix(": "),
             f"{row.t:.4g}",
             accuracy,
             str(row.faults),
@@ -105,25 +109,31 @@ def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
     """Show the runs of a cluster: label, progress and number of started workers."""
     table = Table("run", "progress", box=box.SIMPLE_HEAD)
     for label, progress, started in rows:
-        table.add_row(escape(label), figures(progress) if progress else f"starting · {started} workers have started")
+        text = f"starting · {started} workers have started"
+        if progress is not None:
+            text = figures(progress)
+        table.add_row(escape(label), text)
     show(table)
 
 
 def _note(summary: Mapping[str, Any]) -> str:
     """Return the note of a summary as the end of a cell."""
-    return f": {summary['note']}" if "note" in summary else ""
+    if "note" not in summary:
+        return ""
+    return f": {summary['note']}"
 
 
 def closing_table(history: History) -> None:
     """Show the result of a finished run."""
     total = history.summary
-    experiment, main = history.config["experiment"], history.figures.main
+    experiment = history.config["experiment"]
+    main = history.figures.main
     failed: Any = total["dropped_clients"]
     quarantined: Any = total["quarantined"]
-    left: Any = {entry["client"] for entry in quarantined}
-    retried = [entry for entry in failed if entry["client"] not in left]
+    quarantined_clients: Any = {entry["client"] for entry in quarantined}
+    retried = [entry for entry in failed if entry["client"] not in quarantined_clients]
     rows = {
-        "ended by": f"{total['reason']} {total['by']}" if "by" in total else total["reason"],
+        "ended by": f"{total['reason']} {total.get('by', '')}".strip(),
         "steps": f"{total['steps']} ({total['tasks']} tasks){_note(total)}",
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",
@@ -134,11 +144,13 @@ def closing_table(history: History) -> None:
         "computed": quantity(total["flops"], "FLOP"),
         "staleness": f"mean {total['staleness_mean']:.2f}, max {total['staleness_max']}",
         "faults": total["faults"],
-        **({"dropped": _with_reasons(f"{total['dropped']} tasks", retried)} if total["dropped"] else {}),
-        **({"quarantined": _with_reasons(counted(len(quarantined), "client"), quarantined)} if quarantined else {}),
-        "model sha256": str(total["model_sha256"])[:16],
-        "written to": history.directory,
     }
+    if total["dropped"]:
+        rows["dropped"] = _with_reasons(f"{total['dropped']} tasks", retried)
+    if quarantined:
+        rows["quarantined"] = _with_reasons(counted(len(quarantined), "client"), quarantined)
+    rows["model sha256"] = str(total["model_sha256"])[:16]
+    rows["written to"] = history.directory
     if total["time_to_target"] is not None:
         goal = experiment.get("target") or f"accuracy {experiment['target_accuracy']}"
         rows["time to target"] = f"{total['time_to_target']:.4g} ({goal})"

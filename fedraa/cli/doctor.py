@@ -37,10 +37,10 @@ GRADIENT_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Fault:
+class Finding:
     """A known fault that applies to this machine, and the remedy."""
 
-    fault: str
+    problem: str
     remedy: str
 
 
@@ -53,14 +53,14 @@ class Diagnosis:
         machine: System, processor, cores, memory and disk.
         gpus: The name and memory of each GPU that PyTorch can use.
         cluster: The address that runs on Ray join by default and its state, None for a private cluster per run.
-        faults: The known faults that apply.
+        findings: The known faults that apply.
     """
 
     versions: dict[str, str | None]
     machine: dict[str, str]
     gpus: list[str]
     cluster: str | None
-    faults: list[Fault]
+    findings: list[Finding]
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ class Doctor:
             say(f"{name:<19}{value}")
         say(f"{'GPU':<19}{'; '.join(diagnosis.gpus) or 'none that PyTorch can use'}")
         say(f"{'Ray cluster':<19}{diagnosis.cluster or 'none; each run on Ray starts a private one'}")
-        if not diagnosis.faults:
+        if not diagnosis.findings:
             say("No known fault applies.")
-        for fault in diagnosis.faults:
-            say(f"Fault: {fault.fault}. Remedy: {fault.remedy}.")
+        for finding in diagnosis.findings:
+            say(f"Fault: {finding.problem}. Remedy: {finding.remedy}.")
 
 
 def diagnose(address: str | None) -> Diagnosis:
@@ -95,19 +95,19 @@ def diagnose(address: str | None) -> Diagnosis:
     import torch
 
     address = address or os.environ.get("RAY_ADDRESS")
-    faults = [*_check_machine(), *_check_convolutions(), *_check_torchvision()]
+    findings = [*_check_machine(), *_check_convolutions(), *_check_torchvision()]
     cluster = None
     if address is not None:
-        cluster_faults = list(_check_cluster(address))
-        cluster = f"{address} does not answer" if cluster_faults else f"{address} answers"
-        faults += [*cluster_faults, *_check_token()]
+        cluster_findings = list(_check_cluster(address))
+        cluster = f"{address} does not answer" if cluster_findings else f"{address} answers"
+        findings += [*cluster_findings, *_check_token()]
     gpus = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         gpus.append(f"{properties.name}, {properties.total_memory / GIGABYTE:.3g} GB")
     versions: dict[str, str | None] = {"python": platform.python_version()}
     versions.update({package: _find_version(package) for package in PACKAGES})
-    return Diagnosis(versions, _describe_machine(), gpus, cluster, faults)
+    return Diagnosis(versions, _describe_machine(), gpus, cluster, findings)
 
 
 def _describe_machine() -> dict[str, str]:
@@ -143,28 +143,28 @@ def free_gigabytes(folder: Path) -> float | None:
     return shutil.disk_usage(folder).free / GIGABYTE
 
 
-def _check_machine() -> Iterator[Fault]:
+def _check_machine() -> Iterator[Finding]:
     from fedraa.engine.memory_check import free_memory
 
     cores = count_usable_cores()
     if cores < (os.cpu_count() or 1):
-        yield Fault(
+        yield Finding(
             f"this process may use {cores:g} of {os.cpu_count()} cores",
             f"give --workers {max(1, int(cores))} to runs on Ray",
         )
     shared = free_gigabytes(SHARED_MEMORY)
     wanted = OBJECT_STORE_SHARE * free_memory() / GIGABYTE
     if shared is not None and shared < wanted:
-        yield Fault(
+        yield Finding(
             f"{SHARED_MEMORY} has {shared:.1f} GB free; Ray uses up to {wanted:.1f} GB and takes slower files in /tmp",
             f"start the container with --shm-size={math.ceil(wanted)}g",
         )
     disk = free_gigabytes(Path.cwd())
     if disk is not None and disk < MIN_DISK_GB:
-        yield Fault(f"this disk has {disk:.1f} GB free", f"free {MIN_DISK_GB:g} GB before a long run")
+        yield Finding(f"this disk has {disk:.1f} GB free", f"free {MIN_DISK_GB:g} GB before a long run")
 
 
-def _check_convolutions() -> Iterator[Fault]:
+def _check_convolutions() -> Iterator[Finding]:
     """Compare the weight gradients of a pointwise convolution with a stride in both memory formats.
 
     PyTorch's own kernel writes beyond its buffer here. `fedraa.models.safe_convolution` replaces it.
@@ -185,35 +185,35 @@ def _check_convolutions() -> Iterator[Fault]:
         grads.append(layer.weight.grad)
     difference = (grads[0] - grads[1]).abs().max() / grads[0].abs().max()
     if not difference <= GRADIENT_TOLERANCE:
-        yield Fault(
+        yield Finding(
             "gradients of convolutions depend on the memory format; the protection of fedraa has no effect here",
             "report it with the output of: fedraa doctor --json",
         )
 
 
-def _check_torchvision() -> Iterator[Fault]:
+def _check_torchvision() -> Iterator[Finding]:
     try:
         import torchvision  # noqa: F401
     # A broken installation raises errors of many kinds.
     except Exception as error:
-        yield Fault(f"torchvision cannot be imported: {error}", "install the version that belongs to your PyTorch")
+        yield Finding(f"torchvision cannot be imported: {error}", "install the version that belongs to your PyTorch")
 
 
-def _check_cluster(address: str) -> Iterator[Fault]:
+def _check_cluster(address: str) -> Iterator[Finding]:
     from actors.cluster.head import check_reachable
 
     try:
         check_reachable(address)
     except InputError as error:
-        yield Fault(str(error), "correct the address, or start the cluster")
+        yield Finding(str(error), "correct the address, or start the cluster")
 
 
-def _check_token() -> Iterator[Fault]:
+def _check_token() -> Iterator[Finding]:
     from actors.cluster.attach import find_open_token
 
     token = find_open_token()
     if token is not None:
-        yield Fault(f"other users can read the token of the cluster in {token}", f"run: chmod 600 {token}")
+        yield Finding(f"other users can read the token of the cluster in {token}", f"run: chmod 600 {token}")
 
 
 def _find_version(package: str) -> str | None:

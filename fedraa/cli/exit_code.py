@@ -1,4 +1,4 @@
-"""The end of a command: an exit code, and one sentence for every mistake."""
+"""The end of a command: its exit code, and one line about an error."""
 
 import signal
 import sys
@@ -12,8 +12,8 @@ from typing import TextIO
 from fedraa.engine import stop_signals
 from fedraa.errors import RunWarning
 
-OURS = {"__main__", "actors", "benchmarks", "fedraa", "schedulers"}
-THEIRS = {
+BUILT_IN = {"__main__", "actors", "benchmarks", "fedraa", "schedulers"}
+DEPENDENCIES = {
     "matplotlib",
     "numpy",
     "pandas",
@@ -28,7 +28,7 @@ THEIRS = {
 }
 TERMINATED = "stopped by SIGTERM"
 # Packages that do not belong to the user.
-LIBRARIES = OURS | THEIRS | sys.stdlib_module_names
+LIBRARIES = BUILT_IN | DEPENDENCIES | sys.stdlib_module_names
 
 
 @contextmanager
@@ -80,38 +80,42 @@ def exit_code(command: Callable[[], object]) -> int:
         if str(error) != TERMINATED:
             sys.stderr.write("\n")
         return _told(str(error) or "interrupted", error, 130)
-    # This branch comes first because `--help` has to be fast, and the next import takes seconds.
+    # This branch precedes `_failures`, whose import takes seconds, because `--help` has to be fast.
     except SystemExit as error:
         if error.code == signal.SIGTERM:
-            # Ray's handler exits so on a cluster, between two runs.
+            # Ray's handler of SIGTERM exits with this code between two runs on a cluster.
             return _told(TERMINATED, error, 130)
         raise
     except _failures() as error:
         return _told(str(error), error, 1)
     except OSError as error:
         return _told(f"{error.filename or 'the system'}: {error.strerror or error}", error, 2)
+    # An exception from the user's code is one line. Any other one is a bug, which needs the traceback.
     except Exception as error:
-        if (where := own_code(error)) is None:
+        place = own_code(error)
+        if place is None:
             raise
-        return _told(f"{where} failed with {type(error).__name__}: {error}", error, 1)
+        return _told(f"{place} failed with {type(error).__name__}: {error}", error, 1)
     return 0
 
 
-def _told(what: str, error: BaseException, code: int) -> int:
-    """Write the error on one line, also if it has line breaks, and return the exit code."""
-    said = " ".join("; ".join((what, *getattr(error, "__notes__", ()))).split())
-    sys.stderr.write(f"fedraa: {said}\n")
+def _told(text: str, error: BaseException, code: int) -> int:
+    """Write the text and the notes of an error on one line, and return the exit code."""
+    line = " ".join("; ".join((text, *getattr(error, "__notes__", ()))).split())
+    sys.stderr.write(f"fedraa: {line}\n")
     return code
 
 
 def own_code(error: BaseException) -> str | None:
     """Return the user's innermost function that an error has passed, and its place; None if there is none."""
-    own = [
+    places = [
         f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}, line {line})"
         for frame, line in traceback.walk_tb(error.__traceback__)
         if str(frame.f_globals.get("__name__")).partition(".")[0] not in LIBRARIES
     ]
-    return own[-1] if own else None
+    if not places:
+        return None
+    return places[-1]
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -15,7 +15,7 @@ import tyro
 from fedraa.config.experiment import SECTIONS
 from fedraa.config.section import Section
 
-# The groups of a command's own flags and of its positional arguments.
+# The groups of the flags and of the positional arguments that only one command has.
 OWN = "Options"
 POSITIONAL = "Arguments"
 _PLAIN = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
@@ -59,22 +59,24 @@ def flags_of(command: Callable[..., Any]) -> list[Flag]:
     """Return the flags of a command: positional arguments, an experiment's flags by group, and the command's flags."""
     assert isinstance(command, type)
     assert is_dataclass(command)
-    hints, texts = get_type_hints(command, include_extras=True), _texts(command)
-    own = []
+    hints = get_type_hints(command, include_extras=True)
+    texts = _texts(command)
+    command_flags = []
     for item in fields(command):
         if item.name == "experiment":
             continue
-        hint, conf = _bare(hints[item.name])
-        default = None if item.default is MISSING else item.default
-        is_positional = tyro.conf.Positional in conf
-        name = next((mark.name for mark in conf if getattr(mark, "name", None)), item.name)
-        own.append(_flag(name, hint, default, texts.get(item.name, ""), POSITIONAL if is_positional else OWN))
-    experiment = _experiment_flags() if "experiment" in hints else ()
+        hint, annotations = _bare(hints[item.name])
+        group = POSITIONAL if tyro.conf.Positional in annotations else OWN
+        name = next((mark.name for mark in annotations if getattr(mark, "name", None)), item.name)
+        command_flags.append(_flag(name, hint, item.default, texts.get(item.name, ""), group))
+    experiment: tuple[Flag, ...] = ()
+    if "experiment" in hints:
+        experiment = _experiment_flags()
     if "methods" in hints:
         # The command sets the method of each run.
         experiment = tuple(flag for flag in experiment if flag.name != "--method")
-    positional = [flag for flag in own if flag.group == POSITIONAL]
-    return [*positional, *experiment, *(flag for flag in own if flag not in positional)]
+    positional = [flag for flag in command_flags if flag.group == POSITIONAL]
+    return [*positional, *experiment, *(flag for flag in command_flags if flag not in positional)]
 
 
 @cache
@@ -82,7 +84,8 @@ def _experiment_flags() -> tuple[Flag, ...]:
     """Return the flags of an experiment. The docstring of a section is their group."""
     flags = []
     for section in SECTIONS:
-        hints, group = get_type_hints(section), section_heading(section)
+        hints = get_type_hints(section)
+        group = section_heading(section)
         for name, field in section.model_fields.items():
             flags.append(_flag(name, hints[name], field.default, field.description or "", group))
     return tuple(flags)
@@ -94,51 +97,51 @@ def section_heading(section: type[Section]) -> str:
 
 
 def _flag(name: str, hint: Any, default: object, text: str, group: str) -> Flag:
-    typed = name.upper() if group == POSITIONAL else "--" + name.replace("_", "-")
     text = " ".join(text.split())
+    if default in (None, (), {}, MISSING):
+        default = ""
     if group == POSITIONAL:
-        takes = ""
-    elif hint is bool:
-        typed, takes = f"{typed}, --no-{typed[2:]}", ""
-        default = "yes" if default else "no"
-    else:
-        takes = _takes(hint)
-    shown = "" if default is None or default in ((), {}) else _value(default)
-    return Flag(typed, takes, shown, text, group)
+        return Flag(name.upper(), "", _value(default), text, group)
+    option = name.replace("_", "-")
+    if hint is bool:
+        return Flag(f"--{option}, --no-{option}", "", "yes" if default else "no", text, group)
+    return Flag(f"--{option}", _takes(hint), _value(default), text, group)
 
 
 def _takes(hint: Any) -> str:
     """Return the values that a flag of this type takes, on one line."""
-    hint, _ = _bare(hint)
-    parts = [part for part in get_args(hint) if part is not type(None)]
+    hint = _bare(hint)[0]
+    types = [part for part in get_args(hint) if part is not type(None)]
     if get_origin(hint) is Literal:
         return "|".join(map(str, get_args(hint)))
     if get_origin(hint) is tuple:
-        return f"{_takes(parts[0])} ..."
-    if bool in parts and len(parts) == 1:
+        return f"{_takes(types[0])} ..."
+    if types == [bool]:
         return "True|False"
-    if parts:
-        return "|".join(dict.fromkeys(_takes(part) for part in parts))
+    if types:
+        return "|".join(dict.fromkeys(map(_takes, types)))
     return _PLAIN.get(hint, "TEXT")
 
 
 def _value(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return str(value)
 
 
 def _bare(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return a type and its annotations."""
     if get_origin(hint) is Annotated:
-        inner, conf = _bare(get_args(hint)[0])
-        return inner, (*conf, *hint.__metadata__)
+        inner, annotations = _bare(get_args(hint)[0])
+        return inner, (*annotations, *hint.__metadata__)
     return hint, ()
 
 
 def _texts(command: type) -> dict[str, str]:
     """Return the docstring below each field, from the source."""
-    (made,) = ast.parse(textwrap.dedent(inspect.getsource(command))).body
-    assert isinstance(made, ast.ClassDef)
-    return dict(_documented(made.body))
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(command))).body
+    assert isinstance(definition, ast.ClassDef)
+    return dict(_documented(definition.body))
 
 
 def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:

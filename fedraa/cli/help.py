@@ -1,7 +1,7 @@
 """The help of the program, and of a command: options in groups, each with its values, default and text."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from fedraa.cli.flags import OWN, POSITIONAL, Flag, flags_of
 
 HELP_ALL = "--help-all"
 HELP_FLAGS = frozenset(["-h", "--help", HELP_ALL])
-# Characters of the longest option whose text is on the same line.
+# Characters of the longest option that has its text on the same line.
 NARROW = 23
 # The most used options of an experiment by heading, in the order of the help. `--help` shows only these.
 EVERYDAY = {
@@ -91,7 +91,7 @@ def everyday_groups(name: str, flags: Sequence[Flag]) -> list[Group]:
 
 def further_groups(flags: Sequence[Flag]) -> list[Group]:
     """Return the other options of an experiment by section."""
-    everyday = {option for options in EVERYDAY.values() for option in options}
+    everyday = set(chain.from_iterable(EVERYDAY.values()))
     further = [flag for flag in flags if flag.of_experiment and flag.option not in everyday]
     return [(heading, list(members)) for heading, members in groupby(further, key=lambda flag: flag.group)]
 
@@ -105,7 +105,8 @@ def _print_groups(console: Console, groups: Sequence[Group]) -> None:
 
 def _print_flag(console: Console, flag: Flag) -> None:
     """Print a flag with its text beside it, or below it if the flag is long."""
-    name, text = f"[bold]{escape(flag.name)}[/bold] {escape(flag.takes)}", escape(flag.text)
+    name = f"[bold]{escape(flag.name)}[/bold] {escape(flag.takes)}"
+    text = escape(flag.text)
     if flag.default:
         text = f"{text.removesuffix('.')} [cyan](default: {escape(flag.default)})[/cyan]."
     if len(flag.typed) > NARROW:

@@ -1,4 +1,4 @@
-"""The command line: options from the typed configuration, and one sentence for every mistake."""
+"""The command line: typed options of every command, and one sentence for every error of a user."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ from fedraa.cli.waited import LOADING, waited, with_bar
 from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, cores
 from fedraa.config.sections import ClusterOptions, StopOptions
-from fedraa.errors import InputError
+from fedraa.errors import without_effect
 from fedraa.waiting import Waiting
 
 DESCRIPTION = "Federated learning of model fragments and submodels on unequal devices."
@@ -80,7 +80,7 @@ class Resume:
     """Times that the run resumes on a new local cluster after Ray failed."""
 
     def __call__(self) -> None:
-        limits = {name: value for name in StopOptions.model_fields if (value := getattr(self, name)) is not None}
+        limits = {name: getattr(self, name) for name in StopOptions.model_fields if getattr(self, name) is not None}
         with waited(quiet=self.quiet) as waiting:
             from fedraa.api import resume
             from fedraa.cli.display import closing_table, say_next
@@ -220,7 +220,7 @@ class Report:
 
     def __call__(self) -> None:
         if self.trust and not self.landscape:
-            raise InputError("trust", "it has no effect without --landscape", hint="give --landscape, or leave it out")
+            raise without_effect("trust", True, "no --landscape", "give --landscape, or leave it out")
         with waited() as waiting:
             from fedraa.cli.display import say
             from fedraa.report import report, to_tensorboard, to_wandb
@@ -266,7 +266,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Check:
-    """Check that a custom component keeps reproducibility, exact resume and its memory."""
+    """Check a custom component: same results from the same seed, exact resume, memory."""
 
     component: tyro.conf.Positional[str]
     """Component as package.module:Name, also with values, as package.module:Name(share=0.1)."""
@@ -279,6 +279,7 @@ class Check:
         with waited() as waiting:
             from fedraa.cli.display import say
             from fedraa.errors import PromiseBroken
+            from fedraa.numbers import counted
             from fedraa.testing.kit import check
 
             assert waiting is not None
@@ -287,7 +288,7 @@ class Check:
         say(repr(findings))
         if not findings.held:
             count = len(findings.failures)
-            raise PromiseBroken(findings.part, f"it breaks {count} promise{'s' * (count > 1)}")
+            raise PromiseBroken(findings.part, f"it breaks {counted(count, 'promise')}")
 
 
 @dataclass(frozen=True)
@@ -302,7 +303,7 @@ class New:
         from fedraa.cli.new import new
 
         written = new(self.folder)
-        say(f"{self.folder} has {', '.join(path.name for path in written)}; begin with its README.md")
+        say(f"{self.folder} has {', '.join(path.name for path in written)}; read its README.md first")
 
 
 COMMAND_GROUPS: dict[str, dict[str, Callable[..., Command]]] = {
@@ -323,9 +324,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The current directory is added to the import path, as with `python -m fedraa`, so that user-defined components can
     be imported.
     """
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
-    return exit_code(lambda: _do(sys.argv[1:] if arguments is None else arguments))
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    if arguments is None:
+        arguments = sys.argv[1:]
+    return exit_code(lambda: _do(arguments))
 
 
 def _do(arguments: Sequence[str]) -> None:
@@ -341,7 +344,7 @@ def _do(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _ray_begins(options: ClusterOptions, clients: int, waiting: Waiting | None) -> Iterator[None]:
-    """Start a private cluster while this process imports PyTorch. Each takes about as long as the other."""
+    """Start a private cluster while this process imports PyTorch, because both take seconds."""
     if options.engine == "local" or cluster_address(options) is not None:
         yield
         return

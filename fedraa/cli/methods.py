@@ -23,7 +23,7 @@ from fedraa.errors import InputError, closest
 from fedraa.testing.kinds import KINDS
 
 AXES = ("submodel", "local", "update", "schedule")
-# Only values that differ from these are shown for a local solver.
+# Of local training, only values that differ from these are shown.
 PLAIN = LocalTraining(momentum=0.0)
 BASES: dict[str, type | tuple[type, ...]] = {
     **{kind.seam.name: kind.base for kind in KINDS.values()},
@@ -65,7 +65,9 @@ def _value_text(value: object) -> str:
     """Return a value as it can be typed; a component by its class, because its values have paths."""
     if is_dataclass(value) and is_ours(value):
         return type(value).__name__
-    return "none" if value == () else _listed(value)
+    if value == ():
+        return "none"
+    return _listed(value)
 
 
 def _module(name: str) -> ModuleType:
@@ -80,9 +82,11 @@ def _module(name: str) -> ModuleType:
 
 def _list(modules: Sequence[str], *, as_json: bool) -> None:
     """Show every method, built-in or from the modules, and the modules' components with the flags that take them."""
-    own = [_module(name) for name in modules]
-    listed = dict(registry.methods()) | {name: method for module in own for name, method in own_methods(module).items()}
-    parts = [row for module in own for row in own_parts(module)]
+    listed = dict(registry.methods())
+    parts = []
+    for module in map(_module, modules):
+        listed |= own_methods(module)
+        parts += own_parts(module)
     if as_json:
         rows = [_row(name, method) for name, method in listed.items()]
         rows += [{"name": name, "flag": flag, "note": note} for name, flag, note in parts]
@@ -93,7 +97,7 @@ def _list(modules: Sequence[str], *, as_json: bool) -> None:
         show(family_table(heading, members, max(map(len, listed))), console)
     say("`fedraa methods NAME` shows every value of a method")
     if parts:
-        table = Table("own part", "flag", "what it is", box=box.SIMPLE_HEAD)
+        table = Table("component", "flag", "description", box=box.SIMPLE_HEAD)
         for name, flag, note in parts:
             table.add_row(escape(name), flag, escape(note))
         show(table)
@@ -142,7 +146,7 @@ def family_table(heading: str, members: Mapping[str, Method], name_width: int) -
 
 def own_methods(module: ModuleType) -> dict[str, Method]:
     """Return the methods that a module defines, by their import paths."""
-    return {f"{module.__name__}:{name}": made for name, made in vars(module).items() if isinstance(made, Method)}
+    return {f"{module.__name__}:{name}": value for name, value in vars(module).items() if isinstance(value, Method)}
 
 
 def own_parts(module: ModuleType) -> list[tuple[str, str, str]]:
@@ -151,11 +155,11 @@ def own_parts(module: ModuleType) -> list[tuple[str, str, str]]:
     Only classes are listed, because a component that is a function looks like any other function.
     """
     rows = []
-    for name, made in vars(module).items():
-        if isinstance(made, type) and made.__module__ == module.__name__:
-            field = next((field for field, base in BASES.items() if issubclass(made, base)), None)
+    for name, value in vars(module).items():
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            field = next((field for field, base in BASES.items() if issubclass(value, base)), None)
             if field is not None:
-                note = (vars(made).get("__doc__") or "").strip().partition("\n")[0]
+                note = (vars(value).get("__doc__") or "").strip().partition("\n")[0]
                 rows.append((f"{module.__name__}:{name}", "--" + field.replace("_", "-"), note))
     return rows
 
@@ -167,19 +171,24 @@ def words(choice: object) -> str:
     for item in fields(choice):
         value = getattr(choice, item.name)
         if is_dataclass(value):
-            usual = item.default if item.default_factory is MISSING else item.default_factory()
-            texts += [] if value == usual else [f"({words(value)})"]
+            default = item.default if item.default_factory is MISSING else item.default_factory()
+            if value != default:
+                texts.append(f"({words(value)})")
+        elif value is True:
+            texts.append(item.name)
         elif value and not (isinstance(choice, LocalTraining) and value == getattr(PLAIN, item.name)):
-            texts.append(item.name if value is True else f"{item.name} {_listed(value)}")
-    return type(choice).__name__ + (f": {', '.join(texts)}" if texts else "")
+            texts.append(f"{item.name} {_listed(value)}")
+    return f"{type(choice).__name__}: {', '.join(texts)}".removesuffix(": ")
 
 
 def _listed(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(text_of(value))
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return str(text_of(value))
 
 
 def _source(method: Method) -> str:
-    return f"{method.paper}; {method.note}" if method.note else method.paper
+    return f"{method.paper}; {method.note}".removesuffix("; ")
 
 
 def _choices(method: Method) -> list[tuple[str, object]]:

@@ -15,7 +15,7 @@ class Status:
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Run directories (default: those in runs/)."""
     address: str | None = None
-    """Address of a Ray cluster whose current runs are listed (default: this machine)."""
+    """Address of a Ray cluster, to list its current runs (default: this machine)."""
 
     def __call__(self) -> None:
         from fedraa.cli.display import cluster_table, status_table
@@ -24,12 +24,14 @@ class Status:
             from fedraa.api import RUNS
             from fedraa.rundir.status import status, statuses
 
-            status_table([status(run) for run in self.runs] if self.runs else statuses(RUNS))
+            if self.runs:
+                status_table(list(map(status, self.runs)))
+            else:
+                status_table(statuses(RUNS))
             return
         if self.runs:
-            raise InputError(
-                "address", f"with {self.address!r} all runs of the cluster are listed", hint="give no run directories"
-            )
+            problem = "it lists all runs of the cluster"
+            raise InputError("address", problem, got=self.address, hint="give no run directories")
         from actors.cluster.operations import runs
 
         cluster_table(runs(self.address))

@@ -45,7 +45,7 @@ def parse(commands: Commands, arguments: Sequence[str], description: str | None)
 
     Raises InputError for a mistake in the arguments.
     """
-    name = arguments[0] if arguments else ""
+    name = next(iter(arguments), "")
     _answer_help(commands, arguments)
     if name in commands:
         _refuse_twice(arguments)

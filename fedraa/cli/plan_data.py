@@ -13,10 +13,10 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.report.clients import Counts, label_counts, picture
 
 # Maximum number of clients that are shown one by one. Of more clients, some quantiles by size are shown.
-MOST_CLIENTS = 20
+MAX_CLIENTS = 20
 # Maximum number of classes whose counts fit into 80 columns.
-MOST_CLASSES = 10
-PLACES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
+MAX_CLASSES = 10
+QUANTILES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
 
 def show_data(spec: RunSpec, folder: Path) -> None:
@@ -29,38 +29,49 @@ def show_data(spec: RunSpec, folder: Path) -> None:
 def data_table(data: Federated, partition: object) -> Table:
     """Return a table with a row per client.
 
-    The columns are its training and test samples, the number of its labels, the share of the commonest one, and the
-    counts of each label if there are few.
+    The columns are the numbers of training and test samples, the number of labels, the share of the most frequent
+    label, and the count of each label if there are at most `MAX_CLASSES`.
     """
-    sizes, tested, counts = data.sizes, np.diff(data.test_offsets), label_counts(data)
-    title = f"{data.dataset.name}: {sizes.sum()} samples dealt to {len(sizes)} clients, {partition}"
+    sizes = data.sizes
+    test_sizes = np.diff(data.test_offsets)
+    counts = label_counts(data)
+    title = f"{data.dataset.name}: {sizes.sum()} samples of {len(sizes)} clients, {partition}"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=0, pad_edge=False, collapse_padding=True)
-    many = len(sizes) > MOST_CLIENTS
-    few_classes = counts is not None and counts.shape[1] <= MOST_CLASSES
-    table.add_column("by size" if many else "client", max_width=9, no_wrap=True)
-    for name in ("train", "test", *(["labels", "top"] if counts is not None else [])):
-        table.add_column(name, justify="right")
-    for label in range(counts.shape[1] if counts is not None and few_classes else 0):
-        table.add_column(str(label), justify="right")
-    for name, client in _places(data) if many else _all(data):
-        row = [name, str(sizes[client]), str(tested[client])]
+    if len(sizes) > MAX_CLIENTS:
+        first = "by size"
+        rows = _places(data)
+    else:
+        first = "client"
+        rows = _all(data)
+    columns = ["train", "test"]
+    shows_labels = counts is not None and counts.shape[1] <= MAX_CLASSES
+    if counts is not None:
+        columns += ["labels", "top"]
+        if shows_labels:
+            columns += map(str, range(counts.shape[1]))
+    table.add_column(first, max_width=9, no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, client in rows:
+        cells = [name, str(sizes[client]), str(test_sizes[client])]
         if counts is not None:
-            row += _labels(counts[client], few_classes)
-        table.add_row(*row)
+            cells += _labels(counts[client], shows_labels)
+        table.add_row(*cells)
     return table
 
 
-def _labels(counts: Counts, listed: bool) -> list[str]:
+def _labels(counts: Counts, shows_labels: bool) -> list[str]:
+    """Return the number of labels, the share of the most frequent one and, if they are shown, the counts."""
     total = max(1, int(counts.sum()))
-    return [
-        str(int((counts > 0).sum())),
-        f"{counts.max() / total:.0%}",
-        *(map(_short, counts.tolist()) if listed else ()),
-    ]
+    cells = [str(int((counts > 0).sum())), f"{counts.max() / total:.0%}"]
+    if shows_labels:
+        cells += map(_short, counts.tolist())
+    return cells
 
 
 def _all(data: Federated) -> list[tuple[str, int]]:
-    return [(data.names[n] if data.names else str(n), n) for n in range(len(data.sizes))]
+    names = data.names or map(str, range(len(data.sizes)))
+    return [(name, client) for client, name in enumerate(names)]
 
 
 def _places(data: Federated) -> list[tuple[str, int]]:
@@ -68,9 +79,13 @@ def _places(data: Federated) -> list[tuple[str, int]]:
     by_size = np.argsort(data.sizes, kind="stable")
     names = {0.0: "smallest", 0.5: "median", 1.0: "largest"}
     last = len(by_size) - 1
-    return [(names.get(place, f"{place:.0%}"), int(by_size[round(place * last)])) for place in PLACES]
+    return [(names.get(place, f"{place:.0%}"), int(by_size[round(place * last)])) for place in QUANTILES]
 
 
 def _short(count: int) -> str:
     """Return a count with at most four characters below a million; a dot for zero."""
-    return "·" if not count else str(count) if count < 10_000 else f"{count / 1000:.0f}k"
+    if count == 0:
+        return "·"
+    if count < 10_000:
+        return str(count)
+    return f"{count / 1000:.0f}k"

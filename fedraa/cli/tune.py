@@ -26,15 +26,15 @@ def tune(
     jobs: int,
     waiting: Waiting | None = None,
 ) -> None:
-    """Tune, and print how far it is and the best values, unless the experiment is quiet.
+    """Tune, and print the progress and the best values, unless the experiment is quiet.
 
     Args:
         methods: Names of methods.
         space: The values to try, as the flag takes them.
-        trials: The number for each method.
+        trials: The number of trials of each method.
         experiment: Data, devices, budget and seed of all trials.
-        jobs: The number of trials at a time.
-        waiting: Shows which trial is at work.
+        jobs: The number of trials that run at the same time.
+        waiting: The status line, which shows the running trial.
     """
     if experiment.quiet or waiting is None:
         tuned_by(methods, space, trials, experiment, jobs=jobs)
@@ -42,19 +42,21 @@ def tune(
 
     def tell(trial: Trial, count: int, total: int, left: float) -> None:
         _tell(trial, count, total, left)
-        waiting.say(f"trial {min(count + 1, total)} of {total} is at work")
+        waiting.say(f"running trial {min(count + 1, total)} of {total}")
 
-    waiting.say(f"trial 1 of {trials * len(methods)} is at work")
-    found = tuned_by(methods, space, trials, experiment, jobs=jobs, ended=tell)
+    waiting.say(f"running trial 1 of {trials * len(methods)}")
+    result = tuned_by(methods, space, trials, experiment, jobs=jobs, ended=tell)
     waiting.over()
-    show(best_table(found))
-    say(f"next: fedraa compare {join(methods)} --terms tuned --tuned {quote(str(found.file))}")
+    show(best_table(result))
+    say(f"next: fedraa compare {join(methods)} --terms tuned --tuned {quote(str(result.file))}")
 
 
 def _tell(trial: Trial, count: int, total: int, left: float) -> None:
     """Print one line of progress."""
-    more = f"; about {timedelta(seconds=round(left))} to go" if count < total else ""
-    say(f"trial {count} of {total}: {trial.method} at {_listed(trial.values)}: {_outcome(trial)}{more}")
+    text = f"trial {count} of {total}: {trial.method} at {_listed(trial.values)}: {_outcome(trial)}"
+    if count < total:
+        text += f"; about {timedelta(seconds=round(left))} left"
+    say(text)
 
 
 def _outcome(trial: Trial) -> str:
@@ -62,33 +64,37 @@ def _outcome(trial: Trial) -> str:
         return f"failed, {trial.why}"
     if trial.state == "stopped":
         tenth, value = list(trial.curve.items())[-1]
-        return f"given up at {value:.4f} after {tenth}0 % of the budget"
+        return f"stopped at {value:.4f} after {tenth}0 % of the budget"
     if trial.steps == 0:
         return f"{trial.value:.4f}, untrained: the budget ends before its first update"
-    return f"{trial.value:.4f}" + ("" if trial.reached is None else f" at time {trial.reached:.4g}")
+    if trial.reached is None:
+        return f"{trial.value:.4f}"
+    return f"{trial.value:.4f} at time {trial.reached:.4g}"
 
 
 def _listed(values: Any) -> str:
     return " ".join(f"{name}={text_of(value)}" for name, value in values.items())
 
 
-def best_table(found: Tuned) -> Table:
+def best_table(result: Tuned) -> Table:
     """Return a table with a row per method: its best trial. A * marks a value at the edge of the space."""
-    figure = found.table.columns[3]
-    table = Table("method", "best at", str(figure), "trials", "given up", box=box.SIMPLE_HEAD)
-    for method, terms in found.terms.items():
-        rows = found.table[found.table["method"] == method]
-        marks = {name: "*" if name in found.at_edge[method] else "" for name in terms}
-        values = " ".join(f"{name}={text_of(value)}{marks[name]}" for name, value in terms.items())
-        best = rows[rows["trial"] == found.best[method]][figure].iloc[0]
-        given_up = str(int((rows["state"] == "stopped").sum()))
-        table.add_row(escape(method), escape(values), f"{best:.4f}", str(len(rows)), given_up)
-    notes = ["* at the edge of the space: the best may be beyond it; tune again with a wider one"]
-    notes = notes if any(found.at_edge.values()) else []
-    notes += [
-        f"{method}: {count} trials ended before their first update; give a larger budget"
-        for method, count in found.untrained.items()
-        if count
-    ]
-    table.caption = escape("\n".join(notes)) if notes else None
+    metric = result.table.columns[3]
+    table = Table("method", "best at", str(metric), "trials", "stopped early", box=box.SIMPLE_HEAD)
+    for method, values in result.terms.items():
+        rows = result.table[result.table["method"] == method]
+        texts = []
+        for name, value in values.items():
+            mark = "*" if name in result.at_edge[method] else ""
+            texts.append(f"{name}={text_of(value)}{mark}")
+        best = rows[rows["trial"] == result.best[method]][metric].iloc[0]
+        stopped = str(int((rows["state"] == "stopped").sum()))
+        table.add_row(escape(method), escape(" ".join(texts)), f"{best:.4f}", str(len(rows)), stopped)
+    notes = []
+    if any(result.at_edge.values()):
+        notes.append("* at the edge of the space: the best value may be outside; tune again with a wider space")
+    for method, count in result.untrained.items():
+        if count:
+            notes.append(f"{method}: {count} trials ended before their first update; give a larger budget")
+    if notes:
+        table.caption = escape("\n".join(notes))
     return table

@@ -1,7 +1,7 @@
 """The status line of a command while libraries load and its run is prepared."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from fedraa.waiting import Waiting, is_shown, printed_log
@@ -21,7 +21,10 @@ def waited(*, quiet: bool = False) -> Iterator[Waiting | None]:
     if quiet:
         yield None
         return
-    with nullcontext() if is_shown() else printed_log(to_stdout=True), Waiting(logged=True) as waiting:
+    with ExitStack() as stack:
+        if not is_shown():
+            stack.enter_context(printed_log(to_stdout=True))
+        waiting = stack.enter_context(Waiting(logged=True))
         waiting.say(LOADING)
         yield waiting
 
@@ -34,10 +37,10 @@ def with_bar(callbacks: tuple[str, ...], waiting: Waiting | None) -> "tuple[str 
     # The import takes seconds.
     from fedraa.callbacks import ProgressBar
 
-    named = tuple(name for name in callbacks if name != "progress-bar")
     if waiting is None:
         return callbacks
+    other_callbacks = tuple(name for name in callbacks if name != "progress-bar")
     if not is_shown():
         waiting.over()
-        return named
-    return (*named, ProgressBar(waiting))
+        return other_callbacks
+    return (*other_callbacks, ProgressBar(waiting))

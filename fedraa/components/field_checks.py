@@ -31,7 +31,7 @@ def check_part(part: object, field: str) -> None:
 
 
 def check_arguments(make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], field: str) -> None:
-    """Check the values for a built-in class, before its own checks.
+    """Check the values for a built-in class, before the class checks them itself.
 
     Args:
         make: The class.

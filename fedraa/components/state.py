@@ -23,7 +23,8 @@ class Stateful:
     that views of it stay valid.
 
     A class without any declaration saves all its attributes: numbers, text, lists, dicts with text keys and NumPy
-    arrays. Override both methods for other attributes. A subclass of a built-in component names its own in addition.
+    arrays. Override both methods for other attributes. A subclass of a built-in component names only its additional
+    attributes.
     """
 
     state_fields: ClassVar[tuple[str, ...]]

@@ -106,13 +106,13 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         method: Its method, with the experiment's values in place.
     """
     trains_whole = not method.submodel.scheduled and method.submodel.whole
-    whole = f"{experiment.method}, whose clients train the whole model"
+    whole = f"{experiment.method}, in which clients train the whole model"
     scheduler = getattr(method.schedule, "scheduler", None)
     reasons: dict[str, str] = {}
     if trains_whole:
         reasons |= dict.fromkeys(RATE_BY_SHARE, whole)
     elif _masks(method.submodel):
-        why = f"{experiment.method}, whose clients train the full width of the model under a mask"
+        why = f"{experiment.method}, in which clients train the full width of the model under a mask"
         reasons |= dict.fromkeys(RATE_BY_SHARE, why)
     if trains_whole:
         if method.schedule.scheduled:

@@ -78,7 +78,7 @@ def path_of(method: Any, name: str) -> str | None:
 def foreign_names(method: Any, values: Mapping[str, object]) -> set[str]:
     """Return the shortcuts and paths among `values` that the method does not have.
 
-    A component among them may have fields that the method's own component does not have.
+    A component among them may have fields that the component of the method does not have.
     """
     foreign = set()
     for key in sorted(values, key=_order):
@@ -163,7 +163,7 @@ def _field_names(component: object) -> list[str]:
 
 
 def _takes_a_value(owner: object, name: str) -> bool:
-    """Return False if the field holds a part of a fixed class, which is set by its own fields."""
+    """Return False if the field holds a component of a fixed class, of which only the fields can be set."""
     kind = _built_in_class(owner, name)
     if kind is None:
         return True

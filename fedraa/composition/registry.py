@@ -124,7 +124,7 @@ def cross(name: str, base: Method, other: Method) -> Method:
     submodel_update = base.update
     step_update = other.update
     if not (isinstance(submodel_update, Mean) and isinstance(step_update, Mean)):
-        raise InputError("method", got=name, expected="two methods in rounds whose update is a mean")
+        raise InputError("method", got=name, expected="two methods in rounds with a mean as their update")
     if other.submodel != Full() or base.submodel == Full():
         raise InputError("method", got=name, expected="a method of submodels + one of the whole model, as oap+scaffold")
     if type(step_update.averaging()) is not CoverageMean:

@@ -1,4 +1,4 @@
-"""The fields of one run. They are checked when an Experiment is made, and saved with the results."""
+"""The fields of one run. They are checked when an Experiment is created, and saved with the results."""
 
 import os
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class Experiment(
 ):
     """One run of one method. Every field is a command-line flag of the same name.
 
-    Fields that default to None take the method's own value, or none.
+    Fields with the default None take the method's value, or none.
     """
 
     if TYPE_CHECKING:

@@ -93,7 +93,7 @@ def flat_table(table: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, 
 
 
 def override_texts(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the PATH=VALUE texts from which `read_overrides` makes these values, which are those of config.json."""
+    """Return values of config.json as PATH=VALUE texts, which `read_overrides` reads."""
     return tuple(f"{path}={_text(value)}" for path, value in values.items())
 
 

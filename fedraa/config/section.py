@@ -40,7 +40,7 @@ class Section(BaseModel):
     @classmethod
     def may_change(cls) -> frozenset[str]:
         """Return the fields of all sections of this class that may be different when a run is resumed."""
-        return frozenset(name for base in cls.__mro__ for name in vars(base).get("MAY_CHANGE", ()))
+        return frozenset().union(*(vars(base).get("MAY_CHANGE", ()) for base in cls.__mro__))
 
     def __init__(self, **values: object) -> None:
         """Raise InputError for the first field that cannot be used."""

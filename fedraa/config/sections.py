@@ -1,6 +1,6 @@
 """The fields of an experiment, in sections. A section's docstring is its heading in `--help-all`.
 
-Fields that default to None take the method's own value, or none.
+Fields with the default None take the method's value, or none.
 """
 
 import re
@@ -133,8 +133,8 @@ class MethodOptions(Section):
     """Shares of the model that the clients can train, assigned in turn, or auto by the speed of each device (default:
     the method's)."""
     polyak_fraction: UpToOne | None = None
-    """Share of the last server updates or rounds whose mean model is evaluated; 0 evaluates the current model (default:
-    the method's)."""
+    """Share of the last server updates or rounds that the evaluated mean model covers; 0 evaluates the current model
+    (default: the method's)."""
     compress: Component | None = None
     """Compression of the delta that a client sends: none, topk:SHARE, 8bit, or a custom Compressor (default: the
     method's)."""
@@ -174,7 +174,7 @@ class LocalOptions(Section):
     """Local optimizer: sgd, adam or adamw, with parameters of torch.optim such as adam(betas=(0.9, 0.99)), or a custom
     LocalOptimizer (default: sgd)."""
     local_optimizer_state: Literal["reset", "keep"] | None = None
-    """State of the local optimizer at the start of a task: reset to zero, or kept from the client's last task (default:
+    """State of the local optimizer at the start of a task: zero, or the state after the client's last task (default:
     reset)."""
     lr_schedule: str = "constant"
     """Schedule of the local learning rate: constant, exponential:0.998, steps:150,250:0.1 or cosine:100 by server
@@ -250,8 +250,8 @@ class EvaluationOptions(Section):
     """Number of clients, drawn at random, that are also evaluated on their own test samples after local training
     (default: none)."""
     client_evals: Count | Literal["final", "all"] | None = None
-    """Evaluations whose results on each client's own test samples are written to clients.csv: the final one, all, or
-    every Nth one and the final one (default: none)."""
+    """Evaluations with a row per client in clients.csv, on its test samples: the final one, all, or every Nth one and
+    the final one (default: none)."""
     client_evals_of: Count | None = None
     """Number of clients in clients.csv, drawn at random among those with test samples (default: all)."""
     statistics: Literal["sample", "all"] = "sample"
@@ -267,7 +267,7 @@ class FaultOptions(Section):
     """Largest Euclidean norm of an update that is not dropped, or auto for 20 times the median of the fragment's last
     50 (default: no bound)."""
     client_retries: NonNegativeInt = 1
-    """Number of further tasks for a client whose task failed, before it is quarantined."""
+    """Number of further tasks for a client after a failed task, before it is quarantined."""
     on_bad_client: Literal["skip", "stop"] = "skip"
     """Reaction to a quarantined client: continue without it, or stop the run."""
 

@@ -64,7 +64,7 @@ for out, engine in (("stopped", {"engine": "local"}), ("stopped-ray", {"workers"
     try:
         fl.run(mine, **engine, out=out, callbacks=[CtrlC()])
     except KeyboardInterrupt as stopped:
-        assert f"fedraa.resume({out!r}, " in str(stopped) and "scheduler=...," in str(stopped)
+        assert f"resume with: fedraa.resume({out!r}, " in str(stopped) and "scheduler=...," in str(stopped)
     else:
         raise AssertionError("it was not stopped")
     seen = Seen()

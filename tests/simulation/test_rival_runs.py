@@ -11,7 +11,8 @@ from test_async_invariants import CLIENTS, simulate
 
 import fedraa as fl
 from fedraa import Experiment
-from fedraa.cli.plan import first_ledger, server_bytes, task_cost
+from fedraa.cli.plan import server_bytes
+from fedraa.cli.plan_outlook import first_ledger, task_cost
 from fedraa.composition.registry import methods
 from fedraa.devices.availability import Timing
 from fedraa.engine.build import build

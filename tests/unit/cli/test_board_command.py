@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
         (["file"], "folder: file "),
         ([".", "--port", "65536"], "port: got 65536; "),
         ([".", "--port", "-1"], "port: got -1; "),
-        ([".", "--port", "TAKEN"], "port: TAKEN "),
+        ([".", "--port", "TAKEN"], "port: got TAKEN; "),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -31,7 +31,7 @@ def test_json_has_versions_and_no_fault_on_a_healthy_machine(capsys: pytest.Capt
     assert diagnosis["versions"]["ray"] == version("ray")
     assert diagnosis["machine"]["free memory"] == "10.0 GB"
     assert diagnosis["cluster"] is None
-    assert diagnosis["faults"] == []
+    assert diagnosis["findings"] == []
 
 
 def test_table_names_every_part(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,21 +55,21 @@ def test_missing_package_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_small_shared_memory_is_a_fault(monkeypatch: pytest.MonkeyPatch, shared: float, is_fault: bool) -> None:
     monkeypatch.setattr(doctor, "free_gigabytes", lambda folder: shared)
-    faults = diagnose(None).faults
-    assert [fault.remedy for fault in faults] == ["start the container with --shm-size=3g"] * is_fault
+    findings = diagnose(None).findings
+    assert [finding.remedy for finding in findings] == ["start the container with --shm-size=3g"] * is_fault
 
 
 def test_full_disk_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "free_gigabytes", lambda folder: 50.0 if folder == doctor.SHARED_MEMORY else 0.5)
-    (fault,) = diagnose(None).faults
-    assert "0.5 GB" in fault.fault
+    (finding,) = diagnose(None).findings
+    assert "0.5 GB" in finding.problem
 
 
 def test_fewer_usable_cores_are_a_fault_with_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(doctor, "count_usable_cores", lambda: 2.5)
-    (fault,) = diagnose(None).faults
-    assert "--workers 2" in fault.remedy
+    (finding,) = diagnose(None).findings
+    assert "--workers 2" in finding.remedy
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("150000 100000", 1.5), ("max 100000", 4.0), ("900000 100000", 4.0)])
@@ -85,14 +85,14 @@ def test_usable_cores_are_bounded_by_the_quota(
 
 def test_gradients_that_differ_between_memory_formats_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "GRADIENT_TOLERANCE", -1.0)
-    (fault,) = diagnose(None).faults
-    assert "memory format" in fault.fault
+    (finding,) = diagnose(None).findings
+    assert "memory format" in finding.problem
 
 
 def test_torchvision_that_cannot_be_imported_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    (fault,) = diagnose(None).faults
-    assert "torchvision" in fault.fault
+    (finding,) = diagnose(None).findings
+    assert "torchvision" in finding.problem
 
 
 @pytest.mark.parametrize("by_environment", [False, True])
@@ -102,7 +102,7 @@ def test_cluster_that_does_not_answer_is_a_fault(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("RAY_ADDRESS", address)
     diagnosis = diagnose(None if by_environment else address)
     assert diagnosis.cluster == f"{address} does not answer"
-    assert [address in fault.fault for fault in diagnosis.faults] == [True]
+    assert [address in finding.problem for finding in diagnosis.findings] == [True]
 
 
 @pytest.mark.parametrize(("mode", "is_fault"), [(0o644, True), (0o600, False)])
@@ -110,7 +110,7 @@ def test_token_that_other_users_can_read_is_a_fault(tmp_path: Path, mode: int, i
     token = tmp_path / "token"
     token.write_text("0" * 64)
     token.chmod(mode)
-    remedies = [fault.remedy for fault in diagnose("127.0.0.1:1").faults]
+    remedies = [finding.remedy for finding in diagnose("127.0.0.1:1").findings]
     assert (f"run: chmod 600 {token}" in remedies) == is_fault
 
 

@@ -19,7 +19,7 @@ LESS = {"run": SMALL + " --updates 10", "compare": SMALL + " --time 0.1"}
 def test_all_that_its_readme_says_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", str(tmp_path / "my-study")]) == 0
     assert capsys.readouterr().out.endswith(
-        "README.md, parts.py, study.toml, test_parts.py; begin with its README.md\n"
+        "README.md, parts.py, study.toml, test_parts.py; read its README.md first\n"
     )
     readme = (tmp_path / "my-study" / "README.md").read_text()
     assert readme.startswith("# my-study\n")
@@ -44,7 +44,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "mine").write_text("mine")
     for folder in (tmp_path, tmp_path / "mine"):
         assert main(["new", str(folder)]) == 2
-        assert capsys.readouterr().err.startswith(f"fedraa: folder: {folder} ")
+        assert capsys.readouterr().err.startswith(f"fedraa: folder: got '{folder}'; ")
     assert main(["new", str(tmp_path / "mine" / "deeper")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert (tmp_path / "mine").read_text() == "mine"

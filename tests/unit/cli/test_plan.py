@@ -8,7 +8,8 @@ import pytest
 
 from fedraa import Experiment, run
 from fedraa.cli.main import main
-from fedraa.cli.plan import device_classes, first_ledger, first_round, server_bytes, task_cost
+from fedraa.cli.plan import device_classes, server_bytes
+from fedraa.cli.plan_outlook import first_ledger, first_round, task_cost
 from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build
@@ -99,10 +100,10 @@ def test_rounds_take_as_long_as_their_slowest_client(capsys: pytest.CaptureFixtu
 def test_that_few_clients_stand_for_all_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedraa.cli.plan.MOST", 3)
+    monkeypatch.setattr("fedraa.cli.plan_outlook.MAX_SIMULATED", 3)
     for flags in ("--method fedavg --rounds 4", "--method fed-raa-sync --rounds 4"):
         lines = printed(capsys, f"{flags} --clients 9")
-        assert " 3 of the 9 clients " in " ".join(lines[-1])
+        assert " 3 of the 9 clients" in " ".join(lines[-1])
 
 
 def test_an_infeasible_bound_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +132,7 @@ def test_server_memory_is_the_model_and_two_buffers_per_client() -> None:
 
 
 def test_what_an_own_scheduler_will_do_is_not_foretold_as_if_it_were_known(capsys: pytest.CaptureFixture[str]) -> None:
-    blind = "a scheduler that looks at losses, of which none is known yet, will choose otherwise"
+    blind = "a scheduler that uses losses will choose differently when the first losses are known"
     for scheduler, told in (("schedulers:GreRAA", True), ("gre-raa", False)):
         assert main(["plan", "--updates", "40", "--hidden", "8", "--scheduler", scheduler]) == 0
         assert (blind in " ".join(capsys.readouterr().out.split())) == told

@@ -109,7 +109,7 @@ def test_a_callback_that_ends_the_process_leaves_a_checkpoint(tmp_path: Path) ->
     with pytest.raises(SystemExit) as ended:
         fl.run(**SMALL, method="fedavg", rounds=2, callbacks=[Leaves()], out=tmp_path / "run")
     assert ended.value.code == 4
-    assert "go on with: fedraa resume" in ended.value.__notes__[0]
+    assert "resume with: fedraa resume" in ended.value.__notes__[0]
     assert newest_first(tmp_path / "run" / CHECKPOINTS)
     assert fl.resume(tmp_path / "run").summary["steps"] == 2
 

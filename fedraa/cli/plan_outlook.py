@@ -1,0 +1,172 @@
+"""The expected number of steps and the duration of a run, from its first tasks or a dry run."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.components.text import is_foreign
+from fedraa.devices.costs import BYTES
+from fedraa.devices.fleet import Floats
+from fedraa.engine.factories import make_cost_model, make_server
+from fedraa.engine.forecast import dry_run
+from fedraa.engine.run_spec import RunSpec
+from fedraa.ledger.async_ledger import AsyncLedger
+from fedraa.ledger.bad_clients import BadClients
+from fedraa.ledger.dispatch import Dispatch
+from fedraa.messages import Task
+from schedulers import SchedulerRunner
+
+Ints = npt.NDArray[np.int64]
+
+# Largest number of clients that are simulated one by one. Larger runs are represented by this many clients.
+MAX_SIMULATED = 20_000
+# Updates of a dry run. A longer run is extrapolated from the rate.
+DRY_STEPS = 20_000
+
+
+def first_round(spec: RunSpec) -> tuple[list[Task], int]:
+    """Return the tasks of the first round, at most `MAX_SIMULATED` of them, and the number of clients in that round."""
+    server = make_server(spec, lambda kind, t, /, **fields: None)
+    clients = np.fromiter(server.begin(), np.int64)
+    costs = make_cost_model(spec).table([spec.traced.widths(spec.traced.full())])[clients, 0]
+    return [server.assign(client, 0.0) for client in clients[evenly(costs, MAX_SIMULATED)].tolist()], len(clients)
+
+
+def evenly(costs: Floats, count: int) -> Ints:
+    """Return the positions, ascending, of `count` of the costs [N], spread evenly by rank; all if there are fewer."""
+    if len(costs) <= count:
+        return np.arange(len(costs))
+    by_cost = np.argsort(costs, kind="stable")
+    return np.sort(by_cost[np.linspace(0, len(costs) - 1, count).round().astype(np.int64)])
+
+
+def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
+    """Return the expected result of an asynchronous run within its budget, by a dry run."""
+    limits = spec.limits
+    rule: Any = spec.method.update
+    sample = np.arange(len(planner.costs))
+    if spec.at_a_time > MAX_SIMULATED:
+        sample = evenly(planner.costs.sum(axis=1), MAX_SIMULATED)
+    # The run has this many times the clients, updates and staleness of the sample.
+    times = len(planner.costs) / len(sample)
+    sample_steps = max(1, round((limits.steps or DRY_STEPS * times) / times))
+    ledger = first_ledger(spec, planner.of(sample))
+    cost = task_cost(spec, planner.costs, sample)
+    dry = dry_run(ledger, rule, spec.timing, cost, steps=min(sample_steps, DRY_STEPS), time=limits.time)
+    steps = dry.steps * times
+    time = dry.time
+    if dry.steps == DRY_STEPS:
+        rate = steps / dry.time
+        steps = _steps_within(spec, rate)
+        time = steps / rate
+    shares = ""
+    if len(dry.tasks) > 1:
+        percentages = " ".join(f"{count / max(1, sum(dry.tasks)):.0%}" for count in dry.tasks)
+        shares = f" ({percentages} by fragment)"
+    notes = _unless(spec) + _foretold(len(sample), len(planner.costs)) + _blind(spec)
+    return (
+        f"{steps:.0f} updates in time {time:.4g}{shares}, staleness {times * dry.staleness_mean:.2f}, "
+        f"at most {times * dry.staleness_max:.0f}{notes}"
+    )
+
+
+def _steps_within(spec: RunSpec, rate: float) -> float:
+    """Return the updates within the limits of steps and time, at this rate of updates per time unit."""
+    steps = spec.limits.steps or np.inf
+    if spec.limits.time is not None:
+        steps = min(steps, rate * spec.limits.time)
+    return steps
+
+
+def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
+    """Return the decisions of an asynchronous run of this planner's clients at its start."""
+    clients, fragments = planner.costs.shape
+    concurrency = None
+    if spec.at_a_time < clients:
+        concurrency = spec.at_a_time
+    return AsyncLedger(
+        clients=clients,
+        seed=spec.experiment.seed,
+        bad_clients=BadClients(),
+        fragments=fragments,
+        scheduler=planner,
+        concurrency=concurrency,
+    )
+
+
+def task_cost(spec: RunSpec, table: Floats, clients: Ints) -> Callable[[Dispatch], float]:
+    """Return the cost of a task of the n-th of these clients.
+
+    Args:
+        spec: The run.
+        table: The costs of all clients on all fragments [N, M].
+        clients: The clients [n].
+    """
+    costs = make_cost_model(spec)
+    shapes = [submodel.widths for submodel in spec.submodels]
+    up = [costs.compressor.bytes(costs.sent(widths) // BYTES) for widths in shapes]
+
+    def cost(task: Dispatch) -> float:
+        client = int(clients[task.client])
+        # A client that trains its buffer again receives nothing.
+        if task.resent:
+            return costs.cost(shapes[task.fragment], client, 0, up[task.fragment])
+        return float(table[client, task.fragment])
+
+    return cost
+
+
+def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
+    """Return the expected result of a run with sampled tasks, if all tasks are like the first of each client.
+
+    Args:
+        spec: The run.
+        tasks: The first task of each client, or of a sample of the clients.
+        total: The number of clients.
+    """
+    rate = sum(1 / task.cost for task in tasks) / spec.method.update.per_step * total / len(tasks)
+    steps = _steps_within(spec, rate)
+    condition = f"if all tasks are like the first{_unless(spec)}{_foretold(len(tasks), total)}"
+    return f"{steps:.0f} updates in time {steps / rate:.4g}, {condition}"
+
+
+def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
+    """Return the expected result of a run in rounds, if all rounds are like the first.
+
+    Args:
+        spec: The run.
+        tasks: The tasks of the first round, or a sample of them.
+        total: The number of tasks of that round.
+    """
+    limits = spec.limits
+    longest = max(task.cost for task in tasks)
+    steps = limits.steps or np.inf
+    if limits.time is not None:
+        steps = min(steps, limits.time // longest)
+    time = steps * longest
+    condition = f"if all rounds are like the first{_unless(spec)}{_foretold(len(tasks), total)}"
+    return f"{steps:.0f} rounds of {longest:.4g} in time {time:.4g}, {condition}"
+
+
+def _unless(spec: RunSpec) -> str:
+    """Return the condition that a target is not reached before; empty without a target."""
+    goal = spec.limits.goal
+    if goal is None:
+        return ""
+    return f", unless {goal} is reached before"
+
+
+def _blind(spec: RunSpec) -> str:
+    """Return a note that a user-defined scheduler may choose other fragments when losses are known."""
+    if not is_foreign(spec.experiment.model_dump(mode="json")["scheduler"]):
+        return ""
+    return "; a scheduler that uses losses will choose differently when the first losses are known"
+
+
+def _foretold(sample: int, total: int) -> str:
+    """Return a note that a sample of the clients was simulated; empty if it has all clients."""
+    if sample == total:
+        return ""
+    return f", from a simulation of {sample} of the {total} clients"
