@@ -228,11 +228,11 @@ def test_a_model_with_adapters_travels_and_answers_for_its_layers() -> None:
 @pytest.mark.parametrize(
     ("given", "field", "got", "shown"),
     [
-        ({"targets": "quary"}, "targets", "quary", "'query'"),
+        ({"targets": "quary"}, "targets", "quary", "query?"),
         ({"targets": "xyz"}, "targets", "xyz", "query, groups, attention, out_proj"),
         ({"targets": "attention"}, "targets", None, "MultiheadAttention"),
         ({"targets": "groups"}, "targets", None, "2 groups"),
-        ({"targets": "query", "train": "query"}, "targets", None, "'query'"),
+        ({"targets": "query", "train": "query"}, "targets", None, "query?"),
         ({"targets": (3,)}, "targets", 3, "names of layers"),
         ({"targets": ()}, "targets", None, "Odd"),
         ({"train": "hed"}, "train", "hed", "Odd"),
