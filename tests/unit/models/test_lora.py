@@ -232,7 +232,7 @@ def test_a_model_with_adapters_travels_and_answers_for_its_layers() -> None:
         ({"targets": "xyz"}, "targets", "xyz", "query, groups, attention, out_proj"),
         ({"targets": "attention"}, "targets", None, "MultiheadAttention"),
         ({"targets": "groups"}, "targets", None, "2 groups"),
-        ({"targets": "query", "train": "query"}, "targets", None, "query?"),
+        ({"targets": "query", "train": "query"}, "targets", None, "'query'"),
         ({"targets": (3,)}, "targets", 3, "names of layers"),
         ({"targets": ()}, "targets", None, "Odd"),
         ({"train": "hed"}, "train", "hed", "Odd"),
