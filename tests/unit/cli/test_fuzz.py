@@ -126,8 +126,8 @@ def test_own_code_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     code, said = say(["run", *QUICK, "--out", "run", "--callbacks", "failing:Bad"])
     assert code == 1
     assert said == (
-        "fedraa: Bad.on_commit (failing.py, line 4) failed with KeyError: 'nothing'; stopped, with a checkpoint; go on "
-        "with: fedraa resume run\n"
+        "fedraa: Bad.on_commit (failing.py, line 4) failed with KeyError: 'nothing'; stopped, with a checkpoint; "
+        "resume with: fedraa resume run\n"
     )
 
 

@@ -229,7 +229,7 @@ def test_adapted_model_survives_pickling_and_keeps_attributes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "field", "got", "shown"),
     [
-        ({"targets": "quary"}, "targets", "quary", "'query'"),
+        ({"targets": "quary"}, "targets", "quary", "query?"),
         ({"targets": "xyz"}, "targets", "xyz", "query, groups, attention, out_proj"),
         ({"targets": "attention"}, "targets", None, "MultiheadAttention"),
         ({"targets": "groups"}, "targets", None, "2 groups"),
