@@ -23,7 +23,7 @@ from benchmarks.system import (
     throughput,
 )
 from fedraa.cli.exit_code import exit_code
-from fedraa.cli.parse import in_sentences
+from fedraa.cli.parse import errors_as_sentences
 
 PROGRAM = "python -m benchmarks"
 COMMANDS: dict[str, Callable[..., object]] = {
@@ -50,7 +50,7 @@ FLAGS = COMMANDS | {"run": RunOptions}
 
 
 def main() -> None:
-    with in_sentences(PROGRAM, FLAGS, sys.argv[1:]):
+    with errors_as_sentences(PROGRAM, FLAGS, sys.argv[1:]):
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog=PROGRAM, description=__doc__)
 
 

@@ -16,7 +16,7 @@ import fedraa as fl
 SIDE, CLASSES = 16, 10
 
 
-def made(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def make_stripes(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return noisy stripes whose width and colour depend on their class; half of them are mirrored."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, CLASSES, count)
@@ -27,15 +27,15 @@ def made(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(128 + 40 * x + 50 * rng.standard_normal(x.shape), 0, 255).astype(np.uint8), y
 
 
-def images(path: Path | None, count: int) -> fl.Dataset:
+def load_images(path: Path | None, count: int) -> fl.Dataset:
     if path is None:
-        return fl.Dataset("stripes", *made(count, 0), *made(500, 1), CLASSES)
+        return fl.Dataset("stripes", *make_stripes(count, 0), *make_stripes(500, 1), CLASSES)
     file = np.load(path)
     train = (file[name][:count] for name in ("x_train", "y_train"))
     return fl.Dataset(path.stem, *train, file["x_test"], file["y_test"], CLASSES)
 
 
-def cnn(side: int) -> nn.Module:
+def build_cnn(side: int) -> nn.Module:
     torch.manual_seed(0)
     blocks = [(nn.Conv2d(of, to, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)) for of, to in ((3, 16), (16, 32))]
     return nn.Sequential(*blocks[0], *blocks[1], nn.Flatten(), nn.Linear(32 * (side // 4) ** 2, CLASSES))
@@ -47,11 +47,11 @@ def main() -> None:
     flags.add_argument("--count", type=int, default=2000)
     flags.add_argument("--time", type=float, default=10.0)
     options = flags.parse_args()
-    data = images(options.images, options.count)
+    data = load_images(options.images, options.count)
     settings = {"clients": 8, "fragments": 2, "local_epochs": 1, "momentum": 0.9, "engine": "local"}
     for transforms in (("normalize",), ("normalize", "crop(padding=2)", "flip")):
         experiment = fl.Experiment(transforms=transforms, time=options.time, **settings)
-        accuracy = fl.run(experiment, model=cnn(data.x_train.shape[-1]), dataset=data).evals["accuracy"]
+        accuracy = fl.run(experiment, model=build_cnn(data.x_train.shape[-1]), dataset=data).evals["accuracy"]
         print(f"{', '.join(transforms)}: accuracy {accuracy.iloc[-1]:.1%}, at best {accuracy.max():.1%}")
 
 

@@ -42,7 +42,7 @@ class GPT(nn.Module):
         return self.head(h + self.back(torch.relu(self.ahead(h))))
 
 
-def windows(text: str, letters: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def cut_windows(text: str, letters: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return windows of characters [n, LENGTH], and for each character the next one."""
     codes = {letter: code for code, letter in enumerate(letters)}
     tokens = np.array([codes[letter] for letter in text])
@@ -51,7 +51,7 @@ def windows(text: str, letters: list[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @torch.no_grad()
-def say(model: nn.Module, tokens: list[int], count: int = 80) -> list[int]:
+def generate_tokens(model: nn.Module, tokens: list[int], count: int = 80) -> list[int]:
     """Return `tokens` and `count` further ones, which the model draws."""
     for _ in range(count):
         chances = (model.eval()(torch.tensor([tokens[-LENGTH:]]))[0, -1] / 0.7).softmax(0)

@@ -16,7 +16,7 @@ from fedraa.rng import generator
 FEATURES, HIDDEN, CLASSES = 64, 40, 10
 
 
-def network(theta):
+def build_network(theta):
     """Return a network of one hidden layer with the parameters theta [d]."""
     model = torch.nn.Sequential(torch.nn.Linear(FEATURES, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, CLASSES))
     vector_to_parameters(torch.tensor(theta, dtype=torch.float32), model.parameters())
@@ -25,7 +25,7 @@ def network(theta):
 
 def local_sgd(theta, x, y, rng, lr=0.05, momentum=0.5, epochs=5, batch=32):
     """Return the parameters [d] after local epochs of SGD, each with its own order of the samples."""
-    model = network(theta)
+    model = build_network(theta)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     for _ in range(epochs):
         for rows in np.split(rng.permutation(len(y)), range(batch, len(y), batch)):
@@ -63,7 +63,7 @@ def main():
     # Four slow devices, and four that are three times as fast.
     costs = 1 / np.repeat([1.0, 3.0], 4)[:, None]
     theta, events = train(theta, shards, costs, partial(generator, 0), rounds=20, cohort_size=3)
-    accuracy = (network(theta)(torch.tensor(x[1400:])).argmax(axis=1).numpy() == y[1400:]).mean()
+    accuracy = (build_network(theta)(torch.tensor(x[1400:])).argmax(axis=1).numpy() == y[1400:]).mean()
     print(f"{len(events)} rounds until time {events[-1][0]:.2f}: accuracy {accuracy:.1%}")
 
 

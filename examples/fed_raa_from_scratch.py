@@ -16,7 +16,7 @@ FEATURES, HIDDEN, CLASSES = 64, 40, 10
 RATIOS, RHO = (0.1, 0.2, 0.3, 0.4), 0.005
 
 
-def layers(theta):
+def split_layers(theta):
     """Return w1 [hidden, features], b1 [hidden], w2 [classes, hidden] and b2 [classes], as views of theta [d]."""
     hidden = (len(theta) - CLASSES) // (FEATURES + 1 + CLASSES)
     w1, b1, w2, b2 = np.split(theta, np.cumsum([hidden * FEATURES, hidden, CLASSES * hidden]))
@@ -25,7 +25,7 @@ def layers(theta):
 
 def forward(theta, x):
     """Return the hidden activations and the logits of the network relu(x w1' + b1) w2' + b2."""
-    w1, b1, w2, b2 = layers(theta)
+    w1, b1, w2, b2 = split_layers(theta)
     h = np.maximum(x @ w1.T + b1, 0)
     return h, h @ w2.T + b2
 
@@ -35,13 +35,13 @@ def gradient(theta, x, y):
     h, z = forward(theta, x)
     p = np.exp(z - z.max(axis=1, keepdims=True))
     dz = (p / p.sum(axis=1, keepdims=True) - np.eye(CLASSES)[y]) / len(y)
-    dh = dz @ layers(theta)[2] * (h > 0)
+    dh = dz @ split_layers(theta)[2] * (h > 0)
     return np.concatenate([(dh.T @ x).ravel(), dh.sum(axis=0), (dz.T @ h).ravel(), dz.sum(axis=0)])
 
 
-def cut(size, ratios):
+def cut_fragments(size, ratios):
     """Return the coordinates of each fragment: some hidden units with all their weights, and the output bias."""
-    w1, b1, w2, b2 = layers(np.arange(size))
+    w1, b1, w2, b2 = split_layers(np.arange(size))
     ends = np.round(np.cumsum([0, *ratios]) * len(b1)).astype(int)
     return [np.concatenate([w1[a:b].ravel(), b1[a:b], w2[:, a:b].ravel(), b2]) for a, b in pairwise(ends)]
 
@@ -67,7 +67,7 @@ def delay_bound(costs):
 
 def train(theta, shards, costs, rng, updates, alpha=0.6, jitter=0.1, **local):
     """Return theta [d] after the updates, and the events: kind, time, task, client, fragment, version, staleness."""
-    fragments = cut(len(theta), RATIOS)
+    fragments = cut_fragments(len(theta), RATIOS)
     bound = delay_bound(costs)
     # Updates of each fragment, and tasks of each client so far.
     q = np.zeros(len(fragments), int)
@@ -100,7 +100,11 @@ def main():
     x = (x - x.mean()) / x.std()
     shards = [(x[n:1400:8], y[n:1400:8]) for n in range(8)]
     theta = generator(0, "start").uniform(-0.1, 0.1, HIDDEN * (FEATURES + 1 + CLASSES) + CLASSES)
-    costs = np.array([len(part) for part in cut(len(theta), RATIOS)]) / len(theta) / np.repeat([1.0, 3.0], 4)[:, None]
+    costs = (
+        np.array([len(part) for part in cut_fragments(len(theta), RATIOS)])
+        / len(theta)
+        / np.repeat([1.0, 3.0], 4)[:, None]
+    )
     theta, events = train(theta, shards, costs, partial(generator, 0), updates=200)
     accuracy = (forward(theta, x[1400:])[1].argmax(axis=1) == y[1400:]).mean()
     print(f"{len(events)} events until time {events[-1][1]:.2f}: accuracy {accuracy:.1%}")

@@ -16,7 +16,7 @@ FEATURES, HIDDEN, CLASSES = 64, 40, 10
 JITTER = 0.1
 
 
-def layers(theta):
+def split_layers(theta):
     """Return w1 [hidden, features], b1 [hidden], w2 [classes, hidden] and b2 [classes], as views of theta [d]."""
     hidden = (len(theta) - CLASSES) // (FEATURES + 1 + CLASSES)
     w1, b1, w2, b2 = np.split(theta, np.cumsum([hidden * FEATURES, hidden, CLASSES * hidden]))
@@ -25,7 +25,7 @@ def layers(theta):
 
 def forward(theta, x):
     """Return the hidden activations and the logits of the network relu(x w1' + b1) w2' + b2."""
-    w1, b1, w2, b2 = layers(theta)
+    w1, b1, w2, b2 = split_layers(theta)
     h = np.maximum(x @ w1.T + b1, 0)
     return h, h @ w2.T + b2
 
@@ -35,7 +35,7 @@ def gradient(theta, x, y):
     h, z = forward(theta, x)
     p = np.exp(z - z.max(axis=1, keepdims=True))
     dz = (p / p.sum(axis=1, keepdims=True) - np.eye(CLASSES)[y]) / len(y)
-    dh = dz @ layers(theta)[2] * (h > 0)
+    dh = dz @ split_layers(theta)[2] * (h > 0)
     return np.concatenate([(dh.T @ x).ravel(), dh.sum(axis=0), (dz.T @ h).ravel(), dz.sum(axis=0)])
 
 

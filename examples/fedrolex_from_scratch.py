@@ -14,7 +14,7 @@ from fedraa.rng import generator
 FEATURES, HIDDEN, CLASSES = 64, 40, 10
 
 
-def layers(theta):
+def split_layers(theta):
     """Return w1 [hidden, features], b1 [hidden], w2 [classes, hidden] and b2 [classes], as views of theta [d]."""
     hidden = (len(theta) - CLASSES) // (FEATURES + 1 + CLASSES)
     w1, b1, w2, b2 = np.split(theta, np.cumsum([hidden * FEATURES, hidden, CLASSES * hidden]))
@@ -23,7 +23,7 @@ def layers(theta):
 
 def forward(theta, x):
     """Return the hidden activations and the logits of the network relu(x w1' + b1) w2' + b2."""
-    w1, b1, w2, b2 = layers(theta)
+    w1, b1, w2, b2 = split_layers(theta)
     h = np.maximum(x @ w1.T + b1, 0)
     return h, h @ w2.T + b2
 
@@ -33,13 +33,13 @@ def gradient(theta, x, y):
     h, z = forward(theta, x)
     p = np.exp(z - z.max(axis=1, keepdims=True))
     dz = (p / p.sum(axis=1, keepdims=True) - np.eye(CLASSES)[y]) / len(y)
-    dh = dz @ layers(theta)[2] * (h > 0)
+    dh = dz @ split_layers(theta)[2] * (h > 0)
     return np.concatenate([(dh.T @ x).ravel(), dh.sum(axis=0), (dz.T @ h).ravel(), dz.sum(axis=0)])
 
 
-def window(size, capacity, start):
+def window_coordinates(size, capacity, start):
     """Return the coordinates of the hidden units from `start` on, a share `capacity` of all, with all their weights."""
-    w1, b1, w2, b2 = layers(np.arange(size))
+    w1, b1, w2, b2 = split_layers(np.arange(size))
     units = np.sort((start + np.arange(math.ceil(capacity * len(b1)))) % len(b1))
     return np.concatenate([w1[units].ravel(), b1[units], w2[:, units].ravel(), b2])
 
@@ -65,7 +65,7 @@ def train(theta, shards, costs, rng, rounds, capacities, jitter=0.1, **local):
         # Clients that trained each coordinate.
         coverage = np.zeros(len(theta), int)
         for n, (x, y) in enumerate(shards):
-            mine = window(len(theta), capacities[n % len(capacities)], start=k)
+            mine = window_coordinates(len(theta), capacities[n % len(capacities)], start=k)
             total[mine] += local_sgd(theta[mine], x, y, rng("batches", n, k), **local)
             coverage[mine] += 1
         # The mean of each coordinate over the clients that trained it; a coordinate without any stays as it is.
@@ -83,7 +83,7 @@ def main():
     shards = [(x[n:1400:8], y[n:1400:8]) for n in range(8)]
     theta = generator(0, "start").uniform(-0.1, 0.1, HIDDEN * (FEATURES + 1 + CLASSES) + CLASSES)
     capacities = (1.0, 0.5)
-    shares = [len(window(len(theta), capacities[n % 2], start=0)) / len(theta) for n in range(8)]
+    shares = [len(window_coordinates(len(theta), capacities[n % 2], start=0)) / len(theta) for n in range(8)]
     # Four slow devices, and four that are three times as fast.
     costs = shares / np.repeat([1.0, 3.0], 4)
     theta, events = train(theta, shards, costs, partial(generator, 0), rounds=20, capacities=capacities)

@@ -20,7 +20,7 @@ GOOD, BAD = ["good", "fine", "lovely", "quick"], ["bad", "stale", "rude", "slow"
 PLAIN = ["the", "food", "place", "was", "very", "at", "we", "went", "there", "staff"]
 
 
-def reviews(count: int, authors: int, seed: int) -> datasets.Dataset:
+def make_reviews(count: int, authors: int, seed: int) -> datasets.Dataset:
     """Return synthetic reviews. Authors differ in their share of positive reviews; a quarter of the words are wrong."""
     rng = np.random.default_rng(seed)
     author = rng.integers(authors, size=count)
@@ -30,7 +30,7 @@ def reviews(count: int, authors: int, seed: int) -> datasets.Dataset:
     return datasets.Dataset.from_dict({"text": text, "author": [f"author {n}" for n in author], "liked": label})
 
 
-def tokens(row: dict[str, str]) -> dict[str, list[int]]:
+def hash_words(row: dict[str, str]) -> dict[str, list[int]]:
     return {"tokens": [crc32(word.encode()) % WORDS for word in row["text"].split()]}
 
 
@@ -41,10 +41,13 @@ def main() -> None:
     flags.add_argument("--time", type=float, default=5.0)
     options = flags.parse_args()
     datasets.disable_progress_bars()
-    train, test = reviews(options.reviews, options.authors, 0), reviews(options.reviews // 4, options.authors, 1)
+    train, test = (
+        make_reviews(options.reviews, options.authors, 0),
+        make_reviews(options.reviews // 4, options.authors, 1),
+    )
     with TemporaryDirectory() as folder:
         path = Path(folder, "reviews")
-        datasets.DatasetDict(train=train, test=test).map(tokens).save_to_disk(path)
+        datasets.DatasetDict(train=train, test=test).map(hash_words).save_to_disk(path)
         table = f"hf({str(path)!r}, input='tokens', target='liked', client='author')"
         fields = {"dataset": table, "clients": options.authors, "time": options.time, "lr": 0.05}
         for method in ("fed-raa", "fedavg"):

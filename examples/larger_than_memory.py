@@ -15,7 +15,7 @@ FEATURES, CLASSES, CLIENTS = 1024, 10, 200
 CENTRES = np.random.default_rng(0).standard_normal((CLASSES, FEATURES), np.float32)
 
 
-def write(folder: Path, split: str, rows: int) -> None:
+def write_split(folder: Path, split: str, rows: int) -> None:
     """Write noise around the centre of each class, 2048 rows at a time. The rows of a client are consecutive."""
     rng = np.random.default_rng(rows)
     y = rng.integers(0, CLASSES, rows)
@@ -37,8 +37,8 @@ def main() -> None:
     with TemporaryDirectory(dir=".") as parent:
         folder = Path(parent, "noise")
         folder.mkdir()
-        write(folder, "train", options.megabytes * 10**6 // (4 * FEATURES))
-        write(folder, "test", 5 * CLIENTS)
+        write_split(folder, "train", options.megabytes * 10**6 // (4 * FEATURES))
+        write_split(folder, "test", 5 * CLIENTS)
         workers = {"ray": 2}.get(options.engine)
         experiment = fl.Experiment(local_epochs=1, updates=options.updates, engine=options.engine, workers=workers)
         history = fl.run(experiment, dataset=f"npy:{folder}")

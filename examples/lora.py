@@ -17,7 +17,7 @@ import fedraa as fl
 SYNTHETIC_NEWS = ["Stocks fell again. Oil prices are up.", "The team won. Its captain was hurt."] * 200
 
 
-def taught(model: GPT, x: np.ndarray, y: np.ndarray, steps: int) -> GPT:
+def pretrain_model(model: GPT, x: np.ndarray, y: np.ndarray, steps: int) -> GPT:
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     for batch in torch.randint(len(x), (steps, 64)):
         optimizer.zero_grad()
@@ -43,7 +43,7 @@ def main() -> None:
         train[role] = tuple(np.delete(part, np.s_[::10], axis=0) for part in (x, y))
     data = fl.FederatedDataset.of_clients("play", train, None, test_of_clients=test, classes=len(letters))
     torch.manual_seed(0)
-    base = taught(GPT(len(letters), options.width), *windows(news, letters), options.steps)
+    base = pretrain_model(GPT(len(letters), options.width), *windows(news, letters), options.steps)
     adapted, merged = (fl.lora(base, options.rank, merge=merge) for merge in (False, True))
     settings = {"objective": "next-token", "rounds": options.rounds, "local_epochs": 1, "lr": 0.5, "clip": 1.0}
     runs = [(base, "fedavg", "full"), (adapted, "fedavg", "full"), (adapted, "fedavg", "rolling")]

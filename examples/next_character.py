@@ -13,7 +13,7 @@ from character_models import GPT, LSTM, SYNTHETIC_PLAY, say, windows
 import fedraa as fl
 
 
-def speeches(text: str, count: int) -> dict[str, str]:
+def longest_roles(text: str, count: int) -> dict[str, str]:
     """Return the texts of the `count` roles with the longest texts."""
     text_of_role: dict[str, str] = defaultdict(str)
     for speech in text.split("\n\n"):
@@ -28,7 +28,7 @@ def main() -> None:
     flags.add_argument("--roles", type=int, default=8)
     flags.add_argument("--time", type=float, default=2.0)
     options = flags.parse_args()
-    text_of_role = speeches(options.text.read_text() if options.text else SYNTHETIC_PLAY, options.roles)
+    text_of_role = longest_roles(options.text.read_text() if options.text else SYNTHETIC_PLAY, options.roles)
     letters = sorted(set("".join(text_of_role.values())))
     train, test = {}, {}
     for role, text in text_of_role.items():

@@ -11,7 +11,7 @@ from sklearn.datasets import load_diabetes
 import fedraa as fl
 
 
-def diabetes() -> fl.Dataset:
+def load_patients() -> fl.Dataset:
     """Return ten measurements of 442 patients; the target is the standardised progress of the disease."""
     x, y = load_diabetes(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
@@ -37,7 +37,7 @@ def main() -> None:
             engine="local",
             **own,
         )
-        last = fl.run(experiment, dataset=diabetes()).evals.iloc[-1]
+        last = fl.run(experiment, dataset=load_patients()).evals.iloc[-1]
         print(f"{method}: mse {last['mse']:.3f}, mae {last['mae']:.3f}, r2 {last['r2']:.3f} on unseen patients")
 
 

@@ -14,7 +14,7 @@ import fedraa as fl
 SIDE = 16
 
 
-def shapes(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_images(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return images [n, 1, side, side], and the class of each pixel: 0 (nothing), 1 (a disc) or 2 (a square)."""
     rng = np.random.default_rng(seed)
     row, column = np.mgrid[:SIDE, :SIDE]
@@ -30,7 +30,7 @@ def shapes(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x[:, None].astype(np.float32), y
 
 
-def net() -> nn.Module:
+def build_network() -> nn.Module:
     torch.manual_seed(0)
     layers = nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 3, 1)
     return nn.Sequential(*layers)
@@ -41,12 +41,12 @@ def main() -> None:
     flags.add_argument("--images", type=int, default=400)
     flags.add_argument("--time", type=float, default=10.0)
     options = flags.parse_args()
-    data = fl.Dataset("shapes", *shapes(options.images, 0), *shapes(options.images // 4, 1), classes=3)
+    data = fl.Dataset("shapes", *draw_images(options.images, 0), *draw_images(options.images // 4, 1), classes=3)
     for method in ("fed-raa", "fedavg"):
         experiment = fl.Experiment(
             method=method, objective="segmentation", clients=8, lr=0.1, time=options.time, engine="local"
         )
-        evals = fl.run(experiment, model=net(), dataset=data).evals
+        evals = fl.run(experiment, model=build_network(), dataset=data).evals
         first, last = evals["mean_iou"].iloc[[0, -1]]
         print(f"{method}: mean IoU {first:.3f} -> {last:.3f}, {evals['pixel_accuracy'].iloc[-1]:.1%} of the pixels")
 

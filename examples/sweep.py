@@ -15,7 +15,7 @@ GRID = {"lr": (0.02, 0.1), "staleness": ("constant", "polynomial"), "seed": (0, 
 FLEET = {"method": "fedasync", "clients": 8, "compute": "1:0.25,5:0.75", "time": 0.4, "engine": "local"}
 
 
-def run(values: dict[str, object]) -> fl.History:
+def run_point(values: dict[str, object]) -> fl.History:
     out = FOLDER / "-".join(map(str, values.values()))
     if not out.exists():
         return fl.run(**FLEET, **values, out=out)
@@ -28,7 +28,7 @@ def main() -> None:
     rows = []
     for point in product(*GRID.values()):
         values = dict(zip(GRID, point, strict=True))
-        history = run(values)
+        history = run_point(values)
         accuracy = history.evals["accuracy"]
         staleness = history.summary["staleness_mean"]
         metrics = {"last": accuracy.iloc[-1], "mean over time": accuracy.mean(), "mean staleness": staleness}

@@ -17,26 +17,26 @@ from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog, RunS
 from fedraa.callbacks.callback_list import CallbackList, refuse_strange_hooks
 from fedraa.callbacks.failure_warnings import FailureWarnings
 from fedraa.composition.method import Method
-from fedraa.composition.registry import find
+from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment, with_fields
 from fedraa.config.processes import cluster_address
 from fedraa.config.sections import ClusterOptions
 from fedraa.data import Dataset, FederatedDataset
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.objects import split_objects
-from fedraa.engine.process_guard import exclusive, refuse_nested_run, run_alone
-from fedraa.engine.resume import how_to_go_on, lengthen, resumed
+from fedraa.engine.process_guard import exclusive_process, refuse_nested_run, run_alone
+from fedraa.engine.resume import extend_limits, load_for_resume, resume_command
 from fedraa.engine.run_spec import RunSpec
-from fedraa.engine.run_warnings import find_no_step, warn
+from fedraa.engine.run_warnings import find_no_step, issue_warnings
 from fedraa.engine.session import RunSession
-from fedraa.engine.stop_signals import interruptible, terminable
+from fedraa.engine.stop_signals import stop_on_interrupt, stop_on_sigterm
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import CallbackRaised, InputError, Interrupted, Unwritable
-from fedraa.rundir.atomic_files import written
+from fedraa.rundir.atomic_files import raise_unwritable
 from fedraa.rundir.checkpoint import newest_first
-from fedraa.rundir.claim import claimed, refuse_used
+from fedraa.rundir.claim import claim_directory, refuse_used
 from fedraa.rundir.file_names import CHECKPOINTS, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.settings.terms import Terms
@@ -84,10 +84,10 @@ def run(
     refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
     experiment = with_fields(experiment, fields)
-    return _run(experiment, module, data, _callbacks(callbacks, quiet=experiment.quiet), restarts)
+    return _run_experiment(experiment, module, data, _make_callbacks(callbacks, quiet=experiment.quiet), restarts)
 
 
-def _run(
+def _run_experiment(
     experiment: Experiment,
     model: nn.Module | None,
     dataset: Dataset | FederatedDataset | None,
@@ -99,10 +99,10 @@ def _run(
     if experiment.out is not None:
         refuse_used(experiment.out)
     with _before_the_start(callbacks):
-        spec = build(experiment, model, dataset, callbacks.prepare)
+        spec = build_run(experiment, model, dataset, callbacks.prepare)
     name = run_name(experiment.method, spec.data.dataset.name, experiment.seed)
     with run_directory(experiment.out, name) as directory:
-        return _execute(spec, directory, callbacks, resume=False, restarts=restarts)
+        return _execute_run(spec, directory, callbacks, resume=False, restarts=restarts)
 
 
 def resume(
@@ -139,14 +139,14 @@ def resume(
     directory = Path(directory)
     if quiet is None:
         quiet = bool(History(directory).config["experiment"].get("quiet"))
-    callback_list = _callbacks(callbacks, quiet=quiet)
+    callback_list = _make_callbacks(callbacks, quiet=quiet)
     with _before_the_start(callback_list):
-        spec, is_extended = resumed(directory, module, data, fields, trust=trust, doing=callback_list.prepare)
+        spec, is_extended = load_for_resume(directory, module, data, fields, trust=trust, doing=callback_list.prepare)
     _check_restarts(restarts, spec.experiment)
     if is_extended:
-        with written(directory):
-            lengthen(directory, spec)
-    return _execute(spec, directory, callback_list, resume=True, restarts=restarts)
+        with raise_unwritable(directory):
+            extend_limits(directory, spec)
+    return _execute_run(spec, directory, callback_list, resume=True, restarts=restarts)
 
 
 def compare(
@@ -186,32 +186,32 @@ def compare(
     Raises ValueError, before the start, for methods or settings that cannot be compared.
     """
     # Reports take seconds to import.
-    from fedraa.report.cells import cells
-    from fedraa.report.compare import write
+    from fedraa.report.cells import make_experiments
+    from fedraa.report.compare import write_comparison
 
     module, data, fields = split_objects(model, dataset, fields)
     experiment = with_fields(experiment, fields)
     tuned_values = None if tuned is None else read_tuned(Path(tuned))
-    runs = cells(methods, seeds, experiment, terms, tuned_values)
+    runs = make_experiments(methods, seeds, experiment, terms, tuned_values)
     if experiment.out is not None:
         refuse_used(experiment.out)
-    callback_list = _callbacks(callbacks, quiet=experiment.quiet)
+    callback_list = _make_callbacks(callbacks, quiet=experiment.quiet)
     with _before_the_start(callback_list):
         for number, settings in enumerate(runs, 1):
             callback_list.prepare(f"checking run {number} of {len(runs)}")
-            data_name = build(settings, module, data).data.dataset.name
+            data_name = build_run(settings, module, data).data.dataset.name
     histories = []
     name = run_name("compare", data_name, experiment.seed)
-    together = session(experiment, experiment.clients)
-    with exclusive(), run_directory(experiment.out, name) as directory, together:
+    together = open_session(experiment, experiment.clients)
+    with exclusive_process(), run_directory(experiment.out, name) as directory, together:
         for number, settings in enumerate(runs, 1):
             place = f"run {number} of {len(runs)}: {settings.method} seed {settings.seed}"
-            callback_list = _callbacks(callbacks, quiet=settings.quiet, place=place)
+            callback_list = _make_callbacks(callbacks, quiet=settings.quiet, place=place)
             run_out = directory / run_name(settings.method, settings.seed)
-            histories.append(_run(settings.model_copy(update={"out": run_out}), module, data, callback_list))
+            histories.append(_run_experiment(settings.model_copy(update={"out": run_out}), module, data, callback_list))
             if ended is not None:
                 ended(histories[-1])
-        return write(histories, directory, data_name)
+        return write_comparison(histories, directory, data_name)
 
 
 def replay(directory: str | os.PathLike[str]) -> str:
@@ -262,7 +262,7 @@ def method(name: str) -> Method:
 
     Raises ValueError, which lists the names, for an unknown name.
     """
-    return find(name)
+    return find_method(name)
 
 
 def run_name(*parts: object) -> str:
@@ -270,7 +270,7 @@ def run_name(*parts: object) -> str:
     return "-".join(NOT_IN_NAMES.sub("-", str(part)).strip("-.") for part in parts)
 
 
-def _callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> CallbackList:
+def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> CallbackList:
     """Return the callbacks, with a ProgressLog unless they show a progress bar or the run is quiet.
 
     Args:
@@ -301,7 +301,7 @@ def _check_restarts(restarts: int, options: ClusterOptions) -> None:
         raise InputError("restarts", problem, got=restarts, hint="leave it out")
 
 
-def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume: bool, restarts: int) -> History:
+def _execute_run(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume: bool, restarts: int) -> History:
     raised = None
     is_complete = False
     try:
@@ -318,37 +318,37 @@ def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume:
     except (Unwritable, KeyboardInterrupt) as error:
         # Interrupted already has this hint.
         if not isinstance(error, Interrupted) and newest_first(directory / CHECKPOINTS):
-            error.add_note(f"resume from the last checkpoint with: {how_to_go_on(spec, directory)}")
+            error.add_note(f"resume from the last checkpoint with: {resume_command(spec, directory)}")
         raise
     finally:
         callbacks.close()
     # The objects of a run are cyclic. Several runs in one process must not add up.
     gc.collect()
-    stopped = f"stopped, with a checkpoint; resume with: {how_to_go_on(spec, directory)}"
+    stopped = f"stopped, with a checkpoint; resume with: {resume_command(spec, directory)}"
     if raised is not None:
         if not (directory / SUMMARY).exists():
             raised.add_note(stopped)
         raise raised
     if not is_complete:
         raise Interrupted(stopped)
-    warn([find_no_step(History(directory).summary)])
+    issue_warnings([find_no_step(History(directory).summary)])
     return History(directory)
 
 
-def session(options: ClusterOptions, clients: int) -> AbstractContextManager[None]:
+def open_session(options: ClusterOptions, clients: int) -> AbstractContextManager[None]:
     """Return a context with one Ray cluster for all runs in it. With the engine local it does nothing."""
     if options.engine == "local":
         return nullcontext()
-    from actors.cluster.engine import cluster
+    from actors.cluster.engine import provide_cluster
 
-    return cluster(options, clients)
+    return provide_cluster(options, clients)
 
 
-def calls(
+def open_calls(
     options: ClusterOptions, clients: int, parts: Iterable[object]
 ) -> AbstractContextManager[Callable[..., Future[Any]]]:
     """Return a context for calls of functions on the nodes of a cluster; see `actors.cluster.calls`."""
-    from actors.cluster.calls import calls as on_cluster
+    from actors.cluster.calls import open_calls as on_cluster
 
     return on_cluster(options, clients, parts)
 
@@ -363,11 +363,11 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
     executor = LocalExecutor(worker.trainer(device), evaluator, spec.data, experiment.vmap_batch)
     stop = Event()
 
-    def interrupt() -> None:
+    def stop_run() -> None:
         stop.set()
         executor.drop()
 
-    with interruptible(interrupt), terminable(interrupt):
+    with stop_on_interrupt(stop_run), stop_on_sigterm(stop_run):
         callbacks.start(RunStart(experiment, directory, spec.limits, resume, spec.figures, spec.method.asynchronous))
         return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
 
@@ -378,7 +378,7 @@ def run_directory(out: Path | None, name: str) -> Iterator[Path]:
 
     The directory is removed if no run began in it. Raises ValueError if another run uses it.
     """
-    with claimed(out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
+    with claim_directory(out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
         yield directory
 
 

@@ -70,10 +70,10 @@ class StructuredError(Exception):
         parts = dict(self.__dict__)
         if self.got is not None:
             parts["got"] = short_text(self.got)
-        return _unpickle, (type(self), self.args, parts)
+        return _restore_error, (type(self), self.args, parts)
 
 
-def _unpickle(kind: type[StructuredError], args: tuple[Any, ...], parts: dict[str, Any]) -> StructuredError:
+def _restore_error(kind: type[StructuredError], args: tuple[Any, ...], parts: dict[str, Any]) -> StructuredError:
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(parts)
@@ -141,7 +141,7 @@ class CallbackRaised(Exception):
 
 
 @contextmanager
-def staying() -> Iterator[None]:
+def trap_system_exit() -> Iterator[None]:
     """Convert `sys.exit` of a client's code in the block to a RuntimeError, so that only its task ends."""
     try:
         yield
@@ -161,7 +161,7 @@ def without_effect(field: str, value: object, beside: str, remedy: str = "leave 
     return InputError(field, f"it has no effect with {beside}", got=value, hint=remedy)
 
 
-def closest(word: str, known: Iterable[str]) -> str | None:
+def closest_name(word: str, known: Iterable[str]) -> str | None:
     """Return the known name of which the word is a near miss, or None. Capitals and punctuation do not count.
 
     A near miss has nearly the same letters (`NEAR_MISS`), or the same letters in another order.
@@ -170,8 +170,8 @@ def closest(word: str, known: Iterable[str]) -> str | None:
         word: The word of the user.
         known: The names that exist.
     """
-    names = {_plain(name): name for name in known}
-    plain = _plain(OTHER_NAMES.get(_plain(word), word))
+    names = {_plain_name(name): name for name in known}
+    plain = _plain_name(OTHER_NAMES.get(_plain_name(word), word))
     close = get_close_matches(plain, names, n=1, cutoff=NEAR_MISS)
     close += [name for name in names if sorted(name) == sorted(plain)]
     if not close:
@@ -181,15 +181,15 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 def suggest_closest(word: str, known: Iterable[str]) -> str:
     """Return the question whether the user means a known name, or an empty text if none is close to the word."""
-    close = closest(word, known)
+    close = closest_name(word, known)
     return "" if close is None else f"did you mean {close}?"
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return "".join(filter(str.isalnum, name)).lower()
 
 
-def located(error: Exception, place: str) -> InputError:
+def locate_error(error: Exception, place: str) -> InputError:
     """Return an error of user code or data with its place: the data set, file or client.
 
     The place comes before the field of an InputError, and is the field of any other error.
@@ -214,9 +214,9 @@ def plain_text(value: object) -> str:
 def short_text(value: object) -> str:
     """Return a description that fits into a sentence: `repr` of short plain values, or else the type."""
     if isinstance(value, str | bytes):
-        return _cut(repr(value))
+        return _cut_text(repr(value))
     if isinstance(value, PurePath):
-        return _cut(repr(str(value)))
+        return _cut_text(repr(str(value)))
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
@@ -224,7 +224,7 @@ def short_text(value: object) -> str:
     if isinstance(value, FunctionType | BuiltinFunctionType | MethodType):
         return f"the function {value.__name__}"
     if isinstance(value, _PLAIN):
-        return _cut(repr(value))
+        return _cut_text(repr(value))
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return _array_text(value)
     if isinstance(value, list | tuple | Set | Mapping):
@@ -239,7 +239,7 @@ def _array_text(value: Any) -> str:
         return repr(value.item())
     name = {"ndarray": "array", "Tensor": "tensor", "Parameter": "tensor"}.get(kind, kind)
     dtype = str(value.dtype).removeprefix("torch.")
-    return f"{_article(name)} {name} of {dtype} {list(value.shape)}"
+    return f"{_article_of(name)} {name} of {dtype} {list(value.shape)}"
 
 
 def _collection_text(value: Any) -> str:
@@ -254,7 +254,7 @@ def _collection_text(value: Any) -> str:
         if len(text) <= MAX_CHARACTERS:
             return text
     kind = type(value).__name__
-    size = f"{_article(kind)} {kind} of {len(items)} {noun}"
+    size = f"{_article_of(kind)} {kind} of {len(items)} {noun}"
     item_types = {type(item).__name__ for item in items}
     if len(item_types) == 1:
         return f"{size} of type {item_types.pop()}"
@@ -275,22 +275,22 @@ def _object_text(value: Any) -> str:
         return f"a {value!r}"
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and all(isinstance(size, int) for size in shape):
-        return f"{_article(kind)} {kind} of {list(shape)}"
+        return f"{_article_of(kind)} {kind} of {list(shape)}"
     is_module = any(
         base.__module__.startswith("torch.nn") and base.__name__ == "Module" for base in type(value).__mro__
     )
     if is_module and not kind.endswith("Module"):
-        return f"{_article(kind)} {kind} module"
-    return f"{_article(kind)} {kind}"
+        return f"{_article_of(kind)} {kind} module"
+    return f"{_article_of(kind)} {kind}"
 
 
-def _cut(text: str) -> str:
+def _cut_text(text: str) -> str:
     if len(text) <= MAX_CHARACTERS:
         return text
     return f"{text[: MAX_CHARACTERS - 3]}..."
 
 
-def _article(word: str) -> str:
+def _article_of(word: str) -> str:
     if word[:1].lower() in "aeiou" and not word.lower().startswith(("uni", "use", "one")):
         return "an"
     return "a"

@@ -138,7 +138,7 @@ class Task:
             raise TypeError(f"the buffer of task {self.id} is in another process, which has its values")
         return values_of(self.buffer)
 
-    def extra(self, name: str) -> Vector:
+    def extra_values(self, name: str) -> Vector:
         """Return the values of a further buffer."""
         return values_of(self.extras[name])
 

@@ -43,7 +43,7 @@ def convert_numbers(values: Mapping[str, object], kind: Any, field: str) -> dict
         InputError: The dataclass does not allow one of the values.
     """
     converted = {}
-    for name, adapter in _adapters(kind).items():
+    for name, adapter in _make_adapters(kind).items():
         if name not in values:
             continue
         try:
@@ -73,7 +73,7 @@ def of_python(value: object) -> object:
 
 
 @cache
-def _adapters(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
+def _make_adapters(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
     """Return the validator of each field of a dataclass that is a number, a flag, text or a tuple of these."""
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]
@@ -90,7 +90,7 @@ def _is_plain(hint: Any) -> bool:
     return hint in (bool, int, float, str, NoneType, ...) or get_origin(hint) is Literal
 
 
-def quantity(value: object, unit: str) -> str:
+def format_quantity(value: object, unit: str) -> str:
     """Return a number with a decimal prefix: 1234567 B is 1.23 MB."""
     number = float(str(value))
     for prefix in ("", "k", "M", "G", "T"):
@@ -100,6 +100,6 @@ def quantity(value: object, unit: str) -> str:
     return f"{number:.4g} P{unit}"
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return a number with its noun: 1 run, 2 runs."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -29,19 +29,19 @@ def _seed_sequence(seed: int, stream: str, index: Iterable[int]) -> np.random.Se
 
     The numbers are passed as words of 32 bits, into which NumPy would split them. This takes less than half the time.
     """
-    words = [*_prefix(seed, stream)]
+    words = [*_prefix_words(seed, stream)]
     for number in index:
-        words += _words(number)
+        words += _split_words(number)
     return np.random.SeedSequence(np.array(words, np.uint32))
 
 
 @cache
-def _prefix(seed: int, stream: str) -> list[int]:
+def _prefix_words(seed: int, stream: str) -> list[int]:
     """Return the words of the numbers that all indices of a stream share."""
-    return _words(seed) + _words(_key(stream))
+    return _split_words(seed) + _split_words(_stream_key(stream))
 
 
-def _words(number: int) -> list[int]:
+def _split_words(number: int) -> list[int]:
     """Return a number as words of 32 bits, the lowest first; 0 is one word."""
     words = []
     high = int(number)
@@ -51,5 +51,5 @@ def _words(number: int) -> list[int]:
     return [*words, high]
 
 
-def _key(stream: str) -> int:
+def _stream_key(stream: str) -> int:
     return int.from_bytes(hashlib.blake2b(stream.encode(), digest_size=8).digest(), "little")

@@ -86,7 +86,7 @@ class Heartbeat:
         self._last = time.monotonic()
         self._began = self._last if began is None else began
         self._over = Event()
-        Thread(target=self._beat, name="fedraa-heartbeat", daemon=True).start()
+        Thread(target=self._log_silence, name="fedraa-heartbeat", daemon=True).start()
 
     def log(self, text: str) -> None:
         """Log one line."""
@@ -97,7 +97,7 @@ class Heartbeat:
         """Stop the log lines."""
         self._over.set()
 
-    def _beat(self) -> None:
+    def _log_silence(self) -> None:
         while not self._over.wait(max(0.0, self._last + SILENCE_S - time.monotonic())):
             if time.monotonic() >= self._last + SILENCE_S:
                 self.log(self._doing())
@@ -114,7 +114,7 @@ class Waiting:
         self._doing = "starting"
         self._over = False
         self._status: Status | None = None
-        self._timer = Timer(patience, self._show)
+        self._timer = Timer(patience, self._show_status)
         self._timer.daemon = True
         self._timer.start()
         self._heartbeat: Heartbeat | None = None
@@ -128,7 +128,7 @@ class Waiting:
             if self._status is not None:
                 self._status.update(doing)
 
-    def over(self) -> None:
+    def end_display(self) -> None:
         """Wipe the line when the work is done."""
         self._timer.cancel()
         if self._heartbeat is not None:
@@ -139,7 +139,7 @@ class Waiting:
                 self._status.stop()
                 self._status = None
 
-    def _show(self) -> None:
+    def _show_status(self) -> None:
         with self._lock:
             console = Console()
             if not self._over and console.is_terminal and not console.is_jupyter:
@@ -152,7 +152,7 @@ class Waiting:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self.over()
+        self.end_display()
 
 
 def is_shown() -> bool:

@@ -17,7 +17,7 @@ class Random(Scheduler):
     bounded: ClassVar[bool] = False
 
     def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
-        return int(rng.choice(_holdable(view)))
+        return int(rng.choice(_holdable_fragments(view)))
 
 
 @dataclass
@@ -27,7 +27,7 @@ class MinimumPriority(Scheduler):
     bounded: ClassVar[bool] = False
 
     def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
-        return least_updated(_holdable(view), view.counts, rng)
+        return least_updated(_holdable_fragments(view), view.counts, rng)
 
 
 @dataclass
@@ -48,6 +48,6 @@ class Offline(Scheduler):
         return {}
 
 
-def _holdable(view: SchedulingContext) -> Ints:
+def _holdable_fragments(view: SchedulingContext) -> Ints:
     """Return the fragments that the device can hold: those of finite cost."""
     return np.flatnonzero(np.isfinite(view.costs))

@@ -19,7 +19,7 @@ def offline_sets(costs: Costs) -> list[Ints]:
     Args:
         costs: The costs c[n, j] [N, M], clients by fragments.
     """
-    fast_first, large_first, starts, ends = _order(costs)
+    fast_first, large_first, starts, ends = _sort_by_cost(costs)
     sets: list[Ints] = [np.empty(0, np.int64)] * len(costs)
     for client, start, end in zip(fast_first.tolist(), starts.tolist(), ends.tolist(), strict=True):
         sets[client] = large_first[start:end]
@@ -33,14 +33,14 @@ def delay_bound(costs: Costs) -> float:
     fragments. A cost is infinite if the device cannot hold the fragment. A client that owns such a fragment counts with
     its cheapest one, so that a fragment may be left without a client.
     """
-    fast_first, large_first, starts, ends = _order(costs)
+    fast_first, large_first, starts, ends = _sort_by_cost(costs)
     place = np.arange(costs.shape[1])
     owned = (place >= starts[:, None]) & (place < ends[:, None])
     longest = costs[fast_first[:, None], large_first].max(axis=1, where=owned, initial=-np.inf)
     return float(np.where(np.isfinite(longest), longest, costs.min(axis=1)[fast_first]).max())
 
 
-def _order(costs: Costs) -> tuple[Ints, Ints, Ints, Ints]:
+def _sort_by_cost(costs: Costs) -> tuple[Ints, Ints, Ints, Ints]:
     """Return the order of the clients and of the fragments, and the start and end of each client's run of fragments.
 
     Clients are sorted from fast to slow, fragments from large to small.

@@ -93,7 +93,7 @@ class SchedulerRunner:
         runner.plan(self.costs[clients], self.bound)
         return runner
 
-    def allowed(self) -> npt.NDArray[np.bool_]:
+    def feasible_mask(self) -> npt.NDArray[np.bool_]:
         """Return a mask [N, M]: True if the fragment is feasible for the client."""
         return np.asarray((self.costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(self.costs))
 

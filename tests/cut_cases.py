@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.system.cut_check import check, random_cut
-from fedraa.submodels.tracing.trace import trace
+from benchmarks.system.cut_check import check_cut, random_cut
+from fedraa.submodels.tracing.trace import trace_module
 
 Case = tuple[nn.Module, Tensor, list[int]]
 
@@ -63,8 +63,8 @@ def head_of(width: int) -> nn.Sequential:
 def check_case(module: nn.Module, example: Tensor, sizes: list[int]) -> None:
     """Groups of these sizes, and three random cuts that are right."""
     torch.manual_seed(0)
-    traced = trace(module, example)
+    traced = trace_module(module, example)
     assert [group.size for group in traced.groups] == sizes
     rng = np.random.default_rng(0)
     for seed in range(3 if sizes else 0):
-        check(traced, example, random_cut(traced, rng), seed)
+        check_cut(traced, example, random_cut(traced, rng), seed)

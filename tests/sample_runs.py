@@ -7,7 +7,7 @@ from typing import Any
 from fedraa.callbacks import Callback, Event
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.session import RunSession
@@ -54,7 +54,7 @@ def write_sample_runs(folder: Path) -> None:
 def write_run(directory: Path, *, commits: int | None = None, **fields: Any) -> None:
     """Write one run, which is interrupted after `commits`, or never if that is None."""
     directory.mkdir(parents=True)
-    spec = build(Experiment(**SMALL, **fields, out=directory))
+    spec = build_run(Experiment(**SMALL, **fields, out=directory))
     callback = StopAfter(commits)
     executor = LocalExecutor(
         make_worker_spec(spec).trainer("cpu"), make_worker_spec(spec).evaluator(spec.data, "cpu"), spec.data

@@ -23,7 +23,7 @@ OTHER_USERS = 0o077
 logger = logging.getLogger(__name__)
 
 
-def attach(address: str) -> None:
+def join_cluster(address: str) -> None:
     """Join the cluster at `auto`, HOST:PORT or ray://HOST:PORT, and send its nodes this machine's code.
 
     Raises InputError if no cluster answers, if it requires another token, or if its version of Ray or Python differs.
@@ -35,7 +35,9 @@ def attach(address: str) -> None:
     for last in (False, True):
         try:
             with hidden_tips():
-                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=carried())
+                ray.init(
+                    address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=make_runtime_env()
+                )
             # This logger takes no level from `init`.
             logging.getLogger("ray.util.client.logsclient").setLevel(logging.ERROR)
             return
@@ -44,7 +46,7 @@ def attach(address: str) -> None:
             with suppress(Exception):
                 ray.shutdown()
             if last or not any(text in str(error) for text in TRANSIENT_ERRORS):
-                raise _why_not(address, str(error)) from None
+                raise _join_error(address, str(error)) from None
 
 
 def find_open_token() -> Path | None:
@@ -57,22 +59,22 @@ def find_open_token() -> Path | None:
     return path
 
 
-def carried() -> dict[str, Any]:
+def make_runtime_env() -> dict[str, Any]:
     """Return the runtime environment that sends this code to all nodes.
 
     It is empty in a submitted job, which already has the code.
     """
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         return {}
-    return {"py_modules": packages()}
+    return {"py_modules": package_folders()}
 
 
-def packages() -> list[str]:
+def package_folders() -> list[str]:
     """Return the package folders of fedraa."""
     return [str(Path(__file__).parents[2] / package) for package in PACKAGES]
 
 
-def _why_not(address: str, text: str) -> InputError:
+def _join_error(address: str, text: str) -> InputError:
     """Return the error for a cluster that Ray refused to join with this text."""
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if len(versions) == 2:

@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayTaskError
 
-from actors.cluster.engine import cluster
+from actors.cluster.engine import provide_cluster
 from actors.cluster.own_parts import carry_by_value
 from fedraa.config.sections import ClusterOptions
 from fedraa.errors import RunFailed
@@ -17,7 +17,7 @@ Submit = Callable[..., Future[Any]]
 
 
 @contextmanager
-def calls(options: ClusterOptions, clients: int, parts: Iterable[object]) -> Iterator[Submit]:
+def open_calls(options: ClusterOptions, clients: int, parts: Iterable[object]) -> Iterator[Submit]:
     """Join the cluster and yield a function with the interface of an executor's `submit`.
 
     The user's modules that `parts` need travel by value. If a node dies, its calls run again on another node. The
@@ -28,21 +28,21 @@ def calls(options: ClusterOptions, clients: int, parts: Iterable[object]) -> Ite
         clients: The number of clients of a run.
         parts: The objects that the calls need.
     """
-    with cluster(options, clients):
+    with provide_cluster(options, clients):
         carry_by_value(parts)
-        task: Any = ray.remote(num_cpus=1)(_called)
-        yield lambda function, *args: _told(task.remote(function, *args).future())
+        task: Any = ray.remote(num_cpus=1)(_call_function)
+        yield lambda function, *args: _translate_errors(task.remote(function, *args).future())
 
 
-def _called(function: Callable[..., object], *args: object) -> object:
+def _call_function(function: Callable[..., object], *args: object) -> object:
     return function(*args)
 
 
-def _told(call: Future[Any]) -> Future[Any]:
+def _translate_errors(call: Future[Any]) -> Future[Any]:
     """Return a future of the same call that translates Ray's errors into fedraa's."""
     answer: Future[Any] = Future()
 
-    def tell(ended: Future[Any]) -> None:
+    def copy_outcome(ended: Future[Any]) -> None:
         try:
             answer.set_result(ended.result())
         except RayTaskError as error:
@@ -53,5 +53,5 @@ def _told(call: Future[Any]) -> Future[Any]:
                 RunFailed("cluster", f"a node was lost: {error}", hint="run the same command again to continue")
             )
 
-    call.add_done_callback(tell)
+    call.add_done_callback(copy_outcome)
     return answer

@@ -12,15 +12,15 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from actors.cluster.attach import attach
+from actors.cluster.attach import join_cluster
 from actors.cluster.follower import CHECK_SECONDS, ClusterLost, Follower, HealthMonitor, ServerFroze, ServerStuck
 from actors.cluster.head import CLIENT, HeadWatch
 from actors.cluster.operations import NAMESPACE, server_name
-from actors.cluster.own_cluster import ClusterWatch, is_joined, is_ours, own_cluster
+from actors.cluster.own_cluster import ClusterWatch, is_joined, is_private_cluster, own_cluster
 from actors.cluster.own_parts import carry_by_value, refuse_unsendable
-from actors.cluster.placement import find_node, fits, group_of, groups, server_options
-from actors.cluster.run_dir_sync import RunDirSync, synced
-from actors.pool.data_host import fingerprint
+from actors.cluster.placement import find_node, group_of, has_resources, make_worker_groups, server_options
+from actors.cluster.run_dir_sync import RunDirSync, register_writer
+from actors.pool.data_host import data_checksum
 from actors.pool.pulse import Heartbeat, actor_class
 from actors.pool.serializer import Blocks, put_blocks
 from actors.pool.shared_source import SharedSource
@@ -28,13 +28,13 @@ from actors.server.parameter_server import ParameterServer, Setting
 from actors.server.relay import Audience
 from fedraa.callbacks import RunStart
 from fedraa.callbacks.callback_list import CallbackList
-from fedraa.config.processes import cluster_address, cores
+from fedraa.config.processes import cluster_address, count_cores
 from fedraa.config.sections import ClusterOptions
 from fedraa.engine.memory_check import Need
-from fedraa.engine.resume import how_to_go_on
-from fedraa.engine.run_description import describe
+from fedraa.engine.resume import resume_command
+from fedraa.engine.run_description import describe_run
 from fedraa.engine.run_spec import RunSpec
-from fedraa.engine.stop_signals import Stop, interruptible, terminable, uninterrupted
+from fedraa.engine.stop_signals import Stop, ignore_interrupts, stop_on_interrupt, stop_on_sigterm
 from fedraa.errors import InputError, Interrupted, RunFailed, ShardDied, without_effect
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
@@ -72,20 +72,20 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
     if is_private and spec.experiment.placement != "pack":
         value = spec.experiment.placement
         raise without_effect("placement", value, "one node", "give --address, or leave it out")
-    with interruptible(stop.ask):
+    with stop_on_interrupt(stop.ask):
         while True:
             callbacks.start(
                 RunStart(spec.experiment, directory, spec.limits, resume, spec.figures, spec.method.asynchronous)
             )
             callbacks.prepare("starting Ray" if is_private else "joining Ray")
             try:
-                with cluster(spec.experiment, spec.experiment.clients), stop.well(), terminable(stop.set):
+                with provide_cluster(spec.experiment, spec.experiment.clients), stop.well(), stop_on_sigterm(stop.set):
                     return _on_cluster(spec, directory, callbacks, resume, stop)
             except ClusterLost as lost:
                 if stop.is_set():
-                    raise _stopped(spec, directory) from None
+                    raise _stop_error(spec, directory) from None
                 if not (restarts and is_private):
-                    hint = f"resume with: {how_to_go_on(spec, directory)}"
+                    hint = f"resume with: {resume_command(spec, directory)}"
                     raise RunFailed("cluster", str(lost), hint=hint) from None
                 restarts -= 1
                 resume = True
@@ -112,10 +112,10 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
         memory = Need.of(spec).server
         carry_by_value([spec])
     hosted = ray.put(_with_shared_source(spec.without_training_rows()))
-    setting = _setting(spec, directory, callbacks)
+    setting = _make_setting(spec, directory, callbacks)
     deaths = 0
     last = None
-    with synced(directory) if elsewhere else nullcontext():
+    with register_writer(directory) if elsewhere else nullcontext():
         while True:
             # If the first node has gone, another node may have the resource.
             if experiment.server_node:
@@ -128,10 +128,10 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                 sync = RunDirSync(directory) if elsewhere else None
                 return Follower(server, setting, callbacks, stop, sync, watch).follow(resume)
             except ServerStuck:
-                raise _stopped(spec, directory) from None
+                raise _stop_error(spec, directory) from None
             except ClusterLost:
                 if attached and not elsewhere:
-                    _leave(server, directory)
+                    _await_release(server, directory)
                 raise
             except (RayError, ShardDied, ServerFroze) as error:
                 _check_is_death(error, watch, node["NodeName"])
@@ -141,10 +141,10 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                 deaths += 1
                 last = newest
                 resume = True
-                wrong = _wrong(error)
+                wrong = _death_text(error)
                 if deaths == MAX_DEATHS:
                     wrong += f", {MAX_DEATHS} times without a new checkpoint"
-                    raise RunFailed("server", wrong, hint=f"resume with: {how_to_go_on(spec, directory)}") from None
+                    raise RunFailed("server", wrong, hint=f"resume with: {resume_command(spec, directory)}") from None
                 logger.warning("%s; it is started again from %s", wrong, newest or "the beginning")
                 callbacks.start(
                     RunStart(experiment, directory, spec.limits, True, spec.figures, spec.method.asynchronous)
@@ -176,7 +176,7 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
         raise ClusterLost(lost) from None
     if not isinstance(error, RayActorError | ShardDied | ServerFroze):
         raise error
-    missing = _missing(str(error))
+    missing = _find_import_error(str(error))
     if missing is not None:
         raise InputError("address", f"node {node} {missing}", hint="install its dependencies there") from None
 
@@ -188,7 +188,7 @@ def _with_shared_source(spec: RunSpec) -> RunSpec:
     return replace(spec, data=replace(spec.data, source=SharedSource(ray.put(spec.data.source))))
 
 
-def _leave(server: Any, directory: Path) -> None:
+def _await_release(server: Any, directory: Path) -> None:
     """Wait until the server of a lost cluster has left the run directory.
 
     The server may outlive the cluster. It has to release the directory before another process can resume the run.
@@ -201,7 +201,7 @@ def _leave(server: Any, directory: Path) -> None:
             time.sleep(CHECK_SECONDS)
 
 
-def _setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting:
+def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting:
     """Return the inputs of the server besides the run.
 
     Args:
@@ -214,17 +214,17 @@ def _setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting
     checksum = None
     if experiment.data_on_nodes:
         blocks = Blocks(data.offsets, data.offsets[:0], [])
-        checksum = fingerprint(data)
+        checksum = data_checksum(data)
     else:
         blocks = put_blocks(data)
-    requested = groups(experiment, experiment.clients, experiment.device)
-    starts = START_SECONDS if is_ours() and fits(requested) else None
+    requested = make_worker_groups(experiment, experiment.clients, experiment.device)
+    starts = START_SECONDS if is_private_cluster() and has_resources(requested) else None
     return Setting(
         blocks=blocks,
         groups=requested,
         group_of=group_of(requested, experiment, experiment.clients),
         driver=this_process(),
-        description=describe(spec, "eval" in callbacks.blocking),
+        description=describe_run(spec, "eval" in callbacks.blocking),
         # Ray takes only UTF-8 in names of actors, and a path may hold any bytes.
         label=f"{socket.gethostname()}:{directory.resolve()}".encode(errors="backslashreplace").decode(),
         fingerprint=checksum,
@@ -233,7 +233,7 @@ def _setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting
     )
 
 
-def _wrong(error: Exception) -> str:
+def _death_text(error: Exception) -> str:
     """Return a clause about the failure of the server."""
     if isinstance(error, ServerFroze):
         return str(error)
@@ -242,14 +242,14 @@ def _wrong(error: Exception) -> str:
     return "the server died"
 
 
-def _stopped(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
+def _stop_error(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
     """Return the error for a run that was stopped without a checkpoint of that moment."""
     if (directory / CONFIG).exists():
-        return Interrupted(f"stopped as of the last checkpoint; resume with: {how_to_go_on(spec, directory)}")
+        return Interrupted(f"stopped as of the last checkpoint; resume with: {resume_command(spec, directory)}")
     return KeyboardInterrupt("stopped before the run began")
 
 
-def _missing(text: str) -> str | None:
+def _find_import_error(text: str) -> str | None:
     """Return the import error of a node that lacks a dependency, or None if the text reports no such error."""
     for line in reversed(text.splitlines()):
         if line.strip().startswith(("ModuleNotFoundError", "ImportError")):
@@ -258,18 +258,18 @@ def _missing(text: str) -> str | None:
 
 
 @contextmanager
-def cluster(options: ClusterOptions, clients: int) -> Iterator[None]:
+def provide_cluster(options: ClusterOptions, clients: int) -> Iterator[None]:
     """Provide Ray for one or more runs: the joined cluster, the one at `address`, or a private one."""
     address = cluster_address(options)
     if is_joined():
         yield
     elif address is None:
-        with own_cluster(cores(options, clients)):
+        with own_cluster(count_cores(options, clients)):
             yield
     else:
-        attach(address)
+        join_cluster(address)
         try:
             yield
         finally:
-            with uninterrupted():
+            with ignore_interrupts():
                 ray.shutdown()

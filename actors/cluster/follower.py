@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import RayTaskError
 
-from actors.cluster.processes import crowded
+from actors.cluster.processes import load_factor
 from actors.cluster.run_dir_sync import RunDirSync
 from actors.pool.pulse import LivenessProbe
 from actors.ray_versions import AnyRef
@@ -86,36 +86,36 @@ class Follower:
 
     def follow(self, resume: bool) -> bool:
         if self.sync is not None:
-            self._answer(self.server.take.remote(self.sync.read()))
+            self._await_answer(self.server.take.remote(self.sync.read()))
         end = self.server.execute.remote(resume)
         while not ray.wait([end], timeout=0)[0]:
-            self._listen()
+            self._exchange_events()
         # The server has ended, so that there is no stop request to check.
         self._stop_at = None
         try:
-            self._listen()
+            self._exchange_events()
             ended = bool(ray.get(end))
         except RayTaskError as error:
             if isinstance(error.cause, RunFailed | ValueError | ShardDied):
                 raise error.cause from None
             raise
         finally:
-            self._pull()
+            self._copy_changes()
         if self._raised is not None:
             raise self._raised
         return ended
 
-    def _listen(self) -> None:
+    def _exchange_events(self) -> None:
         """Answer the previous events of the server and handle the new ones; the run may be waiting for the answer."""
         self._tell_to_stop()
-        events, progress, started = self._answer(self.server.listen.remote(self._asking, LISTEN_SECONDS))
+        events, progress, started = self._await_answer(self.server.take_events.remote(self._asking, LISTEN_SECONDS))
         try:
-            self._tell(events, progress)
+            self._deliver_events(events, progress)
         except CallbackRaised as raised:
             self._raised = raised
-            self._answer(self.server.fail.remote())
+            self._await_answer(self.server.fail.remote())
         if progress is not None and time.monotonic() > self._pull_at:
-            self._pull()
+            self._copy_changes()
         self._warn_of_missing(started)
 
     def _warn_of_missing(self, started: int) -> None:
@@ -123,28 +123,28 @@ class Follower:
         setting = self.setting
         requested = sum(group.workers for group in setting.groups)
         waits = setting.heartbeat.starts is None and started < requested and not self._warned
-        if waits and time.monotonic() - self._began > PATIENCE_SECONDS * crowded():
+        if waits and time.monotonic() - self._began > PATIENCE_SECONDS * load_factor():
             self._warned = True
-            needs = " or ".join(sorted({_words(group.needs) for group in setting.groups}))
+            needs = " or ".join(sorted({_resource_text(group.needs) for group in setting.groups}))
             logger.warning("%d of %d workers have started; each of the others waits for %s", started, requested, needs)
 
-    def _answer(self, ref: AnyRef) -> Any:
+    def _await_answer(self, ref: AnyRef) -> Any:
         """Return the server's answer. Raises an error if the server or the cluster fails meanwhile."""
-        self._look()
+        self._check_health()
         while not ray.wait([ref], timeout=CHECK_SECONDS)[0]:
-            self._look()
+            self._check_health()
         return ray.get(ref)
 
-    def _look(self) -> None:
+    def _check_health(self) -> None:
         """Raise an error if the cluster is lost, or if the server is frozen or does not stop."""
         self._tell_to_stop()
         lost = self.watch.lost()
         if lost is not None:
             raise ClusterLost(lost)
-        silence = self._pulse.silence()
+        silence = self._pulse.silent_seconds()
         if silence is not None:
             raise ServerFroze(f"the server froze: no sign of life for {silence:.3g} s")
-        if self._stop_at is not None and time.monotonic() > self._stop_at + STOP_SECONDS and not self._saves():
+        if self._stop_at is not None and time.monotonic() > self._stop_at + STOP_SECONDS and not self._is_saving():
             raise ServerStuck
 
     def _tell_to_stop(self) -> None:
@@ -152,27 +152,27 @@ class Follower:
             self.server.stop.remote()
             self._stop_at = time.monotonic()
 
-    def _saves(self) -> bool:
+    def _is_saving(self) -> bool:
         """Return True if the server answers that it is writing a checkpoint."""
-        saving = self.server.saving.remote()
+        saving = self.server.is_saving.remote()
         return bool(ray.wait([saving], timeout=SAVING_SECONDS)[0]) and bool(ray.get(saving))
 
-    def _tell(self, events: list[Event], progress: Progress | None) -> None:
+    def _deliver_events(self, events: list[Event], progress: Progress | None) -> None:
         if self._raised is None:
             for event in events:
                 self._asking = self.callbacks.tell(event)
             if progress is not None:
                 self.callbacks.progress(progress)
 
-    def _pull(self) -> None:
+    def _copy_changes(self) -> None:
         """Copy new files of the run to this node.
 
         The caller waits for the first step, because a resumed log is first cut.
         """
         if self.sync is not None:
-            self.sync.apply(self._answer(self.server.changes.remote(self.sync.seen)))
+            self.sync.apply(self._await_answer(self.server.changes.remote(self.sync.seen)))
             self._pull_at = time.monotonic() + PULL_SECONDS
 
 
-def _words(needs: Any) -> str:
+def _resource_text(needs: Any) -> str:
     return " and ".join(f"{amount:g} {name}" for name, amount in needs.items() if amount)

@@ -14,7 +14,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @contextmanager
-def lean() -> Iterator[None]:
+def return_freed_memory() -> Iterator[None]:
     """Let child processes return large freed blocks to the system at once, if huge pages make this cheap.
 
     A value of the environment variable that the user has set takes precedence.

@@ -57,11 +57,11 @@ class Metrics(Callback):
 
     def on_commit(self, event: Event) -> None:
         self._updates.inc()
-        self._staleness.observe(_number(event, "staleness"))
-        self._sent("up", event)
+        self._staleness.observe(_number_of(event, "staleness"))
+        self._count_bytes("up", event)
 
     def on_dispatch(self, event: Event) -> None:
-        self._sent("down", event)
+        self._count_bytes("down", event)
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
         # An objective need not report accuracy.
@@ -70,16 +70,16 @@ class Metrics(Callback):
 
     def on_fault(self, event: Event) -> None:
         self._faults.inc()
-        self._log(event)
+        self._write_event(event)
 
     def on_drop(self, event: Event) -> None:
         self._dropped.inc()
         if event["action"] != RETRY:
             self._quarantined.inc()
-        self._log(event)
+        self._write_event(event)
 
     def on_end(self, event: Event) -> None:
-        self._log(event)
+        self._write_event(event)
 
     def on_progress(self, progress: Progress) -> None:
         """Record the progress after every commit."""
@@ -87,17 +87,17 @@ class Metrics(Callback):
         self._workers.set(progress.workers)
         self._idle.set(1 - progress.busy / progress.workers if progress.workers else 0.0)
 
-    def _log(self, event: Event) -> None:
-        structured(str(event["kind"]), run=self._run, **{name: event[name] for name in event if name != "kind"})
+    def _write_event(self, event: Event) -> None:
+        write_json_line(str(event["kind"]), run=self._run, **{name: event[name] for name in event if name != "kind"})
 
-    def _sent(self, way: str, event: Event) -> None:
-        sent = _number(event, f"bytes_{way}")
+    def _count_bytes(self, way: str, event: Event) -> None:
+        sent = _number_of(event, f"bytes_{way}")
         # The counter refuses increments of 0.
         if sent:
             self._bytes.inc(sent, {"way": way})
 
 
-def structured(event: str, /, **fields: object) -> None:
+def write_json_line(event: str, /, **fields: object) -> None:
     """Write one JSON line to the server's log: time (s since 1970), event and the fields."""
     logging.getLogger(__name__).warning(json.dumps({"time": round(time.time(), 3), "event": event, **fields}))
 
@@ -111,7 +111,7 @@ def log_as_lines() -> None:
     own.propagate = False
 
 
-def _number(event: Event, name: str) -> float:
+def _number_of(event: Event, name: str) -> float:
     value = event[name]
     assert isinstance(value, int | float)
     return value

@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.cluster.attach import attach
+from actors.cluster.attach import join_cluster
 from actors.cluster.placement import find_node
 from actors.cluster.run_dir_sync import RunDirSync, write_all
 from fedraa.callbacks import Progress
@@ -28,26 +28,26 @@ def server_name(label: str) -> str:
     return f"{label}#{uuid4().hex[:12]}"
 
 
-def runs(address: str) -> list[tuple[str, Progress | None, int]]:
+def list_runs(address: str) -> list[tuple[str, Progress | None, int]]:
     """Return for each run of the cluster its label MACHINE:DIRECTORY, progress and number of started workers."""
-    attach(address)
+    join_cluster(address)
     try:
-        return [(label, *ray.get(server.look.remote())) for label, server in _servers()]
+        return [(label, *ray.get(server.look.remote())) for label, server in _find_servers()]
     finally:
         ray.shutdown()
 
 
-def stop(run: str, address: str) -> None:
+def stop_run(run: str, address: str) -> None:
     """Request the end of a run with a checkpoint. Raise InputError unless exactly one run has this name.
 
     Args:
         run: The label or the directory of the run.
         address: The address of the cluster.
     """
-    attach(address)
+    join_cluster(address)
     try:
-        servers = list(_servers())
-        wanted = [server for label, server in servers if run == label or _directory(label) == Path(run).absolute()]
+        servers = list(_find_servers())
+        wanted = [server for label, server in servers if run == label or _directory_of(label) == Path(run).absolute()]
         if len(wanted) != 1:
             labels = ", ".join(sorted(label for label, _ in servers)) or "none"
             raise InputError(
@@ -58,7 +58,7 @@ def stop(run: str, address: str) -> None:
         ray.shutdown()
 
 
-def fetch(run: Path, node: str | None, address: str, out: Path) -> None:
+def fetch_run(run: Path, node: str | None, address: str, out: Path) -> None:
     """Copy a run directory from a node of the cluster (default: its head) to `out`, which must be new or empty.
 
     Args:
@@ -69,10 +69,10 @@ def fetch(run: Path, node: str | None, address: str, out: Path) -> None:
     """
     if out.exists() and (out.is_file() or os.listdir(out)):
         raise InputError("out", f"{out} is in use", hint="choose a directory that is new or empty")
-    attach(address)
+    join_cluster(address)
     try:
         on_node = NodeAffinitySchedulingStrategy(find_node(node or HEAD)["NodeID"], soft=False)
-        read = ray.remote(_read).options(num_cpus=0, scheduling_strategy=on_node)
+        read = ray.remote(_read_files).options(num_cpus=0, scheduling_strategy=on_node)
         files = ray.get(read.remote(run))
         if CONFIG not in files:
             raise InputError("run", f"{run} on that node is not a run directory; it has no {CONFIG}")
@@ -81,11 +81,11 @@ def fetch(run: Path, node: str | None, address: str, out: Path) -> None:
         ray.shutdown()
 
 
-def _read(directory: Path) -> dict[str, bytes]:
+def _read_files(directory: Path) -> dict[str, bytes]:
     return RunDirSync(directory).read()
 
 
-def _servers() -> Iterator[tuple[str, Any]]:
+def _find_servers() -> Iterator[tuple[str, Any]]:
     for actor in ray.util.list_named_actors(all_namespaces=True):
         if actor["namespace"] == NAMESPACE:
             try:
@@ -97,5 +97,5 @@ def _servers() -> Iterator[tuple[str, Any]]:
             yield actor["name"].rpartition("#")[0], server
 
 
-def _directory(label: str) -> Path:
+def _directory_of(label: str) -> Path:
     return Path(label.partition(":")[2])

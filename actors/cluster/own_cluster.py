@@ -17,10 +17,10 @@ from pathlib import Path
 
 import ray
 
-from actors.cluster.memory import lean
+from actors.cluster.memory import return_freed_memory
 from actors.cluster.own_folder import is_own, own_folder
-from actors.cluster.own_parts import importable
-from actors.cluster.processes import crowded, is_stopped, kill_all_of
+from actors.cluster.own_parts import share_import_paths
+from actors.cluster.processes import is_stopped, kill_all_of, load_factor
 from actors.ray_versions import (
     hidden_tips,
     hidden_worker_logs,
@@ -30,7 +30,7 @@ from actors.ray_versions import (
     session_folder,
     started_processes,
 )
-from fedraa.engine.stop_signals import deferred, uninterrupted
+from fedraa.engine.stop_signals import defer_interrupts, ignore_interrupts
 from fedraa.errors import RunFailed
 
 # The number of start attempts is this plus the load per core, rounded down and at least 1.
@@ -47,18 +47,18 @@ TOKEN = "RAY_AUTH_TOKEN"
 MODE = "RAY_AUTH_MODE"
 
 logger = logging.getLogger(__name__)
-# The cluster that `begun` has started, until `own_cluster` takes it.
+# The cluster that `prestart_cluster` has started, until `own_cluster` takes it.
 _begun: list[ExitStack] = []
 
 
 @contextmanager
-def begun(cpus: int) -> Iterator[None]:
+def prestart_cluster(cpus: int) -> Iterator[None]:
     """Start a cluster for the next `own_cluster`, which then controls its end. Without one the cluster ends here.
 
     The processes of the cluster import the modules of workers while this process prepares the run.
     """
     with ExitStack() as waiting:
-        waiting.enter_context(_started(cpus))
+        waiting.enter_context(_start_cluster(cpus))
         _begun.append(waiting)
         try:
             yield
@@ -68,11 +68,11 @@ def begun(cpus: int) -> Iterator[None]:
 
 @contextmanager
 def own_cluster(cpus: int) -> Iterator[None]:
-    """Provide a Ray cluster with `cpus` slots: the one that `begun` has started, or a new one.
+    """Provide a Ray cluster with `cpus` slots: the one that `prestart_cluster` has started, or a new one.
 
     Raises RunFailed if it does not start. The number of attempts grows with the load of the machine.
     """
-    with _begun.pop() if _begun else _started(cpus):
+    with _begun.pop() if _begun else _start_cluster(cpus):
         yield
 
 
@@ -82,15 +82,15 @@ def is_joined() -> bool:
 
 
 @contextmanager
-def _started(cpus: int) -> Iterator[None]:
+def _start_cluster(cpus: int) -> Iterator[None]:
     with _own_token(), hidden_worker_logs():
         for attempt in count(1):
             with own_folder() as folder, _ended_in(folder):
-                wrong = _start(folder, cpus)
+                wrong = _start_ray(folder, cpus)
                 if wrong is None:
                     yield
                     return
-            attempts = min(MAX_ATTEMPTS, BASE_ATTEMPTS + math.floor(crowded()))
+            attempts = min(MAX_ATTEMPTS, BASE_ATTEMPTS + math.floor(load_factor()))
             if attempt >= attempts:
                 raise RunFailed(
                     "engine",
@@ -101,7 +101,7 @@ def _started(cpus: int) -> Iterator[None]:
             time.sleep(PAUSE_SECONDS)
 
 
-def is_ours() -> bool:
+def is_private_cluster() -> bool:
     """Return True if `own_cluster` started the cluster that this process has joined."""
     folder = session_folder()
     return folder is not None and is_own(folder.parent)
@@ -119,14 +119,14 @@ class ClusterWatch:
             for process in started_processes(kind):
                 if process.poll() is not None:
                     return f"Ray's {name} died"
-                if self._stands_still(process.pid):
+                if self._is_frozen(process.pid):
                     return f"Ray's {name} froze"
         return None
 
     def confirm_lost(self) -> str | None:
         return self.lost()
 
-    def _stands_still(self, process: int) -> bool:
+    def _is_frozen(self, process: int) -> bool:
         if not is_stopped(process):
             self._stopped.pop(process, None)
             return False
@@ -134,13 +134,20 @@ class ClusterWatch:
         return now - self._stopped.setdefault(process, now) > FROZEN_SECONDS
 
 
-def _start(folder: Path, cpus: int) -> str | None:
+def _start_ray(folder: Path, cpus: int) -> str | None:
     """Start Ray and return None, or the first line of the error if that fails.
 
     If Ctrl-C interrupts the connection, the last step of the start, this process ends with a segmentation fault.
     """
     try:
-        with deferred(), minimal_ray(), lean(), importable(), on_loopback(), hidden_tips():
+        with (
+            defer_interrupts(),
+            minimal_ray(),
+            return_freed_memory(),
+            share_import_paths(),
+            on_loopback(),
+            hidden_tips(),
+        ):
             ray.init(
                 num_cpus=cpus,
                 include_dashboard=False,
@@ -165,7 +172,7 @@ def _ended_in(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with uninterrupted():
+        with ignore_interrupts():
             # A regular shutdown would wait for processes that cannot answer.
             if not ray.is_initialized() or watch.lost():
                 kill_all_of(folder)

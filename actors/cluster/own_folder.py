@@ -31,7 +31,7 @@ def own_folder() -> Iterator[Path]:
     parent = tempfile.gettempdir()
     if len(parent) > MAX_PARENT_LENGTH:
         parent = "/tmp"
-    sweep(Path(parent))
+    remove_abandoned(Path(parent))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     with (folder / f"{OWNER}.new").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -48,7 +48,7 @@ def is_own(folder: Path) -> bool:
     return folder.name.startswith(PREFIX) and (folder / OWNER).exists()
 
 
-def sweep(parent: Path) -> None:
+def remove_abandoned(parent: Path) -> None:
     """Remove the folders of this user that have no living owner."""
     for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):

@@ -33,13 +33,13 @@ PATH = "PYTHONPATH"
 
 def refuse_unsendable(spec: "RunSpec") -> None:
     """Raise InputError for a component of a run that cannot be pickled."""
-    wrong = _unsendable(spec)
+    wrong = _pickling_error(spec)
     if wrong is None:
         return
     name = "engine"
     component = "a component of this run"
     for field, value in (*spec.experiment, ("dataset", spec.data.source), ("model", spec.traced.module)):
-        if _unsendable(value):
+        if _pickling_error(value):
             name = field
             component = f"the passed {field}" if field in spec.object_fields else short_text(value)
             break
@@ -50,7 +50,7 @@ def refuse_unsendable(spec: "RunSpec") -> None:
     )
 
 
-def _unsendable(part: object) -> str | None:
+def _pickling_error(part: object) -> str | None:
     """Return the reason if an object cannot be pickled."""
     try:
         pickler: Any = registry.CloudPickler(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
@@ -83,7 +83,7 @@ def carry_by_value(parts: Iterable[object]) -> None:
 
 
 @contextmanager
-def importable() -> Iterator[None]:
+def share_import_paths() -> Iterator[None]:
     """Let child processes import the user's modules from the same folders as this process."""
     before = os.environ.get(PATH)
     folders = [Path(entry).resolve() for entry in sys.path]

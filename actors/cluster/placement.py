@@ -9,7 +9,7 @@ import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fedraa.config.processes import cluster_address, workers
+from fedraa.config.processes import cluster_address, count_workers
 from fedraa.config.sections import ClusterOptions, DeviceOptions
 from fedraa.devices.worker_groups import WorkerGroup, group_of_clients, parse_group
 from fedraa.engine.memory_check import GIGA
@@ -22,7 +22,7 @@ ROUNDING = 1e-6
 NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
-def groups(options: ClusterOptions, clients: int, device: str) -> tuple[WorkerGroup, ...]:
+def make_worker_groups(options: ClusterOptions, clients: int, device: str) -> tuple[WorkerGroup, ...]:
     """Return the worker groups of a run: one group unless it sets `resources`.
 
     Args:
@@ -32,10 +32,10 @@ def groups(options: ClusterOptions, clients: int, device: str) -> tuple[WorkerGr
     """
     if options.resources is not None:
         return tuple(parse_group(text) for text in options.resources)
-    count = workers(options, clients)
+    count = count_workers(options, clients)
     threads = options.threads_per_worker
     if cluster_address(options) is not None and options.workers is None:
-        count = min(clients, max(1, int(_total("CPU")) // threads))
+        count = min(clients, max(1, int(_total_resource("CPU")) // threads))
     return (WorkerGroup(count, {"CPU": threads, "GPU": gpu_share(device, count)}),)
 
 
@@ -54,18 +54,18 @@ def group_of(groups: Sequence[WorkerGroup], devices: DeviceOptions, clients: int
 
 def gpu_share(device: str, count: int) -> float:
     """Return the share of a GPU per worker, 1 / ceil(workers / GPUs). It is 0 without GPUs."""
-    gpus = int(_total("GPU"))
+    gpus = int(_total_resource("GPU"))
     if device == "cpu" or not gpus:
         return 0.0
     return 1 / -(-count // gpus)
 
 
-def fits(asked: Iterable[WorkerGroup]) -> bool:
+def has_resources(asked: Iterable[WorkerGroup]) -> bool:
     """Return True if the cluster has the resources of all these workers together."""
     needs: Counter[str] = Counter()
     for group in asked:
         needs.update({name: group.workers * amount for name, amount in group.needs.items()})
-    return all(amount <= _total(name) + ROUNDING for name, amount in needs.items())
+    return all(amount <= _total_resource(name) + ROUNDING for name, amount in needs.items())
 
 
 def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def find_node(wanted: str) -> dict[str, Any]:
     raise InputError("server_node", got=wanted, expected=f"the id, address, name or a resource of a node: {known}")
 
 
-def _total(resource: str) -> float:
+def _total_resource(resource: str) -> float:
     """Return the amount of a resource in the whole cluster."""
     # Ray leaves this function untyped.
     return float(ray.cluster_resources().get(resource, 0))  # type: ignore[no-untyped-call]

@@ -12,14 +12,14 @@ STDERR = "2"
 RAYS = b"ray::"
 
 
-def crowded() -> float:
+def load_factor() -> float:
     """Return the load per core, at least 1. Timeouts are multiplied by it."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def cpu_seconds(process: int) -> float:
     """Return the user and system time of a process in seconds; 0 if it has ended."""
-    fields = _fields(process)
+    fields = _stat_fields(process)
     if fields is None:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -27,7 +27,7 @@ def cpu_seconds(process: int) -> float:
 
 def is_stopped(process: int) -> bool:
     """Return True if the process is stopped, for example by SIGSTOP."""
-    fields = _fields(process)
+    fields = _stat_fields(process)
     return fields is not None and fields[0] in "Tt"
 
 
@@ -64,7 +64,7 @@ def _is_of(entry: Path, folder: str) -> bool:
     return f"={folder}".encode() in command
 
 
-def _fields(process: int) -> list[str] | None:
+def _stat_fields(process: int) -> list[str] | None:
     """Return the fields of /proc/PID/stat after the name, beginning with the state."""
     try:
         return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()

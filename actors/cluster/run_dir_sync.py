@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedraa.rundir.atomic_files import PARTIAL, replacing
+from fedraa.rundir.atomic_files import PARTIAL, replace_file
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.run_lock import WRITER, Hold, this_process
 
@@ -28,16 +28,16 @@ class Changes:
 def write_all(directory: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        with replacing(directory / name) as stream:
+        with replace_file(directory / name) as stream:
             stream.write(content)
 
 
-def changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
+def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
     """Return the changes since `seen`.
 
     The logs are read last, so that they contain every event that a checkpoint needs.
     """
-    stamps = _stamps(directory)
+    stamps = _read_stamps(directory)
     whole = {}
     tails = {}
     for name, stamp in list(stamps.items()):
@@ -67,7 +67,7 @@ class RunDirSync:
 
     def read(self) -> dict[str, bytes]:
         """Return the content of every file by its relative path."""
-        return {name: (self.directory / name).read_bytes() for name in _stamps(self.directory)}
+        return {name: (self.directory / name).read_bytes() for name in _read_stamps(self.directory)}
 
     def apply(self, new: Changes) -> None:
         """Write logs first, then checkpoints, and the summary last.
@@ -84,13 +84,13 @@ class RunDirSync:
                 stream.flush()
                 os.fsync(stream.fileno())
         write_all(self.directory, {name: new.whole[name] for name in sorted(new.whole, key=SUMMARY.__eq__)})
-        for name in _stamps(self.directory).keys() - new.stamps.keys():
+        for name in _read_stamps(self.directory).keys() - new.stamps.keys():
             (self.directory / name).unlink()
         self.seen = new.stamps
 
 
 @contextmanager
-def synced(directory: Path) -> Iterator[None]:
+def register_writer(directory: Path) -> Iterator[None]:
     """Register this process as the writer of the user's directory while the context is active."""
     with (directory / EVENTS).open("ab", buffering=0) as log:
         hold = Hold(directory, log, this_process())
@@ -108,7 +108,7 @@ def _size(stamps: Mapping[str, Stamp], name: str) -> int:
     return size
 
 
-def _stamps(directory: Path) -> dict[str, Stamp]:
+def _read_stamps(directory: Path) -> dict[str, Stamp]:
     """Return the stamps of all files by their relative paths, without temporary files and the lock."""
     stamps = {}
     for folder, _, names in os.walk(directory):

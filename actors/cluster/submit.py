@@ -9,14 +9,16 @@ from typing import Any
 
 from ray.job_submission import JobSubmissionClient
 
-from actors.cluster.attach import packages
+from actors.cluster.attach import package_folders
 from actors.cluster.head import TOKEN
 from actors.ray_versions import MAX_JOB_BYTES, AuthenticationError, visit_files
 from fedraa.engine.memory_check import GIGA
 from fedraa.errors import InputError, RunFailed
 
 
-def submit(arguments: Sequence[str], address: str, working_dir: Path | None, say: Callable[[str], None]) -> None:
+def submit_command(
+    arguments: Sequence[str], address: str, working_dir: Path | None, say: Callable[[str], None]
+) -> None:
     """Run `fedraa ARGUMENTS` as a job on the head node, with this machine's code, and follow its output.
 
     Args:
@@ -28,7 +30,7 @@ def submit(arguments: Sequence[str], address: str, working_dir: Path | None, say
     Raises InputError if no dashboard answers at `address`, if it requires another token, or if the files are too large.
     Raises RunFailed if the command fails.
     """
-    environment: dict[str, Any] = {"py_modules": packages()}
+    environment: dict[str, Any] = {"py_modules": package_folders()}
     if working_dir is not None:
         check_size(working_dir)
         environment["working_dir"] = str(working_dir)
@@ -46,7 +48,7 @@ def submit(arguments: Sequence[str], address: str, working_dir: Path | None, say
         # The text of the error is a sentence of the dashboard.
         raise RunFailed("address", f"no job could be submitted at {address}: {error}") from None
     say(f"job {job}")
-    asyncio.run(_follow(client, job, say))
+    asyncio.run(_follow_output(client, job, say))
     status = client.get_job_status(job)
     if status != "SUCCEEDED":
         raise RunFailed(job, f"the job at {address} ended as {status.lower()}")
@@ -56,12 +58,12 @@ def check_size(folder: Path) -> None:
     """Raise InputError if a folder, without the files in its .gitignore, is larger than a job may be."""
     total = 0
 
-    def add(path: Path) -> None:
+    def add_size(path: Path) -> None:
         nonlocal total
         if path.is_file():
             total += path.stat().st_size
 
-    visit_files(folder, add)
+    visit_files(folder, add_size)
     if total > MAX_JOB_BYTES:
         raise InputError(
             "working_dir",
@@ -70,6 +72,6 @@ def check_size(folder: Path) -> None:
         )
 
 
-async def _follow(client: JobSubmissionClient, job: str, say: Callable[[str], None]) -> None:
+async def _follow_output(client: JobSubmissionClient, job: str, say: Callable[[str], None]) -> None:
     async for lines in client.tail_job_logs(job):
         say(lines.rstrip("\n"))

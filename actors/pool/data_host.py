@@ -14,9 +14,9 @@ from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.pool.serializer import Blocks, put_blocks
 from actors.ray_versions import AnyRef
 from fedraa.config.sections import ProblemOptions
-from fedraa.data import Dealing, Federated, deal
-from fedraa.data.tree import leaves
-from fedraa.engine.build import read
+from fedraa.data import Dealing, Federated, deal_samples
+from fedraa.data.tree import list_leaves
+from fedraa.engine.build import read_dataset
 from fedraa.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -40,12 +40,12 @@ class DataHost:
             InputError: The fingerprint of this node's shards is another one.
         """
         if self._blocks is None:
-            self._blocks = self._read(problem, dealing, wanted)
+            self._blocks = self._read_blocks(problem, dealing, wanted)
         return self._blocks
 
-    def _read(self, problem: ProblemOptions, dealing: Dealing, wanted: int) -> Blocks:
-        data = deal(read(problem), dealing)
-        if fingerprint(data) != wanted:
+    def _read_blocks(self, problem: ProblemOptions, dealing: Dealing, wanted: int) -> Blocks:
+        data = deal_samples(read_dataset(problem), dealing)
+        if data_checksum(data) != wanted:
             raise InputError(
                 "data_dir",
                 f"{problem.dataset} in {problem.data_dir} on {socket.gethostname()} differs from the driver's",
@@ -86,7 +86,7 @@ class DataHosts:
     def drop_frozen(self) -> None:
         """Remove hosts without a sign of life. Calls of workers that wait for them then fail and are repeated."""
         for node, pulse in list(self._pulses.items()):
-            silence = pulse.silence()
+            silence = pulse.silent_seconds()
             if silence is not None:
                 logger.warning("data host on node %s: no sign of life for %.3g s; it is replaced", node[:8], silence)
                 self.drop(node, self._actors[node])
@@ -96,9 +96,9 @@ class DataHosts:
             self.drop(node, host)
 
 
-def fingerprint(data: Federated) -> int:
+def data_checksum(data: Federated) -> int:
     """Return a checksum of the clients' training data, or of the part that is in this process."""
     value = 0
-    for array in (*leaves(data.x_train), data.y_train, data.offsets):
+    for array in (*list_leaves(data.x_train), data.y_train, data.offsets):
         value = zlib.crc32(np.ascontiguousarray(array).data, value)
     return value

@@ -30,7 +30,7 @@ from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
 from actors.ray_versions import AnyRef
 from actors.worker.worker import Worker
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.executor import may_be_the_clients, told
+from fedraa.engine.executor import format_error, may_be_client_fault
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
@@ -120,19 +120,19 @@ class RayExecutor:
     def __post_init__(self) -> None:
         self.workers = sum(group.workers for group in self.groups)
         self._serializer = TaskSerializer()
-        self._queues = Queues(len(self.groups), self.group_of, self._work, self.stack)
+        self._queues = Queues(len(self.groups), self.group_of, self._task_work, self.stack)
         self._class = actor_class(self.worker)
         numbers = count()
         for number, group in enumerate(self.groups):
             for _ in range(group.workers):
-                self._spawn(next(numbers), number, deaths=0)
+                self._start_worker(next(numbers), number, deaths=0)
 
     def share(self, params: Vector) -> SharedBuffer:
         return self._serializer.share(params)
 
     def submit(self, task: Task, due: float) -> None:
         self._queues.submit(task, due)
-        self._send()
+        self._fill_queues()
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
         give_up = time.monotonic() + timeout
@@ -142,7 +142,7 @@ class RayExecutor:
             return self._faults.popleft()
         return self._outcomes.pop(task, None)
 
-    def ready(self, timeout: float) -> list[Update | Fault]:
+    def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
         if not self._outcomes and not self._faults:
             self.receive(time.monotonic() + timeout)
         outcomes = [*self._faults, *self._outcomes.values()]
@@ -153,11 +153,11 @@ class RayExecutor:
     def evaluate(self, params: Vector) -> PendingEvaluation:
         pending = PendingEvaluation(self.receive, ray.put(params))
         self._evaluations.append(pending)
-        self._send()
+        self._fill_queues()
         return pending
 
     def busy(self) -> tuple[int, int]:
-        ready = self._ready()
+        ready = self._ready_workers()
         return sum(bool(handle.calls) for handle in ready), len(ready)
 
     def close(self) -> None:
@@ -186,15 +186,15 @@ class RayExecutor:
             return left > 0
         ended, _ = ray.wait(list(self._calls), num_returns=1, timeout=timeout)
         for ref in ended:
-            self._end(self._calls[ref])
+            self._end_call(self._calls[ref])
         for handle in list(self._handles.values()):
-            self._check(handle)
+            self._check_time(handle)
         if time.monotonic() >= self._glance_at:
-            self._glance()
-        self._send()
+            self._check_liveness()
+        self._fill_queues()
         return bool(ended) or left > 0
 
-    def _spawn(self, number: int, group: int, deaths: int) -> None:
+    def _start_worker(self, number: int, group: int, deaths: int) -> None:
         needs = self.groups[group].needs
         options = self._class.options(**worker_options(self.groups[group], self.placement))
         device = self.device
@@ -203,49 +203,49 @@ class RayExecutor:
         actor = options.remote(number, self.worker_spec, self.threads, device)
         handle = WorkerHandle(number, group, actor, LivenessProbe(actor, self.heartbeat), deaths)
         self._handles[number] = handle
-        self._call(Call(START, handle, handle.actor.started.remote()))
+        self._add_call(Call(START, handle, handle.actor.started.remote()))
 
-    def _call(self, call: Call) -> None:
+    def _add_call(self, call: Call) -> None:
         if not call.handle.calls:
             call.handle.since = time.monotonic()
         call.handle.calls.append(call)
         self._calls[call.ref] = call
 
-    def _ready(self, group: int | None = None) -> list[WorkerHandle]:
+    def _ready_workers(self, group: int | None = None) -> list[WorkerHandle]:
         """Return the started workers of one group or of all groups."""
         return [
             handle for handle in self._handles.values() if handle.blocks is not None and group in (None, handle.group)
         ]
 
-    def _emptiest(self, group: int | None = None) -> WorkerHandle | None:
-        return min(self._ready(group), key=lambda handle: len(handle.calls), default=None)
+    def _emptiest_worker(self, group: int | None = None) -> WorkerHandle | None:
+        return min(self._ready_workers(group), key=lambda handle: len(handle.calls), default=None)
 
-    def _send(self) -> None:
+    def _fill_queues(self) -> None:
         """Fill the queues of the workers, the emptiest first, with the tasks that are due first."""
         while self._evaluations:
-            handle = self._emptiest()
+            handle = self._emptiest_worker()
             if handle is None:
                 break
             pending = self._evaluations.popleft()
             ref = handle.actor.evaluate.remote(pending.ref, self.evaluation_data)
-            self._call(Call(EVALUATE, handle, ref, evaluation=pending))
+            self._add_call(Call(EVALUATE, handle, ref, evaluation=pending))
         for group in range(len(self.groups)):
-            while self._queues.waits(group):
-                handle = self._emptiest(group)
+            while self._queues.has_waiting(group):
+                handle = self._emptiest_worker(group)
                 if handle is None or len(handle.calls) >= CALLS_PER_WORKER:
                     break
                 assert handle.blocks is not None
-                tasks = self._queues.take(group, CALLS_PER_WORKER * len(self._ready(group)))
+                tasks = self._queues.take(group, CALLS_PER_WORKER * len(self._ready_workers(group)))
                 jobs, shared_args = self._serializer.pack(tasks, handle.blocks)
                 ref = handle.actor.train_all.remote(jobs, *shared_args)
-                self._call(Call(TRAIN, handle, ref, work=sum(map(self._work, tasks)), tasks=tasks))
+                self._add_call(Call(TRAIN, handle, ref, work=sum(map(self._task_work, tasks)), tasks=tasks))
 
-    def _work(self, task: Task) -> float:
+    def _task_work(self, task: Task) -> float:
         """Return samples times model size, to which the duration of the task is roughly proportional."""
         samples = self.blocks.offsets[task.client + 1] - self.blocks.offsets[task.client]
         return float(int(samples) * task.size)
 
-    def _end(self, call: Call) -> None:
+    def _end_call(self, call: Call) -> None:
         """Handle the end of a call: a result, an error in the called method, or the worker's death."""
         handle = call.handle
         result = wrong = None
@@ -257,28 +257,28 @@ class RayExecutor:
                 self.check()
             lost = isinstance(getattr(error, "cause", error), ObjectLostError)
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
-                wrong = told(error.cause)
-                of_client = may_be_the_clients(error.cause) and not isinstance(error.cause, RayError)
+                wrong = format_error(error.cause)
+                of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
             # Calls end in order. The first call of the worker either ended well or is the one that killed it.
             elif handle.calls[0] is not call:
-                return self._end(handle.calls[0])
+                return self._end_call(handle.calls[0])
             else:
                 if self.hosts is not None and (lost or call.kind == LOAD):
                     self.hosts.drop(handle.node, handle.host)
-                return self._bury(handle, self._cause(call, error))
+                return self._replace_worker(handle, self._death_cause(call, error))
         now = time.monotonic()
         if handle.calls[0] is call:
             if call.kind not in STARTUP_CALLS:
-                self.hang_detector.saw(call.kind, call.work, now - handle.since)
+                self.hang_detector.record_duration(call.kind, call.work, now - handle.since)
                 handle.deaths = 0
             handle.since = now
         handle.calls.remove(call)
         del self._calls[call.ref]
         if call.kind in STARTUP_CALLS and result is not None:
             self._ready_or_load(handle, result)
-        self._deliver(call, result, wrong, of_client=of_client)
+        self._deliver_outcome(call, result, wrong, of_client=of_client)
 
-    def _cause(self, call: Call, error: RayError) -> str:
+    def _death_cause(self, call: Call, error: RayError) -> str:
         """Return the cause of a worker's death."""
         if call.kind not in STARTUP_CALLS:
             return DIED
@@ -295,17 +295,17 @@ class RayExecutor:
         else:
             handle.node = answer
             handle.host, ref = self.hosts.blocks(answer)
-            self._call(Call(LOAD, handle, ref))
+            self._add_call(Call(LOAD, handle, ref))
 
-    def _check(self, handle: WorkerHandle) -> None:
+    def _check_time(self, handle: WorkerHandle) -> None:
         """Replace the worker if its first call exceeds the time limit."""
         if not handle.calls or handle.calls[0].kind in STARTUP_CALLS:
             return
         bound = self.hang_detector.bound(handle.calls[0].kind, handle.calls[0].work)
         if time.monotonic() - handle.since > bound:
-            self._bury(handle, f"worker hung: no answer within {bound:.3g} s")
+            self._replace_worker(handle, f"worker hung: no answer within {bound:.3g} s")
 
-    def _glance(self) -> None:
+    def _check_liveness(self) -> None:
         """Replace actors that give no sign of life.
 
         Workers may be silent because they wait for a data host or a server shard, which are therefore checked first.
@@ -316,13 +316,13 @@ class RayExecutor:
         if self.hosts is not None:
             self.hosts.drop_frozen()
         for handle in list(self._handles.values()):
-            silence = handle.pulse.silence()
+            silence = handle.pulse.silent_seconds()
             if silence is not None:
                 if self.check is not None:
                     self.check()
-                self._bury(handle, f"worker froze: no sign of life for {silence:.3g} s")
+                self._replace_worker(handle, f"worker froze: no sign of life for {silence:.3g} s")
 
-    def _deliver(self, call: Call, result: Any, wrong: str | None, *, of_client: bool = False) -> None:
+    def _deliver_outcome(self, call: Call, result: Any, wrong: str | None, *, of_client: bool = False) -> None:
         """Deliver the outcome of a call: its result, or the error.
 
         If a call of several tasks failed, each of them is sent again in a separate call.
@@ -336,9 +336,9 @@ class RayExecutor:
         worker = call.handle.number
         tasks = call.tasks
         if wrong is None:
-            self._take_in(call, result)
+            self._store_result(call, result)
         elif len(tasks) == 1:
-            self._settle(tasks[0], Fault(tasks[0].id, worker, wrong, of_client))
+            self._settle_task(tasks[0], Fault(tasks[0].id, worker, wrong, of_client))
         else:
             error = wrong
             if tasks:
@@ -348,15 +348,15 @@ class RayExecutor:
             if call.evaluation is not None:
                 self._evaluate_again(call.evaluation, wrong)
 
-    def _take_in(self, call: Call, result: Any) -> None:
+    def _store_result(self, call: Call, result: Any) -> None:
         if call.evaluation is not None:
             call.evaluation.evaluation = result
         elif call.tasks:
             for task, update in zip(call.tasks, result, strict=True):
-                self._settle(task, update)
-            self._queues.saw(sum(update.seconds for update in result), call.work)
+                self._settle_task(task, update)
+            self._queues.record_duration(sum(update.seconds for update in result), call.work)
 
-    def _settle(self, task: Task, outcome: Update | Fault) -> None:
+    def _settle_task(self, task: Task, outcome: Update | Fault) -> None:
         self._queues.ended(task, well=isinstance(outcome, Update))
         self._outcomes[task.id] = outcome
 
@@ -366,21 +366,21 @@ class RayExecutor:
             raise RunFailed("evaluation", f"it failed {MAX_TASK_ATTEMPTS} times: {wrong}")
         self._evaluations.append(pending)
 
-    def _bury(self, handle: WorkerHandle, cause: str) -> None:
+    def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
         """Replace a dead or unresponsive worker, or give it up after too many consecutive deaths."""
         ray.kill(handle.actor)
         del self._handles[handle.number]
         self._last = cause
         deaths = handle.deaths + 1
         if deaths < MAX_DEATHS:
-            self._spawn(handle.number, handle.group, deaths)
+            self._start_worker(handle.number, handle.group, deaths)
         else:
             cause += f"; given up after {deaths} deaths in a row"
             logger.warning("worker %d: %s; workers left: %d", handle.number, cause, len(self._handles))
         for call in handle.calls:
             del self._calls[call.ref]
         culprit, *innocent = handle.calls
-        self._deliver(culprit, None, cause)
+        self._deliver_outcome(culprit, None, cause)
         for call in innocent:
             self._queues.again(call.tasks)
             if call.evaluation is not None:

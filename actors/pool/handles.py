@@ -90,7 +90,7 @@ class HangDetector:
     unseen: float = 3600.0
     _paces: dict[str, float] = field(default_factory=dict)
 
-    def saw(self, kind: str, work: float, seconds: float) -> None:
+    def record_duration(self, kind: str, work: float, seconds: float) -> None:
         """Record the duration of one piece of work.
 
         Args:

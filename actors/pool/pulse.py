@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from actors.cluster.processes import cpu_seconds, crowded
+from actors.cluster.processes import cpu_seconds, load_factor
 from actors.ray_versions import AnyRef
 
 GROUP = "pulse"
@@ -56,36 +56,36 @@ class LivenessProbe:
         # CPU seconds of the process when half of the bound had passed.
         self._used: float | None = None
         self._looked = time.monotonic()
-        self._ask()
+        self._send_ping()
 
-    def silence(self) -> float | None:
+    def silent_seconds(self) -> float | None:
         """Return the seconds without an answer if they exceed the bound. The caller repeats this call regularly."""
         now = time.monotonic()
         self._silent += min(MAX_COUNTED_SECONDS, now - self._looked)
         self._looked = now
         if self._ref is None:
             if self._silent >= self._heartbeat.every:
-                self._ask()
+                self._send_ping()
         elif ray.wait([self._ref], timeout=0)[0]:
-            self._hear(self._ref)
+            self._take_answer(self._ref)
         else:
-            bound = self._bound()
+            bound = self._silence_bound()
             if self._used is None and self._silent > bound / 2:
                 self._used = self._cpu_seconds()
-            if self._silent > bound and not self._works(bound / 2):
+            if self._silent > bound and not self._used_cpu(bound / 2):
                 return self._silent
         return None
 
-    def _ask(self) -> None:
+    def _send_ping(self) -> None:
         self._ref: AnyRef | None = self._actor.ping.remote()
-        self._begin()
+        self._restart_silence()
 
-    def _begin(self) -> None:
+    def _restart_silence(self) -> None:
         self._silent = 0.0
         self._used = None
         self._looked = time.monotonic()
 
-    def _hear(self, ref: AnyRef) -> None:
+    def _take_answer(self, ref: AnyRef) -> None:
         # The first answer includes the start of the process.
         if self._heard is not None:
             self._slowest = max(self._slowest, self._silent)
@@ -93,26 +93,26 @@ class LivenessProbe:
         with suppress(RayError):
             self._heard = ray.get(ref)
         self._ref = None
-        self._begin()
+        self._restart_silence()
 
-    def _bound(self) -> float:
+    def _silence_bound(self) -> float:
         """Return the seconds without an answer after which the actor counts as frozen."""
         heartbeat = self._heartbeat
         if self._heard is None:
             if heartbeat.starts is None:
                 return math.inf
-            return heartbeat.starts * crowded()
+            return heartbeat.starts * load_factor()
         bound = heartbeat.bound if self._heard[0] == self._here else heartbeat.far
-        return max(bound * crowded(), SLOWNESS_FACTOR * self._slowest)
+        return max(bound * load_factor(), SLOWNESS_FACTOR * self._slowest)
 
-    def _works(self, seconds: float) -> bool:
+    def _used_cpu(self, seconds: float) -> bool:
         """Return True if the process has used CPU time in these seconds, and then restart the bound.
 
         Only processes of this node can be inspected.
         """
         works = self._used is not None and self._cpu_seconds() - self._used > MIN_CPU_SHARE * seconds
         if works:
-            self._begin()
+            self._restart_silence()
         return works
 
     def _cpu_seconds(self) -> float:

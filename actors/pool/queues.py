@@ -56,11 +56,11 @@ class Queues:
         else:
             self._alone.add(task.id)
 
-    def saw(self, seconds: float, work: float) -> None:
+    def record_duration(self, seconds: float, work: float) -> None:
         """Record the duration of an amount of work."""
         self._pace = seconds / work
 
-    def waits(self, group: int) -> bool:
+    def has_waiting(self, group: int) -> bool:
         """Return True if a task waits for the worker group."""
         return bool(self._waiting[group])
 

@@ -14,7 +14,7 @@ from actors.server.shard import CutOnShards
 from fedraa.client import Work
 from fedraa.data import Federated
 from fedraa.data.sources.clients import Source
-from fedraa.data.tree import nbytes, take
+from fedraa.data.tree import count_bytes, take_rows
 from fedraa.messages import Index, MadeBuffer, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
 Array = npt.NDArray[Any]
@@ -50,7 +50,7 @@ def put_blocks(data: Federated) -> Blocks:
     """
     if data.source is not None:
         return Blocks(data.offsets, data.offsets[:0], [])
-    row_bytes = nbytes(take(data.x_train, slice(1)))
+    row_bytes = count_bytes(take_rows(data.x_train, slice(1)))
     starts = [0]
     size = 0
     for client, rows in enumerate(data.sizes.tolist()):
@@ -61,7 +61,7 @@ def put_blocks(data: Federated) -> Blocks:
     refs = []
     for first, last in zip(starts, [*starts[1:], len(data.sizes)], strict=True):
         rows = slice(data.offsets[first], data.offsets[last])
-        refs.append((ray.put(take(data.x_train, rows)), ray.put(data.y_train[rows])))
+        refs.append((ray.put(take_rows(data.x_train, rows)), ray.put(data.y_train[rows])))
     return Blocks(data.offsets, np.array(starts, np.int64), refs)
 
 
@@ -92,17 +92,17 @@ class Job:
         start, end = self.rows
         mask = None
         if self.mask is not None:
-            bits = _found(self.mask, shared_args)
+            bits = _resolve_array(self.mask, shared_args)
             mask = np.unpackbits(bits, count=self.header.size).view(np.bool_)
         task = replace(
             self.header,
-            buffer=self._params(shared_args),
+            buffer=self._read_params(shared_args),
             mask=mask,
-            extras={name: _found(array, shared_args) for name, array in self.extras.items()},
+            extras={name: _resolve_array(array, shared_args) for name, array in self.extras.items()},
         )
         if source is not None:
             return Work(task, *source.shard(task.client, task.turn))
-        return Work(task, take(shared_args[self.x], slice(start, end)), shared_args[self.y][start:end])
+        return Work(task, take_rows(shared_args[self.x], slice(start, end)), shared_args[self.y][start:end])
 
     def answer(self, update: Update, shared_args: Sequence[Any]) -> Update:
         """Return the update.
@@ -115,15 +115,15 @@ class Job:
         answer: Update = route.push(update, cuts)
         return answer
 
-    def _params(self, shared_args: Sequence[Any]) -> Vector:
+    def _read_params(self, shared_args: Sequence[Any]) -> Vector:
         if not isinstance(self.buffer, tuple):
-            return _found(self.buffer, shared_args)
+            return _resolve_array(self.buffer, shared_args)
         route, *cuts = (shared_args[number] for number in self.buffer)
-        params: Vector = route.pull(cuts)
+        params: Vector = route.pull_buffer(cuts)
         return params
 
 
-def _found(array: Array | int, shared_args: Sequence[Any]) -> Array:
+def _resolve_array(array: Array | int, shared_args: Sequence[Any]) -> Array:
     """Return an array of a job: itself, or the shared argument at its index."""
     if not isinstance(array, int):
         return array
@@ -150,37 +150,37 @@ class TaskSerializer:
         """Return the jobs of a call and its shared arguments, each once. The client data are in `blocks`."""
         shared_args: dict[AnyRef, int] = {}
 
-        def number(ref: AnyRef) -> int:
+        def number_of(ref: AnyRef) -> int:
             return shared_args.setdefault(ref, len(shared_args))
 
-        def packed(array: Array | SharedBuffer | MadeBuffer) -> Array | int:
+        def pack_array(array: Array | SharedBuffer | MadeBuffer) -> Array | int:
             if isinstance(array, MadeBuffer):
                 array = array.make()
             values = array.values if isinstance(array, SharedBuffer) else array
             if values.nbytes < INLINE_BYTES:
                 return values
-            return number(self._put(array))
+            return number_of(self._put_array(array))
 
         def packed_buffer(task: Task) -> Array | int | tuple[int, ...]:
             if isinstance(task.buffer, CutOnShards):
-                return tuple(map(number, task.buffer.refs))
-            return packed(_here(task))
+                return tuple(map(number_of, task.buffer.refs))
+            return pack_array(_local_buffer(task))
 
         jobs = []
         for task in tasks:
             job = Job(
                 header=replace(task, buffer=RemoteBuffer(task.size), mask=None, extras={}),
                 buffer=packed_buffer(task),
-                mask=None if task.mask is None else packed(np.packbits(task.mask)),
-                extras={name: packed(extra) for name, extra in task.extras.items()},
+                mask=None if task.mask is None else pack_array(np.packbits(task.mask)),
+                extras={name: pack_array(extra) for name, extra in task.extras.items()},
             )
             if blocks.refs:
                 x, y, rows = blocks.find(task.client)
-                job = replace(job, x=number(x), y=number(y), rows=rows)
+                job = replace(job, x=number_of(x), y=number_of(y), rows=rows)
             jobs.append(job)
         return jobs, list(shared_args)
 
-    def _put(self, array: Array | SharedBuffer) -> AnyRef:
+    def _put_array(self, array: Array | SharedBuffer) -> AnyRef:
         if not isinstance(array, SharedBuffer):
             return ray.put(array)
         if array not in self._refs:
@@ -188,6 +188,6 @@ class TaskSerializer:
         return self._refs[array]
 
 
-def _here(task: Task) -> Vector | SharedBuffer:
+def _local_buffer(task: Task) -> Vector | SharedBuffer:
     assert not isinstance(task.buffer, RemoteBuffer), "only shards of the server keep buffers elsewhere"
     return task.buffer

@@ -18,18 +18,18 @@ class SharedSource:
     ref: "ray.ObjectRef[Source]"
 
     def client(self, client: int) -> tuple[Tree, Array]:
-        return _fetch(self.ref).client(client)
+        return _fetch_source(self.ref).client(client)
 
     def shard(self, client: int, turn: int) -> Shard:
-        return _fetch(self.ref).shard(client, turn)
+        return _fetch_source(self.ref).shard(client, turn)
 
     def inputs(self, chosen: Index) -> Tree:
-        return _fetch(self.ref).inputs(chosen)
+        return _fetch_source(self.ref).inputs(chosen)
 
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
-        return _fetch(self.ref).parts(sizes)
+        return _fetch_source(self.ref).parts(sizes)
 
 
 @lru_cache(maxsize=1)
-def _fetch(ref: "ray.ObjectRef[Source]") -> Source:
+def _fetch_source(ref: "ray.ObjectRef[Source]") -> Source:
     return ray.get(ref)

@@ -11,7 +11,7 @@ import torch
 
 from actors.cluster.metrics import Metrics, log_as_lines
 from actors.cluster.own_folder import own_folder
-from actors.cluster.run_dir_sync import Changes, Stamp, changes, write_all
+from actors.cluster.run_dir_sync import Changes, Stamp, read_changes, write_all
 from actors.pool.data_host import DataHosts
 from actors.pool.executor import RayExecutor
 from actors.pool.pulse import Heartbeat
@@ -151,9 +151,9 @@ class ParameterServer:
             _, started = self._executor.busy()
         return self._relay.latest, started
 
-    def listen(self, asking: str | None, timeout: float) -> tuple[list[Event], Progress | None, int]:
+    def take_events(self, asking: str | None, timeout: float) -> tuple[list[Event], Progress | None, int]:
         """Return the events for the driver's callbacks (Relay.listen) and the answer of `look`."""
-        return self._relay.listen(asking, timeout), *self.look()
+        return self._relay.take_events(asking, timeout), *self.look()
 
     def fail(self) -> None:
         """Stop the run with a checkpoint, because a callback of the driver has failed."""
@@ -163,7 +163,7 @@ class ParameterServer:
     def stop(self) -> None:
         self._stop.set()
 
-    def saving(self) -> bool:
+    def is_saving(self) -> bool:
         """Return True while a checkpoint is being written."""
         return any((self._directory / CHECKPOINTS).glob("*" + PARTIAL))
 
@@ -173,7 +173,7 @@ class ParameterServer:
 
     def changes(self, seen: Mapping[str, Stamp]) -> Changes:
         """Return the changes of the run directory since `seen`."""
-        return changes(self._directory, seen)
+        return read_changes(self._directory, seen)
 
     def close(self) -> None:
         """Remove the temporary files of this actor."""

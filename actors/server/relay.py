@@ -53,17 +53,17 @@ class Relay:
             self._queue.append(event)
             self._put += 1
             if kind in self._audience.blocking and not past:
-                self._until_it_has(answered=self._put)
+                self._wait_for_user(answered=self._put)
                 return self._asking
             if len(self._queue) >= MAX_QUEUED_EVENTS:
-                self._until_it_has(answered=0)
+                self._wait_for_user(answered=0)
             return None
 
     def progress(self, progress: Progress) -> None:
         self.latest = progress
         self._own.progress(progress)
 
-    def listen(self, asking: str | None, timeout: float) -> list[Event]:
+    def take_events(self, asking: str | None, timeout: float) -> list[Event]:
         """Return the queued events when the run waits or is over, at the latest after `timeout` seconds."""
         with self._changed:
             self._answered = self._taken
@@ -89,7 +89,7 @@ class Relay:
             self._over = True
             self._changed.notify_all()
 
-    def _until_it_has(self, answered: int) -> None:
+    def _wait_for_user(self, answered: int) -> None:
         """Wait until the queue has been taken and the first `answered` events have been answered."""
         self._urgent = True
         self._changed.notify_all()

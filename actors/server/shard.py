@@ -14,7 +14,7 @@ import ray
 from actors.ray_versions import AnyRef
 from fedraa.messages import Index, Receipt, RemoteBuffer, Update, Vector
 from fedraa.server.stores.sharded import Shard, assemble_pieces
-from fedraa.server.update_checks import joined
+from fedraa.server.update_checks import join_receipts
 from fedraa.vectors.finite import wrong_kind
 
 NO_BUFFER: Vector = np.empty(0, np.float32)
@@ -27,21 +27,21 @@ class ShardActor(Shard):
     process that reads it.
     """
 
-    def publish(self, fragment: int) -> list[AnyRef]:
+    def publish_cut(self, fragment: int) -> list[AnyRef]:
         return [ray.put(self.cut(fragment))]
 
     def hold(self, piece: Vector) -> list[AnyRef]:
         """Store a piece of a cut from a checkpoint and return its reference."""
         return [ray.put(piece)]
 
-    def pulled(self) -> None:
+    def count_pull(self) -> None:
         """Count a fetch by a worker."""
         self.pulls += 1
 
     def values(self) -> Vector:
         return self.params
 
-    def tally(self) -> tuple[str, int, int]:
+    def count_traffic(self) -> tuple[str, int, int]:
         """Return the node and the numbers of pulls and pushes."""
         return str(ray.get_runtime_context().get_node_id()), self.pulls, self.pushes
 
@@ -67,11 +67,11 @@ class Route:
     shards: tuple[Any, ...]
     places: tuple[Index, ...]
 
-    def pull(self, cuts: Sequence[list[AnyRef]]) -> Vector:
+    def pull_buffer(self, cuts: Sequence[list[AnyRef]]) -> Vector:
         """Return the buffer [k], assembled from the cut of each shard."""
         pieces = ray.get([piece for [piece] in cuts])
         for shard in self.shards:
-            shard.pulled.remote()
+            shard.count_pull.remote()
         return assemble_pieces(self.places, pieces)
 
     def push(self, update: Update, cuts: Sequence[list[AnyRef]]) -> Update:
@@ -88,5 +88,5 @@ class Route:
                     for shard, place, [sent] in zip(self.shards, self.places, cuts, strict=True)
                 ]
             )
-            receipt = joined(push, answers)
+            receipt = join_receipts(push, answers)
         return replace(update, params=NO_BUFFER, receipt=receipt)

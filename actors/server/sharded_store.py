@@ -96,13 +96,13 @@ class ShardedStore:
 
     @property
     def params(self) -> Vector:
-        return self._gathered("values")
+        return self._gather_values("values")
 
     def cut(self, assignment: Assignment, version: int) -> CutOnShards:
         fragment = assignment.label
         if fragment not in self._cuts or self._cuts[fragment][0] != version:
-            cuts = [self._shards[piece.shard].publish.remote(fragment) for piece in self._split.pieces[fragment]]
-            self._cuts[fragment] = (version, self._cut(fragment, cuts))
+            cuts = [self._shards[piece.shard].publish_cut.remote(fragment) for piece in self._split.pieces[fragment]]
+            self._cuts[fragment] = (version, self._make_cut(fragment, cuts))
         return self._cuts[fragment][1]
 
     def apply_update(
@@ -114,12 +114,12 @@ class ShardedStore:
             shard = self._shards[piece.shard]
             self._unsettled.append(shard.mix.remote(task.fragment, task.id, update.receipt.push, mix))
         if len(self._unsettled) > MAX_UNSETTLED:
-            self._settle()
+            self._settle_shards()
         return ApplyResult(mix)
 
     def drop(self, task: Task) -> None:
         for piece in self._split.pieces[task.fragment]:
-            self._unsettled.append(self._shards[piece.shard].forget.remote(task.id))
+            self._unsettled.append(self._shards[piece.shard].forget_task.remote(task.id))
 
     def leave(self, client: int) -> None:
         """Do nothing: the rules that shards support wait for no client."""
@@ -127,8 +127,8 @@ class ShardedStore:
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         buffers = {task.id: _cut_of(task) for task in tasks}
         distinct = list(dict.fromkeys(buffers.values()))
-        cuts = self._get(list(chain.from_iterable(buffer.cuts for buffer in distinct)))
-        pieces = iter(self._get([piece for [piece] in cuts]))
+        cuts = self._get_answers(list(chain.from_iterable(buffer.cuts for buffer in distinct)))
+        pieces = iter(self._get_answers([piece for [piece] in cuts]))
         values = {}
         for buffer in distinct:
             places = [piece.place for piece in self._split.pieces[buffer.fragment]]
@@ -136,7 +136,7 @@ class ShardedStore:
         return {number: values[buffer] for number, buffer in buffers.items()}
 
     def sent_again(self, tasks: list[Task]) -> list[Task]:
-        return shared_again(tasks, self._held)
+        return shared_again(tasks, self._store_pieces)
 
     def mean(self) -> "MeanOnShards":
         self._unsettled += [shard.average.remote() for shard in self._shards]
@@ -148,7 +148,7 @@ class ShardedStore:
 
     def mean_params(self) -> Vector:
         """Return the mean [d] of all shards."""
-        return self._gathered("mean")
+        return self._gather_values("mean")
 
     def restore_mean(self, mean: Vector) -> None:
         pieces = [shard.load_mean.remote(mean[own]) for shard, own in zip(self._shards, self._split.own, strict=True)]
@@ -162,10 +162,10 @@ class ShardedStore:
         self._cuts = {}
         for shard, own, was in zip(self._shards, self._split.own, state["shards"], strict=True):
             self._unsettled.append(shard.load.remote(params[own], was["pulls"], was["pushes"]))
-        self._settle()
+        self._settle_shards()
 
     def report(self) -> list[dict[str, object]]:
-        tallies = self._get([shard.tally.remote() for shard in self._shards])
+        tallies = self._get_answers([shard.count_traffic.remote() for shard in self._shards])
         return [{"node": node, "pulls": pulls, "pushes": pushes} for node, pulls, pushes in tallies]
 
     def check(self) -> None:
@@ -175,7 +175,7 @@ class ShardedStore:
     def watch(self) -> None:
         """Raise ShardDied if a shard gives no sign of life."""
         for number, pulse in enumerate(self._pulses):
-            silence = pulse.silence()
+            silence = pulse.silent_seconds()
             if silence is not None:
                 raise ShardDied("server_shards", f"shard {number} froze: no sign of life for {silence:.3g} s")
 
@@ -185,31 +185,31 @@ class ShardedStore:
         self._shards.clear()
         self._pulses.clear()
 
-    def _gathered(self, method: str) -> Vector:
+    def _gather_values(self, method: str) -> Vector:
         """Call a method of every shard and return the results, each for the shard's coordinates, as one [d]."""
-        self._settle()
+        self._settle_shards()
         params = self._rest.copy()
-        answers = self._get([getattr(shard, method).remote() for shard in self._shards])
+        answers = self._get_answers([getattr(shard, method).remote() for shard in self._shards])
         for own, values in zip(self._split.own, answers, strict=True):
             params[own] = values
         return params
 
-    def _held(self, task: Task) -> CutOnShards:
+    def _store_pieces(self, task: Task) -> CutOnShards:
         """Store the pieces of a checkpointed task's buffer on the shards of its fragment and return the buffer."""
         pieces = self._split.pieces[task.fragment]
         stored = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
-        return self._cut(task.fragment, stored)
+        return self._make_cut(task.fragment, stored)
 
-    def _cut(self, fragment: int, cuts: list[AnyRef]) -> CutOnShards:
+    def _make_cut(self, fragment: int, cuts: list[AnyRef]) -> CutOnShards:
         size = sum(len(piece.place) for piece in self._split.pieces[fragment])
         return CutOnShards(size, fragment, self._routes[fragment], tuple(cuts))
 
-    def _settle(self) -> None:
+    def _settle_shards(self) -> None:
         """Wait until the shards have done their outstanding work, and raise their errors."""
-        self._get(self._unsettled)
+        self._get_answers(self._unsettled)
         self._unsettled.clear()
 
-    def _get(self, refs: list[AnyRef]) -> list[Any]:
+    def _get_answers(self, refs: list[AnyRef]) -> list[Any]:
         """Return the shards' answers. The wait has no limit while all shards live."""
         try:
             while True:

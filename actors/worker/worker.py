@@ -11,7 +11,7 @@ from fedraa.data import Federated
 from fedraa.data.sources.clients import ReadEpoch
 from fedraa.data.tree import Tree
 from fedraa.engine.worker_spec import WorkerSpec, choose_device
-from fedraa.errors import staying
+from fedraa.errors import trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Task, Update, Vector
 
@@ -54,7 +54,7 @@ class Worker:
         fetched from and pushed to the shards directly. Raises the errors of the training.
         """
         try:
-            with staying():
+            with trap_system_exit():
                 return self._train_all(jobs, shared_args)
         # The client's code may raise any exception.
         except Exception:

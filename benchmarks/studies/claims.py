@@ -13,10 +13,19 @@ from benchmarks.studies import paper004
 from benchmarks.studies.metrics import Metric
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import Scale
-from benchmarks.studies.results import RESULTS, Result, read_all
+from benchmarks.studies.results import RESULTS, Result, read_results
 from benchmarks.studies.tables import markdown_table
-from benchmarks.studies.verdict import NOT_RUN, ONLY, OTHER_WAY, REPRODUCED, VERDICTS, Advantage, advantage, verdict
-from fedraa.cli.display import say
+from benchmarks.studies.verdict import (
+    NOT_RUN,
+    ONLY,
+    OTHER_WAY,
+    REPRODUCED,
+    VERDICTS,
+    Advantage,
+    decide_verdict,
+    measure_advantage,
+)
+from fedraa.cli.display import print_line
 from fedraa.errors import InputError
 from fedraa.rundir.atomic_files import write_text
 
@@ -57,22 +66,22 @@ def load_claims(path: Path = CLAIMS) -> list[PaperClaim]:
     return claims
 
 
-def compared(claim: PaperClaim, results: Sequence[Result]) -> list[Advantage]:
+def compare_results(claim: PaperClaim, results: Sequence[Result]) -> list[Advantage]:
     """Return all comparisons of the claim for which the results have both numbers."""
-    metric = metrics_of(claim.study)[claim.metric]
+    metric = study_metrics(claim.study)[claim.metric]
     comparisons = []
     for result in results:
         for (better, worse), column in product(claim.pairs, _columns(claim, result)):
             if ("@" in better + worse) != (column == EVERYWHERE):
                 continue
-            lines = [result.lines.get((*_place(name, column), claim.metric)) for name in (better, worse)]
+            lines = [result.lines.get((*_parse_place(name, column), claim.metric)) for name in (better, worse)]
             if lines[0] is None or lines[1] is None:
                 continue
             where = ", ".join(name for name in (result.size, column) if name and name != EVERYWHERE)
             less = metric.better == "less"
-            gained = advantage(where, (better, worse), lines[0], lines[1], less=less, ratio=metric.own_units)
+            gained = measure_advantage(where, (better, worse), lines[0], lines[1], less=less, ratio=metric.own_units)
             if not gained.ratio:
-                gained = _possible(gained, metric.within[1] - metric.within[0])
+                gained = _clip_interval(gained, metric.within[1] - metric.within[0])
             comparisons.append(gained)
     return comparisons
 
@@ -85,23 +94,23 @@ def _columns(claim: PaperClaim, result: Result) -> list[str]:
     return [*columns, EVERYWHERE]
 
 
-def _possible(gained: Advantage, largest: float) -> Advantage:
+def _clip_interval(gained: Advantage, largest: float) -> Advantage:
     """Clip the interval to `largest`, the maximum difference of two values of the metric."""
     return replace(gained, low=max(gained.low, -largest), high=min(gained.high, largest))
 
 
-def _place(name: str, column: str) -> tuple[str, str]:
+def _parse_place(name: str, column: str) -> tuple[str, str]:
     """Return the row and the column that `row` or `row @ column` names."""
     row, _, own_column = name.partition(" @ ")
     return row, own_column or column
 
 
-def metrics_of(study: str) -> dict[str, Metric]:
+def study_metrics(study: str) -> dict[str, Metric]:
     """Return the metrics of a study by name. They are the same at every size."""
     return {metric.name: metric for metric in RECIPES[study](Scale("quick", Path("data"))).metrics}
 
 
-def page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], mnist: pd.DataFrame) -> str:
+def format_page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], mnist: pd.DataFrame) -> str:
     """Return the page docs/research/claims.md: counts of verdicts, all claims, and Fed-RAA's Table 2.
 
     Args:
@@ -109,8 +118,8 @@ def page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], 
         results: The results by study.
         mnist: The table of Fed-RAA's Table 2.
     """
-    judged = [(claim, compared(claim, results.get(claim.study, ()))) for claim in claims]
-    verdicts = [verdict(comparisons) for _, comparisons in judged]
+    judged = [(claim, compare_results(claim, results.get(claim.study, ()))) for claim in claims]
+    verdicts = [decide_verdict(comparisons) for _, comparisons in judged]
     counts = [f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts]
     head = [
         "paper and claim",
@@ -120,13 +129,13 @@ def page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], 
         "verdict",
         "decided by",
     ]
-    rows = [_row(claim, comparisons, results.get(claim.study, ())) for claim, comparisons in judged]
+    rows = [_format_row(claim, comparisons, results.get(claim.study, ())) for claim, comparisons in judged]
     last = markdown_table(list(mnist.columns), ([str(cell) for cell in line] for line in mnist.to_numpy()))
     count = f"Of {len(claims)} claims: {', '.join(counts)}.\n"
     return "\n".join([START.read_text(), count, markdown_table(head, rows), END.read_text(), last, ""])
 
 
-def _row(claim: PaperClaim, comparisons: Sequence[Advantage], results: Sequence[Result]) -> list[str]:
+def _format_row(claim: PaperClaim, comparisons: Sequence[Advantage], results: Sequence[Result]) -> list[str]:
     """Return a claim's row of the table.
 
     Args:
@@ -140,35 +149,35 @@ def _row(claim: PaperClaim, comparisons: Sequence[Advantage], results: Sequence[
         f"**{claim.paper}**: {claim.says}",
         f"{claim.place}: {claim.figures}",
         "; ".join(settings) or "–",
-        told(comparisons) or "–",
-        in_words(claim, comparisons),
+        describe_comparisons(comparisons) or "–",
+        describe_verdict(claim, comparisons),
         ", ".join(f"`{command}`" for command in commands),
     ]
 
 
-def told(comparisons: Sequence[Advantage]) -> str:
+def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
     """Return the comparisons one by one; of many, how many hold, and the worst one."""
     if len(comparisons) <= MAX_LISTED:
         return "; ".join(f"{comparison.where}: {comparison.text}" for comparison in comparisons)
     holding = sum(comparison.holds for comparison in comparisons)
     against = sum(comparison.reversed for comparison in comparisons)
-    worst = min(comparisons, key=_strength)
+    worst = min(comparisons, key=_lower_margin)
     return (
         f"{holding} of {len(comparisons)} comparisons hold beyond the noise, {against} are the other way round; the "
         f"least, {worst.where}: {worst.text}"
     )
 
 
-def _strength(comparison: Advantage) -> float:
+def _lower_margin(comparison: Advantage) -> float:
     """Return how far the interval's lower end is above no advantage; an unknown advantage is the weakest."""
     if math.isnan(comparison.mean):
         return -math.inf
     return comparison.low - comparison.least
 
 
-def in_words(claim: PaperClaim, comparisons: Sequence[Advantage]) -> str:
+def describe_verdict(claim: PaperClaim, comparisons: Sequence[Advantage]) -> str:
     """Return the verdict, the comparisons in which a claim holds only partly, and the reason if it does not hold."""
-    name = verdict(comparisons)
+    name = decide_verdict(comparisons)
     if name in (REPRODUCED, NOT_RUN):
         return name
     text = name
@@ -199,5 +208,5 @@ def write_claims(out: Path = DOCS / "research" / "claims.md", results: Path = RE
         )
     if not out.parent.is_dir():
         raise InputError("out", got=out, expected="a file in an existing folder")
-    write_text(out, page(load_claims(), read_all(results), pd.read_csv(mnist)))
-    say(f"written to {out}")
+    write_text(out, format_page(load_claims(), read_results(results), pd.read_csv(mnist)))
+    print_line(f"written to {out}")

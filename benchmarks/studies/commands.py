@@ -13,21 +13,31 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.studies.options import RunOptions
-from benchmarks.studies.picture import draw
-from benchmarks.studies.race.command import race
+from benchmarks.studies.picture import draw_study
+from benchmarks.studies.race.command import run_race
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import SIZES, Scale, Size
 from benchmarks.studies.results import file_name
-from benchmarks.studies.setting import chance, setting
-from benchmarks.studies.study import Finished, Study, execute, values
-from benchmarks.studies.tables import Entry, caption, entries, findings, frame, latex, markdown, means, rich_table
+from benchmarks.studies.setting import chance_level, describe_setting
+from benchmarks.studies.study import Finished, Study, execute_study, measure_runs
+from benchmarks.studies.tables import (
+    Entry,
+    describe_findings,
+    format_caption,
+    format_latex,
+    format_markdown,
+    make_entries,
+    make_frame,
+    mean_accuracies,
+    rich_table,
+)
 from benchmarks.studies.weak import weak_points
 from fedraa.cli.compare import differences_table
-from fedraa.cli.display import say, show
+from fedraa.cli.display import print_line, print_table
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
 from fedraa.report.compare import DIFFERENCES
-from fedraa.report.differences import differences
+from fedraa.report.differences import setting_differences
 from fedraa.rundir.atomic_files import write_text
 from fedraa.rundir.history import History
 from fedraa.settings.terms import Terms, on_terms
@@ -42,7 +52,7 @@ def list_studies() -> None:
     for name, recipe in RECIPES.items():
         table.add_row(name, (recipe.__doc__ or "").partition("\n")[0])
     table.add_row(RACE, "Asynchronous methods, FedAvg, FedRolex, IST and Fed-Quilt, tuned: time to three accuracies.")
-    show(table)
+    print_table(table)
 
 
 def run_study(study: tyro.conf.Positional[str], options: Annotated[RunOptions, tyro.conf.arg(name="")]) -> None:
@@ -55,7 +65,7 @@ def run_study(study: tyro.conf.Positional[str], options: Annotated[RunOptions, t
     options.check_numbers()
     if study == RACE:
         options.check_for_race()
-        race(options)
+        run_race(options)
         return
     options.check_for_study(study)
     if study not in RECIPES:
@@ -68,10 +78,10 @@ def run_study(study: tyro.conf.Positional[str], options: Annotated[RunOptions, t
     planned = RECIPES[study](Scale(size, options.data_dir))
     if options.seeds is not None:
         planned = replace(planned, seeds=options.seeds)
-    planned = on_those(planned, options.terms, options.tuned)
+    planned = apply_terms(planned, options.terms, options.tuned)
     directory = options.out / "-".join(filter(None, (study, size, options.terms)))
-    runs = execute(planned, directory, options.jobs or len(os.sched_getaffinity(0)), ProgressPrinter(planned))
-    report(planned, runs, directory, size, command_line(study, size, options))
+    runs = execute_study(planned, directory, options.jobs or len(os.sched_getaffinity(0)), ProgressPrinter(planned))
+    report_study(planned, runs, directory, size, command_line(study, size, options))
 
 
 def command_line(study: str, size: str, options: RunOptions) -> str:
@@ -94,7 +104,7 @@ def command_line(study: str, size: str, options: RunOptions) -> str:
     return command
 
 
-def on_those(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
+def apply_terms(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
     """Return the study on these terms, which replace the study's values.
 
     Equal terms keep the fields that the study sets, because it may vary them.
@@ -130,10 +140,10 @@ class ProgressPrinter:
         if left:
             seconds = (time.monotonic() - self._started) / self._run_here * left
             line += f"; about {timedelta(seconds=round(seconds))} to go"
-        say(line)
+        print_line(line)
 
 
-def report(study: Study, runs: Sequence[Finished], directory: Path, size: Size, command: str) -> None:
+def report_study(study: Study, runs: Sequence[Finished], directory: Path, size: Size, command: str) -> None:
     """Write the table as CSV, LaTeX and Markdown with the findings, and the picture; show table and findings.
 
     Args:
@@ -143,7 +153,7 @@ def report(study: Study, runs: Sequence[Finished], directory: Path, size: Size, 
         size: The study's size.
         command: The command that repeats the study.
     """
-    numbers = entries(study, values(study, runs))
+    numbers = make_entries(study, measure_runs(study, runs))
     histories = [History(run.directory) for run in runs if not run.failure]
     commits = sorted({str(history.config["commit"]) for history in histories})
     seconds = sum(float(str(history.summary["wall"])) for history in histories)
@@ -151,21 +161,21 @@ def report(study: Study, runs: Sequence[Finished], directory: Path, size: Size, 
         f", commit {' and '.join(commits)}, seeds {' '.join(map(str, study.seeds))}, {seconds / 60:.1f} core minutes"
     )
     base = directory / file_name(study.name, size)
-    rows = frame(study, numbers).to_csv(index=False, float_format="%.6g")
-    write_text(base.with_suffix(".csv"), f"# {command}{source}\n# {setting(study)}\n{rows}")
-    write_text(base.with_suffix(".tex"), latex(study, numbers))
-    write_text(base.with_suffix(".md"), page(study, numbers, f"`{command}`{source}"))
-    draw(study, runs, numbers, base.with_suffix(".png"))
-    differ = differences((cell.row, cell.experiment) for cell in study.cells)
+    rows = make_frame(study, numbers).to_csv(index=False, float_format="%.6g")
+    write_text(base.with_suffix(".csv"), f"# {command}{source}\n# {describe_setting(study)}\n{rows}")
+    write_text(base.with_suffix(".tex"), format_latex(study, numbers))
+    write_text(base.with_suffix(".md"), format_page(study, numbers, f"`{command}`{source}"))
+    draw_study(study, runs, numbers, base.with_suffix(".png"))
+    differ = setting_differences((cell.row, cell.experiment) for cell in study.cells)
     write_text(directory / DIFFERENCES, differ.to_csv(index=False))
-    show(differences_table(differ, f"in {study.name}"))
-    show(rich_table(study, numbers))
-    for sentence in (*weak_points(means(numbers), chance(study)), *findings(study, numbers)):
-        say(sentence)
-    say(f"written to {base}.csv, .tex, .md and .png")
+    print_table(differences_table(differ, f"in {study.name}"))
+    print_table(rich_table(study, numbers))
+    for sentence in (*weak_points(mean_accuracies(numbers), chance_level(study)), *describe_findings(study, numbers)):
+        print_line(sentence)
+    print_line(f"written to {base}.csv, .tex, .md and .png")
 
 
-def page(study: Study, numbers: Sequence[Entry], source: str) -> str:
+def format_page(study: Study, numbers: Sequence[Entry], source: str) -> str:
     """Return the page of a study: its table, its findings, its notes, and the runs that they come from.
 
     Args:
@@ -173,17 +183,22 @@ def page(study: Study, numbers: Sequence[Entry], source: str) -> str:
         numbers: The numbers of its table.
         source: The command, the commit and the seeds.
     """
-    weak = [f"- **{sentence}**" for sentence in weak_points(means(numbers), chance(study))]
-    sentences = [f"- {sentence}" for sentence in findings(study, numbers)]
+    weak = [f"- **{sentence}**" for sentence in weak_points(mean_accuracies(numbers), chance_level(study))]
+    sentences = [f"- {sentence}" for sentence in describe_findings(study, numbers)]
     notes = [f"- {note}" for note in study.notes]
-    parts = [f"# {study.title}", f"{setting(study)}.", markdown(study, numbers), caption(study, numbers) + "."]
-    parts += ["\n".join(weak + sentences), "\n".join(notes), what_differs(study), source]
+    parts = [
+        f"# {study.title}",
+        f"{describe_setting(study)}.",
+        format_markdown(study, numbers),
+        format_caption(study, numbers) + ".",
+    ]
+    parts += ["\n".join(weak + sentences), "\n".join(notes), format_differences(study), source]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def what_differs(study: Study) -> str:
+def format_differences(study: Study) -> str:
     """Return a table of every setting in which the rows differ; empty if they differ in none."""
-    differ = differences((cell.row, cell.experiment) for cell in study.cells)
+    differ = setting_differences((cell.row, cell.experiment) for cell in study.cells)
     if differ.empty:
         return ""
     lines = [f"| {setting} | {value} | {rows} |" for setting, value, rows in differ.itertuples(index=False)]

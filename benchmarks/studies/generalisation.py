@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.studies.metrics import SHARE, Metric
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
 
@@ -22,7 +22,7 @@ MAX_SAMPLES = 10_000
 @lru_cache(maxsize=1)
 def on_training_data(directory: Path) -> tuple[float, float]:
     """Return mean cross-entropy and accuracy of a run's model.pt on all clients' training data, unmasked."""
-    spec = build(History(directory).experiment)
+    spec = build_run(History(directory).experiment)
     module = spec.traced.module
     module.load_state_dict(torch.load(directory / MODEL, weights_only=True), assign=True)
     module.eval()

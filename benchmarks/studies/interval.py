@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedraa.report.statistics import ci95, mean
+from fedraa.report.statistics import half_interval95, mean_or_nan
 
 
-def interval(values: Sequence[float], within: tuple[float, float]) -> tuple[float, float] | None:
+def confidence_interval(values: Sequence[float], within: tuple[float, float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean: Student's interval of transformed values.
 
     The transform is the arcsine of the root, or the logarithm if the range has no upper end. Returns None for fewer
@@ -19,21 +19,21 @@ def interval(values: Sequence[float], within: tuple[float, float]) -> tuple[floa
         within: The least and the largest possible value.
     """
     low, high = within
-    half = ci95(values)
+    half = half_interval95(values)
     if half is None:
         return None
     if half == 0:
-        return mean(values), mean(values)
+        return mean_or_nan(values), mean_or_nan(values)
     x = np.array(values)
     if math.isinf(high):
         if math.isinf(low) or (x <= low).any():
-            return max(low, mean(values) - half), mean(values) + half
+            return max(low, mean_or_nan(values) - half), mean_or_nan(values) + half
         logarithms = np.log(x - low)
-        middle = mean(logarithms)
-        half = ci95(logarithms) or 0.0
+        middle = mean_or_nan(logarithms)
+        half = half_interval95(logarithms) or 0.0
         return low + math.exp(middle - half), low + math.exp(middle + half)
     angle = np.arcsin(np.sqrt((x - low) / (high - low)))
-    middle = mean(angle)
-    half = ci95(angle) or 0.0
+    middle = mean_or_nan(angle)
+    half = half_interval95(angle) or 0.0
     ends = (max(0.0, middle - half), min(math.pi / 2, middle + half))
     return low + (high - low) * math.sin(ends[0]) ** 2, low + (high - low) * math.sin(ends[1]) ** 2

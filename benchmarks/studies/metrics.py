@@ -31,16 +31,16 @@ class Metric:
     within: tuple[float, float] = (0.0, math.inf)
 
 
-def _last(column: str, factor: float = 1.0) -> Callable[[History], float]:
+def _last_value(column: str, factor: float = 1.0) -> Callable[[History], float]:
     return lambda history: factor * float(history.evals[column].iloc[-1])
 
 
 SHARE = (0.0, 100.0)
-ACCURACY = Metric("accuracy %", _last("accuracy", 100), within=SHARE)
-CLIENT_MEAN = Metric("client accuracy %", _last("client_mean", 100), within=SHARE)
-CLIENT_STD = Metric("deviation %", _last("client_std", 100), "less")
-CLIENT_WORST = Metric("worst client %", _last("client_worst", 100), within=SHARE)
-LOSS = Metric("test loss", _last("loss"), "less", ".3f")
+ACCURACY = Metric("accuracy %", _last_value("accuracy", 100), within=SHARE)
+CLIENT_MEAN = Metric("client accuracy %", _last_value("client_mean", 100), within=SHARE)
+CLIENT_STD = Metric("deviation %", _last_value("client_std", 100), "less")
+CLIENT_WORST = Metric("worst client %", _last_value("client_worst", 100), within=SHARE)
+LOSS = Metric("test loss", _last_value("loss"), "less", ".3f")
 
 
 def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t", "bytes", "flops"]) -> Metric:
@@ -48,22 +48,22 @@ def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t"
 
     Args:
         target: The accuracy, or one per data set.
-        quantity: The column of `evaluations`.
+        quantity: The column of `read_evaluations`.
     """
     name = {"step": "steps", "t": "time", "bytes": "MB", "flops": "GFLOP"}[quantity]
     unit = {"step": 1.0, "t": 1.0, "bytes": 1e-6, "flops": 1e-9}[quantity]
 
-    def of(history: History) -> float:
-        spent = evaluations(history)
+    def spent_until_target(history: History) -> float:
+        spent = read_evaluations(history)
         wanted = target[Path(history.experiment.dataset).stem] if isinstance(target, Mapping) else target
         reached = spent.loc[spent["accuracy"] >= wanted, quantity]
         return unit * float(next(iter(reached), math.inf))
 
     label = "target" if isinstance(target, Mapping) else f"{100 * target:g} %"
-    return Metric(f"{name} to {label}", of, "less", ".4g", own_units=quantity in ("t", "step"))
+    return Metric(f"{name} to {label}", spent_until_target, "less", ".4g", own_units=quantity in ("t", "step"))
 
 
-def evaluations(history: History) -> pd.DataFrame:
+def read_evaluations(history: History) -> pd.DataFrame:
     """Return a row per evaluation: step, t, accuracy, and the bytes (both ways) and FLOPs until then."""
     rows = []
     stats = RunStats()
@@ -75,24 +75,24 @@ def evaluations(history: History) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["step", "t", "accuracy", "bytes", "flops"]).astype(float)
 
 
-def _number(value: object) -> float:
+def _to_float(value: object) -> float:
     assert isinstance(value, int | float)
     return float(value)
 
 
-def _staleness(history: History, share: float) -> float:
-    return float(np.quantile([_number(line["staleness_total"]) for line in _kind(history, "commit")], share))
+def _staleness_quantile(history: History, share: float) -> float:
+    return float(np.quantile([_to_float(line["staleness_total"]) for line in _lines_of_kind(history, "commit")], share))
 
 
-STALENESS_TAIL = Metric("staleness, 99th percentile", lambda history: _staleness(history, 0.99), "less", ".1f")
-STALENESS_MEDIAN = Metric("staleness, median", lambda history: _staleness(history, 0.5), "less", ".1f")
+STALENESS_TAIL = Metric("staleness, 99th percentile", lambda history: _staleness_quantile(history, 0.99), "less", ".1f")
+STALENESS_MEDIAN = Metric("staleness, median", lambda history: _staleness_quantile(history, 0.5), "less", ".1f")
 
 
-def _kind(history: History, kind: str) -> Sequence[dict[str, object]]:
+def _lines_of_kind(history: History, kind: str) -> Sequence[dict[str, object]]:
     return [line for line in history.lines() if line["kind"] == kind]
 
 
-def _idle(history: History) -> float:
+def _idle_percent(history: History) -> float:
     """Return the share of all clients' time in which they had no task, in percent."""
     idle = read_timeline(history.directory).idle_share(history.experiment.clients)
     assert idle is not None, "a run that has ended took time"
@@ -100,10 +100,10 @@ def _idle(history: History) -> float:
     return round(100 * abs(idle), 9)
 
 
-IDLE = Metric("idle %", _idle, "less", ".1f", within=SHARE)
+IDLE = Metric("idle %", _idle_percent, "less", ".1f", within=SHARE)
 
 
-def _fairness(history: History) -> float:
+def _fairness_index(history: History) -> float:
     """Return Jain's index of updates per fragment, (sum x)^2 / (M sum x^2): 1 if all fragments had equally many."""
     tasks = read_timeline(history.directory).tasks()
     fragments = len(history.config["resolved"]["fragments"])
@@ -111,7 +111,7 @@ def _fairness(history: History) -> float:
     return float(counts.sum() ** 2 / (len(counts) * (counts**2).sum()))
 
 
-FAIRNESS = Metric("fairness of updates", _fairness, "more", ".3f")
+FAIRNESS = Metric("fairness of updates", _fairness_index, "more", ".3f")
 
 
 def _peak_memory(history: History) -> float:
@@ -124,22 +124,22 @@ def _peak_memory(history: History) -> float:
 PEAK_MEMORY = Metric("device MB", _peak_memory, "less", ".3g")
 
 
-def _rounds(column: str, of: Callable[[Sequence[float]], float]) -> Callable[[History], float]:
-    return lambda history: of([_number(line[column]) for line in _kind(history, "round")])
+def _reduce_rounds(column: str, of: Callable[[Sequence[float]], float]) -> Callable[[History], float]:
+    return lambda history: of([_to_float(line[column]) for line in _lines_of_kind(history, "round")])
 
 
 def _least_trained(history: History) -> float:
     """Return the minimum share of coordinates that a round trained, in percent."""
-    uncovered = max(_number(line["uncovered"]) for line in _kind(history, "round"))
+    uncovered = max(_to_float(line["uncovered"]) for line in _lines_of_kind(history, "round"))
     return 100 * (1 - uncovered / float(history.config["resolved"]["parameters"]))
 
 
 # Gamma* or C* of the papers.
-LEAST_COVERAGE = Metric("least coverage", _rounds("coverage_min_trained", min), None, ".1f")
+LEAST_COVERAGE = Metric("least coverage", _reduce_rounds("coverage_min_trained", min), None, ".1f")
 # S* of the papers.
 LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f", within=SHARE)
 # Rounds in which no client trained a region.
-LONGEST_UNTRAINED = Metric("longest untrained", _rounds("longest_untrained", max), None, ".1f")
+LONGEST_UNTRAINED = Metric("longest untrained", _reduce_rounds("longest_untrained", max), None, ".1f")
 
 
 def _longest_spell(history: History) -> float:
@@ -173,7 +173,7 @@ def sent_back(which: Literal["least", "most"]) -> Metric:
     pick = {"least": min, "most": max}[which]
     return Metric(
         f"thousand parameters, {which}",
-        lambda history: pick(_number(line["bytes_up"]) for line in _kind(history, "commit")) / 4e3,
+        lambda history: pick(_to_float(line["bytes_up"]) for line in _lines_of_kind(history, "commit")) / 4e3,
         "less",
         ".1f",
     )
@@ -183,8 +183,8 @@ def _flops_per_sample(history: History) -> float:
     """Return the FLOPs of training per sample, in millions, for tasks with a fixed number of steps."""
     experiment = history.experiment
     assert isinstance(experiment.local_steps, int)
-    commits = _kind(history, "commit")
-    flops = sum(_number(line["flops"]) for line in commits)
+    commits = _lines_of_kind(history, "commit")
+    flops = sum(_to_float(line["flops"]) for line in commits)
     return 1e-6 * flops / (len(commits) * experiment.local_steps * experiment.batch_size)
 
 

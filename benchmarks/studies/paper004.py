@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from fedraa.api import compare
-from fedraa.cli.display import say, show
+from fedraa.cli.display import print_line, print_table
 from fedraa.config.experiment import Experiment
 from fedraa.report.compare import mean_interval, mean_time
 
@@ -24,7 +24,7 @@ TABLE_2 = {"fed-raa": 91.06, "fedasync": 242.46, "fedavg": 406.35, "fedprox": 86
 BUDGET = 60.0
 
 
-def settings(data_dir: Path, out: Path) -> Experiment:
+def paper_settings(data_dir: Path, out: Path) -> Experiment:
     """Return the appendix's settings: MLP 784-200-10, 10 clients, 5 local epochs, batch 128, lr 0.005, momentum 0.5."""
     return Experiment(
         dataset="mnist",
@@ -54,18 +54,18 @@ def main(data_dir: Path, out: Path = Path("runs/paper004"), seeds: tuple[int, ..
         out: The directory for the runs.
         seeds: One run per method and seed.
     """
-    frame = compare(tuple(TABLE_2), seeds, settings(data_dir, out))
-    rows = beside_the_paper(frame)
+    frame = compare(tuple(TABLE_2), seeds, paper_settings(data_dir, out))
+    rows = compare_with_paper(frame)
     RESULTS.parent.mkdir(exist_ok=True)
     pd.DataFrame(rows).to_csv(RESULTS, index=False)
     table = Table(*rows[0], title=f"MNIST, time to {TARGET:.0%}, n = {len(seeds)} seeds", box=box.SIMPLE_HEAD)
     for row in rows:
         table.add_row(*row.values())
-    show(table)
-    say(f"written to {RESULTS}")
+    print_table(table)
+    print_line(f"written to {RESULTS}")
 
 
-def beside_the_paper(frame: pd.DataFrame) -> list[dict[str, str]]:
+def compare_with_paper(frame: pd.DataFrame) -> list[dict[str, str]]:
     """Return a row per method: time and steps to the target, and the ratios to Fed-RAA here and in the paper."""
     groups = {str(method): group for method, group in frame.groupby("method", sort=False)}
     base = mean_time(groups["fed-raa"])

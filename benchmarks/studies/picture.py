@@ -15,13 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
-from benchmarks.studies.interval import interval
-from benchmarks.studies.metrics import Metric, evaluations
-from benchmarks.studies.setting import setting
+from benchmarks.studies.interval import confidence_interval
+from benchmarks.studies.metrics import Metric, read_evaluations
+from benchmarks.studies.setting import describe_setting
 from benchmarks.studies.study import Finished, Study
-from benchmarks.studies.tables import Entry, at_edge, best_of, caption
+from benchmarks.studies.tables import Entry, at_edge, best_of, format_caption
 from fedraa.report.curves import PALETTE, STYLES
-from fedraa.report.statistics import significant
+from fedraa.report.statistics import is_significant
 from fedraa.rundir.history import History
 
 ALONG = {"step": "server steps", "t": "time on the run's clock", "bytes": "bytes sent"}
@@ -41,7 +41,7 @@ Looks = dict[str, tuple[str, str]]
 """Colour and line style of the named rows."""
 
 
-def draw(study: Study, runs: Sequence[Finished], numbers: Sequence[Entry], path: Path) -> None:
+def draw_study(study: Study, runs: Sequence[Finished], numbers: Sequence[Entry], path: Path) -> None:
     """Draw the curves of each column above and the numbers of each metric below. The paper's numbers are hollow.
 
     Args:
@@ -57,18 +57,20 @@ def draw(study: Study, runs: Sequence[Finished], numbers: Sequence[Entry], path:
         heights.insert(0, 3.2)
     figure = Figure(figsize=(width, sum(heights) + 0.2), layout="constrained")
     *above, below = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights).ravel()
-    looks = _looks(study, numbers)
+    looks = _choose_styles(study, numbers)
     if study.along:
-        _all_curves(above[0], study, columns, runs, looks)
+        _draw_panels(above[0], study, columns, runs, looks)
     for axes, metric in zip(below.subplots(1, len(metrics), squeeze=False, sharey=True)[0], metrics, strict=True):
-        _numbers(axes, study, [entry for entry in numbers if entry.metric == metric], metric, looks)
+        _draw_numbers(axes, study, [entry for entry in numbers if entry.metric == metric], metric, looks)
     letters = CAPTION_LETTERS_PER_INCH * figure.get_figwidth()
-    figure.suptitle(f"{study.title}\n{fill(setting(study), int(letters * 0.75))}", x=0.01, ha="left", fontsize=9)
-    figure.supxlabel(fill(_caption(study, numbers), int(letters)), x=0.01, ha="left", fontsize=7, color="0.35")
+    figure.suptitle(
+        f"{study.title}\n{fill(describe_setting(study), int(letters * 0.75))}", x=0.01, ha="left", fontsize=9
+    )
+    figure.supxlabel(fill(_picture_caption(study, numbers), int(letters)), x=0.01, ha="left", fontsize=7, color="0.35")
     figure.savefig(path, dpi=130)
 
 
-def _looks(study: Study, numbers: Sequence[Entry]) -> Looks:
+def _choose_styles(study: Study, numbers: Sequence[Entry]) -> Looks:
     """Return colour and style of the named rows: all, or the reference and the best ones in the first metric.
 
     With several columns, a row's mean is that of the first column with the row.
@@ -83,7 +85,7 @@ def _looks(study: Study, numbers: Sequence[Entry]) -> Looks:
     return dict(zip(named, zip(COLOURS, cycle(STYLES)), strict=False))
 
 
-def _all_curves(part: SubFigure, study: Study, columns: Sequence[str], runs: Sequence[Finished], looks: Looks) -> None:
+def _draw_panels(part: SubFigure, study: Study, columns: Sequence[str], runs: Sequence[Finished], looks: Looks) -> None:
     """Draw a panel per column, and one legend.
 
     Args:
@@ -98,11 +100,13 @@ def _all_curves(part: SubFigure, study: Study, columns: Sequence[str], runs: Seq
     ranges = []
     lines: dict[str, Any] = {}
     for axes, column in zip(panels, columns, strict=True):
-        ranges += _curves(axes, [finished for finished in runs if finished.cell.column == column], looks, study.along)
+        ranges += _draw_curves(
+            axes, [finished for finished in runs if finished.cell.column == column], looks, study.along
+        )
         axes.set_title(column, loc="left", fontsize=9)
         handles, labels = axes.get_legend_handles_labels()
         lines |= dict(zip(labels, handles, strict=True))
-    _where_decided(panels[0], ranges)
+    _limit_accuracy_axis(panels[0], ranges)
     panels[0].set_ylabel("test accuracy", fontsize=8)
     names = [row for row in looks if row in lines]
     if len(looks) < len(study.rows):
@@ -111,7 +115,7 @@ def _all_curves(part: SubFigure, study: Study, columns: Sequence[str], runs: Seq
     part.legend([lines[name] for name in names], names, loc="outside right upper", fontsize=8, frameon=False)
 
 
-def _where_decided(axes: Axes, ranges: Sequence[tuple[float, float]]) -> None:
+def _limit_accuracy_axis(axes: Axes, ranges: Sequence[tuple[float, float]]) -> None:
     """Limit the axis to the accuracies of the rows after `AXIS_FROM` of the way; the first steps are not compared."""
     if ranges:
         low = min(low for low, _ in ranges)
@@ -120,7 +124,7 @@ def _where_decided(axes: Axes, ranges: Sequence[tuple[float, float]]) -> None:
         axes.set_ylim(max(0.0, low - margin), min(1.0, high + margin))
 
 
-def _curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str) -> list[tuple[float, float]]:
+def _draw_curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str) -> list[tuple[float, float]]:
     """Draw each row's mean accuracy over the seeds and its range, as far as all its runs got.
 
     Args:
@@ -134,7 +138,7 @@ def _curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str) -> l
     ranges = []
     for row in dict.fromkeys(finished.cell.row for finished in runs):
         finished_runs = [finished for finished in runs if finished.cell.row == row and not finished.failure]
-        tables = [evaluations(History(finished.directory)) for finished in finished_runs]
+        tables = [read_evaluations(History(finished.directory)) for finished in finished_runs]
         if not tables:
             continue
         xs = np.linspace(0, min(table[along].iloc[-1] for table in tables), POINTS)
@@ -154,7 +158,7 @@ def _curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str) -> l
     return ranges
 
 
-def _numbers(axes: Axes, study: Study, numbers: Sequence[Entry], metric: Metric, looks: Looks) -> None:
+def _draw_numbers(axes: Axes, study: Study, numbers: Sequence[Entry], metric: Metric, looks: Looks) -> None:
     """Draw a line per row and column: the number with its interval, the paper's, and a ring for the best of a column.
 
     If rows choose from a grid, the ring marks the best of each row, and a note says if it is at the grid's edge.
@@ -170,12 +174,12 @@ def _numbers(axes: Axes, study: Study, numbers: Sequence[Entry], metric: Metric,
     best = _best_numbers(study, numbers)
     for place, entry in enumerate(numbers):
         colour = looks.get(entry.row, (GREY,))[0]
-        paper = _paper(study, entry, numbers)
+        paper = _scale_paper_value(study, entry, numbers)
         if paper is not None:
             axes.plot(paper, place, "o", markerfacecolor="none", markeredgecolor="0.3", markersize=6)
         if not math.isfinite(entry.mean):
             continue
-        ends = interval(entry.values, metric.within)
+        ends = confidence_interval(entry.values, metric.within)
         if ends is not None:
             axes.plot(ends, (place, place), "-", color=colour, linewidth=1.3, marker="|", markersize=4)
         axes.plot(entry.mean, place, "o", color=colour, markersize=4)
@@ -183,18 +187,18 @@ def _numbers(axes: Axes, study: Study, numbers: Sequence[Entry], metric: Metric,
             axes.plot(entry.mean, place, "o", markerfacecolor="none", markeredgecolor="black", markersize=9)
             if at_edge(study, entry.column):
                 axes.annotate("edge", (entry.mean, place), (7, -2), textcoords="offset points", fontsize=6)
-        if significant(entry.p):
+        if is_significant(entry.p):
             axes.annotate("*", (entry.mean, place), (0, 1), textcoords="offset points", ha="center", fontsize=9)
     axes.set_yticks(range(len(labels)), labels)
     axes.tick_params(labelsize=7)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(labels) - 0.5, -0.5)
-    _widen(axes, metric)
+    _widen_axis(axes, metric)
     axes.xaxis.set_major_locator(MaxNLocator(TICKS))
     axes.ticklabel_format(axis="x", useOffset=False)
     for place, entry in enumerate(numbers):
         if not math.isfinite(entry.mean):
-            _write_text(axes, place, entry.text, _paper(study, entry, numbers))
+            _write_text(axes, place, entry.text, _scale_paper_value(study, entry, numbers))
     axes.set_xlabel(f"{metric.name}, {metric.better} is better" if metric.better else metric.name, fontsize=8)
     axes.grid(color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
@@ -229,7 +233,7 @@ def _write_text(axes: Axes, place: int, text: str, paper: float | None) -> None:
     axes.text(x, place, text, transform=axes.get_yaxis_transform(), fontsize=7, va="center", ha=side)
 
 
-def _widen(axes: Axes, metric: Metric) -> None:
+def _widen_axis(axes: Axes, metric: Metric) -> None:
     """Widen the axis to at least ten units of the last decimal in the table."""
     if metric.form.endswith("f"):
         low, high = axes.get_xlim()
@@ -238,7 +242,7 @@ def _widen(axes: Axes, metric: Metric) -> None:
             axes.set_xlim((low + high - width) / 2, (low + high + width) / 2)
 
 
-def _paper(study: Study, entry: Entry, numbers: Sequence[Entry]) -> float | None:
+def _scale_paper_value(study: Study, entry: Entry, numbers: Sequence[Entry]) -> float | None:
     """Return the position of the paper's number. In other units it is scaled so that the reference rows coincide."""
     if entry.paper is None or not entry.metric.own_units:
         return entry.paper
@@ -248,8 +252,8 @@ def _paper(study: Study, entry: Entry, numbers: Sequence[Entry]) -> float | None
     return entry.paper / base.paper * base.mean
 
 
-def _caption(study: Study, numbers: Sequence[Entry]) -> str:
-    text = caption(study, numbers).replace("[ ]", "hollow grey:")
+def _picture_caption(study: Study, numbers: Sequence[Entry]) -> str:
+    text = format_caption(study, numbers).replace("[ ]", "hollow grey:")
     scaled = [e.metric.name for e in numbers if e.metric.own_units and e.paper is not None]
     if scaled:
         text += f" ({scaled[0]}: as multiples of {study.reference})"

@@ -36,7 +36,7 @@ class Result:
     lines: Mapping[tuple[str, str, str], Line]
 
 
-def read(path: Path) -> Result | None:
+def read_result(path: Path) -> Result | None:
     """Return the result in a file; None if no study has written it."""
     text = path.read_text()
     match = COMMAND.match(text)
@@ -52,15 +52,15 @@ def read(path: Path) -> Result | None:
         size=match[3],
         command=match[1].strip(),
         setting="".join(comments[1:2]).removeprefix("# "),
-        lines=dict(_line({str(k): v for k, v in row.items()}) for row in rows.to_dict("records")),
+        lines=dict(_parse_line({str(k): v for k, v in row.items()}) for row in rows.to_dict("records")),
     )
 
 
-def read_all(folder: Path = RESULTS) -> dict[str, list[Result]]:
+def read_results(folder: Path = RESULTS) -> dict[str, list[Result]]:
     """Return all results of a folder by study, the small sizes first."""
     by_study: dict[str, list[Result]] = {}
     for path in sorted(folder.glob("*.csv")):
-        result = read(path)
+        result = read_result(path)
         if result is not None:
             by_study.setdefault(result.study, []).append(result)
     return {study: sorted(results, key=lambda one: SIZES.index(one.size)) for study, results in by_study.items()}
@@ -71,14 +71,14 @@ def file_name(study: str, size: str) -> str:
     return study if size == "quick" else f"{study}-{size}"
 
 
-def _line(row: Mapping[str, object]) -> tuple[tuple[str, str, str], Line]:
+def _parse_line(row: Mapping[str, object]) -> tuple[tuple[str, str, str], Line]:
     by_seed = tuple(float(value) for value in str(row.get("by_seed", "")).split())
-    half = _number(row["ci95"])
-    line = Line(_number(row["mean"]), None if math.isnan(half) else half, int(str(row["n"])), by_seed)
+    half = _parse_number(row["ci95"])
+    line = Line(_parse_number(row["mean"]), None if math.isnan(half) else half, int(str(row["n"])), by_seed)
     return (str(row["row"]), str(row["column"]), str(row["metric"])), line
 
 
-def _number(value: object) -> float:
+def _parse_number(value: object) -> float:
     return float(str(value) or math.nan)
 
 

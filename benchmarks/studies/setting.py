@@ -12,39 +12,39 @@ CLASSES = {"digits": 10, "mnist": 10, "cifar10": 10, "cifar10-subset": 10, "agne
 MAX_VALUES = 3
 
 
-def setting(study: Study) -> str:
+def describe_setting(study: Study) -> str:
     """Return data, model, clients, split, local work, length and rate, unless the study varies them."""
     experiments = [cell.experiment for cell in study.cells]
     parts: Sequence[Callable[[Experiment], str]] = (
-        data,
-        model,
+        data_name,
+        model_name,
         lambda experiment: f"{experiment.clients} clients",
-        _split,
-        _work,
-        _length,
+        _describe_split,
+        _describe_work,
+        _describe_length,
         lambda experiment: f"lr {experiment.lr:g}",
     )
     values_of_parts = (list(dict.fromkeys(filter(None, map(part, experiments)))) for part in parts)
     return ", ".join(" or ".join(values) for values in values_of_parts if 0 < len(values) <= MAX_VALUES)
 
 
-def data(experiment: Experiment) -> str:
+def data_name(experiment: Experiment) -> str:
     """Return the name of the data set, or of the function that makes it."""
     return Path(experiment.dataset.rpartition(":")[2]).stem
 
 
-def model(experiment: Experiment) -> str:
+def model_name(experiment: Experiment) -> str:
     if experiment.model == "mlp":
         return f"mlp of {'-'.join(map(str, experiment.hidden))}"
     return str(experiment.model).rpartition(":")[2]
 
 
-def chance(study: Study) -> float:
+def chance_level(study: Study) -> float:
     """Return the accuracy in per cent of a uniform guess, on the data set with the most classes."""
-    return 100 / max(CLASSES[data(cell.experiment)] for cell in study.cells)
+    return 100 / max(CLASSES[data_name(cell.experiment)] for cell in study.cells)
 
 
-def _split(experiment: Experiment) -> str:
+def _describe_split(experiment: Experiment) -> str:
     partition = experiment.partition
     if partition == "dirichlet":
         return f"Dirichlet {experiment.dirichlet:g}"
@@ -54,13 +54,13 @@ def _split(experiment: Experiment) -> str:
     return str(partition or "IID").upper()
 
 
-def _work(experiment: Experiment) -> str:
+def _describe_work(experiment: Experiment) -> str:
     if experiment.local_steps is not None:
         return f"{experiment.local_steps} local steps"
     epochs = experiment.local_epochs or 5
     return f"{epochs} local epochs" if epochs > 1 else "1 local epoch"
 
 
-def _length(experiment: Experiment) -> str:
+def _describe_length(experiment: Experiment) -> str:
     limits = {"rounds": experiment.rounds, "updates": experiment.updates, "time": experiment.time}
     return " ".join(f"{name} {value:g}" for name, value in limits.items() if value is not None)

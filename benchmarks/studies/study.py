@@ -27,13 +27,13 @@ import pandas as pd
 from benchmarks.studies.metrics import Metric
 from fedraa.api import resume, run
 from fedraa.config.experiment import Experiment
-from fedraa.engine.resume import differs
-from fedraa.engine.run_description import commit
+from fedraa.engine.resume import differing_part
+from fedraa.engine.run_description import source_commit
 from fedraa.errors import InputError, RunFailed
 from fedraa.rundir.file_names import CONFIG, SUMMARY
 from fedraa.rundir.history import History
-from fedraa.rundir.run_lock import alone
-from fedraa.settings.resolve import resolve
+from fedraa.rundir.run_lock import lock_directory
+from fedraa.settings.resolve import resolve_method
 
 SEEDS = (0, 1, 2)
 
@@ -108,7 +108,7 @@ class Finished:
     failure: str | None
 
 
-def execute(
+def execute_study(
     study: Study,
     out: Path,
     jobs: int,
@@ -128,15 +128,17 @@ def execute(
     `out`, and at the end if every run failed.
     """
     for cell in study.cells:
-        resolve(cell.experiment)
+        resolve_method(cell.experiment)
     places = [(cell, seed) for seed, cell in product(study.seeds, study.cells) if wanted(cell, seed)]
-    runs = {seeded(cell, seed, out): (cell, seed) for cell, seed in places}
+    runs = {seed_experiment(cell, seed, out): (cell, seed) for cell, seed in places}
     # A second process would start the runs again that the first one is running.
-    with alone(out, "running this study"):
-        done = {planned: Finished(*runs[planned], _directory(planned), None) for planned in runs if ended(planned)}
+    with lock_directory(out, "running this study"):
+        done = {
+            planned: Finished(*runs[planned], _run_directory(planned), None) for planned in runs if has_ended(planned)
+        }
         left = len(runs) - len(done)
         for planned, failure in _run_all([planned for planned in runs if planned not in done], jobs):
-            done[planned] = Finished(*runs[planned], _directory(planned), failure)
+            done[planned] = Finished(*runs[planned], _run_directory(planned), failure)
             left -= 1
             watch(done[planned], left)
     failures = [done[planned].failure for planned in runs]
@@ -145,7 +147,7 @@ def execute(
     return [done[planned] for planned in runs]
 
 
-def seeded(cell: Cell, seed: int, out: Path) -> Experiment:
+def seed_experiment(cell: Cell, seed: int, out: Path) -> Experiment:
     """Return the cell's experiment with this seed, on the local engine, with its directory below `out`.
 
     Args:
@@ -160,7 +162,7 @@ def seeded(cell: Cell, seed: int, out: Path) -> Experiment:
     return experiment.model_copy(update={"out": out / f"{words}-{seed}-{digest}"})
 
 
-def values(study: Study, runs: Sequence[Finished]) -> pd.DataFrame:
+def measure_runs(study: Study, runs: Sequence[Finished]) -> pd.DataFrame:
     """Return a line per run and metric: row, column, seed, metric, value; NaN if the run failed."""
     lines = []
     for finished in runs:
@@ -177,22 +179,22 @@ def _metric_values(metrics: Sequence[Metric], finished: Finished) -> list[float]
     return [metric.of(history) for metric in metrics]
 
 
-def _directory(experiment: Experiment) -> Path:
+def _run_directory(experiment: Experiment) -> Path:
     assert experiment.out is not None
     return experiment.out
 
 
-def ended(experiment: Experiment) -> bool:
+def has_ended(experiment: Experiment) -> bool:
     """Return True if the experiment's directory holds its finished run, with the method's present settings."""
-    return (_directory(experiment) / SUMMARY).is_file() and _began(experiment)
+    return (_run_directory(experiment) / SUMMARY).is_file() and _has_begun(experiment)
 
 
-def _began(experiment: Experiment) -> bool:
+def _has_begun(experiment: Experiment) -> bool:
     """Return True if the directory holds a run of this experiment.
 
     The directory's name is not enough: defaults and methods may have changed since.
     """
-    directory = _directory(experiment)
+    directory = _run_directory(experiment)
     if not (directory / CONFIG).is_file():
         return False
     changes: dict[str, Any] = {"out": directory}
@@ -202,18 +204,18 @@ def _began(experiment: Experiment) -> bool:
     try:
         history = History(directory)
         same = history.experiment.model_copy(update=changes) == experiment
-        return same and unchanged(history.config["method"], experiment)
+        return same and has_same_method(history.config["method"], experiment)
     # A version with other fields wrote the configuration.
     except ValueError:
         return False
 
 
-def unchanged(method: Mapping[str, Any], experiment: Experiment) -> bool:
+def has_same_method(method: Mapping[str, Any], experiment: Experiment) -> bool:
     """Return True if the method that an earlier run of this experiment describes is its present method."""
     # These shares depend on the fleet.
     if experiment.capacities == "auto":
         return True
-    return differs(method, resolve(experiment)) is None
+    return differing_part(method, resolve_method(experiment)) is None
 
 
 def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Experiment, str | None]]:
@@ -223,7 +225,7 @@ def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Exp
             yield experiment, _run_one(experiment)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as executor:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_prepare_process) as executor:
         futures = {executor.submit(_run_one, experiment): experiment for experiment in experiments}
         try:
             for future in as_completed(futures):
@@ -235,9 +237,9 @@ def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Exp
 
 def _run_one(experiment: Experiment) -> str | None:
     """Execute or resume one run, and return the reason if it failed."""
-    directory = _directory(experiment)
+    directory = _run_directory(experiment)
     try:
-        if _began(experiment) and History(directory).config["commit"] == commit():
+        if _has_begun(experiment) and History(directory).config["commit"] == source_commit():
             resume(directory)
         else:
             # The directory is of another experiment or version, or its run was killed before it began.
@@ -252,7 +254,7 @@ def _run_one(experiment: Experiment) -> str | None:
     return None
 
 
-def _begin() -> None:
+def _prepare_process() -> None:
     """Exclude imported objects from the garbage collection after every run, which would take longer than the start."""
     gc.collect()
     gc.freeze()
@@ -264,8 +266,8 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def watch() -> None:
+    def wait_for_parent() -> None:
         wait([parent.sentinel])
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=wait_for_parent, daemon=True).start()

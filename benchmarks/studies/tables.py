@@ -14,7 +14,7 @@ from rich.table import Table
 from benchmarks.studies.metrics import Metric
 from benchmarks.studies.study import Claim, Study
 from benchmarks.studies.weak import ACCURACIES, Means
-from fedraa.report.statistics import LEVEL, ci95, mean, significant, welch
+from fedraa.report.statistics import LEVEL, half_interval95, is_significant, mean_or_nan, welch_p_value
 
 # Disagreements with the paper that have a sentence each.
 MAX_NAMED = 8
@@ -44,12 +44,12 @@ class Entry:
 
     @property
     def mean(self) -> float:
-        return mean(self.values)
+        return mean_or_nan(self.values)
 
     @property
     def half_width(self) -> float | None:
         """Half of the 95 % confidence interval of the mean; None if there are fewer than two finite values."""
-        return ci95(self.values)
+        return half_interval95(self.values)
 
     @property
     def text(self) -> str:
@@ -64,12 +64,12 @@ class Entry:
         text = f"{self.mean:{form}}"
         if self.half_width is not None:
             text += f" ± {self.half_width:{form}}"
-        if significant(self.p):
+        if is_significant(self.p):
             text += "*"
         return text + failures
 
 
-def entries(study: Study, values: pd.DataFrame) -> list[Entry]:
+def make_entries(study: Study, values: pd.DataFrame) -> list[Entry]:
     """Return all numbers of the table, row by row."""
     groups = values.groupby(["row", "column", "metric"], sort=False)
     by_place = {key: group["value"].to_numpy() for key, group in groups}
@@ -80,7 +80,7 @@ def entries(study: Study, values: pd.DataFrame) -> list[Entry]:
             p = None
             if cell.row != study.reference:
                 base = by_place.get((study.reference, cell.column, metric.name), np.empty(0))
-                p = welch(_without_nan(all_seeds), _without_nan(base))
+                p = welch_p_value(_without_nan(all_seeds), _without_nan(base))
             by_seed = tuple(all_seeds.tolist())
             numbers.append(Entry(cell.row, cell.column, metric, by_seed, cell.paper.get(metric.name), p))
     return numbers
@@ -90,7 +90,7 @@ def _without_nan(values: npt.NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(values[~np.isnan(values)].tolist())
 
 
-def frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
+def make_frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
     """Return the table of the CSV file, a line per number.
 
     The columns `of_reference` and `paper_of_reference` are multiples of the reference row. They can be compared even
@@ -102,8 +102,8 @@ def frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
         reference = base.get((entry.column, entry.metric.name))
         of_reference = paper_of_reference = None
         if reference is not None:
-            of_reference = _ratio(entry.mean, reference.mean)
-            paper_of_reference = _ratio(entry.paper, reference.paper)
+            of_reference = _safe_ratio(entry.mean, reference.mean)
+            paper_of_reference = _safe_ratio(entry.paper, reference.paper)
         lines.append(
             {
                 "column": entry.column,
@@ -123,14 +123,14 @@ def frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _ratio(a: float | None, b: float | None) -> float | None:
+def _safe_ratio(a: float | None, b: float | None) -> float | None:
     """Return a / b; None if one of them is missing, failed, not reached or 0."""
     if not a or not b or not math.isfinite(a) or not math.isfinite(b):
         return None
     return a / b
 
 
-def grid(study: Study, numbers: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
+def format_grid(study: Study, numbers: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of the table as text. The paper's number is in brackets."""
     places = list(product(study.columns, [metric.name for metric in study.metrics]))
     cells = {(entry.row, entry.column, entry.metric.name): entry for entry in numbers}
@@ -147,7 +147,7 @@ def _cell_text(entry: Entry | None) -> str:
     return f"{entry.text} [{entry.paper:g}]"
 
 
-def means(numbers: Sequence[Entry]) -> Means:
+def mean_accuracies(numbers: Sequence[Entry]) -> Means:
     """Return the mean accuracies of every column."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for entry in numbers:
@@ -156,13 +156,13 @@ def means(numbers: Sequence[Entry]) -> Means:
     return by_column
 
 
-def caption(study: Study, numbers: Sequence[Entry]) -> str:
+def format_caption(study: Study, numbers: Sequence[Entry]) -> str:
     """Return the explanation of the table's signs."""
     seeds = len(study.seeds)
     parts = [f"mean ± 95 % confidence interval over n = {seeds} seeds"]
     if seeds == 1:
         parts = [f"ONE seed ({study.seeds[0]}): no interval, and nothing is significant"]
-    if any(significant(entry.p) for entry in numbers):
+    if any(is_significant(entry.p) for entry in numbers):
         parts.append(f"* differs from {study.reference}, Welch's t-test, p < {LEVEL:g}")
     if any(entry.paper is not None for entry in numbers):
         parts.append("[ ] the paper's")
@@ -170,8 +170,10 @@ def caption(study: Study, numbers: Sequence[Entry]) -> str:
 
 
 def rich_table(study: Study, numbers: Sequence[Entry]) -> Table:
-    headings, rows = grid(study, numbers)
-    table = Table(title=study.title, caption=caption(study, numbers), box=box.SIMPLE_HEAD, caption_justify="left")
+    headings, rows = format_grid(study, numbers)
+    table = Table(
+        title=study.title, caption=format_caption(study, numbers), box=box.SIMPLE_HEAD, caption_justify="left"
+    )
     table.add_column(headings[0], justify="left")
     for heading in headings[1:]:
         table.add_column(heading, justify="right")
@@ -180,8 +182,8 @@ def rich_table(study: Study, numbers: Sequence[Entry]) -> Table:
     return table
 
 
-def markdown(study: Study, numbers: Sequence[Entry]) -> str:
-    return markdown_table(*grid(study, numbers))
+def format_markdown(study: Study, numbers: Sequence[Entry]) -> str:
+    return markdown_table(*format_grid(study, numbers))
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -190,12 +192,12 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
     return "\n".join("| " + " | ".join(text.replace("|", r"\|") for text in line) + " |" for line in lines)
 
 
-def latex(study: Study, numbers: Sequence[Entry]) -> str:
+def format_latex(study: Study, numbers: Sequence[Entry]) -> str:
     """Return a tabular for the LaTeX package booktabs."""
-    headings, rows = grid(study, numbers)
-    lines = [" & ".join(map(_tex, line)) + r" \\" for line in (headings, *rows)]
+    headings, rows = format_grid(study, numbers)
+    lines = [" & ".join(map(_escape_tex, line)) + r" \\" for line in (headings, *rows)]
     body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
-    note = _tex(f"{study.title}. {caption(study, numbers)}.")
+    note = _escape_tex(f"{study.title}. {format_caption(study, numbers)}.")
     return f"% {note}\n\\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
 
@@ -203,22 +205,22 @@ _TEX = str.maketrans({c: "\\" + c for c in "%&#_{}"} | {"±": r"$\pm$", "α": r"
 _TEX |= {ord(c): f"${name}$" for c, name in {"β": r"\beta", "μ": r"\mu", "ρ": r"\rho", "×": r"\times"}.items()}
 
 
-def _tex(text: str) -> str:
+def _escape_tex(text: str) -> str:
     return text.translate(_TEX)
 
 
-def findings(study: Study, numbers: Sequence[Entry]) -> list[str]:
+def describe_findings(study: Study, numbers: Sequence[Entry]) -> list[str]:
     """Return a sentence per order of the paper and per claim, on whether it holds here.
 
     A study without orders and claims has sentences about the differences to its reference row instead.
     """
     sentences: list[str] = []
-    for group in _compared(study, numbers):
-        sentences += _orders(group)
+    for group in _paper_groups(study, numbers):
+        sentences += _compare_orders(group)
     for claim in study.claims:
-        sentences += [_judged(claim, column, numbers) for column in study.columns]
+        sentences += [_judge_claim(claim, column, numbers) for column in study.columns]
     if study.fixed is not None:
-        return [*sentences, *_bests(study, study.fixed, numbers)]
+        return [*sentences, *_describe_best(study, study.fixed, numbers)]
     return sentences or list(_against_reference(study, numbers))
 
 
@@ -230,18 +232,18 @@ def _against_reference(study: Study, numbers: Sequence[Entry]) -> Iterator[str]:
         if base is None or metric.better is None:
             continue
         if math.isfinite(base.mean):
-            text = _clearly(base, list(here.values()))
+            text = _describe_clear(base, list(here.values()))
         else:
             reached = [_with_mean(e) for e in here.values() if math.isfinite(e.mean)]
             text = f"{base.row} {base.text}; reached in every run: {', '.join(reached) or 'none'}"
-        yield f"{metric.name}{_in(column)}: {text}."
+        yield f"{metric.name}{_at_column(column)}: {text}."
 
 
-def _clearly(base: Entry, rivals: Sequence[Entry]) -> str:
+def _describe_clear(base: Entry, rivals: Sequence[Entry]) -> str:
     """Describe which entries are better and worse than one that has a mean, and which have none."""
-    clear = [e for e in rivals if significant(e.p)]
-    better = [_with_mean(e) for e in clear if _advantage(e, base) > 0]
-    worse = [_with_mean(e) for e in clear if _advantage(e, base) < 0]
+    clear = [e for e in rivals if is_significant(e.p)]
+    better = [_with_mean(e) for e in clear if _mean_advantage(e, base) > 0]
+    worse = [_with_mean(e) for e in clear if _mean_advantage(e, base) < 0]
     never = [e.row for e in rivals if not math.isfinite(e.mean)]
     text = f"better than {base.row} ({base.text}) beyond the noise: {', '.join(better) or 'none'}"
     text += f"; worse: {', '.join(worse) or 'none'}"
@@ -254,7 +256,7 @@ def _with_mean(entry: Entry) -> str:
     return f"{entry.row} ({entry.mean:{entry.metric.form}})"
 
 
-def _bests(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterator[str]:
+def _describe_best(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterator[str]:
     """Yield a sentence on every row at its best column and at the shared one, and the order of the rows in both.
 
     Args:
@@ -270,7 +272,7 @@ def _bests(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterator[str]:
             continue
         if entry.column == fixed:
             shared[entry.row] = entry
-        if entry.row not in best or _advantage(entry, best[entry.row]) > 0:
+        if entry.row not in best or _mean_advantage(entry, best[entry.row]) > 0:
             best[entry.row] = entry
     for row, entry in best.items():
         sentence = f"{row}: best at {entry.column}"
@@ -300,7 +302,7 @@ def best_of(numbers: Sequence[Entry]) -> Entry | None:
     return min(known, key=lambda entry: entry.mean)
 
 
-def _compared(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry]]:
+def _paper_groups(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry]]:
     """Yield the numbers of each column and metric that the paper orders."""
     for column, metric in product(study.columns, study.metrics):
         here = [e for e in numbers if (e.column, e.metric.name) == (column, metric.name)]
@@ -309,26 +311,26 @@ def _compared(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry]]:
             yield here
 
 
-def _orders(group: Sequence[Entry]) -> Iterator[str]:
+def _compare_orders(group: Sequence[Entry]) -> Iterator[str]:
     """Compare the order of every pair of rows in the paper with the order here."""
     pairs = [_by_paper(a, b) for a, b in combinations(group, 2) if a.paper != b.paper]
-    agree = [pair for pair in pairs if _advantage(*pair) > 0]
-    clear = sum(_clear(*pair) for pair in agree)
+    agree = [pair for pair in pairs if _mean_advantage(*pair) > 0]
+    clear = sum(_is_significant(*pair) for pair in agree)
     where = ", ".join(filter(None, (group[0].metric.name, group[0].column)))
     yield f"{where}: {len(agree)} of the paper's {len(pairs)} orders hold here, {clear} of them beyond the noise."
     against = [pair for pair in pairs if pair not in agree]
-    clearly = [pair for pair in against if _clear(*pair)]
+    clearly = [pair for pair in against if _is_significant(*pair)]
     named = clearly[:MAX_NAMED] or against[:2]
     for better, worse in named:
         in_paper = f"{better.row} ({better.paper:g}) is ahead of {worse.row} ({worse.paper:g})"
-        yield f"{where}: in the paper {in_paper}; here {_says(better, worse)}."
+        yield f"{where}: in the paper {in_paper}; here {_describe_pair(better, worse)}."
     left = len(against) - len(named)
     if left:
         beyond = max(0, len(clearly) - len(named))
         yield f"{where}: and {left} more orders do not hold, {beyond} of them beyond the noise."
 
 
-def _judged(claim: Claim, column: str, numbers: Sequence[Entry]) -> str:
+def _judge_claim(claim: Claim, column: str, numbers: Sequence[Entry]) -> str:
     """Return a sentence on whether a claim about two rows holds here.
 
     Args:
@@ -338,16 +340,16 @@ def _judged(claim: Claim, column: str, numbers: Sequence[Entry]) -> str:
     """
     named = {e.row: e for e in numbers if e.column == column and e.metric.name == claim.metric}
     if not {claim.better, claim.worse} <= named.keys():
-        return f"{claim.source}: {claim.better} and {claim.worse} were not both run{_in(column)}."
+        return f"{claim.source}: {claim.better} and {claim.worse} were not both run{_at_column(column)}."
     better = named[claim.better]
     worse = named[claim.worse]
     if not (better.values and worse.values):
-        return f"{claim.source}: a run of {claim.better} or {claim.worse} failed{_in(column)}."
-    holds = "holds" if _advantage(better, worse) > 0 else "DOES NOT HOLD"
-    return f"{claim.source}: {holds} here{_in(column)}: {_says(better, worse)} ({claim.metric})."
+        return f"{claim.source}: a run of {claim.better} or {claim.worse} failed{_at_column(column)}."
+    holds = "holds" if _mean_advantage(better, worse) > 0 else "DOES NOT HOLD"
+    return f"{claim.source}: {holds} here{_at_column(column)}: {_describe_pair(better, worse)} ({claim.metric})."
 
 
-def _in(column: str) -> str:
+def _at_column(column: str) -> str:
     return f" at {column}" if column else ""
 
 
@@ -360,7 +362,7 @@ def _by_paper(a: Entry, b: Entry) -> tuple[Entry, Entry]:
     return b, a
 
 
-def _advantage(better: Entry, worse: Entry) -> float:
+def _mean_advantage(better: Entry, worse: Entry) -> float:
     """Return by how much the first mean is better here."""
     # Two infinite means are equal, but their difference is NaN.
     if better.mean == worse.mean:
@@ -370,20 +372,20 @@ def _advantage(better: Entry, worse: Entry) -> float:
     return worse.mean - better.mean
 
 
-def _clear(a: Entry, b: Entry) -> bool:
-    return significant(welch(a.values, b.values))
+def _is_significant(a: Entry, b: Entry) -> bool:
+    return is_significant(welch_p_value(a.values, b.values))
 
 
-def _says(a: Entry, b: Entry) -> str:
+def _describe_pair(a: Entry, b: Entry) -> str:
     """Return both numbers and the result of Welch's test."""
     form = a.metric.form
-    return f"{a.row} {a.mean:{form}}, {b.row} {b.mean:{form}}, {describe_test(welch(a.values, b.values))}"
+    return f"{a.row} {a.mean:{form}}, {b.row} {b.mean:{form}}, {describe_test(welch_p_value(a.values, b.values))}"
 
 
 def describe_test(p: float | None) -> str:
     """Return the result of a test in words; `p` is None if it was not possible."""
     if p is None:
         return "no test"
-    if significant(p):
+    if is_significant(p):
         return f"p = {p:.2g}"
     return f"p = {p:.2g}, within the noise"

@@ -66,7 +66,9 @@ def _number_text(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else "not reached"
 
 
-def advantage(where: str, names: tuple[str, str], better: Line, worse: Line, *, less: bool, ratio: bool) -> Advantage:
+def measure_advantage(
+    where: str, names: tuple[str, str], better: Line, worse: Line, *, less: bool, ratio: bool
+) -> Advantage:
     """Return the advantage of one line over another, paired by seeds if both lines have them.
 
     Runs with the same seed share the data, the split and the first model, so that these add no noise to their
@@ -82,19 +84,19 @@ def advantage(where: str, names: tuple[str, str], better: Line, worse: Line, *, 
     """
     ratio = ratio and min(better.mean, worse.mean) > 0
     larger, smaller = (worse, better) if less else (better, worse)
-    interval = _interval(larger, smaller, ratio=ratio)
+    interval = _advantage_interval(larger, smaller, ratio=ratio)
     return Advantage(where, names, (better.mean, worse.mean), *interval, ratio, min(better.n, worse.n))
 
 
-def _interval(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
+def _advantage_interval(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
     """Return mean, low and high of a - b, or of a / b."""
     if not (math.isfinite(a.mean) and math.isfinite(b.mean)):
-        return _reached(a, b)
+        return _compare_reached(a, b)
     paired = len(a.by_seed) == len(b.by_seed) > 1 and np.isfinite([*a.by_seed, *b.by_seed]).all()
     if paired:
         middle, half = _paired(np.array(a.by_seed), np.array(b.by_seed), ratio=ratio)
     else:
-        middle, half = _welch(a, b, ratio=ratio)
+        middle, half = _welch_interval(a, b, ratio=ratio)
     scale = math.exp if ratio else float
     if math.isnan(half):
         return scale(middle), -math.inf, math.inf
@@ -109,7 +111,7 @@ def _paired(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, ratio: bo
     return float(gaps.mean()), half
 
 
-def _reached(a: Line, b: Line) -> tuple[float, float, float]:
+def _compare_reached(a: Line, b: Line) -> tuple[float, float, float]:
     """Return the interval for a target that was not always reached.
 
     The order is clear only if one line always reached it and the other never did.
@@ -123,7 +125,7 @@ def _reached(a: Line, b: Line) -> tuple[float, float, float]:
     return math.nan, -math.inf, math.inf
 
 
-def _welch(a: Line, b: Line, *, ratio: bool) -> tuple[float, float]:
+def _welch_interval(a: Line, b: Line, *, ratio: bool) -> tuple[float, float]:
     """Return middle and half width of Welch's interval, of logarithms by the delta method if `ratio`.
 
     The half width is NaN if the lines have no spread to estimate it from.
@@ -143,7 +145,7 @@ def _welch(a: Line, b: Line, *, ratio: bool) -> tuple[float, float]:
     return middle, float(stats.t.ppf(1 - LEVEL / 2, freedom) * math.sqrt(sum(variances)))
 
 
-def verdict(comparisons: Sequence[Advantage]) -> str:
+def decide_verdict(comparisons: Sequence[Advantage]) -> str:
     """Return the verdict on a claim from all its comparisons."""
     if not comparisons:
         return NOT_RUN

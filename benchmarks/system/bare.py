@@ -47,13 +47,13 @@ class BareProcesses:
 
     def __init__(self, widths: Sequence[int], shards: Shards, settings: Settings, *, processes: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self._model = mlp(widths)
+        self._model = build_mlp(widths)
         self._pipes: list[Connection] = []
         self._processes = []
         for number in range(processes):
             parent_end, child_end = context.Pipe()
             arguments = (child_end, tuple(widths), shards[number::processes], settings)
-            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process = context.Process(target=_serve_tasks, args=arguments, daemon=True)
             process.start()
             # With this end closed, a dead process raises EOFError here instead of blocking.
             child_end.close()
@@ -90,7 +90,7 @@ class BareProcesses:
             process.join()
 
 
-def mlp(widths: Sequence[int]) -> nn.Sequential:
+def build_mlp(widths: Sequence[int]) -> nn.Sequential:
     """Return linear layers of the given widths, input to output, with ReLU between them."""
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
@@ -98,7 +98,7 @@ def mlp(widths: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Settings) -> None:
+def train_model(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Settings) -> None:
     """Train a model with a plain PyTorch loop.
 
     Args:
@@ -117,7 +117,7 @@ def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Settings
             optimizer.step()
 
 
-def _serve(pipe: Connection, widths: tuple[int, ...], shards: Shards, settings: Settings) -> None:
+def _serve_tasks(pipe: Connection, widths: tuple[int, ...], shards: Shards, settings: Settings) -> None:
     """Serve the training requests of the parent process until it sends None.
 
     Args:
@@ -128,7 +128,7 @@ def _serve(pipe: Connection, widths: tuple[int, ...], shards: Shards, settings: 
     """
     torch.set_num_threads(1)
     device = torch.device(settings.device)
-    model = mlp(widths).to(device)
+    model = build_mlp(widths).to(device)
     data = [(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)) for x, y in shards]
     for request in iter(pipe.recv, None):
         used = time.process_time()
@@ -136,7 +136,7 @@ def _serve(pipe: Connection, widths: tuple[int, ...], shards: Shards, settings: 
         if isinstance(request, list):
             for client, width in request:
                 x, y = data[client]
-                train(mlp((widths[0], width, widths[-1])).to(device), x, y, settings)
+                train_model(build_mlp((widths[0], width, widths[-1])).to(device), x, y, settings)
             if device.type == "cuda":
                 torch.cuda.synchronize()
             pipe.send(time.process_time() - used)
@@ -145,7 +145,7 @@ def _serve(pipe: Connection, widths: tuple[int, ...], shards: Shards, settings: 
         total = {name: torch.zeros_like(value) for name, value in start.items()}
         for x, y in data:
             model.load_state_dict(start)
-            train(model, x, y, settings)
+            train_model(model, x, y, settings)
             for name, value in model.state_dict().items():
                 total[name] += value
         pipe.send(({name: value.cpu().numpy() for name, value in total.items()}, len(data), time.process_time() - used))

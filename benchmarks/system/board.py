@@ -20,7 +20,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from fedraa.api import run
-from fedraa.cli.display import say
+from fedraa.cli.display import print_line
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS
 
 RUNS, EVENTS_EACH = 100, 10_000
@@ -38,11 +38,11 @@ def main(runs: int = RUNS, events: int = EVENTS_EACH) -> None:
         events: The events of each run.
     """
     with TemporaryDirectory() as folder:
-        for name, value in measure(Path(folder), runs, events).items():
-            say(f"{name:<50}{value:.3g}")
+        for name, value in measure_board(Path(folder), runs, events).items():
+            print_line(f"{name:<50}{value:.3g}")
 
 
-def measure(folder: Path, runs: int, events: int) -> dict[str, float]:
+def measure_board(folder: Path, runs: int, events: int) -> dict[str, float]:
     """Return the measured seconds, and megabytes of memory.
 
     Args:
@@ -62,24 +62,24 @@ def measure(folder: Path, runs: int, events: int) -> dict[str, float]:
         updates=3,
     )
     for i in range(runs):
-        write(folder / "runs" / f"run-{i:03d}", (model / CONFIG).read_text(), events, i)
+        write_run(folder / "runs" / f"run-{i:03d}", (model / CONFIG).read_text(), events, i)
     size = sum(path.stat().st_size for path in folder.rglob(EVENTS))
     began = time.perf_counter()
-    with served(folder / "runs") as address:
+    with serve_board(folder / "runs") as address:
         results = {"logs, MB": size / 1e6, "until the address": time.perf_counter() - began}
-        first = until(address, lambda answer: _has_metrics(answer, runs))
+        first = poll_until(address, lambda answer: _has_metrics(answer, runs))
         results["until all runs and their last metrics"] = time.perf_counter() - began
         six = "&".join(f"run={name}" for name in first["ids"][:6])
-        results["curves of six runs"] = timed(f"{address}curves?x=t&y=accuracy&{six}")
-        until(address, lambda answer: answer["read"] == answer["size"] > 0)
+        results["curves of six runs"] = time_request(f"{address}curves?x=t&y=accuracy&{six}")
+        poll_until(address, lambda answer: answer["read"] == answer["size"] > 0)
         results["until all logs are read"] = time.perf_counter() - began
-        results["curves of six runs over bytes"] = timed(f"{address}curves?x=bytes&y=accuracy&{six}")
-        results["details of a run, the first"] = timed(f"{address}details?run=run-000")
-        results["details of a run, the next"] = timed(f"{address}details?run=run-001")
-        results["details of a part of a run"] = timed(f"{address}details?run=run-001&from=1&to=1.5")
-        version = until(address, lambda answer: True)["version"]
-        results["changes, without any"] = timed(f"{address}runs?since={version}")
-        results["from a line to the board"] = follow(folder / "runs" / "run-050", address, version)
+        results["curves of six runs over bytes"] = time_request(f"{address}curves?x=bytes&y=accuracy&{six}")
+        results["details of a run, the first"] = time_request(f"{address}details?run=run-000")
+        results["details of a run, the next"] = time_request(f"{address}details?run=run-001")
+        results["details of a part of a run"] = time_request(f"{address}details?run=run-001&from=1&to=1.5")
+        version = poll_until(address, lambda answer: True)["version"]
+        results["changes, without any"] = time_request(f"{address}runs?since={version}")
+        results["from a line to the board"] = measure_delay(folder / "runs" / "run-050", address, version)
     results["memory of the board, MB"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
     return results
 
@@ -89,7 +89,7 @@ def _has_metrics(answer: dict[str, Any], runs: int) -> bool:
     return len(answer["rows"]) == runs and all(row.get("last") for row in answer["rows"])
 
 
-def write(directory: Path, config: str, events: int, seed: int) -> None:
+def write_run(directory: Path, config: str, events: int, seed: int) -> None:
     """Write an interrupted run.
 
     Args:
@@ -102,14 +102,14 @@ def write(directory: Path, config: str, events: int, seed: int) -> None:
     (directory / CONFIG).write_text(config)
     rows = ["step,t,wall,accuracy,loss,client_mean,client_std,client_worst"]
     with (directory / EVENTS).open("w") as stream:
-        for seq, event in enumerate(islice(made(seed), events)):
+        for seq, event in enumerate(islice(make_events(seed), events)):
             stream.write(json.dumps({"seq": seq, **event}, separators=(",", ":")) + "\n")
             if event["kind"] == "eval":
                 rows.append(",".join(repr(event[name]) for name in rows[0].split(",")))
     (directory / EVALS).write_text("\n".join(rows) + "\n")
 
 
-def made(seed: int) -> Iterator[dict[str, Any]]:
+def make_events(seed: int) -> Iterator[dict[str, Any]]:
     """Yield the events of clients that are always busy: dispatches and commits in turn, and evaluations."""
     for task in count():
         t = 2e-3 * task
@@ -132,7 +132,7 @@ def made(seed: int) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
+def serve_board(folder: Path) -> Iterator[str]:
     """Start a board in a separate process and yield its address."""
     board = subprocess.Popen([sys.executable, "-m", "fedraa", "board", str(folder)], stdout=subprocess.PIPE, text=True)
     assert board.stdout is not None
@@ -143,16 +143,16 @@ def served(folder: Path) -> Iterator[str]:
         board.wait()
 
 
-def until(address: str, enough: Any) -> dict[str, Any]:
+def poll_until(address: str, enough: Any) -> dict[str, Any]:
     """Return the first answer about all runs that satisfies `enough`."""
     while True:
-        answer = ask(f"{address}runs?since=0")
+        answer = request_json(f"{address}runs?since=0")
         if enough(answer):
             return answer
         time.sleep(WAIT)
 
 
-def follow(directory: Path, address: str, version: int) -> float:
+def measure_delay(directory: Path, address: str, version: int) -> float:
     """Return the seconds from writing a line until the board shows it.
 
     Args:
@@ -164,17 +164,17 @@ def follow(directory: Path, address: str, version: int) -> float:
     began = time.perf_counter()
     with (directory / EVENTS).open("a") as stream:
         stream.write(json.dumps({"seq": before, "kind": "checkpoint", "t": 99.0, "wall": 99.0, "step": 9999}) + "\n")
-    while not any(row["step"] == 9999 for row in ask(f"{address}runs?since={version}")["rows"]):
+    while not any(row["step"] == 9999 for row in request_json(f"{address}runs?since={version}")["rows"]):
         time.sleep(WAIT)
     return time.perf_counter() - began
 
 
-def timed(address: str) -> float:
+def time_request(address: str) -> float:
     began = time.perf_counter()
-    ask(address)
+    request_json(address)
     return time.perf_counter() - began
 
 
-def ask(address: str) -> dict[str, Any]:
+def request_json(address: str) -> dict[str, Any]:
     with urlopen(address, timeout=60) as answer:
         return dict(json.loads(answer.read()))

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from benchmarks.system import chaos_clients, chaos_files, chaos_kills, chaos_processes
-from benchmarks.system.chaos_table import Kind, Table, say
+from benchmarks.system.chaos_table import Kind, Table, print_line
 
 SEED = 0
 KINDS = {
@@ -27,7 +27,7 @@ KINDS = {
 }
 
 
-def bad(kind: Kind, table: Table, again: bool) -> list[str]:
+def run_trials(kind: Kind, table: Table, again: bool) -> list[str]:
     """Run the trials of a kind and return those with a wrong result.
 
     Args:
@@ -35,7 +35,7 @@ def bad(kind: Kind, table: Table, again: bool) -> list[str]:
         table: The table of results.
         again: True to repeat the trials that the table has.
     """
-    trials = {of: trial for of, trial in kind.trials.items() if again or not table.has(kind.name, of)}
+    trials = {of: trial for of, trial in kind.trials.items() if again or not table.has_row(kind.name, of)}
     if not trials:
         return []
     wrong = []
@@ -45,7 +45,7 @@ def bad(kind: Kind, table: Table, again: bool) -> list[str]:
             with TemporaryDirectory(prefix="fedraa-chaos-") as folder:
                 tally = trial(Path(folder), np.random.default_rng([SEED, zlib.crc32(f"{kind.name} {of}".encode())]))
             table.put(kind.name, of, tally, time.monotonic() - started)
-            say(f"{kind.name}, {of}: {tally.right} of {tally.count} right")
+            print_line(f"{kind.name}, {of}: {tally.right} of {tally.count} right")
             if not tally.well:
                 wrong.append(f"{kind.name} ({of})")
     return wrong
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = Table()
     wrong = []
     for name in options.kinds:
-        wrong += bad(KINDS[name], table, again=not options.keep_rows)
+        wrong += run_trials(KINDS[name], table, again=not options.keep_rows)
     if wrong:
         sys.exit(f"chaos: wrong results: {', '.join(wrong)}")
 

@@ -17,12 +17,12 @@ import numpy as np
 from actors.pool.executor import RayExecutor
 from actors.worker.worker import Worker
 from benchmarks.system.chaos_kills import on_ray
-from benchmarks.system.chaos_table import Kind, Tally, committed, say
-from benchmarks.system.spoiling import CAUSES, spoiled
+from benchmarks.system.chaos_table import Kind, Tally, count_commits, print_line
+from benchmarks.system.spoiling import CAUSES, spoil_update
 from fedraa.api import replay, run
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.session import RunSession
 from fedraa.ledger.participation import Participation
 from fedraa.messages import Task, Update
@@ -63,7 +63,7 @@ class AllBut(Participation):
         return [client for client in range(clients) if client != self.client]
 
 
-def trial(directory: Path, rng: np.random.Generator, method: str) -> Tally:
+def run_trial(directory: Path, rng: np.random.Generator, method: str) -> Tally:
     """Run a method with every kind of bad client. Ray must have been started.
 
     Args:
@@ -75,16 +75,16 @@ def trial(directory: Path, rng: np.random.Generator, method: str) -> Tally:
     for does in CAUSES:
         folder = directory / does.replace(" ", "-")
         folder.mkdir()
-        cases.append(case(method, does, int(rng.integers(CLIENTS)), folder))
+        cases.append(run_case(method, does, int(rng.integers(CLIENTS)), folder))
     wrong = [one_case for one_case in cases if not one_case.well]
     for wrong_case in wrong:
-        say(wrong_case)
+        print_line(wrong_case)
     lost = sum(one_case.lost for one_case in cases)
     doubled = sum(one_case.doubled for one_case in cases)
     return Tally(len(cases), len(cases) - len(wrong), lost, doubled)
 
 
-def case(method: str, does: str, client: int, folder: Path) -> Case:
+def run_case(method: str, does: str, client: int, folder: Path) -> Case:
     """Run a method with and without a bad client, and compare the results.
 
     Args:
@@ -93,10 +93,12 @@ def case(method: str, does: str, client: int, folder: Path) -> Case:
         client: The bad client.
         folder: An empty folder.
     """
-    with_client = History(on_the_cluster(settings(method), folder / "run", bad(does, client)))
-    without = run(settings(method, **never(method, client, folder)), engine="local", out=folder / "without")
-    commits = committed(with_client.directory)
-    expected = committed(without.directory)
+    with_client = History(run_on_cluster(make_experiment(method), folder / "run", bad_worker(does, client)))
+    without = run(
+        make_experiment(method, **exclude_client(method, client, folder)), engine="local", out=folder / "without"
+    )
+    commits = count_commits(with_client.directory)
+    expected = count_commits(without.directory)
     drops = [line for line in with_client.lines() if line["kind"] == "drop"]
     return Case(
         method,
@@ -113,7 +115,7 @@ def case(method: str, does: str, client: int, folder: Path) -> Case:
     )
 
 
-def settings(method: str, **changes: Any) -> Experiment:
+def make_experiment(method: str, **changes: Any) -> Experiment:
     """Return an experiment with about 50 commits of tiny tasks."""
     fields: dict[str, Any] = {"hidden": (8,), "clients": CLIENTS, "local_steps": 2, "workers": 2, "quiet": True}
     if method == "fedbuff":
@@ -125,7 +127,7 @@ def settings(method: str, **changes: Any) -> Experiment:
     return Experiment(method=method, **fields | changes)
 
 
-def never(method: str, client: int, folder: Path) -> dict[str, Any]:
+def exclude_client(method: str, client: int, folder: Path) -> dict[str, Any]:
     """Return the fields that keep a client out of a run.
 
     Args:
@@ -140,20 +142,20 @@ def never(method: str, client: int, folder: Path) -> dict[str, Any]:
     return {"availability": path}
 
 
-def bad(does: str, client: int) -> type[Worker]:
+def bad_worker(does: str, client: int) -> type[Worker]:
     """Return a worker class on which this client is bad."""
 
     class Bad(Worker):
         def train(self, header: Task, *arguments: Any) -> Update:
             update = super().train(header, *arguments)
             if header.client == client:
-                return spoiled(update, does)
+                return spoil_update(update, does)
             return update
 
     return Bad
 
 
-def on_the_cluster(experiment: Experiment, directory: Path, worker: type[Worker]) -> Path:
+def run_on_cluster(experiment: Experiment, directory: Path, worker: type[Worker]) -> Path:
     """Execute an experiment on the running cluster with this class of workers, and return its directory.
 
     Args:
@@ -162,7 +164,7 @@ def on_the_cluster(experiment: Experiment, directory: Path, worker: type[Worker]
         worker: The class of the workers.
     """
     directory.mkdir()
-    spec = build(experiment)
+    spec = build_run(experiment)
     executor = RayExecutor.of(spec, groups=(WorkerGroup(2, {"CPU": 1}),), worker=worker)
     try:
         RunSession(spec, directory, executor, threading.Event()).execute()
@@ -171,4 +173,4 @@ def on_the_cluster(experiment: Experiment, directory: Path, worker: type[Worker]
     return directory
 
 
-KINDS = [Kind("bad clients", {method: partial(trial, method=method) for method in CHOSEN}, on_ray)]
+KINDS = [Kind("bad clients", {method: partial(run_trial, method=method) for method in CHOSEN}, on_ray)]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.system.chaos_table import Kind, Tally, Trial, lost_and_doubled, say
+from benchmarks.system.chaos_table import Kind, Tally, Trial, lost_and_doubled, print_line
 from benchmarks.system.killing import KillAt, Killed
 from fedraa.api import replay, resume, run
 from fedraa.config.experiment import Experiment
@@ -50,7 +50,7 @@ class Row:
     doubled: int = 0
 
 
-def experiment(method: str, out: Path) -> Experiment:
+def make_experiment(method: str, out: Path) -> Experiment:
     """Return an experiment in this process with about 25 commits of tiny tasks and several checkpoints."""
     return Experiment(
         method=method,
@@ -64,7 +64,7 @@ def experiment(method: str, out: Path) -> Experiment:
     )
 
 
-def killed(method: str, out: Path, commit: int = 18) -> Path:
+def run_killed(method: str, out: Path, commit: int = 18) -> Path:
     """Return the directory of a run that was killed at a commit.
 
     Args:
@@ -73,13 +73,13 @@ def killed(method: str, out: Path, commit: int = 18) -> Path:
         commit: The number of the commit.
     """
     try:
-        run(experiment(method, out), callbacks=[KillAt(commit)])
+        run(make_experiment(method, out), callbacks=[KillAt(commit)])
     except Killed:
         return out
     raise AssertionError(f"the run of {method} ended before commit {commit}")
 
 
-def essence(directory: Path) -> tuple[list[dict[str, object]], object]:
+def comparable_log(directory: Path) -> tuple[list[dict[str, object]], object]:
     """Return a run's log without real times, and its model."""
     lines = [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
     evals = History(directory).evals.drop(columns="wall").to_csv()
@@ -89,24 +89,24 @@ def essence(directory: Path) -> tuple[list[dict[str, object]], object]:
 # These damages apply to files of lines.
 
 
-def _lines(change: Callable[[list[bytes], int, np.random.Generator], None]) -> Damage:
-    def damage(content: bytes, rng: np.random.Generator) -> bytes:
+def _damage_lines(change: Callable[[list[bytes], int, np.random.Generator], None]) -> Damage:
+    def damage_content(content: bytes, rng: np.random.Generator) -> bytes:
         lines = content.splitlines(keepends=True)
         change(lines, int(rng.integers(len(lines))), rng)
         return b"".join(lines)
 
-    return damage
+    return damage_content
 
 
-def _swap(lines: list[bytes], at: int, rng: np.random.Generator) -> None:
+def _swap_lines(lines: list[bytes], at: int, rng: np.random.Generator) -> None:
     other = int(rng.integers(len(lines)))
     lines[at], lines[other] = lines[other], lines[at]
 
 
-def _change(of: bytes, to: bytes) -> Damage:
+def _change_byte(of: bytes, to: bytes) -> Damage:
     """Return a damage that replaces one byte of `of` by a different byte of `to`."""
 
-    def damage(content: bytes, rng: np.random.Generator) -> bytes:
+    def damage_content(content: bytes, rng: np.random.Generator) -> bytes:
         places = [place for place, byte in enumerate(content) if byte in of]
         if not places:
             return content
@@ -114,41 +114,41 @@ def _change(of: bytes, to: bytes) -> Damage:
         new_byte = int(rng.choice([byte for byte in to if byte != content[place]]))
         return content[:place] + bytes([new_byte]) + content[place + 1 :]
 
-    return damage
+    return damage_content
 
 
-def _cut(content: bytes, rng: np.random.Generator) -> bytes:
+def _cut_content(content: bytes, rng: np.random.Generator) -> bytes:
     return content[: int(rng.integers(len(content)))]
 
 
-def _zeros(content: bytes, rng: np.random.Generator) -> bytes:
+def _zero_bytes(content: bytes, rng: np.random.Generator) -> bytes:
     place = int(rng.integers(len(content)))
     return content[:place] + bytes(min(64, len(content) - place)) + content[place + 64 :]
 
 
 DIGITS, ANY = b"0123456789", bytes(range(256))
 OF_LINES: dict[str, Damage] = {
-    "a line deleted": _lines(lambda lines, at, rng: lines.__delitem__(at)),
-    "a line doubled": _lines(lambda lines, at, rng: lines.insert(at, lines[at])),
-    "two lines swapped": _lines(_swap),
-    "an empty line": _lines(lambda lines, at, rng: lines.insert(at, b"\n")),
-    "the last line deleted": _lines(lambda lines, at, rng: lines.__delitem__(-1)),
-    "the last line doubled": _lines(lambda lines, at, rng: lines.append(lines[-1])),
+    "a line deleted": _damage_lines(lambda lines, at, rng: lines.__delitem__(at)),
+    "a line doubled": _damage_lines(lambda lines, at, rng: lines.insert(at, lines[at])),
+    "two lines swapped": _damage_lines(_swap_lines),
+    "an empty line": _damage_lines(lambda lines, at, rng: lines.insert(at, b"\n")),
+    "the last line deleted": _damage_lines(lambda lines, at, rng: lines.__delitem__(-1)),
+    "the last line doubled": _damage_lines(lambda lines, at, rng: lines.append(lines[-1])),
     "line ends changed": lambda content, rng: content.replace(b"\n", b"\r\n"),
     "spaces put in": lambda content, rng: content.replace(b",", b", "),
 }
 OF_ALL: dict[str, Damage] = {
-    "a digit changed": _change(DIGITS, DIGITS),
-    "a byte changed": _change(ANY, ANY),
-    "cut short": _cut,
+    "a digit changed": _change_byte(DIGITS, DIGITS),
+    "a byte changed": _change_byte(ANY, ANY),
+    "cut short": _cut_content,
     "the last byte lost": lambda content, rng: content[:-1],
     "something appended": lambda content, rng: content + b'{"seq":1}\n',
-    "zeros": _zeros,
+    "zeros": _zero_bytes,
     "empty": lambda content, rng: b"",
 }
 
 
-def damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
+def list_damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
     """Yield each kind of damage to each file of a run."""
     files = [directory / name for name in (CONFIG, EVENTS, EVALS, MODEL, PROFILE, SUMMARY, SEAL)]
     for path in (*files, *sorted((directory / CHECKPOINTS).iterdir())):
@@ -161,7 +161,7 @@ def damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
             yield path.relative_to(directory), name, damage
 
 
-def damaged(whole: Path, scratch: Path, rng: np.random.Generator, wanted: int) -> Iterator[tuple[Path, str]]:
+def damaged_copies(whole: Path, scratch: Path, rng: np.random.Generator, wanted: int) -> Iterator[tuple[Path, str]]:
     """Yield `wanted` copies of a run in turn, each at `scratch` with one damage, and its description.
 
     Args:
@@ -170,7 +170,7 @@ def damaged(whole: Path, scratch: Path, rng: np.random.Generator, wanted: int) -
         rng: The generator of the damages.
         wanted: The number of copies.
     """
-    kinds = list(damages(whole))
+    kinds = list(list_damages(whole))
     count = 0
     while True:
         for place in rng.permutation(len(kinds)):
@@ -197,8 +197,8 @@ def resumed_after_damage(method: str, folder: Path, rng: np.random.Generator, wa
         rng: The generator of the damages.
         wanted: The number of damages.
     """
-    expected = essence(run(experiment(method, folder / "undisturbed")).directory)
-    for directory, what in damaged(killed(method, folder / "killed"), folder / "scratch", rng, wanted):
+    expected = comparable_log(run(make_experiment(method, folder / "undisturbed")).directory)
+    for directory, what in damaged_copies(run_killed(method, folder / "killed"), folder / "scratch", rng, wanted):
         before = _contents(directory)
         try:
             resume(directory)
@@ -207,16 +207,16 @@ def resumed_after_damage(method: str, folder: Path, rng: np.random.Generator, wa
             yield Row("damaged, resumed", what, outcome, str(error))
             continue
         lost, doubled = lost_and_doubled(directory, folder / "undisturbed")
-        yield Row("damaged, resumed", what, _well(directory, expected), "", lost, doubled)
+        yield Row("damaged, resumed", what, _judge_run(directory, expected), "", lost, doubled)
 
 
 def _contents(directory: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
-def _well(directory: Path, expected: object) -> str:
+def _judge_run(directory: Path, expected: object) -> str:
     """Return the outcome of a run that was resumed."""
-    if essence(directory) != expected:
+    if comparable_log(directory) != expected:
         return "other bits"
     try:
         replay(directory)
@@ -234,8 +234,8 @@ def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, w
         rng: The generator of the damages.
         wanted: The number of damages.
     """
-    whole = run(experiment(method, folder / "ended")).directory
-    for directory, what in damaged(whole, folder / "scratch", rng, wanted):
+    whole = run(make_experiment(method, folder / "ended")).directory
+    for directory, what in damaged_copies(whole, folder / "scratch", rng, wanted):
         try:
             replay(directory)
         except (ValueError, Inconsistent) as error:
@@ -250,7 +250,7 @@ def full_disk(room: int, largest_write: int) -> Iterator[None]:
     write = os.write
     left = room
 
-    def short(descriptor: int, content: bytes) -> int:
+    def write_short(descriptor: int, content: bytes) -> int:
         nonlocal left
         taken = min(len(content), left, largest_write)
         if not taken:
@@ -259,7 +259,7 @@ def full_disk(room: int, largest_write: int) -> Iterator[None]:
         return write(descriptor, content[:taken])
 
     # `short` takes only bytes, because the log writes nothing else.
-    os.write = short  # type: ignore[assignment]
+    os.write = write_short  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -275,14 +275,14 @@ def short_writes(method: str, folder: Path, rng: np.random.Generator, count: int
         rng: The generator of the moments.
         count: The number of runs.
     """
-    undisturbed = run(experiment(method, folder / "undisturbed")).directory
-    expected = essence(undisturbed)
+    undisturbed = run(make_experiment(method, folder / "undisturbed")).directory
+    expected = comparable_log(undisturbed)
     size = (undisturbed / EVENTS).stat().st_size
     for number in range(count):
         directory = folder / f"full-{number}"
         message = ""
         room = int(rng.integers(600, size - 600))
-        starts = (partial(run, experiment(method, directory)), partial(resume, directory))
+        starts = (partial(run, make_experiment(method, directory)), partial(resume, directory))
         for start in starts:
             try:
                 with full_disk(room, largest_write=int(rng.integers(1, 200))):
@@ -292,7 +292,7 @@ def short_writes(method: str, folder: Path, rng: np.random.Generator, count: int
                 assert (directory / EVENTS).read_bytes()[-1:] in (b"", b"\n")
         if not (directory / SUMMARY).exists():
             resume(directory)
-        outcome = HARMLESS if message and essence(directory) == expected else "other bits"
+        outcome = HARMLESS if message and comparable_log(directory) == expected else "other bits"
         lost, doubled = lost_and_doubled(directory, undisturbed)
         yield Row("short writes", f"{method}: {room} bytes of {size}", outcome, message, lost, doubled)
         shutil.rmtree(directory)
@@ -324,30 +324,30 @@ def simultaneous_starts(folder: Path, together: int, rounds: int, common_flags: 
         yield Row("simultaneous starts", str(number), HARMLESS if well else "runs lost", "; ".join(messages), lost)
 
 
-def tally(rows: Iterable[Row], disturbances: int = 1) -> Tally:
+def tally_rows(rows: Iterable[Row], disturbances: int = 1) -> Tally:
     """Return the tally of rows, each of which stands for this number of disturbances."""
     rows = list(rows)
     wrong = [row for row in rows if row.outcome not in (HARMLESS, NOTICED)]
     for row in wrong:
-        say(row)
+        print_line(row)
     right = disturbances * (len(rows) - len(wrong))
     return Tally(disturbances * len(rows), right, sum(row.lost for row in rows), sum(row.doubled for row in rows))
 
 
-def _starts(folder: Path, rng: np.random.Generator, common_flags: Sequence[str]) -> Tally:
-    return tally(simultaneous_starts(folder, TOGETHER, 3, common_flags), TOGETHER)
+def _tally_starts(folder: Path, rng: np.random.Generator, common_flags: Sequence[str]) -> Tally:
+    return tally_rows(simultaneous_starts(folder, TOGETHER, 3, common_flags), TOGETHER)
 
 
 def _of_methods(mishaps: Callable[..., Iterator[Row]], count: int) -> dict[str, Trial]:
-    def trial(folder: Path, rng: np.random.Generator, method: str) -> Tally:
-        return tally(mishaps(method, folder, rng, count))
+    def run_trial(folder: Path, rng: np.random.Generator, method: str) -> Tally:
+        return tally_rows(mishaps(method, folder, rng, count))
 
-    return {method: partial(trial, method=method) for method in METHODS}
+    return {method: partial(run_trial, method=method) for method in METHODS}
 
 
 STARTS: dict[str, Trial] = {
-    "one directory": partial(_starts, common_flags=("--out", "same")),
-    "none given": partial(_starts, common_flags=()),
+    "one directory": partial(_tally_starts, common_flags=("--out", "same")),
+    "none given": partial(_tally_starts, common_flags=()),
 }
 KINDS = [
     Kind("simultaneous starts", STARTS, nullcontext),

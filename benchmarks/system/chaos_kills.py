@@ -23,17 +23,17 @@ from actors.pool.executor import RayExecutor
 from actors.pool.handles import HangDetector
 from actors.worker.worker import Worker
 from benchmarks.system.chaos_table import Kind, Tally, Trial, lost_and_doubled
-from benchmarks.system.processes import descendants, title
+from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import resume, run
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.session import RunSession
 from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
 from fedraa.methods.fedbuff import FedBuffRule
-from fedraa.rundir.checkpoint import newest_first, read
+from fedraa.rundir.checkpoint import newest_first, read_state
 from fedraa.rundir.file_names import CHECKPOINTS, EVENTS, SUMMARY
 from fedraa.rundir.history import History
 
@@ -49,7 +49,7 @@ DEATHS, FREEZES = 18, 2
 WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
 
 
-def experiment(method: str, out: Path, engine: str) -> Experiment:
+def make_experiment(method: str, out: Path, engine: str) -> Experiment:
     """Return an experiment with about 120 commits of tiny tasks and ten checkpoints.
 
     Args:
@@ -57,7 +57,7 @@ def experiment(method: str, out: Path, engine: str) -> Experiment:
         out: The run directory.
         engine: The engine.
     """
-    update = methods()[method].update
+    update = list_methods()[method].update
     steps = 20
     if method not in ROUNDS:
         steps = 120
@@ -76,7 +76,7 @@ def experiment(method: str, out: Path, engine: str) -> Experiment:
     )
 
 
-def doomed(deaths: frozenset[int], freezes: frozenset[int], marks: Path) -> type[Worker]:
+def doomed_worker(deaths: frozenset[int], freezes: frozenset[int], marks: Path) -> type[Worker]:
     """Return a worker class that dies or freezes once at each of these tasks.
 
     Args:
@@ -97,7 +97,7 @@ def doomed(deaths: frozenset[int], freezes: frozenset[int], marks: Path) -> type
     return Doomed
 
 
-def at_chosen_tasks(method: str, directory: Path, deaths: int, freezes: int, rng: np.random.Generator) -> Path:
+def kill_at_tasks(method: str, directory: Path, deaths: int, freezes: int, rng: np.random.Generator) -> Path:
     """Run on the cluster with workers that die and freeze at random tasks, which are some tasks apart.
 
     Args:
@@ -112,11 +112,11 @@ def at_chosen_tasks(method: str, directory: Path, deaths: int, freezes: int, rng
     marks = directory.with_suffix(".marks")
     marks.mkdir()
     directory.mkdir()
-    spec = build(experiment(method, directory, "ray"))
+    spec = build_run(make_experiment(method, directory, "ray"))
     executor = RayExecutor.of(
         spec,
         groups=(WorkerGroup(2, {"CPU": 1}),),
-        worker=doomed(frozenset(tasks[:deaths]), frozenset(tasks[deaths:]), marks),
+        worker=doomed_worker(frozenset(tasks[:deaths]), frozenset(tasks[deaths:]), marks),
         hang_detector=HangDetector(min_seconds=FREEZE, factor=0.0),
     )
     try:
@@ -126,7 +126,7 @@ def at_chosen_tasks(method: str, directory: Path, deaths: int, freezes: int, rng
     return directory
 
 
-def at_random_moments(method: str, directory: Path, prefix: str, shots: int, rng: np.random.Generator) -> list[Path]:
+def kill_at_random(method: str, directory: Path, prefix: str, shots: int, rng: np.random.Generator) -> list[Path]:
     """Run on the cluster until `shots` processes with a title that begins with `prefix` have been killed.
 
     Args:
@@ -140,8 +140,8 @@ def at_random_moments(method: str, directory: Path, prefix: str, shots: int, rng
     while shots > 0:
         trial = directory.with_name(f"{directory.name}-{len(runs)}")
         # A run fails if its workers die too often. It is resumed after the last kill.
-        with shooting(prefix, shots, rng) as hits, suppress(RunFailed):
-            run(experiment(method, trial, "ray"))
+        with kill_randomly(prefix, shots, rng) as hits, suppress(RunFailed):
+            run(make_experiment(method, trial, "ray"))
         if not (trial / SUMMARY).exists():
             resume(trial)
         shots -= len(hits)
@@ -150,7 +150,7 @@ def at_random_moments(method: str, directory: Path, prefix: str, shots: int, rng
 
 
 @contextmanager
-def shooting(prefix: str, shots: int, rng: np.random.Generator) -> Iterator[list[int]]:
+def kill_randomly(prefix: str, shots: int, rng: np.random.Generator) -> Iterator[list[int]]:
     """Kill processes below this one at random moments while the context is active.
 
     Args:
@@ -161,14 +161,16 @@ def shooting(prefix: str, shots: int, rng: np.random.Generator) -> Iterator[list
     over = threading.Event()
     hits: list[int] = []
 
-    def shoot() -> None:
+    def kill_processes() -> None:
         while len(hits) < shots and not over.wait(rng.exponential(PAUSE)):
-            targets = [process for process in descendants(os.getpid()) if title(process).startswith(prefix)]
+            targets = [
+                process for process in list_descendants(os.getpid()) if process_title(process).startswith(prefix)
+            ]
             if targets:
                 hits.append(int(rng.choice(targets)))
                 os.kill(hits[-1], signal.SIGKILL)
 
-    shooter = threading.Thread(target=shoot)
+    shooter = threading.Thread(target=kill_processes)
     shooter.start()
     try:
         yield hits
@@ -177,7 +179,7 @@ def shooting(prefix: str, shots: int, rng: np.random.Generator) -> Iterator[list
         shooter.join()
 
 
-def drive(trial: Experiment, again: bool) -> None:
+def drive_run(trial: Experiment, again: bool) -> None:
     """Execute a run in a separate process."""
     assert trial.out is not None
     if again:
@@ -186,7 +188,7 @@ def drive(trial: Experiment, again: bool) -> None:
         run(trial)
 
 
-def with_the_driver_shot(
+def kill_driver(
     method: str, directory: Path, size: int, shots: int, tears: int, rng: np.random.Generator
 ) -> tuple[int, int]:
     """Execute a run in processes that are killed at random positions of its log, and tear files between them.
@@ -201,12 +203,12 @@ def with_the_driver_shot(
 
     Returns the number of kills and of torn files.
     """
-    trial = experiment(method, directory, "local")
+    trial = make_experiment(method, directory, "local")
     context = get_context("forkserver")
     stretch = size // shots
     killed = torn = 0
     while not (directory / SUMMARY).exists():
-        process = context.Process(target=drive, args=(trial, killed > 0))
+        process = context.Process(target=drive_run, args=(trial, killed > 0))
         enough = log_size(directory) + int(rng.integers(1, stretch))
         process.start()
         while process.is_alive() and killed < shots:
@@ -217,7 +219,7 @@ def with_the_driver_shot(
             time.sleep(0.0005)
         process.join()
         if torn < tears and not (directory / SUMMARY).exists():
-            torn += tear(directory, rng)
+            torn += tear_file(directory, rng)
     return killed, torn
 
 
@@ -228,7 +230,7 @@ def log_size(directory: Path) -> int:
     return path.stat().st_size
 
 
-def tear(directory: Path, rng: np.random.Generator) -> bool:
+def tear_file(directory: Path, rng: np.random.Generator) -> bool:
     """Truncate the newest checkpoint, or the log, and return True if it was possible.
 
     The log keeps the events that the checkpoint before the newest one needs.
@@ -240,12 +242,12 @@ def tear(directory: Path, rng: np.random.Generator) -> bool:
     kept_bytes = 0
     if rng.random() >= 0.5:
         path = directory / EVENTS
-        kept_bytes = int(read(checkpoints[1].read_bytes())["log"]["events"])
+        kept_bytes = int(read_state(checkpoints[1].read_bytes())["log"]["events"])
     os.truncate(path, int(rng.integers(kept_bytes, path.stat().st_size)))
     return True
 
 
-def judged(count: int, runs: Iterable[Path], undisturbed: Path) -> Tally:
+def judge_runs(count: int, runs: Iterable[Path], undisturbed: Path) -> Tally:
     """Return the tally of `count` disturbances in these runs. No disturbance counts as right unless all runs are.
 
     Args:
@@ -261,11 +263,14 @@ def judged(count: int, runs: Iterable[Path], undisturbed: Path) -> Tally:
         missing, twice = lost_and_doubled(directory, undisturbed)
         lost += missing
         doubled += twice
-        well &= essence(lines) == essence(expected) and lines[-1]["model_sha256"] == expected[-1]["model_sha256"]
+        well &= (
+            comparable_log(lines) == comparable_log(expected)
+            and lines[-1]["model_sha256"] == expected[-1]["model_sha256"]
+        )
     return Tally(count, count * well, lost, doubled)
 
 
-def essence(lines: list[dict[str, object]]) -> list[dict[str, object]]:
+def comparable_log(lines: list[dict[str, object]]) -> list[dict[str, object]]:
     """Return a log without faults and real times."""
     return [
         {key: value for key, value in line.items() if key not in ("seq", "wall")}
@@ -274,9 +279,9 @@ def essence(lines: list[dict[str, object]]) -> list[dict[str, object]]:
     ]
 
 
-def left_alone(method: str, folder: Path) -> Path:
+def run_undisturbed(method: str, folder: Path) -> Path:
     """Execute the undisturbed run and return its directory."""
-    return run(experiment(method, folder / "undisturbed", "local")).directory
+    return run(make_experiment(method, folder / "undisturbed", "local")).directory
 
 
 def worker_kills(
@@ -291,9 +296,9 @@ def worker_kills(
         deaths: The kills at chosen tasks.
         shots: The kills at random moments.
     """
-    disturbed = [at_chosen_tasks(method, folder / "chosen", deaths, 0, rng)]
-    disturbed += at_random_moments(method, folder / "workers", "ray::Worker", shots, rng)
-    return judged(deaths + shots, disturbed, left_alone(method, folder))
+    disturbed = [kill_at_tasks(method, folder / "chosen", deaths, 0, rng)]
+    disturbed += kill_at_random(method, folder / "workers", "ray::Worker", shots, rng)
+    return judge_runs(deaths + shots, disturbed, run_undisturbed(method, folder))
 
 
 def worker_hangs(folder: Path, rng: np.random.Generator, method: str, freezes: int = FREEZES) -> Tally:
@@ -305,8 +310,8 @@ def worker_hangs(folder: Path, rng: np.random.Generator, method: str, freezes: i
         method: The name of the method.
         freezes: The number of freezes.
     """
-    disturbed = at_chosen_tasks(method, folder / "chosen", 0, freezes, rng)
-    return judged(freezes, [disturbed], left_alone(method, folder))
+    disturbed = kill_at_tasks(method, folder / "chosen", 0, freezes, rng)
+    return judge_runs(freezes, [disturbed], run_undisturbed(method, folder))
 
 
 def server_kills(folder: Path, rng: np.random.Generator, method: str, shots: int = SERVERS_SHOT) -> Tally:
@@ -318,8 +323,8 @@ def server_kills(folder: Path, rng: np.random.Generator, method: str, shots: int
         method: The name of the method.
         shots: The number of kills.
     """
-    disturbed = at_random_moments(method, folder / "server", "ray::ParameterServer", shots, rng)
-    return judged(shots, disturbed, left_alone(method, folder))
+    disturbed = kill_at_random(method, folder / "server", "ray::ParameterServer", shots, rng)
+    return judge_runs(shots, disturbed, run_undisturbed(method, folder))
 
 
 def driver_kills(
@@ -334,15 +339,15 @@ def driver_kills(
         shots: The number of kills.
         tears: The number of torn files.
     """
-    undisturbed = left_alone(method, folder)
+    undisturbed = run_undisturbed(method, folder)
     disturbed = list[Path]()
     killed = torn = 0
     while killed < shots or torn < tears:
         disturbed.append(folder / f"driver-{len(disturbed)}")
-        kills, torn_files = with_the_driver_shot(method, disturbed[-1], log_size(undisturbed), shots, tears, rng)
+        kills, torn_files = kill_driver(method, disturbed[-1], log_size(undisturbed), shots, tears, rng)
         killed += kills
         torn += torn_files
-    return judged(killed + torn, disturbed, undisturbed)
+    return judge_runs(killed + torn, disturbed, undisturbed)
 
 
 @contextmanager

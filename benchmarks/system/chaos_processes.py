@@ -23,13 +23,13 @@ from actors.cluster import engine
 from actors.cluster.own_cluster import own_cluster
 from actors.pool.executor import RayExecutor
 from actors.pool.pulse import Heartbeat
-from benchmarks.system.chaos_kills import doomed, judged, log_size
+from benchmarks.system.chaos_kills import doomed_worker, judge_runs, log_size
 from benchmarks.system.chaos_table import Kind, Tally
-from benchmarks.system.processes import descendants, title
+from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import resume, run
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.session import RunSession
 from fedraa.errors import RunFailed
 from fedraa.rundir.file_names import SUMMARY
@@ -48,7 +48,7 @@ SHORT, START_SECONDS = Heartbeat(every=0.5, bound=3.0), 10.0
 POLL_INTERVAL_S = 0.01
 
 
-def experiment(out: Path, engine: str, **changes: Any) -> Experiment:
+def make_experiment(out: Path, engine: str, **changes: Any) -> Experiment:
     """Return an experiment with 600 commits of tiny tasks and several checkpoints."""
     common = {"hidden": (8,), "clients": 4, "local_epochs": 1, "updates": 600, "checkpoint_every": 50, "quiet": True}
     return Experiment(engine=engine, out=out, workers={"ray": 1}.get(engine), **common | changes)
@@ -78,7 +78,7 @@ class Aim:
     def at(self, directory: Path, shots: int) -> Iterator[None]:
         """Send signals during a run in this directory, until `shots` processes in total were hit."""
         self._over.clear()
-        shooter = threading.Thread(target=self._shoot, args=(directory, shots))
+        shooter = threading.Thread(target=self._send_signals, args=(directory, shots))
         shooter.start()
         try:
             yield
@@ -86,11 +86,11 @@ class Aim:
             self._over.set()
             shooter.join()
 
-    def _shoot(self, directory: Path, shots: int) -> None:
+    def _send_signals(self, directory: Path, shots: int) -> None:
         # The first signal is sent as soon as the process exists.
         enough = 0
         while len(self.hits) < shots and not self._over.wait(POLL_INTERVAL_S):
-            targets = self._targets()
+            targets = self._find_targets()
             if not targets or log_size(directory) < enough:
                 continue
             os.kill(targets[-1], self._what)
@@ -101,12 +101,12 @@ class Aim:
             self.seconds.append(time.monotonic() - hit)
             enough = log_size(directory) + int(self._rng.integers(1, self._stretch))
 
-    def _targets(self) -> list[int]:
+    def _find_targets(self) -> list[int]:
         """Return the ids of the targets, the youngest last."""
-        return sorted(pid for pid in descendants(self._root) if self._name in title(pid).split("(")[0])
+        return sorted(pid for pid in list_descendants(self._root) if self._name in process_title(pid).split("(")[0])
 
 
-def frozen(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_KIND) -> Tally:
+def freeze_actors(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_KIND) -> Tally:
     """Freeze one kind of actor repeatedly.
 
     Args:
@@ -115,21 +115,21 @@ def frozen(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_K
         kind: The actor's class.
         shots: The number of freezes.
     """
-    undisturbed = run(experiment(folder / "undisturbed", "local")).directory
+    undisturbed = run(make_experiment(folder / "undisturbed", "local")).directory
     aim = Aim(os.getpid(), f"ray::{kind}", signal.SIGSTOP, log_size(undisturbed) // shots, rng)
     runs = list[Path]()
     while len(aim.hits) < shots:
         runs.append(folder / f"run-{len(runs)}")
         # A run fails after three freezes without a checkpoint in between. It is resumed after the last freeze.
         with aim.at(runs[-1], shots), suppress(RunFailed):
-            run(experiment(runs[-1], "ray", **FROZEN[kind]))
+            run(make_experiment(runs[-1], "ray", **FROZEN[kind]))
         if not (runs[-1] / SUMMARY).exists():
             resume(runs[-1])
-    tally = judged(shots, runs, undisturbed)
+    tally = judge_runs(shots, runs, undisturbed)
     return Tally(shots, tally.right, tally.lost, tally.doubled, round(max(aim.seconds), 1))
 
 
-def frozen_in_first_tasks(folder: Path, rng: np.random.Generator, shots: int = PER_KIND) -> Tally:
+def freeze_first_tasks(folder: Path, rng: np.random.Generator, shots: int = PER_KIND) -> Tally:
     """Freeze a worker in its first task, because the duration of tasks is then unknown.
 
     Args:
@@ -137,20 +137,20 @@ def frozen_in_first_tasks(folder: Path, rng: np.random.Generator, shots: int = P
         rng: Not used; every trial has a generator.
         shots: The number of freezes.
     """
-    undisturbed = run(experiment(folder / "undisturbed", "local", updates=60)).directory
+    undisturbed = run(make_experiment(folder / "undisturbed", "local", updates=60)).directory
     runs = [folder / f"run-{number}" for number in range(shots)]
     for directory in runs:
         marks = directory.with_suffix(".marks")
         marks.mkdir()
         directory.mkdir()
-        spec = build(experiment(directory, "ray", updates=60))
-        worker = doomed(frozenset(), frozenset({0}), marks)
+        spec = build_run(make_experiment(directory, "ray", updates=60))
+        worker = doomed_worker(frozenset(), frozenset({0}), marks)
         executor = RayExecutor.of(spec, groups=(WorkerGroup(1, {"CPU": 1}),), worker=worker, heartbeat=SHORT)
         try:
             RunSession(spec, directory, executor, threading.Event()).execute()
         finally:
             executor.close()
-    return judged(shots, runs, undisturbed)
+    return judge_runs(shots, runs, undisturbed)
 
 
 def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_KIND) -> Tally:
@@ -162,9 +162,9 @@ def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int 
         kind: A key of KILLED.
         shots: The number of kills.
     """
-    undisturbed = run(experiment(folder / "undisturbed", "local")).directory
-    trial = experiment(folder / "run", "ray")
-    process = get_context("forkserver").Process(target=drive, args=(trial, shots))
+    undisturbed = run(make_experiment(folder / "undisturbed", "local")).directory
+    trial = make_experiment(folder / "run", "ray")
+    process = get_context("forkserver").Process(target=drive_run, args=(trial, shots))
     process.start()
     assert process.pid is not None
     aim = Aim(process.pid, KILLED[kind], signal.SIGKILL, log_size(undisturbed) // (shots + 1), rng)
@@ -172,10 +172,10 @@ def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int 
         process.join()
     if not (folder / "run" / SUMMARY).exists():
         return Tally(shots, 0)
-    return judged(len(aim.hits), [folder / "run"], undisturbed)
+    return judge_runs(len(aim.hits), [folder / "run"], undisturbed)
 
 
-def drive(trial: Experiment, restarts: int) -> None:
+def drive_run(trial: Experiment, restarts: int) -> None:
     """Execute a run in a separate process."""
     run(trial, restarts=restarts)
 
@@ -195,7 +195,7 @@ def short_bounds() -> Iterator[None]:
 KINDS = [
     Kind(
         "frozen",
-        {kind: partial(frozen, kind=kind) for kind in FROZEN} | {"Worker, first task": frozen_in_first_tasks},
+        {kind: partial(freeze_actors, kind=kind) for kind in FROZEN} | {"Worker, first task": freeze_first_tasks},
         short_bounds,
     ),
     Kind("cluster kills", {kind: partial(cluster_kills, kind=kind) for kind in KILLED}, nullcontext),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedraa.rundir.atomic_files import replacing
+from fedraa.rundir.atomic_files import replace_file
 from fedraa.rundir.history import History
 
 RESULTS = Path(__file__).parents[1] / "results" / "chaos.csv"
@@ -54,8 +54,8 @@ class Table:
     def __init__(self, path: Path = RESULTS) -> None:
         self._path = path
 
-    def has(self, kind: str, of: str) -> bool:
-        return any((row["kind"], row["of"]) == (kind, of) for row in self._rows())
+    def has_row(self, kind: str, of: str) -> bool:
+        return any((row["kind"], row["of"]) == (kind, of) for row in self._read_rows())
 
     def put(self, kind: str, of: str, tally: Tally, seconds: float) -> None:
         """Write a row, replacing the one of the same kind and method or process.
@@ -67,33 +67,33 @@ class Table:
             seconds: The duration.
         """
         row: dict[Any, Any] = {"kind": kind, "of": of, **asdict(tally), "seconds": round(seconds, 1)}
-        rows = self._rows()
+        rows = self._read_rows()
         keys = [(old["kind"], old["of"]) for old in rows]
         if (kind, of) in keys:
             rows[keys.index((kind, of))] = row
         else:
             rows.append(row)
-        with replacing(self._path) as stream:
+        with replace_file(self._path) as stream:
             stream.write(pd.DataFrame(rows).to_csv(index=False).encode())
 
-    def _rows(self) -> list[dict[Any, Any]]:
+    def _read_rows(self) -> list[dict[Any, Any]]:
         if not self._path.exists():
             return []
         return pd.read_csv(self._path).to_dict("records")
 
 
-def say(what: object) -> None:
+def print_line(what: object) -> None:
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
 
 
 def lost_and_doubled(directory: Path, undisturbed: Path) -> tuple[int, int]:
     """Return how many tasks of the undisturbed run a run did not commit, and how many it committed twice."""
-    commits = committed(directory)
-    expected = committed(undisturbed)
+    commits = count_commits(directory)
+    expected = count_commits(undisturbed)
     return len(expected.keys() - commits.keys()), commits.total() - len(commits)
 
 
-def committed(directory: Path) -> Counter[object]:
+def count_commits(directory: Path) -> Counter[object]:
     """Return the number of commits of each task."""
     return Counter(line["task"] for line in History(directory).lines() if line["kind"] == "commit")

@@ -194,19 +194,19 @@ def check_case(case: Case) -> str:
     weight = lay_out(weight, case.weight_layout)
     bias = torch.randn(case.out_channels).to(dtype)
     try:
-        results = compute(case, x, weight, bias)
+        results = compute_results(case, x, weight, bias)
     except RuntimeError:
         return "refused"
     with torch.backends.mkldnn.flags(enabled=False):
-        expected = compute(case, x, weight, bias)
+        expected = compute_results(case, x, weight, bias)
     tolerance = TOLERANCES["bfloat16" if case.passes == "autocast" else case.dtype]
     for result, right in zip(results, expected, strict=True):
-        if not distance(result, right) < tolerance:
+        if not relative_distance(result, right) < tolerance:
             return "wrong"
     return "ok"
 
 
-def distance(a: Tensor, b: Tensor) -> float:
+def relative_distance(a: Tensor, b: Tensor) -> float:
     """Return the norm of the difference relative to that of `b`; infinite instead of NaN."""
     relative = float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-12))
     return math.inf if math.isnan(relative) else relative
@@ -228,7 +228,7 @@ def lay_out(x: Tensor, layout: str) -> Tensor:
     return x
 
 
-def compute(case: Case, x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
+def compute_results(case: Case, x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
     """Return the output and, except in evaluation, the gradients of input, weight and bias.
 
     Args:

@@ -29,36 +29,36 @@ REPEATS, QUICK_REPEATS = 30, 2
 SMALL_REPEATS = 400
 
 
-def small(name: str, *shape: int) -> Callable[[], Made]:
+def builtin_model(name: str, *shape: int) -> Callable[[], Made]:
     """Return a function that makes one of the built-in models and a batch for it."""
 
-    def make() -> Made:
+    def make_model() -> Made:
         x = torch.randn(*shape)
         return build_model(name, x, classes=10), x
 
-    return make
+    return make_model
 
 
-def resnet50(memory_format: torch.memory_format) -> Callable[[], Made]:
+def torchvision_resnet50(memory_format: torch.memory_format) -> Callable[[], Made]:
     """Return a function that makes torchvision's ResNet-50 and a small batch for it, both in the memory format."""
 
-    def make() -> Made:
+    def make_model() -> Made:
         model: nn.Module = importlib.import_module("torchvision.models").resnet50()
         x = torch.randn(2, 3, 96, 96)
         # The types of PyTorch lack this overload.
         model = model.to(memory_format=memory_format)  # type: ignore[call-overload]
         return model, x.contiguous(memory_format=memory_format)
 
-    return make
+    return make_model
 
 
 MODELS: dict[str, Callable[[], Made]] = {
-    "cnn, 8x8": small("cnn", 32, 1, 8, 8),
-    "cnn, 32x32": small("cnn", 32, 3, 32, 32),
-    "cnn-wide, 32x32": small("cnn-wide", 16, 3, 32, 32),
-    "resnet18, 32x32": small("resnet18", 8, 3, 32, 32),
-    "ResNet-50, 96x96": resnet50(torch.contiguous_format),
-    "ResNet-50, 96x96, channels_last": resnet50(torch.channels_last),
+    "cnn, 8x8": builtin_model("cnn", 32, 1, 8, 8),
+    "cnn, 32x32": builtin_model("cnn", 32, 3, 32, 32),
+    "cnn-wide, 32x32": builtin_model("cnn-wide", 16, 3, 32, 32),
+    "resnet18, 32x32": builtin_model("resnet18", 8, 3, 32, 32),
+    "ResNet-50, 96x96": torchvision_resnet50(torch.contiguous_format),
+    "ResNet-50, 96x96, channels_last": torchvision_resnet50(torch.channels_last),
 }
 QUICK = ("cnn, 8x8",)
 
@@ -100,7 +100,7 @@ def step_times(model: nn.Module, x: Tensor, repeats: int) -> tuple[list[float], 
     y = torch.arange(len(x)) % classes
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
-    def step() -> float:
+    def time_step() -> float:
         start = time.process_time()
         optimizer.zero_grad()
         torch.autograd.backward([F.cross_entropy(model(x), y)])
@@ -113,12 +113,12 @@ def step_times(model: nn.Module, x: Tensor, repeats: int) -> tuple[list[float], 
     gc.collect()
     for repeat in range(repeats):
         # One step of each kind warms up.
-        steps = [step() for _ in range(3)][1:]
-        protection = safe_convolution.protect()
-        protected_steps = [step() for _ in range(3)][1:]
+        steps = [time_step() for _ in range(3)][1:]
+        protection = safe_convolution.replace_kernel()
+        protected_steps = [time_step() for _ in range(3)][1:]
         del protection
         if repeat:
             without += steps
             protected += protected_steps
-    safe_convolution.protection = safe_convolution.protect()
+    safe_convolution.protection = safe_convolution.replace_kernel()
     return without, protected

@@ -69,8 +69,8 @@ def main(
     setting = describe_setting(isa, protect=protect)
     cases = quick_cases() if quick else all_cases(sampled)
     rows = list(csv.DictReader(out.open())) if out.exists() and not quick else []
-    known = {key(row) for row in rows}
-    left = [case for case in cases if key(as_row(setting, case, "")) not in known]
+    known = {row_key(row) for row in rows}
+    left = [case for case in cases if row_key(as_row(setting, case, "")) not in known]
     for start in range(0, len(left), CASES_PER_LINE):
         chunk = left[start : start + CASES_PER_LINE]
         results = run_cases(chunk, isa=isa, protect=protect)
@@ -79,7 +79,7 @@ def main(
         console.print(f"{start + len(chunk)} of {len(left)} cases, {failed} of the last {len(chunk)} failed")
         if not quick:
             write_rows(out, rows)
-    page = markdown(rows)
+    page = format_page(rows)
     if not quick:
         out.with_suffix(".md").write_text(page)
     console.print(page, markup=False, highlight=False, soft_wrap=True)
@@ -141,7 +141,7 @@ def as_row(setting: dict[str, str], case: Case, result: str) -> dict[str, str]:
     return setting | values | {"result": result}
 
 
-def key(row: dict[str, str]) -> tuple[str, ...]:
+def row_key(row: dict[str, str]) -> tuple[str, ...]:
     return tuple(row[name] for name in COLUMNS if name != "result")
 
 
@@ -152,7 +152,7 @@ def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
         table.writerows(rows)
 
 
-def markdown(rows: Sequence[dict[str, str]]) -> str:
+def format_page(rows: Sequence[dict[str, str]]) -> str:
     """Return a page with a table for each search: how many cases failed for each value of each property."""
     parts = ["# Convolutions that overwrite memory", "", (__doc__ or "\n\n" * 2).split("\n\n")[2].strip(), ""]
     searches = dict.fromkeys(tuple(row[name] for name in COLUMNS[:5]) for row in rows)
@@ -179,8 +179,8 @@ def table_of(search: tuple[str, ...], rows: Sequence[dict[str, str]]) -> Iterato
     for name in NAMES:
         bad = {row[name] for row in failed}
         good = {row[name] for row in ran} - bad
-        yield f"| {name.replace('_', ' ')} | {listed(bad)} | {listed(good)} |"
+        yield f"| {name.replace('_', ' ')} | {list_values(bad)} | {list_values(good)} |"
 
 
-def listed(values: set[str]) -> str:
+def list_values(values: set[str]) -> str:
     return ", ".join(sorted(values, key=lambda value: (not value.isdigit(), value.zfill(9)))) or "-"

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedraa.data.tree import Tree, mapped
+from fedraa.data.tree import Tree, map_tree
 from fedraa.models.forward import forward
-from fedraa.submodels import IndexSet, Traced, flatten, load, trainable, twin
+from fedraa.submodels import IndexSet, Traced, copy_structure, flatten_parameters, load_parameters, trainable_parameters
 from fedraa.submodels.tracing.modes import Silenced, WithoutDropout, in_double
-from fedraa.submodels.tracing.recorder import tensors
+from fedraa.submodels.tracing.recorder import iterate_tensors
 
 # Relative tolerances.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -25,7 +25,7 @@ def random_cut(traced: Traced, rng: np.random.Generator) -> IndexSet:
     return tuple(np.sort(rng.permutation(group.size)[:size]) for group, size in zip(traced.groups, sizes, strict=True))
 
 
-def check(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, within: IndexSet | None = None) -> None:
+def check_cut(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, within: IndexSet | None = None) -> None:
     """Assert that a cut is right, with random parameters and running statistics.
 
     In evaluation and training mode its outputs equal those of the full module in which every parameter outside of the
@@ -41,13 +41,15 @@ def check(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, withi
         within: A larger cut to compare with, for a model that is too large for several full copies.
     """
     try:
-        _check(traced, example, indices, seed, within or traced.full(), torch.float64)
+        _check_cut(traced, example, indices, seed, within or traced.full(), torch.float64)
     # Some kernels exist only for float32.
     except RuntimeError:
-        _check(traced, example, indices, seed, within or traced.full(), torch.float32)
+        _check_cut(traced, example, indices, seed, within or traced.full(), torch.float32)
 
 
-def _check(traced: Traced, example: Tree, indices: IndexSet, seed: int, outer: IndexSet, dtype: torch.dtype) -> None:
+def _check_cut(
+    traced: Traced, example: Tree, indices: IndexSet, seed: int, outer: IndexSet, dtype: torch.dtype
+) -> None:
     """Check a cut in one number type.
 
     Args:
@@ -59,46 +61,46 @@ def _check(traced: Traced, example: Tree, indices: IndexSet, seed: int, outer: I
         dtype: The number type.
     """
     rng = torch.Generator().manual_seed(seed)
-    traced = dataclasses.replace(traced, module=twin(traced.module))
+    traced = dataclasses.replace(traced, module=copy_structure(traced.module))
     _randomise_statistics(traced, rng)
     full, small = (traced.cut(kept) for kept in (outer, indices))
     flat = traced.flat_index(indices)
     whole = traced.flat_index(outer)
     place = np.searchsorted(whole, flat)
     np.testing.assert_array_equal(whole[place], flat)
-    np.testing.assert_array_equal(flatten(small), flatten(full)[place])
-    assert len(flat) == sum(p.numel() for p in trainable(small)) < len(whole)
+    np.testing.assert_array_equal(flatten_parameters(small), flatten_parameters(full)[place])
+    assert len(flat) == sum(p.numel() for p in trainable_parameters(small)) < len(whole)
 
     theta = _random_values(full, rng)
     kept = np.zeros(len(theta), dtype=bool)
     kept[place] = True
-    load(small, theta[place])
-    load(full, np.where(kept, theta, np.float32(0)))
+    load_parameters(small, theta[place])
+    load_parameters(full, np.where(kept, theta, np.float32(0)))
     full, small = full.to(dtype), small.to(dtype)
-    x = mapped(lambda part: _noise(part, rng, dtype), example)
+    x = map_tree(lambda part: _random_input(part, rng, dtype), example)
     for training in (False, True):
-        outputs, gradients = _run(small, x, training, dtype)
-        expected, full_gradients = _run(full, x, training, dtype)
+        outputs, gradients = _run_module(small, x, training, dtype)
+        expected, full_gradients = _run_module(full, x, training, dtype)
         for a, b in zip(outputs, expected, strict=True):
             _assert_close(a, b, TOLERANCES[dtype])
         _assert_close(gradients, full_gradients[torch.from_numpy(place)], TOLERANCES[dtype])
 
-    worker = traced.skeleton(traced.widths(indices))
-    load(worker, theta[place])
-    for a, b in zip(_run(worker.to(dtype), x, True, dtype)[0], outputs, strict=True):
+    worker = traced.make_skeleton(traced.widths(indices))
+    load_parameters(worker, theta[place])
+    for a, b in zip(_run_module(worker.to(dtype), x, True, dtype)[0], outputs, strict=True):
         _assert_close(a, b, TOLERANCES[dtype])
 
     theta[place] += 1
-    load(full, theta)
+    load_parameters(full, theta)
     if len(whole) == traced.size:
         back = dataclasses.replace(traced, module=full).cut(indices)
-        np.testing.assert_array_equal(flatten(back), theta[place])
+        np.testing.assert_array_equal(flatten_parameters(back), theta[place])
 
 
 def _random_values(module: nn.Module, rng: torch.Generator) -> np.ndarray:
     """Return random parameters of which none is zero or one. The scale keeps activations of order one."""
     parts = [np.zeros(0, np.float32)]
-    for p in trainable(module):
+    for p in trainable_parameters(module):
         scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / len(p)) ** 0.5
         parts.append((p.detach() + scale * torch.randn(p.shape, generator=rng)).reshape(-1).numpy())
     return np.concatenate(parts)
@@ -110,14 +112,14 @@ def _randomise_statistics(traced: Traced, rng: torch.Generator) -> None:
             buffer.copy_(0.5 + torch.rand(buffer.shape, generator=rng))
 
 
-def _noise(part: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
+def _random_input(part: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
     """Return noise of the same shape for numbers; other parts, such as tokens, stay the same."""
     if not part.is_floating_point():
         return part
     return torch.randn(part.shape, generator=rng, dtype=dtype)
 
 
-def _run(module: nn.Module, x: Tree, training: bool, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
+def _run_module(module: nn.Module, x: Tree, training: bool, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
     """Return all outputs, and the gradients `[d]` of a random projection of them.
 
     Args:
@@ -130,10 +132,10 @@ def _run(module: nn.Module, x: Tree, training: bool, dtype: torch.dtype) -> tupl
     double = in_double() if dtype == torch.float64 else nullcontext()
     with torch.random.fork_rng(), WithoutDropout(), Silenced(), double:
         torch.manual_seed(0)
-        result = forward(module, mapped(lambda part: part.clone(), x))
-        out = [y for y in tensors(result) if y.requires_grad]
+        result = forward(module, map_tree(lambda part: part.clone(), x))
+        out = [y for y in iterate_tensors(result) if y.requires_grad]
         loss = torch.stack([(y * torch.randn(y.shape, dtype=y.dtype)).sum() for y in out]).sum()
-        parameters = trainable(module)
+        parameters = trainable_parameters(module)
         gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
     return [y.detach() for y in out], torch.cat([g.reshape(-1) for g in gradients])
 
@@ -145,7 +147,7 @@ def _assert_close(values: Tensor, expected: Tensor, tolerance: float) -> None:
     assert error <= tolerance * (1 + scale), f"an error of {error:.3g} with values up to {scale:.3g}"
 
 
-def share(traced: Traced) -> float:
+def grouped_share(traced: Traced) -> float:
     """Return the share of the parameters that belong to a group."""
     whole = 0.0
     for name, shape in zip(traced.names, traced.shapes, strict=True):

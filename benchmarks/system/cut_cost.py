@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedraa.models.build import build_model
-from fedraa.submodels import IndexSet, Traced, measure, prefix
-from fedraa.submodels.tracing.recorder import tensors
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels import IndexSet, Traced, measure_cost, take_prefix
+from fedraa.submodels.tracing.recorder import iterate_tensors
+from fedraa.submodels.tracing.trace import trace_module
 
 RESULTS = Path(__file__).parents[1] / "results" / "cut_cost.csv"
 SHARE = 0.25
@@ -33,14 +33,14 @@ SHARE = 0.25
 Made = tuple[nn.Module, Tensor, Tensor]
 
 
-def ours(name: str) -> Callable[[], Made]:
+def builtin_model(name: str) -> Callable[[], Made]:
     """Return a function that makes one of the project's models for images of 32 x 32."""
 
-    def make() -> Made:
+    def make_model() -> Made:
         x = torch.randn(64, 3, 32, 32)
         return build_model(name, x, classes=10), x, torch.randint(0, 10, (len(x),))
 
-    return make
+    return make_model
 
 
 def vit_small() -> Made:
@@ -57,21 +57,21 @@ def gpt2_small(words: int = 256) -> Made:
 
 
 MODELS: dict[str, Callable[[], Made]] = {
-    "resnet18": ours("resnet18"),
-    "cnn-wide": ours("cnn-wide"),
+    "resnet18": builtin_model("resnet18"),
+    "cnn-wide": builtin_model("cnn-wide"),
     "vit-s": vit_small,
     "gpt2-small": gpt2_small,
     "gpt2-small-50257": partial(gpt2_small, 50257),
 }
 
 
-def quarter(traced: Traced) -> IndexSet:
+def quarter_cut(traced: Traced) -> IndexSet:
     """Return the prefix cut whose share of the parameters is nearest to `SHARE`."""
-    cuts = (prefix(traced, k / 200) for k in range(1, 201))
+    cuts = (take_prefix(traced, k / 200) for k in range(1, 201))
     return min(cuts, key=lambda indices: abs(traced.count(indices) / traced.size - SHARE))
 
 
-def step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
+def time_step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
     """Return the processor seconds of one training step on one thread, which other programs change little.
 
     Args:
@@ -82,27 +82,27 @@ def step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tens
     """
     start = time.process_time()
     optimizer.zero_grad()
-    scores = next(tensors(module(x)))
+    scores = next(iterate_tensors(module(x)))
     torch.autograd.backward([F.cross_entropy(scores.flatten(0, -2), y.flatten())])
     optimizer.step()
     return time.process_time() - start
 
 
-def compare(name: str, repeats: int) -> dict[str, object]:
+def compare_steps(name: str, repeats: int) -> dict[str, object]:
     """Return one line of the table."""
     module, x, y = MODELS[name]()
-    traced = trace(module, x)
-    indices = quarter(traced)
+    traced = trace_module(module, x)
+    indices = quarter_cut(traced)
     modules = [traced.cut(i).train() for i in (traced.full(), indices)]
     optimizers = [torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.5) for module in modules]
     seconds: list[list[float]] = [[], []]
     for repeat in range(repeats + 1):
         for which in (0, 1):
-            taken = step(modules[which], optimizers[which], x, y)
+            taken = time_step(modules[which], optimizers[which], x, y)
             # The first repetition warms up.
             if repeat:
                 seconds[which].append(taken)
-    full, cut = (measure(traced, i, x) for i in (traced.full(), indices))
+    full, cut = (measure_cost(traced, i, x) for i in (traced.full(), indices))
     return {
         "model": name,
         "parameters": round(cut.params / full.params, 4),
@@ -124,9 +124,9 @@ def main(models: tuple[str, ...] = tuple(MODELS), repeats: int = 9, out: Path = 
     """
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    lines = {line["model"]: line for line in _read(out)}
+    lines = {line["model"]: line for line in _read_table(out)}
     for name in models:
-        lines[name] = compare(name, repeats)
+        lines[name] = compare_steps(name, repeats)
         Console().print(lines[name])
     table = list(lines.values())
     out.parent.mkdir(exist_ok=True)
@@ -137,7 +137,7 @@ def main(models: tuple[str, ...] = tuple(MODELS), repeats: int = 9, out: Path = 
     return table
 
 
-def _read(path: Path) -> list[dict[str, object]]:
+def _read_table(path: Path) -> list[dict[str, object]]:
     if not path.exists():
         return []
     with path.open(newline="") as file:

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from benchmarks.system.cut_check import check, random_cut, share
-from benchmarks.system.cut_zoo import LIBRARIES, build, listed
+from benchmarks.system.cut_check import check_cut, grouped_share, random_cut
+from benchmarks.system.cut_zoo import LIBRARIES, build_zoo_model, list_models
 from fedraa.data.tree import Tree
-from fedraa.submodels import IndexSet, Traced, measure, trace
+from fedraa.submodels import IndexSet, Traced, measure_cost, trace_module
 
 RESULTS = Path(__file__).parents[1] / "results" / "cut_models.csv"
 # Numbers of parameters from which only one cut is checked, and from which it is compared with another cut.
@@ -45,57 +45,61 @@ COLUMNS = (
 Row = dict[str, object]
 
 
-def row(name: str) -> Row:
+def survey_model(name: str) -> Row:
     """Return one line of the table."""
-    module, example = build(name)
+    module, example = build_zoo_model(name)
     start = time.process_time()
     try:
-        traced = trace(module, example)
+        traced = trace_module(module, example)
     except ValueError as error:
-        return _line(name, "refused", str(error))
+        return _make_row(name, "refused", str(error))
     # The survey reports any other error as a defect of the tracer and continues.
     except Exception as error:
-        return _line(name, "traceback", f"{type(error).__name__}: {error}")
+        return _make_row(name, "traceback", f"{type(error).__name__}: {error}")
     seconds = time.process_time() - start
     del module
     if not traced.groups:
-        return _line(name, "refused", f"no part of it can be cut: {traced.reasons()}")
+        return _make_row(name, "refused", f"no part of it can be cut: {traced.explain_uncut()}")
     try:
         _check_all(traced, example)
-        halves = _half(traced, example)
+        halves = _half_cost(traced, example)
     except AssertionError as error:
-        return _line(name, "wrong", str(error))
+        return _make_row(name, "wrong", str(error))
     # The survey reports any other error as a defect of the tracer and continues.
     except Exception as error:
-        return _line(name, "traceback", f"{type(error).__name__}: {error}")
-    sizes: Row = {"parameters": traced.size, "groups": len(traced.groups), "share_in_groups": round(share(traced), 4)}
-    return _line(name, "cut", traced.reasons()) | sizes | halves | {"trace_seconds": round(seconds, 2)}
+        return _make_row(name, "traceback", f"{type(error).__name__}: {error}")
+    sizes: Row = {
+        "parameters": traced.size,
+        "groups": len(traced.groups),
+        "share_in_groups": round(grouped_share(traced), 4),
+    }
+    return _make_row(name, "cut", traced.explain_uncut()) | sizes | halves | {"trace_seconds": round(seconds, 2)}
 
 
-def _line(name: str, verdict: str, reason: str) -> Row:
+def _make_row(name: str, verdict: str, reason: str) -> Row:
     return {"model": name, "verdict": verdict, "reason": " ".join(reason.split())}
 
 
 def _check_all(traced: Traced, example: Tree) -> None:
     rng = np.random.default_rng(0)
     if traced.size < LARGE:
-        check(traced, example, random_cut(traced, rng), 0)
+        check_cut(traced, example, random_cut(traced, rng), 0)
         if traced.size < MIDDLE:
-            check(traced, example, random_cut(traced, rng), 1)
+            check_cut(traced, example, random_cut(traced, rng), 1)
         return
     # The full model in float64, with gradients, may exceed the memory.
     outer = _half_of(_half_of(traced.full(), rng), rng)
-    check(traced, example, _half_of(outer, rng), 0, outer)
+    check_cut(traced, example, _half_of(outer, rng), 0, outer)
 
 
 def _half_of(indices: IndexSet, rng: np.random.Generator) -> IndexSet:
     return tuple(np.sort(rng.permutation(kept)[: -(-len(kept) // 2)]) for kept in indices)
 
 
-def _half(traced: Traced, example: Tree) -> Row:
+def _half_cost(traced: Traced, example: Tree) -> Row:
     """Return the cost of half of the units relative to all."""
     half = tuple(max(1, group.size // 2) for group in traced.groups)
-    full, cut = (measure(traced, widths, example) for widths in (traced.widths(traced.full()), half))
+    full, cut = (measure_cost(traced, widths, example) for widths in (traced.widths(traced.full()), half))
     assert cut.params < full.params, "a cut to half of the units has no fewer parameters"
     assert cut.flops < full.flops, "a cut to half of the units has no fewer FLOPs"
     return {
@@ -115,21 +119,21 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
     """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    rows = _read(out)
+    rows = _read_table(out)
     names = list(only)
     if not names:
         for library in libraries:
-            names += [f"{library}:{model}" for model in listed(library) if f"{library}:{model}" not in rows]
+            names += [f"{library}:{model}" for model in list_models(library) if f"{library}:{model}" not in rows]
     for name in names:
-        rows[name] = row(name)
+        rows[name] = survey_model(name)
         Console().print(name, rows[name]["verdict"], rows[name].get("share_in_groups", rows[name]["reason"]))
-        _write(out, rows)
+        _write_table(out, rows)
         gc.collect()
-    for line in summary(rows):
+    for line in summarise_libraries(rows):
         Console().print(line)
 
 
-def summary(rows: dict[str, Row]) -> list[str]:
+def summarise_libraries(rows: dict[str, Row]) -> list[str]:
     """Return a line for each library."""
     lines = []
     for library in LIBRARIES:
@@ -142,14 +146,14 @@ def summary(rows: dict[str, Row]) -> list[str]:
     return lines
 
 
-def _read(path: Path) -> dict[str, Row]:
+def _read_table(path: Path) -> dict[str, Row]:
     if not path.exists():
         return {}
     with path.open(newline="") as file:
         return {line["model"]: dict(line) for line in csv.DictReader(file)}
 
 
-def _write(path: Path, rows: dict[str, Row]) -> None:
+def _write_table(path: Path, rows: dict[str, Row]) -> None:
     path.parent.mkdir(exist_ok=True)
     partial = path.with_suffix(".partial")
     with partial.open("w", newline="") as file:

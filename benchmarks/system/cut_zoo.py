@@ -77,17 +77,17 @@ _ODD: dict[str, dict[str, Any]] = {
 }
 
 
-def listed(library: str) -> list[str]:
+def list_models(library: str) -> list[str]:
     """Return the models of the table: for torchvision all classifiers."""
     if library == "torchvision":
-        models = _torchvision()
+        models = _import_torchvision()
         return list(models.list_models(module=models))
     if library == "timm":
         return _TIMM.split()
     return list(TRANSFORMERS)
 
 
-def build(name: str) -> tuple[nn.Module, Tree]:
+def build_zoo_model(name: str) -> tuple[nn.Module, Tree]:
     """Return the model `library:name` with random weights, and a batch for it.
 
     Raises ValueError if it does not exist.
@@ -101,7 +101,7 @@ def build(name: str) -> tuple[nn.Module, Tree]:
         return LIBRARIES[library](model)
 
 
-def _torchvision() -> Any:
+def _import_torchvision() -> Any:
     return importlib.import_module("torchvision.models")
 
 
@@ -112,15 +112,15 @@ def _from_torchvision(name: str) -> tuple[nn.Module, Tensor]:
         options["init_weights"] = False
     architecture = name.split("_")[0]
 
-    def make(side: int) -> nn.Module:
+    def make_model(side: int) -> nn.Module:
         if architecture == "vit":
             options["image_size"] = side
         elif architecture == "maxvit":
             options["input_size"] = (side, side)
-        module: nn.Module = _torchvision().get_model(name, **options)
+        module: nn.Module = _import_torchvision().get_model(name, **options)
         return module
 
-    return _for_images(name, [make])
+    return _for_images(name, [make_model])
 
 
 def _from_timm(name: str) -> tuple[nn.Module, Tensor]:

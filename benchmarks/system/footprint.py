@@ -8,19 +8,19 @@ from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any
 
-from benchmarks.system.memory import kind, stored
-from benchmarks.system.processes import descendants, resident_bytes
-from benchmarks.system.trials import MODELS, WIDEST, Figure, trial
+from benchmarks.system.memory import object_store_bytes, process_kind
+from benchmarks.system.processes import list_descendants, resident_bytes
+from benchmarks.system.trials import MODELS, WIDEST, Figure, trial_experiment
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.memory_check import Need
 
 LOOK_SECONDS = 0.05
 
 
-def memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
+def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
     """Return the peak private memory of each kind of process in two rounds of FedAvg, and that of the object store.
 
     Args:
@@ -29,11 +29,11 @@ def memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[F
         model: A key of MODELS.
         device: The device of the training.
     """
-    peaks = peak_bytes(trial("fedavg", clients, model, rounds=2, device=device), dataset)
+    peaks = peak_bytes(trial_experiment("fedavg", clients, model, rounds=2, device=device), dataset)
     return [Figure(f"peak of {name}", clients, model, "MB", size / 1e6) for name, size in peaks.items()]
 
 
-def footprint(dataset: Dataset, method: str, clients: int = 10, **fields: Any) -> list[Figure]:
+def measure_footprint(dataset: Dataset, method: str, clients: int = 10, **fields: Any) -> list[Figure]:
     """Return the memory that the largest model adds to the peaks of server and worker, and its lower bounds.
 
     The server's bound is the plan's: three times the model, and the method's state. The worker's bound is the largest
@@ -46,9 +46,10 @@ def footprint(dataset: Dataset, method: str, clients: int = 10, **fields: Any) -
         fields: Further fields of the experiment.
     """
     base, peaks = (
-        peak_bytes(trial(method, clients, model, **fields), dataset) for model in (next(iter(MODELS)), WIDEST)
+        peak_bytes(trial_experiment(method, clients, model, **fields), dataset)
+        for model in (next(iter(MODELS)), WIDEST)
     )
-    spec = build(trial(method, clients, WIDEST, **fields), dataset=dataset)
+    spec = build_run(trial_experiment(method, clients, WIDEST, **fields), dataset=dataset)
     submodel = max(spec.measure(part.widths).bytes for part in spec.submodels)
     return [
         Figure(
@@ -63,20 +64,20 @@ def peak_bytes(experiment: Experiment, dataset: Dataset) -> dict[str, float]:
     peaks: dict[str, float] = defaultdict(float)
     ended = Event()
 
-    def actors() -> list[tuple[str, int]]:
-        kinds = [(kind(process), process) for process in descendants(os.getpid())]
+    def list_actors() -> list[tuple[str, int]]:
+        kinds = [(process_kind(process), process) for process in list_descendants(os.getpid())]
         return [(name, process) for name, process in kinds if name is not None]
 
-    def look() -> None:
+    def record_peaks() -> None:
         while not ended.wait(LOOK_SECONDS):
-            for name, process in actors():
+            for name, process in list_actors():
                 peaks[name] = max(peaks[name], resident_bytes(process))
-            peaks["object store"] = max(peaks["object store"], stored())
+            peaks["object store"] = max(peaks["object store"], object_store_bytes())
 
     # Actors of the previous run may still be ending.
-    while actors():
+    while list_actors():
         time.sleep(LOOK_SECONDS)
-    looking = Thread(target=look)
+    looking = Thread(target=record_peaks)
     looking.start()
     try:
         with TemporaryDirectory() as directory:

@@ -32,10 +32,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.system.trials import synthetic
-from fedraa.composition.registry import find
+from benchmarks.system.trials import synthetic_dataset
+from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update, Vector
@@ -81,7 +81,7 @@ def main(methods: tuple[str, ...] = tuple(METHODS), hidden: tuple[int, ...] = HI
     """
     lines = {line["method"]: line for line in csv.DictReader(RESULTS.open())} if RESULTS.exists() else {}
     for method in methods:
-        code = f"from benchmarks.system.large_models import {measured.__name__} as measure; "
+        code = f"from benchmarks.system.large_models import {measure_method.__name__} as measure; "
         code += f"measure({method!r}, {hidden!r}, {repeats})"
         child = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
         lines[method] = json.loads(child.stdout.splitlines()[-1])
@@ -92,7 +92,7 @@ def main(methods: tuple[str, ...] = tuple(METHODS), hidden: tuple[int, ...] = HI
             table.writerows(lines[name] for name in METHODS if name in lines)
 
 
-def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
+def measure_method(method: str, hidden: tuple[int, ...], repeats: int) -> None:
     """Print one line of the table as JSON.
 
     Args:
@@ -100,11 +100,11 @@ def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
         hidden: The widths of the model's hidden layers.
         repeats: The updates per client.
     """
-    spec = build(experiment(method, hidden), dataset=synthetic(400))
+    spec = build_run(make_experiment(method, hidden), dataset=synthetic_dataset(400))
     model, warm = spec.params.nbytes, np.ones_like(spec.params)
-    start = resident()
+    start = memory_bytes()
     server = make_server(spec, lambda *_, **__: None)
-    within, ends = updates(spec, server, repeats, warm)
+    within, ends = measure_updates(spec, server, repeats, warm)
     buffers = METHODS.get(method, 1)
     kept = max(one.kept for one in within + ends)
     update = max(one.update for one in within + ends)
@@ -131,8 +131,8 @@ def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
         "server_state": round((kept - start) / model, 2),
         "update": round(update / model, 2),
         "server_besides": round((max(one.peak for one in within + ends) - kept - update) / model, 2),
-        **saving(server, model),
-        "worker_peak": round(worker(spec) / model, 2),
+        **measure_saving(server, model),
+        "worker_peak": round(measure_worker(spec) / model, 2),
     }
     sys.stdout.write(json.dumps(line) + "\n")
 
@@ -144,7 +144,7 @@ def _rounded_median(values: Sequence[float]) -> float | str:
     return round(median(values), 2)
 
 
-def saving(server: Server, model: int) -> dict[str, float]:
+def measure_saving(server: Server, model: int) -> dict[str, float]:
     """Return the size of a checkpoint, the time for which it blocks the run, and the time of writing it."""
     with TemporaryDirectory() as folder:
         saver, started = Saver(), time.perf_counter()
@@ -159,18 +159,18 @@ def saving(server: Server, model: int) -> dict[str, float]:
         }
 
 
-def worker(spec: RunSpec) -> float:
+def measure_worker(spec: RunSpec) -> float:
     """Return the peak number of bytes for training the largest submodel."""
     server = make_server(spec, lambda *_, **__: None)
     task = max((server.assign(client, 0.0) for client in server.begin()), key=lambda task: task.size)
     x, y = spec.data.client(task.client)
-    start = resident()
+    start = memory_bytes()
     reset_peak()
     make_worker_spec(spec).trainer("cpu").train(task, x, y)
-    return resident("VmHWM") - start
+    return memory_bytes("VmHWM") - start
 
 
-def resident(what: str = "VmRSS") -> float:
+def memory_bytes(what: str = "VmRSS") -> float:
     """Return the bytes that this process holds, or its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * float(next(line.split()[1] for line in lines if line.startswith(what)))
@@ -181,8 +181,8 @@ def reset_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
-    fields: dict[str, Any] = {"updates" if find(method).asynchronous else "rounds": 1000}
+def make_experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
+    fields: dict[str, Any] = {"updates" if find_method(method).asynchronous else "rounds": 1000}
     if method == "fed-raa":
         fields["fragments"] = 3
     return Experiment(
@@ -226,7 +226,7 @@ class Taken:
         return self.cpu / self.copy_cpu
 
 
-def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[list[Taken], list[Taken]]:
+def measure_updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[list[Taken], list[Taken]]:
     """Return the updates of the largest submodel: those within a round, and those that end one.
 
     Args:
@@ -239,7 +239,7 @@ def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[
     taken = list[Taken]()
     waiting = list(server.begin())
     for _ in range(repeats * CLIENTS):
-        kept = resident()
+        kept = memory_bytes()
         task = server.assign(waiting.pop(0), 0.0)
         new = task.params + np.float32(1e-3)
         extras = {name: np.full(task.size, 1e-3, np.float32) for name in task.asks}
@@ -247,19 +247,19 @@ def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[
         reset_peak()
         step_before = server.step
         watch = Stopwatch()
-        reason = bounds.refuse(update, task)
+        reason = bounds.judge_update(update, task)
         if reason is not None:
             raise RuntimeError(reason)
         waiting += server.commit(update, 0.0)
         seconds, cpu = watch.read()
-        peak = resident("VmHWM")
+        peak = memory_bytes("VmHWM")
         ends = server.step > step_before and not spec.method.asynchronous
         size = task.size
         nbytes = sum(buffer.nbytes for buffer in (new, *extras.values()))
         del task, update, new, extras
-        kept = max(kept, resident())
-        in_place, _ = fastest(partial(np.copyto, warm[:size], spec.params[:size]))
-        copied, copied_cpu = fastest(warm[:size].copy)
+        kept = max(kept, memory_bytes())
+        in_place, _ = time_fastest(partial(np.copyto, warm[:size], spec.params[:size]))
+        copied, copied_cpu = time_fastest(warm[:size].copy)
         taken.append(
             Taken(
                 size=size,
@@ -279,7 +279,7 @@ def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[
     return [one for one in largest if not one.ends], [one for one in largest if one.ends]
 
 
-def fastest(work: Callable[[], object]) -> tuple[float, float]:
+def time_fastest(work: Callable[[], object]) -> tuple[float, float]:
     """Return the smallest real and CPU seconds of three calls."""
     taken = []
     for _ in range(3):

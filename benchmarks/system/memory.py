@@ -20,12 +20,12 @@ import pandas as pd
 import ray
 
 from actors.cluster.own_cluster import own_cluster
-from benchmarks.system.processes import descendants, resident_bytes, title
+from benchmarks.system.processes import list_descendants, process_title, resident_bytes
 from fedraa.api import run
 from fedraa.callbacks import Callback, Progress
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
-from fedraa.rundir.atomic_files import replacing
+from fedraa.rundir.atomic_files import replace_file
 
 CLIENTS, UPDATES, EVERY = 2_000, 200_000, 2_000
 RESULTS = Path(__file__).parents[1] / "results"
@@ -37,7 +37,7 @@ NAMES = {
 }
 
 
-def dataset() -> Dataset:
+def make_dataset() -> Dataset:
     """Return a dataset with four samples of noise for every client."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4 * CLIENTS, 8)).astype(np.float32)
@@ -45,14 +45,14 @@ def dataset() -> Dataset:
     return Dataset("noise", x, y, x[: 2 * CLIENTS], y[: 2 * CLIENTS], classes=4)
 
 
-def kind(process: int) -> str | None:
+def process_kind(process: int) -> str | None:
     if process == os.getpid():
         return "driver"
-    called = title(process).split(" ")[0]
+    called = process_title(process).split(" ")[0]
     return next((name for part, name in NAMES.items() if part in called), None)
 
 
-def stored() -> float:
+def object_store_bytes() -> float:
     """Return the bytes in use in the object store."""
     # Ray has no types for these functions.
     whole = ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -76,42 +76,42 @@ def main() -> None:
     seen = Seen()
     over = threading.Event()
 
-    def sample() -> None:
+    def sample_memory() -> None:
         while not over.wait(1.0):
             sizes: dict[str, list[int]] = defaultdict(list)
-            for process in (os.getpid(), *descendants(os.getpid())):
-                name = kind(process)
+            for process in (os.getpid(), *list_descendants(os.getpid())):
+                name = process_kind(process)
                 if name is not None:
                     sizes[name].append(resident_bytes(process))
             for name, sizes_of_kind in sizes.items():
                 samples[name].append((seen.step, max(sizes_of_kind)))
 
     with own_cluster(2):
-        before = stored()
-        sampler = threading.Thread(target=sample)
+        before = object_store_bytes()
+        sampler = threading.Thread(target=sample_memory)
         sampler.start()
         try:
             with TemporaryDirectory(prefix="fedraa-memory-") as directory:
-                run(experiment(Path(directory)), dataset=dataset(), callbacks=[seen])
+                run(make_experiment(Path(directory)), dataset=make_dataset(), callbacks=[seen])
         finally:
             over.set()
             sampler.join()
         # Ray needs some seconds to release the objects of killed processes.
         deadline = time.monotonic() + 60
-        while stored() > before and time.monotonic() < deadline:
+        while object_store_bytes() > before and time.monotonic() < deadline:
             time.sleep(0.5)
-        more = stored() - before
-    lines = [fit(name, [point for point in points if point[0] > UPDATES / 3]) for name, points in samples.items()]
+        more = object_store_bytes() - before
+    lines = [fit_line(name, [point for point in points if point[0] > UPDATES / 3]) for name, points in samples.items()]
     lines.append({"process": "object store", "megabytes": round(more / 1e6, 3), "per_1000_updates": 0.0})
-    write("memory.csv", pd.DataFrame(lines))
-    write("memory_long.csv", along(samples))
+    write_table("memory.csv", pd.DataFrame(lines))
+    write_table("memory_long.csv", memory_over_time(samples))
 
 
-def experiment(out: Path) -> Experiment:
+def make_experiment(out: Path) -> Experiment:
     return Experiment(clients=CLIENTS, hidden=(8,), local_steps=1, updates=UPDATES, workers=1, out=out, quiet=True)
 
 
-def along(samples: Mapping[str, Sequence[tuple[int, float]]]) -> pd.DataFrame:
+def memory_over_time(samples: Mapping[str, Sequence[tuple[int, float]]]) -> pd.DataFrame:
     """Return the MB of each process: the median of the samples in each interval of `EVERY` updates."""
     columns = {}
     for name, points in samples.items():
@@ -122,12 +122,12 @@ def along(samples: Mapping[str, Sequence[tuple[int, float]]]) -> pd.DataFrame:
     return table.reset_index()
 
 
-def write(name: str, table: pd.DataFrame) -> None:
-    with replacing(RESULTS / name) as stream:
+def write_table(name: str, table: pd.DataFrame) -> None:
+    with replace_file(RESULTS / name) as stream:
         stream.write(table.to_csv(index=False).encode())
 
 
-def fit(name: str, points: list[tuple[int, float]]) -> dict[str, object]:
+def fit_line(name: str, points: list[tuple[int, float]]) -> dict[str, object]:
     """Return level and slope in MB, as medians (Theil-Sen), because a checkpoint makes a peak."""
     steps, sizes = np.array(points, np.float64).T
     first, second = np.triu_indices(len(steps), 1)

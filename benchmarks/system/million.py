@@ -22,7 +22,7 @@ import numpy as np
 from fedraa.api import run
 from fedraa.callbacks import Callback
 from fedraa.data import FederatedDataset
-from fedraa.rundir.atomic_files import replacing
+from fedraa.rundir.atomic_files import replace_file
 
 RESULTS = Path(__file__).parents[1] / "results" / "million.csv"
 CLIENTS = (1_000, 1_000_000)
@@ -36,7 +36,7 @@ RUNS: dict[str, dict[str, Any]] = {
 CENTRES = np.random.default_rng(0).standard_normal((CLASSES, FEATURES)).astype(np.float32)
 
 
-def samples(client: int) -> tuple[Any, Any]:
+def draw_samples(client: int) -> tuple[Any, Any]:
     """Return the client's samples, from at most two classes."""
     rng = np.random.default_rng(client)
     y = rng.choice(rng.integers(0, CLASSES, 2), SAMPLES)
@@ -59,7 +59,7 @@ class Seen(Callback):
         self.events += 1
 
 
-def measure(method: str, clients: int) -> dict[str, Any]:
+def measure_run(method: str, clients: int) -> dict[str, Any]:
     """Run one method in this process.
 
     Returns the seconds to the first commit, the CPU time per event after it, and the peak memory.
@@ -73,7 +73,7 @@ def measure(method: str, clients: int) -> dict[str, Any]:
         os.chdir(folder)
         run(
             method=method,
-            dataset=FederatedDataset("synthetic", samples, test, CLASSES, sizes=SAMPLES),
+            dataset=FederatedDataset("synthetic", draw_samples, test, CLASSES, sizes=SAMPLES),
             clients=clients,
             compute="lognormal:1",
             availability="daily:0.33",
@@ -106,7 +106,7 @@ def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = CLIE
     for method in methods:
         results: dict[int, list[dict[str, Any]]] = {count: [] for count in clients}
         for _, count in product(range(repeats), clients):
-            code = f"from benchmarks.system.million import {measure.__name__} as measure; "
+            code = f"from benchmarks.system.million import {measure_run.__name__} as measure; "
             code += f"import json; print(json.dumps(measure({method!r}, {count})))"
             child = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
             results[count].append(json.loads(child.stdout.splitlines()[-1]))
@@ -114,13 +114,13 @@ def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = CLIE
             row = {name: min(one[name] for one in of_count) for name in of_count[0]}
             row["peak_gb"] = max(one["peak_gb"] for one in of_count)
             rows.append(row)
-            sys.stdout.write(" ".join(f"{name} {_short(value)}" for name, value in row.items()) + "\n")
-    with replacing(RESULTS) as stream:
-        lines = [",".join(rows[0]), *(",".join(_short(value) for value in row.values()) for row in rows)]
+            sys.stdout.write(" ".join(f"{name} {_format_value(value)}" for name, value in row.items()) + "\n")
+    with replace_file(RESULTS) as stream:
+        lines = [",".join(rows[0]), *(",".join(_format_value(value) for value in row.values()) for row in rows)]
         stream.write(("\n".join(lines) + "\n").encode())
 
 
-def _short(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

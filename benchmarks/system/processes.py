@@ -6,13 +6,13 @@ from pathlib import Path
 PROC = Path("/proc")
 
 
-def descendants(root: int) -> list[int]:
+def list_descendants(root: int) -> list[int]:
     """Return the ids of all living processes below this one."""
     parents: dict[int, int] = {}
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue
-        fields = _status(int(entry.name))
+        fields = _read_status(int(entry.name))
         # Z is the state of a process that has ended.
         if fields is not None and fields[0] != "Z":
             parents[int(entry.name)] = int(fields[1])
@@ -22,7 +22,7 @@ def descendants(root: int) -> list[int]:
     return family[1:]
 
 
-def title(process: int) -> str:
+def process_title(process: int) -> str:
     """Return the title of a process; empty if it has ended."""
     try:
         return (PROC / str(process) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
@@ -41,13 +41,13 @@ def resident_bytes(process: int) -> int:
 
 def cpu_seconds(process: int) -> float:
     """Return the user and system time of a process in seconds; 0 if it has ended."""
-    fields = _status(process)
+    fields = _read_status(process)
     if fields is None:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _status(process: int) -> list[str] | None:
+def _read_status(process: int) -> list[str] | None:
     """Return the fields of /proc/PID/stat after the name, beginning with state and parent."""
     try:
         return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fedraa.cli.display import say
+from fedraa.cli.display import print_line
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("fedraa", "actors", "schedulers", "benchmarks", "examples")
@@ -101,9 +101,9 @@ def main(worst: int = 0) -> None:
     texts = list(read_texts(ROOT))
     for name, rate in measure(ROOT, texts).items():
         mark = "  exceeded" if rate.value > rate.limit else ""
-        say(f"{name:55} {rate.value:8.2f} {rate.limit:8.2f}{mark}")
+        print_line(f"{name:55} {rate.value:8.2f} {rate.limit:8.2f}{mark}")
     for text in find_worst(texts)[:worst]:
-        say(f"{text.place} [{text.kind}] {text.words[:SHOWN]}")
+        print_line(f"{text.place} [{text.kind}] {text.words[:SHOWN]}")
 
 
 def measure(root: Path, texts: list[Text]) -> dict[str, Rate]:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedraa.cli.display import say
+from fedraa.cli.display import print_line
 
 ROOT = Path(__file__).parents[2]
 # Keys of the log that this checkout has renamed: the name at the base, and the name here.
@@ -46,20 +46,20 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
         base: A commit, branch or tag.
         only: Names of the experiments to run (default: all of them).
     """
-    with _worktree(base) as directory:
-        runs_here, runs_at_base = (_start(root, only) for root in (ROOT, directory))
-        digests_here = _read(runs_here, "here")
-        digests_at_base = _read(runs_at_base, base)
+    with _checkout_base(base) as directory:
+        runs_here, runs_at_base = (_start_experiments(root, only) for root in (ROOT, directory))
+        digests_here = _read_digests(runs_here, "here")
+        digests_at_base = _read_digests(runs_at_base, base)
     names = list(digests_here | digests_at_base)
-    differences = (_difference(name, digests_here.get(name), digests_at_base.get(name)) for name in names)
+    differences = (_describe_difference(name, digests_here.get(name), digests_at_base.get(name)) for name in names)
     differing = [line for line in differences if line]
-    say("\n".join([*differing, f"{len(names) - len(differing)} equal pairs of {len(names)}"]))
+    print_line("\n".join([*differing, f"{len(names) - len(differing)} equal pairs of {len(names)}"]))
     if differing or not names:
         sys.exit(1)
 
 
 @contextmanager
-def _worktree(base: str) -> Iterator[Path]:
+def _checkout_base(base: str) -> Iterator[Path]:
     """Yield a checkout of `base`; raise InputError if there is no such commit."""
     with tempfile.TemporaryDirectory(prefix="same-bits-") as folder:
         directory = Path(folder) / "base"
@@ -80,14 +80,14 @@ def _worktree(base: str) -> Iterator[Path]:
             subprocess.run(["git", "worktree", "remove", "--force", str(directory)], cwd=ROOT, check=True)
 
 
-def _start(root: Path, only: tuple[str, ...]) -> "subprocess.Popen[str]":
+def _start_experiments(root: Path, only: tuple[str, ...]) -> "subprocess.Popen[str]":
     """Start the experiments with the code of the checkout `root`."""
     environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-P", str(Path(__file__)), *only]
     return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def _read(process: "subprocess.Popen[str]", label: str) -> dict[str, Digests]:
+def _read_digests(process: "subprocess.Popen[str]", label: str) -> dict[str, Digests]:
     """Return the digests that a process prints, one experiment per line, and show its progress."""
     assert process.stdout is not None
     digests: dict[str, Digests] = {}
@@ -103,7 +103,7 @@ def _read(process: "subprocess.Popen[str]", label: str) -> dict[str, Digests]:
     return digests
 
 
-def _difference(name: str, here: Digests | None, at_base: Digests | None) -> str | None:
+def _describe_difference(name: str, here: Digests | None, at_base: Digests | None) -> str | None:
     """Return a sentence about the differences of two runs; None if they are equal."""
     if at_base is None:
         return f"{name}: ran only here"
@@ -131,18 +131,18 @@ def digests_of(directory: Path) -> Digests:
     summary = json.loads((directory / "summary.json").read_text())
     totals = {RENAMED.get(key, key): value for key, value in summary.items() if key not in REAL_TIME}
     return {
-        "events": _sha256(events),
-        "evals": _sha256(evals),
+        "events": _hash_lines(events),
+        "evals": _hash_lines(evals),
         "model": str(summary["model_sha256"]),
-        "summary": _sha256([json.dumps(totals, sort_keys=True)]),
+        "summary": _hash_lines([json.dumps(totals, sort_keys=True)]),
     }
 
 
-def _sha256(lines: list[str]) -> str:
+def _hash_lines(lines: list[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _experiments() -> dict[str, Callable[[Path], object]]:
+def _list_experiments() -> dict[str, Callable[[Path], object]]:
     """Return the experiments by name; each takes the run directory to write."""
     options: dict[str, dict[str, Any]] = {
         "concurrency": {"method": "fedbuff", "concurrency": 3},
@@ -159,14 +159,14 @@ def _experiments() -> dict[str, Callable[[Path], object]]:
         "availability": {"method": "fedasync", "availability": Path("daily:0.5"), "availability_period": 2.0},
         "target": {"method": "fed-raa", "target_accuracy": 0.3},
     }
-    named = {name: {"method": name} | _model(name) for name in _method_names()}
+    named = {name: {"method": name} | _model_fields(name) for name in _method_names()}
     on_ray = {
         f"ray-{name}": {"method": name, "engine": "ray", "workers": 2}
         for name in ("fed-raa", "fedasync", "fed-quilt", "fedavg", "scaffold")
     }
     on_ray["ray-fed-raa"]["server_shards"] = 2
-    plain = {name: _plain(fields) for name, fields in (named | options | on_ray).items()}
-    interrupted = {f"resume-{name}": _interrupted(name) for name in ("fed-raa", "fedavg", "scaffold")}
+    plain = {name: _plain_run(fields) for name, fields in (named | options | on_ray).items()}
+    interrupted = {f"resume-{name}": _interrupted_run(name) for name in ("fed-raa", "fedavg", "scaffold")}
     return plain | interrupted
 
 
@@ -177,7 +177,7 @@ def _method_names() -> list[str]:
     return [row["name"] for row in rows]
 
 
-def _model(method: str) -> dict[str, Any]:
+def _model_fields(method: str) -> dict[str, Any]:
     """Return the model of a method: adapters if it averages those, a CNN if it cuts layers."""
     import torch
     from torch import nn
@@ -204,7 +204,7 @@ def _with_nan() -> Any:
     return fl.Dataset("nan", x[:180], y[:180], x[180:], y[180:], classes=3)
 
 
-def _limit(method: str) -> dict[str, int]:
+def _limit_fields(method: str) -> dict[str, int]:
     import fedraa as fl
 
     if fl.method(method).asynchronous:
@@ -212,7 +212,7 @@ def _limit(method: str) -> dict[str, int]:
     return {"rounds": ROUNDS}
 
 
-def _plain(fields: Mapping[str, Any]) -> Callable[[Path], object]:
+def _plain_run(fields: Mapping[str, Any]) -> Callable[[Path], object]:
     """Return a function that runs an experiment with these fields, under the names that the checkout has."""
     import fedraa as fl
 
@@ -221,10 +221,10 @@ def _plain(fields: Mapping[str, Any]) -> Callable[[Path], object]:
     for name, value in fields.items():
         known_name = name if name in known else RENAMED_FIELDS.get(name, name)
         values[known_name] = value
-    return lambda out: fl.run(**{**SHARED, **_limit(fields["method"]), **values, "out": out})
+    return lambda out: fl.run(**{**SHARED, **_limit_fields(fields["method"]), **values, "out": out})
 
 
-def _interrupted(method: str) -> Callable[[Path], object]:
+def _interrupted_run(method: str) -> Callable[[Path], object]:
     """Return a function that runs a method, interrupts it at three evaluations, and resumes it each time."""
     import fedraa as fl
 
@@ -238,21 +238,21 @@ def _interrupted(method: str) -> Callable[[Path], object]:
                 raise InterruptedError
             return False
 
-    def run(out: Path) -> None:
+    def run_interrupted(out: Path) -> None:
         with suppress(InterruptedError):
-            limit = {key: 2 * value for key, value in _limit(method).items()}
+            limit = {key: 2 * value for key, value in _limit_fields(method).items()}
             fl.run(**{**SHARED, **limit, "method": method, "checkpoint_every": 1, "out": out}, callbacks=[Stop(1)])
         for evaluations in INTERRUPTED_AT[1:]:
             with suppress(InterruptedError):
                 fl.resume(out, callbacks=[Stop(evaluations)])
         fl.resume(out)
 
-    return run
+    return run_interrupted
 
 
 def _run_here(only: list[str]) -> None:
     """Run the experiments with the `fedraa` that Python finds, and print a line of JSON for each."""
-    experiments = _experiments()
+    experiments = _list_experiments()
     unknown = set(only) - set(experiments)
     if unknown:
         raise SystemExit(f"only: got {', '.join(sorted(unknown))}; expected names of {', '.join(experiments)}")

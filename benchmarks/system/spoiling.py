@@ -16,7 +16,7 @@ CAUSES = {
 }
 
 
-def spoiled(update: Update, kind: str) -> Update:
+def spoil_update(update: Update, kind: str) -> Update:
     """Return a valid update made invalid in this way, or raise an error."""
     params = update.params.copy()
     match kind:

@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from pathlib import Path
 
-from fedraa.cli.display import say
+from fedraa.cli.display import print_line
 from fedraa.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -22,15 +22,15 @@ SAMPLE_METHOD = "asyncfeded"
 
 def main() -> None:
     """Print the metrics: modules, rooms, floors, cycles, and the files that a reader or an author opens."""
-    for name, value in figures().items():
-        say(f"{name:42} {value}")
-    say("\nfloor  rooms")
+    for name, value in structure_metrics().items():
+        print_line(f"{name:42} {value}")
+    print_line("\nfloor  rooms")
     rooms = room_graph(module_graph(PACKAGES))
-    for number, names in enumerate(floors(rooms), start=1):
-        say(f"{number:5}  {', '.join(names)}")
+    for number, names in enumerate(assign_floors(rooms), start=1):
+        print_line(f"{number:5}  {', '.join(names)}")
 
 
-def figures() -> dict[str, int]:
+def structure_metrics() -> dict[str, int]:
     """Return the metrics of the structure by name."""
     modules = module_graph(PACKAGES)
     rooms = room_graph(modules)
@@ -38,10 +38,10 @@ def figures() -> dict[str, int]:
         "modules": len(modules),
         "modules at the root of fedraa": len(list((ROOT / "fedraa").glob("*.py"))),
         "rooms": sum(1 for name in rooms if is_package(name)),
-        "floors": len(floors(rooms)),
+        "floors": len(assign_floors(rooms)),
         "imports between modules": sum(map(len, modules.values())),
         "imports between rooms": sum(map(len, rooms.values())),
-        "cycles": len(circles(modules)) + len(circles(rooms)),
+        "cycles": len(find_cycles(modules)) + len(find_cycles(rooms)),
         "source files that a new method touches": len(files_that_name(SAMPLE_METHOD)),
         "files for the idea of fedavg": 1,
         "files for the whole path of fedavg": 1 + len(read_next("fedavg")),
@@ -54,7 +54,7 @@ def files_that_name(method: str) -> list[str]:
     """Return the source files that name a method: those that adding it has to touch, besides its test."""
     folders = (*PACKAGES, "docs/site")
     paths = chain.from_iterable(sorted((ROOT / folder).rglob("*.py")) for folder in folders)
-    return [_relative(path) for path in paths if re.search(rf"\b{method}\b", path.read_text())]
+    return [_relative_path(path) for path in paths if re.search(rf"\b{method}\b", path.read_text())]
 
 
 def read_next(method_file: str) -> list[str]:
@@ -67,15 +67,15 @@ def read_next(method_file: str) -> list[str]:
     named = re.findall(r"[\w/]+\.py", docstring.partition("Read next: ")[2])
     graph = module_graph(PACKAGES)
     # The engine runs the components of a method. A file on the path is reached from the method or from the engine.
-    reached = _reachable(graph, _name(path)) | _reachable(graph, "fedraa.engine.executor")
+    reached = _reachable_nodes(graph, _module_name(path)) | _reachable_nodes(graph, "fedraa.engine.executor")
     for name in named:
         path = ROOT / name if (ROOT / name).is_file() else ROOT / "fedraa" / name
-        if _name(path) not in reached:
+        if _module_name(path) not in reached:
             raise ValueError(f"structure: {method_file} says to read {name}, but no run of the method imports it")
     return named
 
 
-def floors(rooms: Graph) -> list[list[str]]:
+def assign_floors(rooms: Graph) -> list[list[str]]:
     """Return the rooms floor by floor: a room imports only rooms of lower floors. Raises ValueError for a cycle."""
     floor: dict[str, int] = {}
     for name in below_first(rooms):
@@ -84,7 +84,7 @@ def floors(rooms: Graph) -> list[list[str]]:
     return [sorted(name for name in floor if floor[name] == number) for number in range(highest + 1)]
 
 
-def imported(source: str) -> set[str]:
+def imported_names(source: str) -> set[str]:
     """Return all imports of a module as dotted names, also within functions and only for type checkers.
 
     `from a.b import c` gives `a.b.c`, even if `c` is not a module.
@@ -104,10 +104,10 @@ def imported(source: str) -> set[str]:
 def module_graph(packages: Sequence[str]) -> Graph:
     """Return the modules of these packages, each with the modules that it imports."""
     paths = chain.from_iterable(sorted((ROOT / package).rglob("*.py")) for package in packages)
-    files = {_name(path): path for path in paths}
+    files = {_module_name(path): path for path in paths}
     graph: dict[str, set[str]] = {}
     for name, path in files.items():
-        targets = (_module(dotted_name, files) for dotted_name in imported(path.read_text()))
+        targets = (_resolve_module(dotted_name, files) for dotted_name in imported_names(path.read_text()))
         graph[name] = {target for target in targets if target is not None and target != name}
     return graph
 
@@ -119,12 +119,12 @@ def room_graph(modules: Graph) -> Graph:
     """
     rooms: dict[str, set[str]] = {}
     for name, targets in modules.items():
-        here = room(name)
-        rooms.setdefault(here, set()).update(target for target in map(room, targets) if target != here)
+        here = room_of_module(name)
+        rooms.setdefault(here, set()).update(target for target in map(room_of_module, targets) if target != here)
     return rooms
 
 
-def room(module: str) -> str:
+def room_of_module(module: str) -> str:
     """Return the room of a module."""
     package, *folders = module.split(".")
     if package == "fedraa":
@@ -132,9 +132,9 @@ def room(module: str) -> str:
     return package
 
 
-def circles(graph: Graph) -> list[tuple[str, ...]]:
+def find_cycles(graph: Graph) -> list[tuple[str, ...]]:
     """Return the groups of nodes that import each other, directly or indirectly."""
-    reach = {name: _reachable(graph, name) for name in graph}
+    reach = {name: _reachable_nodes(graph, name) for name in graph}
     return sorted({tuple(sorted(other for other in reach[name] if name in reach[other])) for name in graph} - {()})
 
 
@@ -150,16 +150,16 @@ def is_package(room: str) -> bool:
     return room != "fedraa" and (ROOT / room.replace(".", "/")).is_dir()
 
 
-def _relative(path: Path) -> str:
+def _relative_path(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def _name(path: Path) -> str:
+def _module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts).removesuffix(".__init__")
 
 
-def _module(name: str, files: Mapping[str, Path]) -> str | None:
+def _resolve_module(name: str, files: Mapping[str, Path]) -> str | None:
     """Return the module of a dotted name, which is a module or a name in one; None for other packages."""
     if name in files:
         return name
@@ -167,7 +167,7 @@ def _module(name: str, files: Mapping[str, Path]) -> str | None:
     return module if module in files else None
 
 
-def _reachable(graph: Graph, start: str) -> set[str]:
+def _reachable_nodes(graph: Graph, start: str) -> set[str]:
     reached: set[str] = set()
     waiting = list(graph[start])
     while waiting:

@@ -25,15 +25,15 @@ from rich.table import Table
 from torch.nn import functional as F
 
 from actors.pool.executor import RayExecutor
-from benchmarks.system.bare import mlp
-from benchmarks.system.throughput import cluster
-from benchmarks.system.trials import CORES, cpu_seconds_of_all, synthetic
+from benchmarks.system.bare import build_mlp
+from benchmarks.system.throughput import start_cluster
+from benchmarks.system.trials import CORES, cpu_seconds_of_all, synthetic_dataset
 from fedraa.callbacks import Callback, Progress
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.executor import Executor, LocalExecutor
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.run_spec import RunSpec
@@ -63,7 +63,7 @@ def main(
     """
     if rounds < 1:
         raise InputError("rounds", got=rounds, expected="at least 1")
-    rows = [measure(engine, width, clients, rounds) for engine, width in product(engines, hidden)]
+    rows = [measure_overhead(engine, width, clients, rounds) for engine, width in product(engines, hidden)]
     table = Table(*rows[0])
     for row in rows:
         table.add_row(*row.values())
@@ -74,7 +74,7 @@ def main(
         writer.writerows(rows)
 
 
-def measure(engine: Engine, hidden: int, clients: int, rounds: int) -> dict[str, str]:
+def measure_overhead(engine: Engine, hidden: int, clients: int, rounds: int) -> dict[str, str]:
     """Return one row of the table, in ms per task: the minimum over the rounds, which other programs disturb little.
 
     Args:
@@ -83,10 +83,10 @@ def measure(engine: Engine, hidden: int, clients: int, rounds: int) -> dict[str,
         clients: Number of clients, which all train in every round.
         rounds: Measured rounds.
     """
-    chosen = experiment(engine, hidden, clients, rounds)
-    spec = build(chosen, dataset=synthetic(SAMPLES_PER_CLIENT * clients))
+    chosen = make_experiment(engine, hidden, clients, rounds)
+    spec = build_run(chosen, dataset=synthetic_dataset(SAMPLES_PER_CLIENT * clients))
     turns = Turns(BareLoop(spec.data, hidden))
-    with _executor(engine, spec) as executor, TemporaryDirectory() as directory:
+    with _open_executor(engine, spec) as executor, TemporaryDirectory() as directory:
         callbacks = CallbackList([turns], progress_seconds=0.0)
         RunSession(spec, Path(directory), executor, Event(), callbacks).execute()
     task, bare, wall = (
@@ -105,7 +105,7 @@ def measure(engine: Engine, hidden: int, clients: int, rounds: int) -> dict[str,
     }
 
 
-def experiment(engine: Engine, hidden: int, clients: int, rounds: int) -> Experiment:
+def make_experiment(engine: Engine, hidden: int, clients: int, rounds: int) -> Experiment:
     """Return the experiment that the bare loop repeats, with one warm-up round.
 
     Args:
@@ -133,14 +133,14 @@ def experiment(engine: Engine, hidden: int, clients: int, rounds: int) -> Experi
 
 
 @contextmanager
-def _executor(engine: Engine, spec: RunSpec) -> Iterator[Executor]:
+def _open_executor(engine: Engine, spec: RunSpec) -> Iterator[Executor]:
     """Yield an executor of one thread per worker, and close it at the end."""
     if engine == "local":
         torch.set_num_threads(1)
         evaluator = make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu")
         yield LocalExecutor(make_worker_spec(spec).trainer("cpu"), evaluator, spec.data)
         return
-    with cluster():
+    with start_cluster():
         executor = RayExecutor.of(spec, groups=(WorkerGroup(CORES, {"CPU": 1}),))
         try:
             yield executor
@@ -152,7 +152,7 @@ class BareLoop:
     """SGD steps on the minibatches of every client, and nothing else."""
 
     def __init__(self, data: Federated, hidden: int) -> None:
-        self._model = mlp((784, hidden, 10))
+        self._model = build_mlp((784, hidden, 10))
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LR)
         self._batches: list[tuple[torch.Tensor, torch.Tensor]] = []
         for client in range(len(data.sizes)):

@@ -18,25 +18,25 @@ import ray
 from rich.console import Console
 from rich.table import Table
 
-from actors.cluster.memory import lean
+from actors.cluster.memory import return_freed_memory
 from actors.pool.executor import CALLS_PER_WORKER
 from actors.worker.worker import Worker
 from benchmarks.system.bare import Spent
-from benchmarks.system.footprint import footprint, memory
+from benchmarks.system.footprint import measure_footprint, measure_memory
 from benchmarks.system.trials import (
     CORES,
     MODELS,
     Figure,
     bare_processes,
-    compared,
+    compare_times,
     cpu_seconds_of_all,
-    measured,
+    measure_run,
     median_wall,
-    synthetic,
-    trial,
+    synthetic_dataset,
+    trial_experiment,
 )
 from fedraa.data import Dataset
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
@@ -63,12 +63,12 @@ def main(
         vmap_batch: The tasks that a worker trains at a time, in rounds only.
         out: The JSON file, which is rewritten after every measurement.
     """
-    check(clients, models, repeats, samples, out)
-    dataset = synthetic(samples)
+    check_settings(clients, models, repeats, samples, out)
+    dataset = synthetic_dataset(samples)
     choose_device(device)
     figures: list[Figure] = []
 
-    def add(*measured: Figure) -> None:
+    def add_figures(*measured: Figure) -> None:
         figures.extend(measured)
         for figure in measured:
             Console().print(" ".join([figure.what, f"({figure.clients}, {figure.model}):", *figure.numbers()]))
@@ -76,21 +76,27 @@ def main(
             rows = [asdict(figure) | {"ratio": figure.ratio} for figure in figures]
             out.write_text(json.dumps(rows, indent=2) + "\n")
 
-    add(start_up(repeats))
-    with cluster():
+    add_figures(start_up(repeats))
+    with start_cluster():
         for model in models:
             for count in clients:
-                add(synchronous(dataset, count, model, repeats, device=device, vmap_batch=vmap_batch))
-                add(*memory(dataset, count, model, device=device))
-            add(*asynchronous(dataset, 10, model, repeats, device=device))
-            add(empty(dataset, model, repeats), mixing(dataset, model), bytes_moved(dataset, model))
-        small_data = synthetic(2000)
-        add(*footprint(small_data, "fedavg", rounds=2, device=device))
-        add(*footprint(small_data, "fed-raa", updates=20, fragments=3, device=device))
-    show(figures)
+                add_figures(measure_rounds(dataset, count, model, repeats, device=device, vmap_batch=vmap_batch))
+                add_figures(*measure_memory(dataset, count, model, device=device))
+            add_figures(*measure_asynchronous(dataset, 10, model, repeats, device=device))
+            add_figures(
+                measure_empty_updates(dataset, model, repeats),
+                measure_mixing(dataset, model),
+                bytes_moved(dataset, model),
+            )
+        small_data = synthetic_dataset(2000)
+        add_figures(*measure_footprint(small_data, "fedavg", rounds=2, device=device))
+        add_figures(*measure_footprint(small_data, "fed-raa", updates=20, fragments=3, device=device))
+    show_figures(figures)
 
 
-def check(clients: tuple[int, ...], models: tuple[str, ...], repeats: int, samples: int, out: Path | None) -> None:
+def check_settings(
+    clients: tuple[int, ...], models: tuple[str, ...], repeats: int, samples: int, out: Path | None
+) -> None:
     """Raise InputError for settings that cannot be measured, before the slow work.
 
     Args:
@@ -113,9 +119,9 @@ def check(clients: tuple[int, ...], models: tuple[str, ...], repeats: int, sampl
 
 
 @contextmanager
-def cluster() -> Iterator[None]:
+def start_cluster() -> Iterator[None]:
     """Start one Ray cluster for all measurements. Each core has a worker, because the driver trains nothing."""
-    with lean():
+    with return_freed_memory():
         ray.init("local", num_cpus=CORES, include_dashboard=False, log_to_driver=False)
     try:
         yield
@@ -123,7 +129,7 @@ def cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-def synchronous(
+def measure_rounds(
     dataset: Dataset,
     clients: int,
     model: str,
@@ -149,16 +155,18 @@ def synchronous(
     spent_by_fedraa: list[Spent] = []
     floor: list[Spent] = []
     for _ in range(repeats):
-        spent, _ = measured(
-            trial("fedavg", clients, model, rounds=rounds + 1, device=device, vmap_batch=vmap_batch), dataset, warm=1
+        spent, _ = measure_run(
+            trial_experiment("fedavg", clients, model, rounds=rounds + 1, device=device, vmap_batch=vmap_batch),
+            dataset,
+            warm=1,
         )
         spent_by_fedraa.append(Spent(spent.wall / rounds, spent.cpu / rounds))
         floor += [bare.round() for _ in range(rounds)]
     bare.close()
-    return compared("fedavg round", clients, model, spent_by_fedraa, floor)
+    return compare_times("fedavg round", clients, model, spent_by_fedraa, floor)
 
 
-def asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Figure]:
+def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Figure]:
     """Return the time of Fed-RAA, relative to bare processes with the same tasks, and its idle share.
 
     Args:
@@ -174,15 +182,15 @@ def asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, de
     idle: list[float] = []
     warm = 2 * clients
     for _ in range(repeats):
-        experiment = trial("fed-raa", clients, model, updates=8 * clients, fragments=3, device=device)
-        widths = [part.widths[0] for part in build(experiment, dataset=dataset).submodels]
-        spent, commits = measured(experiment, dataset, warm)
+        experiment = trial_experiment("fed-raa", clients, model, updates=8 * clients, fragments=3, device=device)
+        widths = [part.widths[0] for part in build_run(experiment, dataset=dataset).submodels]
+        spent, commits = measure_run(experiment, dataset, warm)
         spent_by_fedraa.append(spent)
         idle.append(1 - sum(update.seconds for update in commits) / (CORES * spent.wall))
         floor.append(bare.tasks([(update.client, widths[update.fragment]) for update in commits]))
     bare.close()
     return [
-        compared("fed-raa", clients, model, spent_by_fedraa, floor),
+        compare_times("fed-raa", clients, model, spent_by_fedraa, floor),
         Figure("idle workers", clients, model, "share", statistics.median(idle)),
     ]
 
@@ -201,7 +209,9 @@ class Echo:
         return params.copy()
 
 
-def empty(dataset: Dataset, model: str, repeats: int, *, clients: int = 100, updates: int = 2000) -> Figure:
+def measure_empty_updates(
+    dataset: Dataset, model: str, repeats: int, *, clients: int = 100, updates: int = 2000
+) -> Figure:
     """Return the seconds per update of asynchronous training without work, and of actors that return equal bytes.
 
     Args:
@@ -211,21 +221,21 @@ def empty(dataset: Dataset, model: str, repeats: int, *, clients: int = 100, upd
         clients: The number of clients.
         updates: The measured updates of a run.
     """
-    sent = build(trial("fedasync", clients, model, updates=1), dataset=dataset).params
+    sent = build_run(trial_experiment("fedasync", clients, model, updates=1), dataset=dataset).params
     actors: list[Any] = [ray.remote(Echo).options(num_cpus=0).remote() for _ in range(CORES)]
     spent_by_fedraa: list[Spent] = []
     floor: list[Spent] = []
     for _ in range(repeats):
-        experiment = trial("fedasync", clients, model, updates=updates + clients)
-        spent, commits = measured(experiment, dataset, clients, Idle)
+        experiment = trial_experiment("fedasync", clients, model, updates=updates + clients)
+        spent, commits = measure_run(experiment, dataset, clients, Idle)
         spent_by_fedraa.append(Spent(spent.wall / len(commits), spent.cpu / len(commits)))
-        floor.append(echoes(actors, sent, updates))
+        floor.append(time_echoes(actors, sent, updates))
     for actor in actors:
         ray.kill(actor)
-    return compared("empty update", clients, model, spent_by_fedraa, floor)
+    return compare_times("empty update", clients, model, spent_by_fedraa, floor)
 
 
-def echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
+def time_echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
     """Return the seconds per call of actors with `CALLS_PER_WORKER` queued calls each, as the workers of a pool have.
 
     Args:
@@ -246,7 +256,7 @@ def echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
     return Spent(wall / updates, cpu / updates)
 
 
-def mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) -> Figure:
+def measure_mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) -> Figure:
     """Return the server's time per asynchronous update without the log: choose, cut and mix.
 
     Args:
@@ -256,7 +266,8 @@ def mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) 
         updates: The number of updates.
     """
     server = make_server(
-        build(trial("fed-raa", clients, model, updates=1, fragments=3), dataset=dataset), lambda *_, **__: None
+        build_run(trial_experiment("fed-raa", clients, model, updates=1, fragments=3), dataset=dataset),
+        lambda *_, **__: None,
     )
     seconds = []
     for number in range(updates):
@@ -270,7 +281,8 @@ def mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) 
 def bytes_moved(dataset: Dataset, model: str) -> Figure:
     """Return the size of an update's message relative to the submodel in it."""
     server = make_server(
-        build(trial("fed-raa", 10, model, updates=1, fragments=3), dataset=dataset), lambda *_, **__: None
+        build_run(trial_experiment("fed-raa", 10, model, updates=1, fragments=3), dataset=dataset),
+        lambda *_, **__: None,
     )
     task = server.assign(0, 0.0)
     update = Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0)
@@ -292,21 +304,21 @@ def start_up(repeats: int) -> Figure:
     floor: list[Spent] = []
     for number in range(repeats + 1):
         with TemporaryDirectory() as directory:
-            pair = [python(code, f"{directory}/run"), python(bare)]
+            pair = [time_python(code, f"{directory}/run"), time_python(bare)]
         if number:
             spent_by_fedraa.append(Spent(pair[0], 0.0))
             floor.append(Spent(pair[1], 0.0))
     return Figure("start-up", 1, "small", "s", median_wall(spent_by_fedraa), median_wall(floor))
 
 
-def python(code: str, *arguments: str) -> float:
+def time_python(code: str, *arguments: str) -> float:
     """Return the seconds of a new interpreter that runs this code."""
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
     return time.perf_counter() - started
 
 
-def show(figures: list[Figure]) -> None:
+def show_figures(figures: list[Figure]) -> None:
     table = Table("what", "clients", "model", "fedraa", "floor", "ratio", "CPU ratio")
     for f in figures:
         table.add_row(f.what, str(f.clients), f.model, *f.numbers())

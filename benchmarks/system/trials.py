@@ -15,13 +15,13 @@ from actors.pool.executor import RayExecutor
 from actors.server.shard import NO_BUFFER
 from actors.worker.worker import Worker
 from benchmarks.system.bare import BareProcesses, Settings, Shards, Spent
-from benchmarks.system.processes import cpu_seconds, descendants
+from benchmarks.system.processes import cpu_seconds, list_descendants
 from fedraa.callbacks import Callback, Progress
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.session import RunSession
 from fedraa.messages import Fault, Update
 
@@ -56,7 +56,7 @@ class Figure:
         return [f"{self.fedraa:.3g} {self.unit}", *compared_values]
 
 
-def synthetic(samples: int) -> Dataset:
+def synthetic_dataset(samples: int) -> Dataset:
     """Return MNIST-shaped noise, because speed does not depend on the learning progress."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((samples, 1, 28, 28), np.float32)
@@ -64,7 +64,9 @@ def synthetic(samples: int) -> Dataset:
     return Dataset("synthetic", x, y, x[:100], y[:100], 10)
 
 
-def trial(method: str, clients: int, model: str, *, updates: int | None = None, **changes: Any) -> Experiment:
+def trial_experiment(
+    method: str, clients: int, model: str, *, updates: int | None = None, **changes: Any
+) -> Experiment:
     """Return the experiment that the bare loops repeat, with training only.
 
     Args:
@@ -107,7 +109,7 @@ class Marks(Callback):
             self.at[progress.step] = (time.perf_counter(), cpu_seconds_of_all())
 
 
-def measured(
+def measure_run(
     experiment: Experiment, dataset: Dataset, warm: int, worker: type[Worker] = Worker
 ) -> tuple[Spent, list[Update]]:
     """Run with the server in this process and measure from step `warm` to the last one.
@@ -120,7 +122,7 @@ def measured(
 
     Returns the time and the updates after the warm-up.
     """
-    spec = build(experiment, dataset=dataset)
+    spec = build_run(experiment, dataset=dataset)
     marks = Marks(warm, experiment.updates or experiment.rounds or 0)
     commits: list[Update] = []
     executor = _Noting.of(spec, groups=(WorkerGroup(CORES, {"CPU": 1}),), worker=worker, taken=commits)
@@ -148,7 +150,7 @@ class _Noting(RayExecutor):
 
 def cpu_seconds_of_all() -> float:
     """Return the CPU seconds of this process and of all living ones below it."""
-    return time.process_time() + sum(map(cpu_seconds, descendants(os.getpid())))
+    return time.process_time() + sum(map(cpu_seconds, list_descendants(os.getpid())))
 
 
 def bare_processes(dataset: Dataset, clients: int, model: str, device: str) -> BareProcesses:
@@ -165,7 +167,7 @@ def bare_processes(dataset: Dataset, clients: int, model: str, device: str) -> B
     return BareProcesses((784, MODELS[model], 10), pieces, replace(SGD, device=device), processes=CORES)
 
 
-def compared(what: str, clients: int, model: str, measured_times: list[Spent], floor: list[Spent]) -> Figure:
+def compare_times(what: str, clients: int, model: str, measured_times: list[Spent], floor: list[Spent]) -> Figure:
     """Return the medians of measured times and of their floor.
 
     Args:

@@ -3,9 +3,9 @@
 from claim_rows import CLAIMS, claims_of
 from papers import paper_of
 
-from fedraa.cli.methods import AXES, words
+from fedraa.cli.methods import AXES, choice_text
 from fedraa.composition.method import Method
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 
 NAMES = {"submodel": "submodel", "local": "local training", "update": "server's update", "schedule": "schedule"}
 ADAPTERS = ("flora", "hetlora")
@@ -28,7 +28,7 @@ cards, d is the number of parameters, N the number of clients and M the number o
 def method_cards() -> str:
     """Return the page: a table of the methods of each family, each followed by the cards of these methods."""
     families: dict[str, list[Method]] = {}
-    named = methods()
+    named = list_methods()
     for method in named.values():
         families.setdefault(family(named[method.variant_of or method.name]), []).append(method)
     sections = [f"## {name}\n\n{_table(members)}\n\n{_cards(members)}" for name, members in families.items()]
@@ -75,7 +75,7 @@ def _card(method: Method) -> str:
     differs = method.note and paper_of(method) is not None
     note = f" Difference from the paper: {method.note}." if differs else ""
     claims = claims_of(name, CLAIMS.read_text())
-    choices = "\n".join(f"| {NAMES[axis]} | `{words(getattr(method, axis))}` |" for axis in AXES)
+    choices = "\n".join(f"| {NAMES[axis]} | `{choice_text(getattr(method, axis))}` |" for axis in AXES)
     return "\n\n".join(
         [
             f"### {name}",

@@ -7,7 +7,7 @@ from pathlib import Path
 from claim_rows import CLAIMS, rows
 
 from fedraa.composition.method import Method
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 
 BIBTEX = Path(__file__).with_name("papers.bib")
 ENTRY = re.compile(r"^@\w+\{(\w+),\n.*?^\}", re.MULTILINE | re.DOTALL)
@@ -80,7 +80,7 @@ def paper_page() -> str:
     """Return the page: the reproduced papers, all papers with their methods, and the BibTeX entries."""
     named = papers()
     of_paper: dict[str, list[str]] = {key: [] for key in named}
-    for name, method in methods().items():
+    for name, method in list_methods().items():
         paper = paper_of(method)
         if paper is not None:
             of_paper[paper.key].append(f"[{name}](methods.md#{name})")

@@ -47,14 +47,14 @@ class Pair:
         params[self.a] = start
         params[self.b] = 0
 
-    def factors(self, params: Vector) -> tuple[Matrix, Matrix]:
+    def read_factors(self, params: Vector) -> tuple[Matrix, Matrix]:
         """Return B [out, rank] and A [rank, in] of a full vector [d], in float64."""
         b, a = (params[part].astype(np.float64) for part in (self.b, self.a))
         return b.reshape(-1, self.rank), a.reshape(self.rank, -1)
 
     def change(self, params: Vector) -> Matrix:
         """Return scale B A, flat, in the order of the layer's weight."""
-        b, a = self.factors(params)
+        b, a = self.read_factors(params)
         product = b @ a
         if self.table:
             product = product.T
@@ -62,11 +62,11 @@ class Pair:
 
     def squared_norm(self, params: Vector) -> float:
         """Return ||B A||^2 = tr(B'B AA'), without computing the product B A."""
-        b, a = self.factors(params)
+        b, a = self.read_factors(params)
         return float(np.einsum("ij,ji->", b.T @ b, a @ a.T))
 
 
-def adapters(traced: Traced) -> list[Pair]:
+def find_adapters(traced: Traced) -> list[Pair]:
     """Return the adapters of a model, in the order of its parameters."""
     layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
     tensors = {name: (shape, slice(offset, offset + math.prod(shape))) for name, shape, offset in layers}

@@ -5,13 +5,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
-from fedraa.components.calls import calling
+from fedraa.components.calls import convert_errors
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError
 from fedraa.messages import Vector
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext
-from fedraa.vectors.finite import LARGEST, at_most, largest_of, unfit
+from fedraa.vectors.finite import LARGEST, at_most, describe_unfit, find_largest
 
 
 class BoundAggregator(Stateful):
@@ -25,7 +25,7 @@ class BoundAggregator(Stateful):
     def __init__(self, part: Any, run: RunContext) -> None:
         self._size = run.traced.size
         self._part = part.bind(self._size, run.clients)
-        with calling("aggregator", self._part):
+        with convert_errors("aggregator", self._part):
             if hasattr(self._part, "see"):
                 self._part.see(run)
 
@@ -33,16 +33,16 @@ class BoundAggregator(Stateful):
         """Return the coordinates down and up of the client's next task, or None if they are its part of the model."""
         if not hasattr(self._part, "traffic_sizes"):
             return None
-        with calling("aggregator", self._part):
+        with convert_errors("aggregator", self._part):
             sizes: tuple[int, int] | None = self._part.traffic_sizes(client, assignment)
         return sizes
 
     def add(self, contribution: ClientDelta) -> None:
-        with calling("aggregator", self._part):
+        with convert_errors("aggregator", self._part):
             self._part.add(contribution)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        with calling("aggregator", self._part):
+        with convert_errors("aggregator", self._part):
             delta, moved = self._part.finish(totals)
         for name, array, kind in (("delta", delta, np.float32), ("moved", moved, np.bool_)):
             if not isinstance(array, np.ndarray) or array.shape != (self._size,) or array.dtype != kind:
@@ -51,7 +51,7 @@ class BoundAggregator(Stateful):
                 raise InputError("aggregator", problem, got=array, expected=expected)
         if not at_most(delta, LARGEST):
             # Coordinates that did not move may have any value.
-            wrong = unfit(largest_of(delta[moved]))
+            wrong = describe_unfit(find_largest(delta[moved]))
             if wrong:
                 raise InputError("aggregator", f"{type(self._part).__name__}.finish returned a delta with {wrong}")
         return delta, moved

@@ -8,7 +8,7 @@ import numpy as np
 from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
 from fedraa.messages import Index, Vector
 from fedraa.submodels.assignment import Mask
-from fedraa.vectors.chunked import map_chunks, mask_or_true, scale
+from fedraa.vectors.chunked import map_chunks, mask_or_true, scale_chunk
 from fedraa.vectors.coverage_counter import CoverageCounter
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 from fedraa.vectors.run_length import Sums
@@ -34,7 +34,7 @@ class CoverageMean(Aggregator):
         self._delta: Vector | None = None
         self._participants = 0.0
 
-    def _sum(self) -> Vector:
+    def _weighted_sum(self) -> Vector:
         """Return the weighted sum [d] of this round."""
         if self._delta is None:
             self._delta = self._room.filled(0)
@@ -42,30 +42,30 @@ class CoverageMean(Aggregator):
 
     def add(self, contribution: ClientDelta) -> None:
         weight = np.float32(contribution.weight)
-        total = self._sum()
+        total = self._weighted_sum()
 
-        def add(place: Index | slice, delta: Vector) -> None:
-            total[place] += scale(weight, delta)
+        def add_piece(place: Index | slice, delta: Vector) -> None:
+            total[place] += scale_chunk(weight, delta)
 
-        contribution.change.join(add)
+        contribution.change.join(add_piece)
         self._weights.add(contribution.change, contribution.weight)
         self._participants += contribution.weight
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        mean = self._sum()
+        mean = self._weighted_sum()
         covered = totals.trained
-        divisor = self._divisor()
+        divisor = self._take_divisor()
 
-        def divide(piece: slice) -> None:
+        def divide_piece(piece: slice) -> None:
             where = mask_or_true(covered[piece])
             # A coordinate that no client covers keeps 0.
             np.divide(mean[piece], divisor[piece], out=mean[piece], where=where)
 
-        map_chunks(self._size, divide)
+        map_chunks(self._size, divide_piece)
         self._begin_round()
         return mean, covered
 
-    def _divisor(self) -> Sums:
+    def _take_divisor(self) -> Sums:
         """Return the divisor of each coordinate [d], and reset its counts."""
         return self._weights.finish()
 
@@ -81,5 +81,5 @@ class FilledMean(CoverageMean):
     (shuffled submodels, Algorithm 1).
     """
 
-    def _divisor(self) -> Sums:
+    def _take_divisor(self) -> Sums:
         return np.broadcast_to(np.float32(self._participants), self._size)

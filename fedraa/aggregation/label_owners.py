@@ -7,7 +7,7 @@ from fedraa.data import Federated
 from fedraa.errors import InputError
 from fedraa.submodels import Traced
 from fedraa.submodels.assignment import Mask
-from fedraa.submodels.flat import frozen
+from fedraa.submodels.flat import frozen_parameters
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 
 
@@ -40,7 +40,7 @@ class LabelOwners:
             if shape[:1] == (classes,) and 0 not in traced.units.get(name, {})
         ]
         last_weight = max((i for i, (_, width) in enumerate(rows) if width > 1), default=None)
-        if last_weight is None and frozen(traced.module):
+        if last_weight is None and frozen_parameters(traced.module):
             last_weight = len(rows)
         if last_weight is None:
             raise InputError("model", f"it has no output layer of {classes} rows", got=traced.module)

@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from fedraa.aggregation.adapters import Pair, adapters
+from fedraa.aggregation.adapters import Pair, find_adapters
 from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.errors import InputError
@@ -20,16 +20,16 @@ class LowRank(CoverageMean):
 
     def bind(self, size: int, clients: int) -> Self:
         own = super().bind(size, clients)
-        own._begin(clients)
+        own._reset_state(clients)
         return own
 
-    def _begin(self, clients: int) -> None:
+    def _reset_state(self, clients: int) -> None:
         """Reset the state that is kept from round to round."""
         self._pairs: list[Pair] = []
 
     def see(self, run: RunContext) -> None:
         self._run = run
-        self._pairs = adapters(run.traced)
+        self._pairs = find_adapters(run.traced)
 
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
         if self._pairs and assignment.mask is not None:
@@ -46,17 +46,17 @@ class LowRank(CoverageMean):
         assert self._run.params is not None
         return self._run.params
 
-    def _padded(self, contribution: ClientDelta) -> Vector:
+    def _pad_trained(self, contribution: ClientDelta) -> Vector:
         """Return the client's trained values in a full vector [d], and 0 elsewhere."""
         padded = np.zeros_like(self._params)
 
-        def put(place: Index | slice, delta: Vector) -> None:
+        def put_piece(place: Index | slice, delta: Vector) -> None:
             padded[place] = self._params[place] + delta
 
-        contribution.change.each(put)
+        contribution.change.feed_consumers(put_piece)
         return padded
 
-    def _adapters(self) -> Mask:
+    def _adapter_mask(self) -> Mask:
         """Return the mask [d] of the adapters' coordinates."""
         mine = np.zeros(self._size, bool)
         for pair in self._pairs:

@@ -50,7 +50,7 @@ class About:
     given: tuple[str, ...] = ()
 
 
-def about(directory: Path) -> About:
+def read_about(directory: Path) -> About:
     """Return the identity of the run in a directory. Raise InputError if config.json is not a run's configuration."""
     config = read_config(directory / CONFIG)
     flags = config["experiment"]
@@ -80,7 +80,7 @@ def about(directory: Path) -> About:
         raise InputError("run", f"{directory / CONFIG} is not a run's configuration ({reason})") from None
 
 
-def repeats(flags: Mapping[str, Any], given: tuple[str, ...] = ()) -> str:
+def repeat_command(flags: Mapping[str, Any], given: tuple[str, ...] = ()) -> str:
     """Return the command that repeats a run, or a sentence if this version cannot run the experiment.
 
     The function imports no code that the run directory names.
@@ -89,10 +89,10 @@ def repeats(flags: Mapping[str, Any], given: tuple[str, ...] = ()) -> str:
         flags: The experiment as JSON holds it.
         given: The fields that the user gave as objects.
     """
-    from fedraa.board.of_reports import command
+    from fedraa.board.of_reports import run_command
 
     try:
         with importing_only(()):
-            return command(Experiment(**flags), given)
+            return run_command(Experiment(**flags), given)
     except (TypeError, ValueError) as error:
         return f"# this version cannot repeat the run: {' '.join(str(error).split())}"

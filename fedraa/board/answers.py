@@ -5,19 +5,19 @@ from math import inf
 from typing import Any
 
 from fedraa.board.board import Board
-from fedraa.board.curves import curves
-from fedraa.board.details import details
-from fedraa.board.rows import comparison, row
+from fedraa.board.curves import make_curves
+from fedraa.board.details import make_details
+from fedraa.board.rows import compare_flags, make_row
 from fedraa.board.watched_run import WatchedRun
 
 Query = Mapping[str, Sequence[str]]
 
 
-def runs(board: Board, query: Query) -> dict[str, Any]:
+def list_runs(board: Board, query: Query) -> dict[str, Any]:
     """Return the names of all runs, and the rows of the runs that changed after the version `since`."""
     # The version is read first, so that later changes are sent again.
     version = board.version
-    since = int(_one(query, "since", "0"))
+    since = int(_query_value(query, "since", "0"))
     watched = board.runs
     read, size = board.read
     return {
@@ -25,7 +25,7 @@ def runs(board: Board, query: Query) -> dict[str, Any]:
         "folder": str(board.folder),
         "searched": board.searched,
         "ids": list(watched),
-        "rows": [row(run) for run in watched.values() if run.version > since],
+        "rows": [make_row(run) for run in watched.values() if run.version > since],
         "read": read,
         "size": size,
     }
@@ -33,41 +33,48 @@ def runs(board: Board, query: Query) -> dict[str, Any]:
 
 def curves_of(board: Board, query: Query) -> dict[str, Any]:
     """Return the metric `y` over `x` of every `run`, from `from` to `to`."""
-    return {"curves": curves(_chosen(board, query), _one(query, "x", "t"), _one(query, "y", ""), *_range(query))}
+    return {
+        "curves": make_curves(
+            _requested_runs(board, query),
+            _query_value(query, "x", "t"),
+            _query_value(query, "y", ""),
+            *_query_range(query),
+        )
+    }
 
 
 def comparison_of(board: Board, query: Query) -> dict[str, Any]:
     """Return the flags in which the runs of every `run` differ, and their commands."""
-    return comparison(_chosen(board, query))
+    return compare_flags(_requested_runs(board, query))
 
 
 def details_of(board: Board, query: Query) -> dict[str, Any] | None:
     """Return the details of a run; None if the run no longer exists."""
-    chosen = _chosen(board, query)
+    chosen = _requested_runs(board, query)
     if not chosen:
         return None
-    return details(chosen[0], *_range(query))
+    return make_details(chosen[0], *_query_range(query))
 
 
 ANSWERS: dict[str, Callable[[Board, Query], dict[str, Any] | None]] = {
-    "runs": runs,
+    "runs": list_runs,
     "curves": curves_of,
     "comparison": comparison_of,
     "details": details_of,
 }
 
 
-def _chosen(board: Board, query: Query) -> list[WatchedRun]:
+def _requested_runs(board: Board, query: Query) -> list[WatchedRun]:
     """Return the requested runs that exist. A name is only a key among the watched runs and never becomes a path."""
     watched = board.runs
     return [watched[name] for name in query.get("run", ()) if name in watched]
 
 
-def _range(query: Query) -> tuple[float, float]:
+def _query_range(query: Query) -> tuple[float, float]:
     """Return the requested stretch of the horizontal axis, by default all of it."""
-    return float(_one(query, "from", str(-inf))), float(_one(query, "to", str(inf)))
+    return float(_query_value(query, "from", str(-inf))), float(_query_value(query, "to", str(inf)))
 
 
-def _one(query: Query, name: str, default: str) -> str:
+def _query_value(query: Query, name: str, default: str) -> str:
     """Return the first value of a parameter of the request."""
     return query.get(name, [default])[0]

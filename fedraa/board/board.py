@@ -39,7 +39,7 @@ class Board:
         self.searched = False
         self._next_search = 0.0
         self._stopped = Event()
-        self._thread = Thread(target=self._follow, daemon=True)
+        self._thread = Thread(target=self._watch_runs, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -56,7 +56,7 @@ class Board:
     def look(self) -> None:
         """Search for runs if it is time, and check each run."""
         if monotonic() >= self._next_search:
-            self._search()
+            self._search_runs()
         for run in list(self.runs.values()):
             run.look()
 
@@ -67,7 +67,7 @@ class Board:
             run.read()
         return any(run.more for run in runs)
 
-    def _follow(self) -> None:
+    def _watch_runs(self) -> None:
         while not self._stopped.is_set():
             self.look()
             next_check = monotonic() + CHECK_INTERVAL_S
@@ -75,18 +75,19 @@ class Board:
                 pass
             self._stopped.wait(max(0.0, next_check - monotonic()))
 
-    def _search(self) -> None:
+    def _search_runs(self) -> None:
         started = monotonic()
-        paths = {_name(path, self.folder): path for path in runs_below(self.folder)}
+        paths = {_run_name(path, self.folder): path for path in runs_below(self.folder)}
         if paths.keys() != self.runs.keys():
             self.runs = {
-                name: self.runs.get(name) or WatchedRun(path, name, self._next) for name, path in paths.items()
+                name: self.runs.get(name) or WatchedRun(path, name, self._advance_version)
+                for name, path in paths.items()
             }
-            self._next()
+            self._advance_version()
         self.searched = True
         self._next_search = monotonic() + SEARCH_PAUSE_FACTOR * (monotonic() - started)
 
-    def _next(self) -> int:
+    def _advance_version(self) -> int:
         self.version = next(self._versions)
         return self.version
 
@@ -103,7 +104,7 @@ def runs_below(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
 
 
-def _name(path: Path, folder: Path) -> str:
+def _run_name(path: Path, folder: Path) -> str:
     """Return the path below the folder; the folder's name if the folder itself is the run."""
     if path == folder:
         return folder.resolve().name

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.board.sampling import Floats, number, plain, thinned, window
+from fedraa.board.sampling import Floats, json_number, json_numbers, thin_curve, visible_range
 from fedraa.board.watched_run import WatchedRun
 from fedraa.errors import InputError
 from fedraa.rundir.task_timeline import TaskTimeline
@@ -13,7 +13,7 @@ from fedraa.rundir.task_timeline import TaskTimeline
 ACROSS = ("t", "wall", "step", "bytes")
 
 
-def curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: float) -> list[dict[str, Any]]:
+def make_curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: float) -> list[dict[str, Any]]:
     """Return the points of every run that has the metric `y`, its best point, and its version.
 
     Args:
@@ -28,11 +28,11 @@ def curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: float) 
     """
     if x not in ACROSS:
         raise InputError("x", got=x, expected=f"one of {', '.join(ACROSS)}")
-    answers = [_curve(run, x, y, low, high) for run in runs]
+    answers = [_make_curve(run, x, y, low, high) for run in runs]
     return [curve for curve in answers if curve is not None]
 
 
-def _curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dict[str, Any] | None:
+def _make_curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dict[str, Any] | None:
     """Return the points of one run; None if it does not have the metric `y`."""
     with run.lock:
         about = run.about
@@ -47,19 +47,19 @@ def _curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dict[str
     known = ~np.isnan(across)
     across, values = across[known], values[known]
     finite = np.flatnonzero(np.isfinite(values))
-    shown = window(across, low, high)
+    shown = visible_range(across, low, high)
     best = None
     if len(finite):
         choose = np.argmin if about.figures.better(y) == "min" else np.argmax
         place = finite[choose(values[finite])]
-        best = {"x": number(across[place]), "y": number(values[place])}
+        best = {"x": json_number(across[place]), "y": json_number(values[place])}
     across, values = across[shown], values[shown]
-    points = thinned(values)
+    points = thin_curve(values)
     return {
         "id": run.name,
         "version": version,
-        "x": plain(across[points]),
-        "y": plain(values[points]),
+        "x": json_numbers(across[points]),
+        "y": json_numbers(values[points]),
         "best": best,
         "points": len(values),
     }

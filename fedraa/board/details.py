@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.board.sampling import number, plain
-from fedraa.board.timeline import timeline
+from fedraa.board.sampling import json_number, json_numbers
+from fedraa.board.timeline import make_timeline
 from fedraa.board.watched_run import WatchedRun
 from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline
 
@@ -20,7 +20,7 @@ SHOWN = 50
 Whole = npt.NDArray[np.int64]
 
 
-def details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
+def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
     """Return the timeline from `low` to `high`, staleness, updates of fragments, coverage and failures of a run.
 
     Args:
@@ -35,23 +35,23 @@ def details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
         log = run.timeline
         clients = run.about.clients
         return state | {
-            "timeline": timeline(log, clients, low, high),
-            "staleness": staleness(log),
-            "fragments": fragments(log, clients),
-            "coverage": coverage(log, run.about.parameters),
-            "troubles": failures(log),
+            "timeline": make_timeline(log, clients, low, high),
+            "staleness": count_staleness(log),
+            "fragments": count_fragments(log, clients),
+            "coverage": coverage_by_round(log, run.about.parameters),
+            "troubles": newest_failures(log),
             "faults": run.stats.faults,
             "drops": run.stats.dropped,
         }
 
 
-def failures(log: TaskTimeline) -> list[dict[str, Any]]:
+def newest_failures(log: TaskTimeline) -> list[dict[str, Any]]:
     """Return the newest faults and drops, the newest first."""
     newest = list(log.failures)[: -SHOWN - 1 : -1]
-    return [{**failure, "t": number(failure["t"]), "wall": number(failure["wall"])} for failure in newest]
+    return [{**failure, "t": json_number(failure["t"]), "wall": json_number(failure["wall"])} for failure in newest]
 
 
-def staleness(log: TaskTimeline) -> dict[str, Any] | None:
+def count_staleness(log: TaskTimeline) -> dict[str, Any] | None:
     """Return the commits by staleness, `width` values per bar; None for rounds, or before the first commit."""
     from fedraa.board.of_reports import BARS
 
@@ -60,12 +60,12 @@ def staleness(log: TaskTimeline) -> dict[str, Any] | None:
         return None
     width = -(-(int(values.max()) + 1) // BARS)
     counts = np.bincount(values // width)
-    return {"width": width, "counts": counts.tolist(), "mean": number(values.mean()), "max": int(values.max())}
+    return {"width": width, "counts": counts.tolist(), "mean": json_number(values.mean()), "max": int(values.max())}
 
 
-def fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
+def count_fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
     """Return the commits of each fragment, in total and by client; None if there is only one fragment."""
-    from fedraa.board.of_reports import lanes
+    from fedraa.board.of_reports import select_clients
 
     done = np.array(log.fate) == Fate.DONE
     fragment, client = np.array(log.fragment)[done], np.array(log.client)[done]
@@ -74,7 +74,7 @@ def fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
         return None
     width = -(-len(names) // COLUMNS)
     which = which // width
-    shown = lanes(clients)
+    shown = select_clients(clients)
     by = np.zeros((len(shown), int(which.max()) + 1), np.int64)
     of_shown = np.isin(client, shown)
     np.add.at(by, (np.searchsorted(shown, client[of_shown]), which[of_shown]), 1)
@@ -88,7 +88,7 @@ def fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
     }
 
 
-def coverage(log: TaskTimeline, parameters: int) -> dict[str, Any] | None:
+def coverage_by_round(log: TaskTimeline, parameters: int) -> dict[str, Any] | None:
     """Return the minimum and maximum of clients per parameter, and the share of untrained parameters, by round.
 
     A point of several rounds has their minimum, their maximum, and their mean share. Returns None without rounds.
@@ -103,5 +103,5 @@ def coverage(log: TaskTimeline, parameters: int) -> dict[str, Any] | None:
         "round": columns["round"][starts].tolist(),
         "least": np.minimum.reduceat(columns["coverage_min"], starts).tolist(),
         "most": np.maximum.reduceat(columns["coverage_max"], starts).tolist(),
-        "uncovered": plain(np.add.reduceat(columns["uncovered"], starts) / sizes / parameters),
+        "uncovered": json_numbers(np.add.reduceat(columns["uncovered"], starts) / sizes / parameters),
     }

@@ -21,9 +21,9 @@ class Evaluations:
     def __init__(self, path: Path, figures: Figures) -> None:
         self._lines = GrowingLines(path)
         self.names = (*TIMES, *figures.columns)
-        self._begin()
+        self._reset_columns()
 
-    def _begin(self) -> None:
+    def _reset_columns(self) -> None:
         self._columns: list[array[float]] = [array("d") for _ in self.names]
         # The description of the first error in the file; empty for a sound one.
         self._error = ""
@@ -34,10 +34,10 @@ class Evaluations:
         while True:
             lines, is_restarted = self._lines.read()
             if is_restarted:
-                self._begin()
+                self._reset_columns()
             for number, line in enumerate(lines, self._lines.number - len(lines) + 1):
                 if not self._error:
-                    self._error = self._take(number, line.split(","))
+                    self._error = self._add_row(number, line.split(","))
             has_changed |= is_restarted or bool(lines)
             if not self._lines.more:
                 break
@@ -52,7 +52,7 @@ class Evaluations:
         """Return a copy of a column."""
         return np.array(self._columns[self.names.index(name)])
 
-    def _take(self, number: int, cells: Sequence[str]) -> str:
+    def _add_row(self, number: int, cells: Sequence[str]) -> str:
         """Add a row and return a description of its error, or an empty text."""
         if number == 1 and tuple(cells[: len(self.names)]) != self.names:
             return f"its columns are {', '.join(cells)[:100]}"

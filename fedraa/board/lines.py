@@ -30,9 +30,9 @@ class GrowingLines:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
-        self._forget()
+        self._reset_position()
 
-    def _forget(self) -> None:
+    def _reset_position(self) -> None:
         self.offset = 0
         self.number = 0
         self._last = b""
@@ -55,10 +55,10 @@ class GrowingLines:
                 return [], False
             is_restarted = self._seen is not None and self._is_other(stream, facts)
             if is_restarted:
-                self._forget()
+                self._reset_position()
             self._seen, self.size = seen, facts.st_size
             stream.seek(self.offset)
-            text = self._some(stream)
+            text = self._read_chunk(stream)
         whole = text[: text.rfind(b"\n") + 1]
         self._more = bool(whole) and self.offset + len(text) < self.size
         self.offset += len(whole)
@@ -72,7 +72,7 @@ class GrowingLines:
         """True if the file has more lines to read."""
         return self._more
 
-    def _some(self, stream: BinaryIO) -> bytes:
+    def _read_chunk(self, stream: BinaryIO) -> bytes:
         """Return a chunk, extended until its first line is whole or the file ends."""
         parts = [stream.read(CHUNK)]
         while parts[-1] and b"\n" not in parts[-1]:

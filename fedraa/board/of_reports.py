@@ -5,9 +5,9 @@ other module of the board imports the report package. Therefore two concurrent r
 different modules and block each other.
 """
 
-from fedraa.report.command import command
-from fedraa.report.runs import PER_RUN, words
+from fedraa.report.command import run_command
+from fedraa.report.runs import PER_RUN, value_text
 from fedraa.report.single import BARS
-from fedraa.report.timeline import lanes
+from fedraa.report.timeline import select_clients
 
-__all__ = ["BARS", "PER_RUN", "command", "lanes", "words"]
+__all__ = ["BARS", "PER_RUN", "run_command", "select_clients", "value_text"]

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.board.about import About, repeats
-from fedraa.board.sampling import number
+from fedraa.board.about import About, repeat_command
+from fedraa.board.sampling import json_number
 from fedraa.board.watched_run import WatchedRun
 from fedraa.config.experiment import Experiment
 
@@ -14,7 +14,7 @@ from fedraa.config.experiment import Experiment
 OWN_COLUMNS = {"method", "dataset"}
 
 
-def row(run: WatchedRun) -> dict[str, Any]:
+def make_row(run: WatchedRun) -> dict[str, Any]:
     """Return the row of a run as JSON holds it."""
     with run.lock:
         state = {"id": run.name, "state": run.state, "detail": run.detail, "version": run.version}
@@ -31,17 +31,17 @@ def row(run: WatchedRun) -> dict[str, Any]:
             "columns": list(about.figures.columns),
             "main": about.figures.main,
             "less": [name for name in about.figures.columns if about.figures.better(name) == "min"],
-            **_evaluated(run, about),
-            "step": max(stats.step, _last(run, "step") or 0),
-            "t": number(max(log.t, _last(run, "t") or 0.0)),
-            "wall": number(max(stats.wall, _last(run, "wall") or 0.0)),
-            "share": _share(run, about),
+            **_metric_columns(run, about),
+            "step": max(stats.step, _last_value(run, "step") or 0),
+            "t": json_number(max(log.t, _last_value(run, "t") or 0.0)),
+            "wall": json_number(max(stats.wall, _last_value(run, "wall") or 0.0)),
+            "share": _share_done(run, about),
             "started": about.started,
             "tasks": stats.committed,
             "in_flight": log.in_flight,
             "bytes": stats.bytes_down + stats.bytes_up,
-            "staleness": number(stats.staleness_mean),
-            "idle": number(log.idle_share(about.clients)),
+            "staleness": json_number(stats.staleness_mean),
+            "idle": json_number(log.idle_share(about.clients)),
             "faults": stats.faults,
             "drops": stats.dropped,
             "rounds": stats.rounds,
@@ -49,7 +49,7 @@ def row(run: WatchedRun) -> dict[str, Any]:
         }
 
 
-def _evaluated(run: WatchedRun, about: About) -> dict[str, Any]:
+def _metric_columns(run: WatchedRun, about: About) -> dict[str, Any]:
     """Return the last value of every metric, and the best of the main one; None before the first evaluation."""
     evaluations = run.evaluations
     figures = about.figures
@@ -57,18 +57,18 @@ def _evaluated(run: WatchedRun, about: About) -> dict[str, Any]:
         return {"last": {}, "best": None}
     values = evaluations.column(figures.main)
     values = values[np.isfinite(values)]
-    best = number(figures.best(values)) if len(values) else None
-    return {"last": {name: number(_last(run, name)) for name in figures.columns}, "best": best}
+    best = json_number(figures.best(values)) if len(values) else None
+    return {"last": {name: json_number(_last_value(run, name)) for name in figures.columns}, "best": best}
 
 
-def _last(run: WatchedRun, name: str) -> float | None:
+def _last_value(run: WatchedRun, name: str) -> float | None:
     """Return the last value of a column of the evaluations; None before the first evaluation."""
     if run.evaluations is None or len(run.evaluations) == 0:
         return None
     return float(run.evaluations.column(name)[-1])
 
 
-def _share(run: WatchedRun, about: About) -> float | None:
+def _share_done(run: WatchedRun, about: About) -> float | None:
     """Return the share of the run that is done, by its nearest limit; None without a limit."""
     shares = []
     if about.steps:
@@ -77,23 +77,23 @@ def _share(run: WatchedRun, about: About) -> float | None:
         shares.append(run.timeline.t / about.time)
     if not shares:
         return None
-    return number(min(1.0, max(shares)))
+    return json_number(min(1.0, max(shares)))
 
 
-def comparison(runs: Sequence[WatchedRun]) -> dict[str, Any]:
+def compare_flags(runs: Sequence[WatchedRun]) -> dict[str, Any]:
     """Return the flags in which the runs differ besides their seeds, and the command that repeats each run."""
-    from fedraa.board.of_reports import PER_RUN, words
+    from fedraa.board.of_reports import PER_RUN, value_text
 
     known = {run.name: run.about for run in runs if run.about is not None}
-    flags = {name: {**_defaults(), **about.flags} for name, about in known.items()}
-    names = [name for name in _defaults() if name not in OWN_COLUMNS | PER_RUN]
+    flags = {name: {**_default_flags(), **about.flags} for name, about in known.items()}
+    names = [name for name in _default_flags() if name not in OWN_COLUMNS | PER_RUN]
     differ = [name for name in names if len({repr(of_run.get(name)) for of_run in flags.values()}) > 1]
     return {
         "flags": differ,
-        "values": {name: [words(of_run.get(flag)) for flag in differ] for name, of_run in flags.items()},
-        "commands": {name: repeats(about.flags, about.given) for name, about in known.items()},
+        "values": {name: [value_text(of_run.get(flag)) for flag in differ] for name, of_run in flags.items()},
+        "commands": {name: repeat_command(about.flags, about.given) for name, about in known.items()},
     }
 
 
-def _defaults() -> Mapping[str, Any]:
+def _default_flags() -> Mapping[str, Any]:
     return Experiment().model_dump(mode="json")

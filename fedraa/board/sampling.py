@@ -15,7 +15,7 @@ POINTS = 600
 DIGITS = 7
 
 
-def window(x: Floats, low: float, high: float) -> slice:
+def visible_range(x: Floats, low: float, high: float) -> slice:
     """Return the points of ascending `x` from `low` to `high`, and one more on either side to continue the line.
 
     Args:
@@ -27,7 +27,7 @@ def window(x: Floats, low: float, high: float) -> slice:
     return slice(max(0, int(first) - 1), int(last) + 1)
 
 
-def thinned(y: Floats, points: int = POINTS) -> Places:
+def thin_curve(y: Floats, points: int = POINTS) -> Places:
     """Return the indices of `points` or fewer points of a curve: the minimum and the maximum of every stretch.
 
     Every peak is therefore kept. Values that are not finite are kept only if a stretch has no other value.
@@ -36,21 +36,21 @@ def thinned(y: Floats, points: int = POINTS) -> Places:
         return np.arange(len(y))
     # The first and the last point are always kept.
     edges = np.linspace(0, len(y), points // 2).astype(np.int64)
-    low = [first + int(np.argmin(part)) for first, part in _parts(np.where(np.isfinite(y), y, np.inf), edges)]
-    high = [first + int(np.argmax(part)) for first, part in _parts(np.where(np.isfinite(y), y, -np.inf), edges)]
+    low = [first + int(np.argmin(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, np.inf), edges)]
+    high = [first + int(np.argmax(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, -np.inf), edges)]
     return np.unique([0, *low, *high, len(y) - 1])
 
 
-def _parts(y: Floats, edges: Places) -> list[tuple[int, Floats]]:
+def _split_curve(y: Floats, edges: Places) -> list[tuple[int, Floats]]:
     return [(int(first), y[first:last]) for first, last in pairwise(edges)]
 
 
-def plain(values: Floats) -> list[float | None]:
+def json_numbers(values: Floats) -> list[float | None]:
     """Return a JSON list, with None for values that are not finite."""
-    return [number(value) for value in values.tolist()]
+    return [json_number(value) for value in values.tolist()]
 
 
-def number(value: float | None) -> float | None:
+def json_number(value: float | None) -> float | None:
     """Return a value with `DIGITS` significant digits; None if it is not finite, because JSON has no such number."""
     if value is None or not isfinite(value):
         return None

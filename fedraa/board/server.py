@@ -69,36 +69,36 @@ class Handler(BaseHTTPRequestHandler):
 
     # http.server calls the methods `do_GET` and `do_HEAD`.
     def do_GET(self) -> None:
-        self._answer(*self._found())
+        self._send_answer(*self._find_answer())
 
     # http.server requires this name.
     do_HEAD = do_GET  # noqa: N815
 
-    def _found(self) -> tuple[HTTPStatus, str, bytes]:
+    def _find_answer(self) -> tuple[HTTPStatus, str, bytes]:
         """Return status, content type and content."""
         parts = urlsplit(self.path)
         token, slash, name = parts.path.removeprefix("/").partition("/")
         if not self._is_ours() or not secrets.compare_digest(token.encode(), self.server.token.encode()):
-            return _said(HTTPStatus.FORBIDDEN, "Open the address that fedraa board has printed.")
+            return _text_answer(HTTPStatus.FORBIDDEN, "Open the address that fedraa board has printed.")
         if slash and name in ANSWERS:
             try:
                 answer = ANSWERS[name](self.server.board, parse_qs(parts.query))
             except ValueError as error:
-                return _said(HTTPStatus.BAD_REQUEST, str(error))
+                return _text_answer(HTTPStatus.BAD_REQUEST, str(error))
             text = json.dumps(answer, separators=(",", ":"), allow_nan=False)
             return HTTPStatus.OK, "application/json", text.encode()
         file = name or PAGE[0]
-        if slash and file in page():
+        if slash and file in read_page_files():
             kind = KINDS[file.rpartition(".")[2]]
-            return HTTPStatus.OK, f"{kind}; charset=utf-8", page()[file]
-        return _said(HTTPStatus.NOT_FOUND, "The board has no such page.")
+            return HTTPStatus.OK, f"{kind}; charset=utf-8", read_page_files()[file]
+        return _text_answer(HTTPStatus.NOT_FOUND, "The board has no such page.")
 
     def _is_ours(self) -> bool:
         """Return True if the browser names this machine, on any port, because a tunnel may use another one."""
         hosts = self.headers.get_all("Host", [])
         return len(hosts) == 1 and hosts[0].partition(":")[0].lower() in HERE
 
-    def _answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+    def _send_answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
         self.send_response(status)
         for header, value in HEADERS.items():
             self.send_header(header, value)
@@ -112,12 +112,12 @@ class Handler(BaseHTTPRequestHandler):
         """Write no log, because the terminal shows the address."""
 
 
-def _said(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
+def _text_answer(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
     return status, "text/plain; charset=utf-8", f"{text}\n".encode()
 
 
 @cache
-def page() -> Mapping[str, bytes]:
+def read_page_files() -> Mapping[str, bytes]:
     """Return the page's files by name, and Plotly's script from its package."""
     folder = files("fedraa.board").joinpath("page")
     own = {name: folder.joinpath(name).read_bytes() for name in PAGE}

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.board.sampling import Floats, number, plain
+from fedraa.board.sampling import Floats, json_number, json_numbers
 from fedraa.rundir.task_timeline import TaskTimeline
 
 # The fates of tasks in the page's words, by their numbers.
@@ -15,7 +15,7 @@ BARS = 1200
 BINS = 240
 
 
-def timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[str, Any]:
+def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[str, Any]:
     """Return the tasks from `low` to `high` of all clients, or of clients at even distances.
 
     `bars` has the client, fragment, start, end, staleness and fate (running, done or dropped) of every task. If there
@@ -27,26 +27,32 @@ def timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[s
         low: The start of the window.
         high: The end of the window.
     """
-    from fedraa.board.of_reports import lanes
+    from fedraa.board.of_reports import select_clients
 
     low, high = max(0.0, low), min(log.t, high)
-    shown = lanes(clients)
+    shown = select_clients(clients)
     start, end = np.array(log.start), np.array(log.end)
     client, fate = np.array(log.client), np.array(log.fate)
     end = np.where(np.isnan(end), log.t, end)
     seen = np.flatnonzero((start < high) & (end > low) & np.isin(client, shown))
-    window = {"clients": shown.tolist(), "of": clients, "from": number(low), "to": number(high), "tasks": len(seen)}
+    window = {
+        "clients": shown.tolist(),
+        "of": clients,
+        "from": json_number(low),
+        "to": json_number(high),
+        "tasks": len(seen),
+    }
     if len(seen) > BARS:
         lane = np.searchsorted(shown, client[seen])
         edges = np.linspace(low, high, BINS + 1)
         busy = [busy_shares(start[seen][lane == i], end[seen][lane == i], edges) for i in range(len(shown))]
-        return window | {"edges": plain(edges), "busy": [plain(shares.round(3)) for shares in busy]}
+        return window | {"edges": json_numbers(edges), "busy": [json_numbers(shares.round(3)) for shares in busy]}
     return window | {
         "bars": {
             "client": client[seen].tolist(),
             "fragment": np.array(log.fragment)[seen].tolist(),
-            "start": plain(start[seen]),
-            "end": plain(end[seen]),
+            "start": json_numbers(start[seen]),
+            "end": json_numbers(end[seen]),
             "staleness": np.array(log.staleness)[seen].tolist(),
             "fate": WORDS[fate[seen]].tolist(),
         }
@@ -61,12 +67,12 @@ def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
         end: The end of each task.
         edges: The ascending edges of the stretches.
     """
-    busy = _passed(np.sort(start), edges) - _passed(np.sort(end), edges)
+    busy = _time_since(np.sort(start), edges) - _time_since(np.sort(end), edges)
     shares: Floats = np.clip(np.diff(busy) / np.diff(edges), 0, 1)
     return shares
 
 
-def _passed(moments: Floats, edges: Floats) -> Floats:
+def _time_since(moments: Floats, edges: Floats) -> Floats:
     """Return the sum of the times since each of the ascending moments, at every edge."""
     count = np.searchsorted(moments, edges)
     sums = np.concatenate(([0.0], np.cumsum(moments)))

@@ -6,10 +6,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from fedraa.board.about import About, about
+from fedraa.board.about import About, read_about
 from fedraa.board.evaluations import Evaluations
 from fedraa.board.lines import GrowingLines
-from fedraa.board.sampling import number
+from fedraa.board.sampling import json_number
 from fedraa.errors import InputError
 from fedraa.reading import content
 from fedraa.rundir.event_reader import Event, not_an_event, parse_events
@@ -40,9 +40,9 @@ class WatchedRun:
         self.lock = Lock()
         self._next_version = next_version
         self._files: dict[str, Facts] = {}
-        self._begin()
+        self._reset_state()
 
-    def _begin(self) -> None:
+    def _reset_state(self) -> None:
         """Discard everything that was read."""
         self.about: About | None = None
         self.evaluations: Evaluations | None = None
@@ -66,42 +66,42 @@ class WatchedRun:
         """Read the changes of the configuration, the evaluations and the state of the run."""
         with self.lock:
             if self._is_new(CONFIG):
-                self._begin()
+                self._reset_state()
             try:
-                self._look()
+                self._read_changes()
             except ValueError as error:
-                self._set("damaged", str(error))
+                self._set_state("damaged", str(error))
             except OSError as error:
-                self._set("damaged", f"run: {self.directory} cannot be read: {error.strerror or error}")
+                self._set_state("damaged", f"run: {self.directory} cannot be read: {error.strerror or error}")
 
-    def _look(self) -> None:
+    def _read_changes(self) -> None:
         missing = [name for name in (CONFIG, EVENTS, EVALS) if not (self.directory / name).is_file()]
         if missing:
             if not (self.directory / WRITER).exists():
                 raise InputError("run", f"{self.directory} is not a run directory; it has no {missing[0]}")
-            self._set("starting", "")
+            self._set_state("starting", "")
             return
         if self.about is None or self.evaluations is None:
-            self.about = about(self.directory)
+            self.about = read_about(self.directory)
             self.evaluations = Evaluations(self.directory / EVALS, self.about.figures)
             self.version = self._next_version()
         if self.evaluations.follow():
             self.version = self._next_version()
         if self._wrong:
-            self._set("damaged", self._wrong)
+            self._set_state("damaged", self._wrong)
             return
         if self._is_new(SUMMARY):
-            self.summary = self._totals()
+            self.summary = self._read_totals()
         if self.summary:
-            self._set("ended", f"by {self.summary['reason']}")
+            self._set_state("ended", f"by {self.summary['reason']}")
         else:
             failure = read_failure(self.directory)
             if is_written(self.directory / EVENTS):
-                self._set("running", "")
+                self._set_state("running", "")
             elif failure:
-                self._set("failed", failure)
+                self._set_state("failed", failure)
             else:
-                self._set("interrupted", "")
+                self._set_state("interrupted", "")
 
     def read(self) -> None:
         """Read the next part of the log. A line that is not an event marks the run as damaged."""
@@ -111,7 +111,7 @@ class WatchedRun:
             lines, is_restarted = self.log.read()
         except (OSError, ValueError) as error:
             with self.lock:
-                self._spoilt(f"events: {error}")
+                self._mark_damaged(f"events: {error}")
             return
         if self._wrong and not is_restarted:
             return
@@ -123,12 +123,12 @@ class WatchedRun:
                 self._wrong = ""
             if lines or is_restarted:
                 self.version = self._next_version()
-            count = self._take(events)
+            count = self._add_events(events)
             if count < len(lines):
                 number = self.log.number - len(lines) + count + 1
-                self._spoilt(str(not_an_event(self.directory, number)))
+                self._mark_damaged(str(not_an_event(self.directory, number)))
 
-    def _take(self, events: Sequence[Event]) -> int:
+    def _add_events(self, events: Sequence[Event]) -> int:
         """Add the events before the first one that no run writes. Return the number of added events."""
         for count, event in enumerate(events):
             try:
@@ -138,11 +138,11 @@ class WatchedRun:
                 return count
         return len(events)
 
-    def _spoilt(self, problem: str) -> None:
+    def _mark_damaged(self, problem: str) -> None:
         self._wrong = problem
-        self._set("damaged", problem)
+        self._set_state("damaged", problem)
 
-    def _set(self, state: str, detail: str) -> None:
+    def _set_state(self, state: str, detail: str) -> None:
         if (state, detail) == (self.state, self.detail):
             return
         self.state = state
@@ -160,7 +160,7 @@ class WatchedRun:
         self._files[name] = facts
         return is_new
 
-    def _totals(self) -> dict[str, Any]:
+    def _read_totals(self) -> dict[str, Any]:
         """Return the reason of the end and the time to the target; empty for a run that has not ended."""
         path = self.directory / SUMMARY
         if not path.exists():
@@ -169,7 +169,7 @@ class WatchedRun:
             summary = json.loads(content(path))
             reached = summary.get("time_to_target")
             if reached is not None:
-                reached = number(float(reached))
+                reached = json_number(float(reached))
             return {"reason": str(summary["reason"]), "time_to_target": reached}
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
             # The next look must find the same error.

@@ -51,26 +51,28 @@ class CallbackList:
 
     def __init__(self, callbacks: Sequence[Callback] = (), progress_seconds: float = PROGRESS_SECONDS) -> None:
         self._callbacks = tuple(callbacks)
-        self._hearing = {kind: self._with(hook) for kind, hook in HOOKS.items()}
-        self._on_progress = self._with("on_progress")
+        self._hearing = {kind: self._callbacks_with(hook) for kind, hook in HOOKS.items()}
+        self._on_progress = self._callbacks_with("on_progress")
         self._progress_seconds = progress_seconds
         self._progress_at = 0.0
         self.subscribed = frozenset(kind for kind, callbacks in self._hearing.items() if callbacks)
         self.blocking = frozenset(
-            kind for kind in self.subscribed if kind != "end" and any(map(_waits, self._hearing[kind]))
+            kind for kind in self.subscribed if kind != "end" and any(map(_waits_for_answer, self._hearing[kind]))
         )
 
     def prepare(self, doing: str | None) -> None:
         """Deliver a description of the work before training; None when it is over."""
-        for callback in self._with("on_prepare"):
+        for callback in self._callbacks_with("on_prepare"):
             callback.on_prepare(doing)
 
     def start(self, run: RunStart) -> None:
-        for callback in self._with("on_start"):
+        for callback in self._callbacks_with("on_start"):
             callback.on_start(run)
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
-        ending = [type(callback).__name__ for callback in self._hearing[str(event["kind"])] if _answer(callback, event)]
+        ending = [
+            type(callback).__name__ for callback in self._hearing[str(event["kind"])] if _call_hook(callback, event)
+        ]
         return next(iter(ending), None)
 
     def progress(self, progress: Progress) -> None:
@@ -88,10 +90,10 @@ class CallbackList:
     def close(self) -> None:
         """Close every callback, even if another one fails."""
         with ExitStack() as stack:
-            for callback in self._with("on_close"):
+            for callback in self._callbacks_with("on_close"):
                 stack.callback(callback.on_close)
 
-    def _with(self, hook: str) -> list[Callback]:
+    def _callbacks_with(self, hook: str) -> list[Callback]:
         """Return the callbacks that override this hook."""
         nothing = getattr(Callback, hook)
         return [callback for callback in self._callbacks if getattr(type(callback), hook, nothing) is not nothing]
@@ -107,18 +109,18 @@ def refuse_strange_hooks(callback: object) -> None:
             raise InputError("callbacks", problem, expected=f"one of {', '.join(known)}", hint=hint)
 
 
-def _waits(callback: Callback) -> bool:
+def _waits_for_answer(callback: Callback) -> bool:
     return getattr(callback, "blocking", True)
 
 
-def _answer(callback: Callback, event: Event) -> bool:
+def _call_hook(callback: Callback, event: Event) -> bool:
     """Call the hook of an event and return True if the run is to end. Raises CallbackRaised if it fails."""
     try:
         if event["kind"] == "eval":
             answer = callback.on_eval(int(str(event["step"])), float(str(event["t"])), metrics_of(event))
         else:
             answer = getattr(callback, HOOKS[str(event["kind"])])(event)
-        return bool(answer) and _waits(callback)
+        return bool(answer) and _waits_for_answer(callback)
     # A callback can raise any exception.
     except (Exception, SystemExit) as error:
         raise CallbackRaised(error) from error

@@ -61,7 +61,7 @@ class ProgressBar(Callback):
 
     def on_progress(self, progress: Progress) -> None:
         if self._shown is not None:
-            self._shown.update(progress, self._rate(progress.step))
+            self._shown.update(progress, self._step_rate(progress.step))
 
     def on_close(self) -> None:
         self._no_longer_wait()
@@ -71,10 +71,10 @@ class ProgressBar(Callback):
 
     def _no_longer_wait(self) -> None:
         if self._waiting is not None:
-            self._waiting.over()
+            self._waiting.end_display()
             self._waiting = None
 
-    def _rate(self, step: int) -> float | None:
+    def _step_rate(self, step: int) -> float | None:
         """Return the steps per real second since the first sample; None for the first `SETTLED` seconds."""
         now = time.monotonic()
         if self._since is None:
@@ -98,7 +98,9 @@ class _Terminal:
         self._bar.update(self._task, figures=doing)
 
     def update(self, progress: Progress, rate: float | None) -> None:
-        self._bar.update(self._task, completed=share(progress), figures=figures(progress, rate, self._room))
+        self._bar.update(
+            self._task, completed=reached_share(progress), figures=progress_line(progress, rate, self._room)
+        )
 
     def close(self) -> None:
         self._bar.stop()
@@ -120,7 +122,7 @@ class _Notebook:
         self._handle.update(Line(self._name, 0.0, doing))
 
     def update(self, progress: Progress, rate: float | None) -> None:
-        self._handle.update(Line(self._name, share(progress), figures(progress, rate)))
+        self._handle.update(Line(self._name, reached_share(progress), progress_line(progress, rate)))
 
     def close(self) -> None:
         """Do nothing, so that the last line stays visible."""
@@ -141,7 +143,7 @@ class Line:
         return f"{self.name} {self.share:.0%} {self.figures}"
 
 
-def share(progress: Progress) -> float:
+def reached_share(progress: Progress) -> float:
     """Return the share of the nearest limit of steps or time that is reached, 0 to 1."""
     limits = progress.limits
     shares = [0.0]
@@ -152,7 +154,7 @@ def share(progress: Progress) -> float:
     return min(1.0, max(shares))
 
 
-def figures(progress: Progress, rate: float | None = None, room: int | None = None) -> str:
+def progress_line(progress: Progress, rate: float | None = None, room: int | None = None) -> str:
     """Return the progress as one line: step, step rate, time, accuracy, staleness, tasks in flight and busy workers.
 
     If the line is longer than `room` characters, the tasks in flight and busy workers are left out first, then the

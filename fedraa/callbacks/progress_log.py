@@ -39,7 +39,7 @@ class ProgressLog(Callback):
     def on_prepare(self, doing: str | None) -> None:
         self._doing = doing or "starting"
         if doing is not None:
-            self._begin()
+            self._open_log()
         elif self._run is None:
             self.on_close()
 
@@ -48,19 +48,21 @@ class ProgressLog(Callback):
         self._run = run
         self._progress = None
         self._doing = "starting"
-        self._begin()
+        self._open_log()
         if run.resumed:
             self._logged_step = max(self._logged_step, _last_step(run.directory))
         if is_first:
             begins = "resumes" if run.resumed else "runs"
             dataset = run.experiment.dataset
-            self._log(f"{text_of(run.experiment.method)} {begins} on {dataset} | writes {run.directory}")
+            self._log_line(f"{text_of(run.experiment.method)} {begins} on {dataset} | writes {run.directory}")
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
         if step <= self._logged_step:
             return
         self._logged_step = step
-        self._log(" | ".join([self._steps(step), self._time(t), *_words(metrics, self._main)]))
+        self._log_line(
+            " | ".join([self._steps_text(step), self._time_text(t), *_metric_texts(metrics, self._main_metric)])
+        )
 
     def on_progress(self, progress: Progress) -> None:
         self._progress = progress
@@ -68,43 +70,43 @@ class ProgressLog(Callback):
 
     def on_end(self, event: Event) -> None:
         assert self._run is not None
-        steps = self._steps(int(str(event["step"])))
-        self._log(f"ended by {event['reason']} | {steps} | {self._time(float(str(event['t'])))}")
+        steps = self._steps_text(int(str(event["step"])))
+        self._log_line(f"ended by {event['reason']} | {steps} | {self._time_text(float(str(event['t'])))}")
         if not self._place:
-            self._log(f"next: {next_commands(self._run.directory)}")
+            self._log_line(f"next: {next_commands(self._run.directory)}")
 
     def on_close(self) -> None:
         if self._open is not None:
             self._open.close()
             self._open = self._heartbeat = None
 
-    def _begin(self) -> None:
+    def _open_log(self) -> None:
         if self._open is None:
             self._open = ExitStack()
             self._open.enter_context(printed_log())
-            self._heartbeat = Heartbeat(lambda: self._prefix + self._state(), self._began)
+            self._heartbeat = Heartbeat(lambda: self._prefix + self._state_text(), self._began)
             self._open.callback(self._heartbeat.close)
 
-    def _log(self, text: str) -> None:
+    def _log_line(self, text: str) -> None:
         if self._heartbeat is not None:
             self._heartbeat.log(self._prefix + text)
 
     @property
-    def _main(self) -> str:
+    def _main_metric(self) -> str:
         assert self._run is not None
         return self._run.figures.main
 
-    def _state(self) -> str:
+    def _state_text(self) -> str:
         """Return a description of the current work, or of the progress."""
         progress = self._progress
         if progress is None or self._doing is not None:
             return self._doing or "starting"
-        parts = [self._steps(progress.step), self._time(progress.t)]
+        parts = [self._steps_text(progress.step), self._time_text(progress.t)]
         if progress.accuracy is not None:
             parts.append(f"last {progress.figure} {progress.accuracy:.4g}")
         return " | ".join([*parts, f"{progress.in_flight} tasks in flight", f"{progress.busy}/{progress.workers} busy"])
 
-    def _steps(self, step: int) -> str:
+    def _steps_text(self, step: int) -> str:
         assert self._run is not None
         unit = "update" if self._run.asynchronous else "round"
         limit = self._run.limits.steps
@@ -112,7 +114,7 @@ class ProgressLog(Callback):
             return f"{unit} {step}"
         return f"{unit} {step} of {limit}"
 
-    def _time(self, t: float) -> str:
+    def _time_text(self, t: float) -> str:
         assert self._run is not None
         limit = self._run.limits.time
         if limit is None:
@@ -127,7 +129,7 @@ def next_commands(directory: Path) -> str:
     return f"fedraa report {run}; fedraa board {folder}; fedraa replay {run}"
 
 
-def _words(metrics: Mapping[str, float], main: str) -> list[str]:
+def _metric_texts(metrics: Mapping[str, float], main: str) -> list[str]:
     """Return `name value` of every metric of the whole test set, the main metric first."""
     names = [main, *(name for name in metrics if name != main and not name.startswith("client_"))]
     return [f"{name.replace('_', ' ')} {metrics[name]:.4g}" for name in names if name in metrics]

@@ -65,7 +65,7 @@ class TensorBoard(Callback):
     def __init__(self, directory: str | Path, name: str | None = None) -> None:
         self.directory = directory
         self.name = name
-        self._package = _package("torch.utils.tensorboard", "tensorboard")
+        self._package = _import_package("torch.utils.tensorboard", "tensorboard")
         self._writer: Any = None
 
     def on_start(self, run: RunStart) -> None:
@@ -115,7 +115,7 @@ class WandB(Callback):
         self.project = project
         self.name = name
         self.group = group
-        self._package = _package("wandb", "wandb")
+        self._package = _import_package("wandb", "wandb")
         self._run: Any = None
 
     def on_start(self, run: RunStart) -> None:
@@ -145,7 +145,7 @@ class WandB(Callback):
             self._run = None
 
 
-def _package(module: str, name: str) -> ModuleType:
+def _import_package(module: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from fedraa.board.board import Board
 from fedraa.board.server import BoardServer
-from fedraa.cli.display import say
+from fedraa.cli.display import print_line
 from fedraa.errors import InputError
 
 PORTS = range(65536)
 
 
-def board(folder: Path, port: int) -> None:
+def serve_board(folder: Path, port: int) -> None:
     """Serve the page until Ctrl-C. Raise InputError for a missing folder or a port that cannot be used."""
     if port not in PORTS:
         raise InputError("port", got=port, expected=f"a number from 0 to {PORTS[-1]}; 0 takes any free port")
@@ -23,5 +23,5 @@ def board(folder: Path, port: int) -> None:
         raise InputError("port", problem, got=port, hint="give 0 for any free port") from None
     with suppress(KeyboardInterrupt):
         watched.start()
-        say(f"{folder} is shown at {server.address} until Ctrl-C")
+        print_line(f"{folder} is shown at {server.address} until Ctrl-C")
         server.serve_forever()

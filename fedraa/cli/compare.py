@@ -13,23 +13,23 @@ from rich.table import Table
 
 from fedraa import api
 from fedraa.callbacks import ProgressBar
-from fedraa.cli.display import say, show
-from fedraa.composition.registry import find
+from fedraa.cli.display import print_line, print_table
+from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.config.sections import StopOptions
 from fedraa.errors import plain_text
-from fedraa.numbers import quantity
+from fedraa.numbers import format_quantity
 from fedraa.objectives import Figures
 from fedraa.report.cells import DEFAULT_TIME
-from fedraa.report.compare import CELLS, DIFFERENCES, FROM_SUMMARY, PER_CELL, PLOT, mean_interval, mean_time, row
-from fedraa.report.tables import heading
+from fedraa.report.compare import CELLS, DIFFERENCES, FROM_SUMMARY, PER_CELL, PLOT, mean_interval, mean_time, run_row
+from fedraa.report.tables import metric_heading
 from fedraa.rundir.history import History
 from fedraa.rundir.summary import NO_STEP
 from fedraa.settings.terms import Terms, paper_settings
 from fedraa.waiting import Waiting, is_shown
 
 
-def compare(
+def run_comparison(
     methods: Sequence[str],
     seeds: Sequence[int],
     experiment: Experiment,
@@ -52,20 +52,20 @@ def compare(
         return
     bar = ProgressBar(waiting)
     if waiting is not None and not is_shown():
-        waiting.over()
+        waiting.end_display()
     printer = _ResultPrinter(len(methods) * len(seeds), bar)
     frame = api.compare(methods, seeds, experiment, terms=terms, tuned=tuned, callbacks=[bar], ended=printer)
     figures = History(printer.folder / frame["directory"].iloc[0]).figures
     if len(methods) > 1:
         on_terms = f"on {terms} terms" if terms else "on each method's terms"
-        show(differences_table(pd.read_csv(printer.folder / DIFFERENCES, dtype=str), on_terms))
+        print_table(differences_table(pd.read_csv(printer.folder / DIFFERENCES, dtype=str), on_terms))
     if terms == "paper":
         for method in methods:
-            say(_of_paper(method))
-    show(summary_table(frame, experiment.dataset, experiment, figures))
-    say(f"runs, {CELLS}, {DIFFERENCES} and {PLOT} are in {printer.folder}")
+            print_line(_of_paper(method))
+    print_table(summary_table(frame, experiment.dataset, experiment, figures))
+    print_line(f"runs, {CELLS}, {DIFFERENCES} and {PLOT} are in {printer.folder}")
     folder = quote(str(printer.folder))
-    say(f"next: fedraa report {folder}; fedraa board {folder}")
+    print_line(f"next: fedraa report {folder}; fedraa board {folder}")
 
 
 def differences_table(frame: pd.DataFrame, on_terms: str) -> Table:
@@ -80,7 +80,7 @@ def differences_table(frame: pd.DataFrame, on_terms: str) -> Table:
 
 def _of_paper(method: str) -> str:
     """Return the source of a method's paper terms, and the settings that the paper leaves open."""
-    paper = paper_settings(find(method))
+    paper = paper_settings(find_method(method))
     if not paper.unstated:
         return f"{method}: {paper.source}"
     return f"{method}: {paper.source}; it leaves open {paper.unstated}"
@@ -106,13 +106,13 @@ class _ResultPrinter:
         self._ended += 1
         self._label_bar()
         remaining = (time.monotonic() - self._started) / self._ended * (self._count - self._ended)
-        text = f"run {self._ended} of {self._count}: {_line(row(history), history.figures.main)}"
+        text = f"run {self._ended} of {self._count}: {_result_line(run_row(history), history.figures.main)}"
         if remaining:
             text += f"; about {timedelta(seconds=round(remaining))} left"
-        say(text)
+        print_line(text)
 
 
-def _line(row: dict[str, object], main: str) -> str:
+def _result_line(row: dict[str, object], main: str) -> str:
     text = (
         f"{row['method']} seed {row['seed']}: {main} {row[main]:.4f} at time {row['time']:.4g} "
         f"after {row['steps']} steps, ended by {row['reason']}"
@@ -122,7 +122,7 @@ def _line(row: dict[str, object], main: str) -> str:
     return f"{text}: {row['note']}"
 
 
-def _marked(method: str, group: pd.DataFrame) -> str:
+def _mark_untrained(method: str, group: pd.DataFrame) -> str:
     """Return the method's name, with a mark if some of its runs have finished no step."""
     count = int((group["steps"] == 0).sum())
     if not count:
@@ -150,7 +150,17 @@ def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, figures:
     table = Table(title=_summary_title(frame, dataset, stop), box=box.SIMPLE_HEAD)
     table.add_column("method")
     further = [name for name in frame.columns if name not in (*PER_CELL, *FROM_SUMMARY, main, f"best_{main}")]
-    for name in (heading(main), "worst client", *further, *to_target, "time", "steps", "sent", "computed", "staleness"):
+    for name in (
+        metric_heading(main),
+        "worst client",
+        *further,
+        *to_target,
+        "time",
+        "steps",
+        "sent",
+        "computed",
+        "staleness",
+    ):
         table.add_column(name, justify="right")
     groups = {str(method): group for method, group in frame.groupby("method", sort=False)}
     base = mean_time(next(iter(groups.values())))
@@ -159,10 +169,10 @@ def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, figures:
         texts += [mean_interval(group[name], ".4g", metrics.better(name)) for name in further]
         if target is not None:
             texts += _time_to_target_cells(group, base)
-        sent = quantity((group["bytes_down"] + group["bytes_up"]).mean(), "B")
+        sent = format_quantity((group["bytes_down"] + group["bytes_up"]).mean(), "B")
         staleness = f"{group['staleness_mean'].mean():.2f}, max {group['staleness_max'].max()}"
         texts += [mean_interval(group["time"], ".4g"), f"{group['steps'].mean():.4g}", sent]
-        table.add_row(_marked(method, group), *texts, quantity(group["flops"].mean(), "FLOP"), staleness)
+        table.add_row(_mark_untrained(method, group), *texts, format_quantity(group["flops"].mean(), "FLOP"), staleness)
     return table
 
 

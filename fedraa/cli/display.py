@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedraa.callbacks.events import Progress
-from fedraa.callbacks.progress_bar import figures
+from fedraa.callbacks.progress_bar import progress_line
 from fedraa.callbacks.progress_log import next_commands
-from fedraa.numbers import counted, quantity
+from fedraa.numbers import format_count, format_quantity
 from fedraa.rundir.failures import describe_clients
 from fedraa.rundir.history import History
 from fedraa.rundir.status import Status
@@ -22,7 +22,7 @@ from fedraa.waiting import is_shown
 WIDEST = 10_000
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print one line for the user."""
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -30,10 +30,10 @@ def say(text: str) -> None:
 def say_next(run: Path) -> None:
     """Print the commands that show and check a run, in a terminal; elsewhere the run has logged them."""
     if is_shown():
-        say(f"next: {next_commands(run)}")
+        print_line(f"next: {next_commands(run)}")
 
 
-def show(table: Table, console: Console | None = None) -> None:
+def print_table(table: Table, console: Console | None = None) -> None:
     """Print a table without cutting any text off.
 
     Without a terminal the table gets the width that it needs, or that of `console`. In a terminal that is too narrow
@@ -53,11 +53,11 @@ def show(table: Table, console: Console | None = None) -> None:
         table.padding = (0, 1, 0, 0)
         wanted = console.measure(table, options=console.options.update(width=WIDEST))
     if wanted.minimum > console.width:
-        table = _stacked(table)
+        table = _stack_rows(table)
     console.print(table)
 
 
-def _stacked(table: Table) -> Table:
+def _stack_rows(table: Table) -> Table:
     """Return the table with every row as lines `header  value` below the value of its first column."""
     stacked = Table(title=table.title, show_header=False, box=box.SIMPLE_HEAD)
     stacked.add_column(no_wrap=True)
@@ -78,7 +78,7 @@ def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
     table = Table("process", "activity", "seconds", "share", box=box.SIMPLE_HEAD)
     for process, activity, seconds, share in rows:
         table.add_row(process, activity, f"{seconds:.2f}", f"{share:.1%}")
-    show(table)
+    print_table(table)
 
 
 def status_table(rows: list[Status]) -> None:
@@ -92,7 +92,7 @@ def status_table(rows: list[Status]) -> None:
             accuracy = f"{row.figure} {accuracy}"
         quarantined = "–"
         if row.quarantined:
-            quarantined = _with_reasons(counted(len(row.quarantined), "client"), row.quarantined)
+            quarantined = _with_reasons(format_count(len(row.quarantined), "client"), row.quarantined)
         table.add_row(
             escape(row.run),
             escape(row.state),
@@ -102,7 +102,7 @@ def status_table(rows: list[Status]) -> None:
             str(row.faults),
             escape(quarantined),
         )
-    show(table)
+    print_table(table)
 
 
 def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
@@ -111,12 +111,12 @@ def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
     for label, progress, started in rows:
         text = f"starting · {started} workers have started"
         if progress is not None:
-            text = figures(progress)
+            text = progress_line(progress)
         table.add_row(escape(label), text)
-    show(table)
+    print_table(table)
 
 
-def _note(summary: Mapping[str, Any]) -> str:
+def _note_text(summary: Mapping[str, Any]) -> str:
     """Return the note of a summary as the end of a cell."""
     if "note" not in summary:
         return ""
@@ -134,21 +134,21 @@ def closing_table(history: History) -> None:
     retried = [entry for entry in failed if entry["client"] not in quarantined_clients]
     rows = {
         "ended by": f"{total['reason']} {total.get('by', '')}".strip(),
-        "steps": f"{total['steps']} ({total['tasks']} tasks){_note(total)}",
+        "steps": f"{total['steps']} ({total['tasks']} tasks){_note_text(total)}",
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",
         main.replace("_", " "): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",
         **{name.replace("_", " "): f"{total[name]:.4f}" for name in history.figures.names if name != main},
         "worst client": f"{total['client_worst']:.4f}",
-        "sent": f"{quantity(total['bytes_down'], 'B')} down, {quantity(total['bytes_up'], 'B')} up",
-        "computed": quantity(total["flops"], "FLOP"),
+        "sent": f"{format_quantity(total['bytes_down'], 'B')} down, {format_quantity(total['bytes_up'], 'B')} up",
+        "computed": format_quantity(total["flops"], "FLOP"),
         "staleness": f"mean {total['staleness_mean']:.2f}, max {total['staleness_max']}",
         "faults": total["faults"],
     }
     if total["dropped"]:
         rows["dropped"] = _with_reasons(f"{total['dropped']} tasks", retried)
     if quarantined:
-        rows["quarantined"] = _with_reasons(counted(len(quarantined), "client"), quarantined)
+        rows["quarantined"] = _with_reasons(format_count(len(quarantined), "client"), quarantined)
     rows["model sha256"] = str(total["model_sha256"])[:16]
     rows["written to"] = history.directory
     if total["time_to_target"] is not None:
@@ -157,7 +157,7 @@ def closing_table(history: History) -> None:
     table = Table(title=f"{experiment['method']} on {experiment['dataset']}", show_header=False, box=box.SIMPLE_HEAD)
     for name, value in rows.items():
         table.add_row(name, escape(str(value)))
-    show(table)
+    print_table(table)
 
 
 def _with_reasons(count: str, clients: Sequence[Mapping[str, Any]]) -> str:

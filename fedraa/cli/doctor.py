@@ -73,21 +73,21 @@ class Doctor:
     """Print JSON, for a report of a fault."""
 
     def __call__(self) -> None:
-        from fedraa.cli.display import say
+        from fedraa.cli.display import print_line
 
         diagnosis = diagnose(self.address)
         if self.json:
-            say(json.dumps(asdict(diagnosis), indent=1))
+            print_line(json.dumps(asdict(diagnosis), indent=1))
             return
-        say(", ".join(f"{name} {number or 'missing'}" for name, number in diagnosis.versions.items()))
+        print_line(", ".join(f"{name} {number or 'missing'}" for name, number in diagnosis.versions.items()))
         for name, value in diagnosis.machine.items():
-            say(f"{name:<19}{value}")
-        say(f"{'GPU':<19}{'; '.join(diagnosis.gpus) or 'none that PyTorch can use'}")
-        say(f"{'Ray cluster':<19}{diagnosis.cluster or 'none; each run on Ray starts a private one'}")
+            print_line(f"{name:<19}{value}")
+        print_line(f"{'GPU':<19}{'; '.join(diagnosis.gpus) or 'none that PyTorch can use'}")
+        print_line(f"{'Ray cluster':<19}{diagnosis.cluster or 'none; each run on Ray starts a private one'}")
         if not diagnosis.findings:
-            say("No known fault applies.")
+            print_line("No known fault applies.")
         for finding in diagnosis.findings:
-            say(f"Fault: {finding.problem}. Remedy: {finding.remedy}.")
+            print_line(f"Fault: {finding.problem}. Remedy: {finding.remedy}.")
 
 
 def diagnose(address: str | None) -> Diagnosis:

@@ -32,10 +32,10 @@ LIBRARIES = BUILT_IN | DEPENDENCIES | sys.stdlib_module_names
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
+def interrupt_on_sigterm() -> Iterator[None]:
     """Treat SIGTERM like Ctrl-C in the block, unless another handler is set."""
     is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    with stop_signals.terminable(_terminate) if is_free else nullcontext():
+    with stop_signals.stop_on_sigterm(_raise_interrupt) if is_free else nullcontext():
         yield
 
 
@@ -62,7 +62,7 @@ def warnings_in_sentences() -> Iterator[None]:
         yield
 
 
-def _terminate() -> None:
+def _raise_interrupt() -> None:
     raise KeyboardInterrupt(TERMINATED)
 
 
@@ -74,39 +74,39 @@ def exit_code(command: Callable[[], object]) -> int:
     try:
         command()
     except ValueError as error:
-        return _told(str(error), error, 2)
+        return _print_error(str(error), error, 2)
     except KeyboardInterrupt as error:
         # After Ctrl-C the terminal shows ^C on the current line.
         if str(error) != TERMINATED:
             sys.stderr.write("\n")
-        return _told(str(error) or "interrupted", error, 130)
-    # This branch precedes `_failures`, whose import takes seconds, because `--help` has to be fast.
+        return _print_error(str(error) or "interrupted", error, 130)
+    # This branch precedes `_failure_types`, whose import takes seconds, because `--help` has to be fast.
     except SystemExit as error:
         if error.code == signal.SIGTERM:
             # Ray's handler of SIGTERM exits with this code between two runs on a cluster.
-            return _told(TERMINATED, error, 130)
+            return _print_error(TERMINATED, error, 130)
         raise
-    except _failures() as error:
-        return _told(str(error), error, 1)
+    except _failure_types() as error:
+        return _print_error(str(error), error, 1)
     except OSError as error:
-        return _told(f"{error.filename or 'the system'}: {error.strerror or error}", error, 2)
+        return _print_error(f"{error.filename or 'the system'}: {error.strerror or error}", error, 2)
     # An exception from the user's code is one line. Any other one is a bug, which needs the traceback.
     except Exception as error:
-        place = own_code(error)
+        place = find_user_code(error)
         if place is None:
             raise
-        return _told(f"{place} failed with {type(error).__name__}: {error}", error, 1)
+        return _print_error(f"{place} failed with {type(error).__name__}: {error}", error, 1)
     return 0
 
 
-def _told(text: str, error: BaseException, code: int) -> int:
+def _print_error(text: str, error: BaseException, code: int) -> int:
     """Write the text and the notes of an error on one line, and return the exit code."""
     line = " ".join("; ".join((text, *getattr(error, "__notes__", ()))).split())
     sys.stderr.write(f"fedraa: {line}\n")
     return code
 
 
-def own_code(error: BaseException) -> str | None:
+def find_user_code(error: BaseException) -> str | None:
     """Return the user's innermost function that an error has passed, and its place; None if there is none."""
     places = [
         f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}, line {line})"
@@ -118,7 +118,7 @@ def own_code(error: BaseException) -> str | None:
     return places[-1]
 
 
-def _failures() -> tuple[type[Exception], ...]:
+def _failure_types() -> tuple[type[Exception], ...]:
     """Return the errors that mean a failed run or a wrong log."""
     from fedraa.errors import Inconsistent, PromiseBroken, RunFailed
 

@@ -60,15 +60,15 @@ def flags_of(command: Callable[..., Any]) -> list[Flag]:
     assert isinstance(command, type)
     assert is_dataclass(command)
     hints = get_type_hints(command, include_extras=True)
-    texts = _texts(command)
+    texts = _read_field_docs(command)
     command_flags = []
     for item in fields(command):
         if item.name == "experiment":
             continue
-        hint, annotations = _bare(hints[item.name])
+        hint, annotations = _split_annotated(hints[item.name])
         group = POSITIONAL if tyro.conf.Positional in annotations else OWN
         name = next((mark.name for mark in annotations if getattr(mark, "name", None)), item.name)
-        command_flags.append(_flag(name, hint, item.default, texts.get(item.name, ""), group))
+        command_flags.append(_make_flag(name, hint, item.default, texts.get(item.name, ""), group))
     experiment: tuple[Flag, ...] = ()
     if "experiment" in hints:
         experiment = _experiment_flags()
@@ -87,7 +87,7 @@ def _experiment_flags() -> tuple[Flag, ...]:
         hints = get_type_hints(section)
         group = section_heading(section)
         for name, field in section.model_fields.items():
-            flags.append(_flag(name, hints[name], field.default, field.description or "", group))
+            flags.append(_make_flag(name, hints[name], field.default, field.description or "", group))
     return tuple(flags)
 
 
@@ -96,55 +96,55 @@ def section_heading(section: type[Section]) -> str:
     return (section.__doc__ or "").rstrip(".")
 
 
-def _flag(name: str, hint: Any, default: object, text: str, group: str) -> Flag:
+def _make_flag(name: str, hint: Any, default: object, text: str, group: str) -> Flag:
     text = " ".join(text.split())
     if default in (None, (), {}, MISSING):
         default = ""
     if group == POSITIONAL:
-        return Flag(name.upper(), "", _value(default), text, group)
+        return Flag(name.upper(), "", _default_text(default), text, group)
     option = name.replace("_", "-")
     if hint is bool:
         return Flag(f"--{option}, --no-{option}", "", "yes" if default else "no", text, group)
-    return Flag(f"--{option}", _takes(hint), _value(default), text, group)
+    return Flag(f"--{option}", _describe_values(hint), _default_text(default), text, group)
 
 
-def _takes(hint: Any) -> str:
+def _describe_values(hint: Any) -> str:
     """Return the values that a flag of this type takes, on one line."""
-    hint = _bare(hint)[0]
+    hint = _split_annotated(hint)[0]
     types = [part for part in get_args(hint) if part is not type(None)]
     if get_origin(hint) is Literal:
         return "|".join(map(str, get_args(hint)))
     if get_origin(hint) is tuple:
-        return f"{_takes(types[0])} ..."
+        return f"{_describe_values(types[0])} ..."
     if types == [bool]:
         return "True|False"
     if types:
-        return "|".join(dict.fromkeys(map(_takes, types)))
+        return "|".join(dict.fromkeys(map(_describe_values, types)))
     return _PLAIN.get(hint, "TEXT")
 
 
-def _value(value: object) -> str:
+def _default_text(value: object) -> str:
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return str(value)
 
 
-def _bare(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+def _split_annotated(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return a type and its annotations."""
     if get_origin(hint) is Annotated:
-        inner, annotations = _bare(get_args(hint)[0])
+        inner, annotations = _split_annotated(get_args(hint)[0])
         return inner, (*annotations, *hint.__metadata__)
     return hint, ()
 
 
-def _texts(command: type) -> dict[str, str]:
+def _read_field_docs(command: type) -> dict[str, str]:
     """Return the docstring below each field, from the source."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(command))).body
     assert isinstance(definition, ast.ClassDef)
-    return dict(_documented(definition.body))
+    return dict(_documented_fields(definition.body))
 
 
-def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+def _documented_fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
     for field, following in pairwise(body):
         match field, following:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):

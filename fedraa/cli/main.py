@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 import tyro
 
 from fedraa.cli.doctor import Doctor
-from fedraa.cli.exit_code import exit_code, terminable, warnings_in_sentences
+from fedraa.cli.exit_code import exit_code, interrupt_on_sigterm, warnings_in_sentences
 from fedraa.cli.help import HELP_FLAGS, show_overview
 from fedraa.cli.operations import Fetch, Status, Stop, Submit
-from fedraa.cli.parse import Command, parse
-from fedraa.cli.waited import LOADING, waited, with_bar
+from fedraa.cli.parse import Command, parse_command
+from fedraa.cli.waited import LOADING, show_status_line, with_bar
 from fedraa.config.experiment import Experiment
-from fedraa.config.processes import cluster_address, cores
+from fedraa.config.processes import cluster_address, count_cores
 from fedraa.config.sections import ClusterOptions, StopOptions
 from fedraa.errors import without_effect
 from fedraa.waiting import Waiting
@@ -41,8 +41,8 @@ class Run:
 
     def __call__(self) -> None:
         with (
-            waited(quiet=self.experiment.quiet) as waiting,
-            _ray_begins(self.experiment, self.experiment.clients, waiting),
+            show_status_line(quiet=self.experiment.quiet) as waiting,
+            _prestart_ray(self.experiment, self.experiment.clients, waiting),
         ):
             from fedraa.api import run
             from fedraa.cli.display import closing_table, say_next
@@ -81,7 +81,7 @@ class Resume:
 
     def __call__(self) -> None:
         limits = {name: getattr(self, name) for name in StopOptions.model_fields if getattr(self, name) is not None}
-        with waited(quiet=self.quiet) as waiting:
+        with show_status_line(quiet=self.quiet) as waiting:
             from fedraa.api import resume
             from fedraa.cli.display import closing_table, say_next
 
@@ -117,10 +117,10 @@ class Compare:
     """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
     def __call__(self) -> None:
-        with waited(quiet=self.experiment.quiet) as waiting:
-            from fedraa.cli.compare import compare
+        with show_status_line(quiet=self.experiment.quiet) as waiting:
+            from fedraa.cli.compare import run_comparison
 
-            compare(self.methods, self.seeds, self.experiment, self.terms, self.tuned, waiting)
+            run_comparison(self.methods, self.seeds, self.experiment, self.terms, self.tuned, waiting)
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,10 @@ class Tune:
     """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
     def __call__(self) -> None:
-        with waited(quiet=self.experiment.quiet) as waiting:
-            from fedraa.cli.tune import tune
+        with show_status_line(quiet=self.experiment.quiet) as waiting:
+            from fedraa.cli.tune import run_tuning
 
-            tune(self.methods, self.space, self.trials, self.experiment, self.jobs, waiting)
+            run_tuning(self.methods, self.space, self.trials, self.experiment, self.jobs, waiting)
 
 
 @dataclass(frozen=True)
@@ -159,9 +159,9 @@ class Methods:
     """Print JSON."""
 
     def __call__(self) -> None:
-        from fedraa.cli.methods import methods
+        from fedraa.cli.methods import show_methods
 
-        methods(self.names, as_json=self.json)
+        show_methods(self.names, as_json=self.json)
 
 
 @dataclass(frozen=True)
@@ -175,10 +175,10 @@ class Plan:
     """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
     def __call__(self) -> None:
-        with waited() as waiting:
-            from fedraa.cli.plan import plan
+        with show_status_line() as waiting:
+            from fedraa.cli.plan import show_plan
 
-            plan(self.experiment, self.data, waiting)
+            show_plan(self.experiment, self.data, waiting)
 
 
 @dataclass(frozen=True)
@@ -189,14 +189,14 @@ class Replay:
     """Run directory."""
 
     def __call__(self) -> None:
-        with waited() as waiting:
-            from fedraa.cli.display import say
+        with show_status_line() as waiting:
+            from fedraa.cli.display import print_line
             from fedraa.replay.replay import replay
 
             assert waiting is not None
             waiting.say(f"replaying {self.run}")
             checked = replay(self.run)
-        say(checked)
+        print_line(checked)
 
 
 @dataclass(frozen=True)
@@ -221,8 +221,8 @@ class Report:
     def __call__(self) -> None:
         if self.trust and not self.landscape:
             raise without_effect("trust", True, "no --landscape", "give --landscape, or leave it out")
-        with waited() as waiting:
-            from fedraa.cli.display import say
+        with show_status_line() as waiting:
+            from fedraa.cli.display import print_line
             from fedraa.report import report, to_tensorboard, to_wandb
 
             assert waiting is not None
@@ -232,7 +232,7 @@ class Report:
                 to_wandb(self.runs, self.wandb)
             waiting.say(f"writing {self.out}")
             folder = report(self.runs, self.out, theme=self.theme, landscape=self.landscape, trust=self.trust)
-        say(f"{self.out}; tables and figures for papers are in {folder}")
+        print_line(f"{self.out}; tables and figures for papers are in {folder}")
 
 
 @dataclass(frozen=True)
@@ -245,9 +245,9 @@ class Board:
     """Port on 127.0.0.1, where 0 takes any free port."""
 
     def __call__(self) -> None:
-        from fedraa.cli.board import board
+        from fedraa.cli.board import serve_board
 
-        board(self.folder, self.port)
+        serve_board(self.folder, self.port)
 
 
 @dataclass(frozen=True)
@@ -259,9 +259,9 @@ class Profile:
 
     def __call__(self) -> None:
         from fedraa.cli.display import profile_table
-        from fedraa.rundir.profile import profile
+        from fedraa.rundir.profile import read_profile
 
-        profile_table(profile(self.run))
+        profile_table(read_profile(self.run))
 
 
 @dataclass(frozen=True)
@@ -276,19 +276,19 @@ class Check:
     """Also run the component on Ray, with one and with two workers."""
 
     def __call__(self) -> None:
-        with waited() as waiting:
-            from fedraa.cli.display import say
+        with show_status_line() as waiting:
+            from fedraa.cli.display import print_line
             from fedraa.errors import PromiseBroken
-            from fedraa.numbers import counted
+            from fedraa.numbers import format_count
             from fedraa.testing.kit import check
 
             assert waiting is not None
             waiting.say(f"checking {self.component} in small experiments")
             findings = check(self.component, as_=self.as_, ray=self.ray)
-        say(repr(findings))
+        print_line(repr(findings))
         if not findings.held:
             count = len(findings.failures)
-            raise PromiseBroken(findings.part, f"it breaks {counted(count, 'promise')}")
+            raise PromiseBroken(findings.part, f"it breaks {format_count(count, 'promise')}")
 
 
 @dataclass(frozen=True)
@@ -299,11 +299,11 @@ class New:
     """Folder to create."""
 
     def __call__(self) -> None:
-        from fedraa.cli.display import say
-        from fedraa.cli.new import new
+        from fedraa.cli.display import print_line
+        from fedraa.cli.new import write_study
 
-        written = new(self.folder)
-        say(f"{self.folder} has {', '.join(path.name for path in written)}; read its README.md first")
+        written = write_study(self.folder)
+        print_line(f"{self.folder} has {', '.join(path.name for path in written)}; read its README.md first")
 
 
 COMMAND_GROUPS: dict[str, dict[str, Callable[..., Command]]] = {
@@ -328,38 +328,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.path.insert(0, os.getcwd())
     if arguments is None:
         arguments = sys.argv[1:]
-    return exit_code(lambda: _do(arguments))
+    return exit_code(lambda: _run_command(arguments))
 
 
-def _do(arguments: Sequence[str]) -> None:
+def _run_command(arguments: Sequence[str]) -> None:
     if list(arguments) in (["--version"], ["-V"]):
         sys.stdout.write(f"fedraa {version('fedraa')}\n")
         return
     if len(arguments) == 1 and arguments[0] in HELP_FLAGS:
         show_overview(DESCRIPTION, COMMAND_GROUPS)
         return
-    with terminable(), warnings_in_sentences():
-        _parse(arguments)()
+    with interrupt_on_sigterm(), warnings_in_sentences():
+        _parse_arguments(arguments)()
 
 
 @contextmanager
-def _ray_begins(options: ClusterOptions, clients: int, waiting: Waiting | None) -> Iterator[None]:
+def _prestart_ray(options: ClusterOptions, clients: int, waiting: Waiting | None) -> Iterator[None]:
     """Start a private cluster while this process imports PyTorch, because both take seconds."""
     if options.engine == "local" or cluster_address(options) is not None:
         yield
         return
     if waiting is not None:
         waiting.say("starting Ray")
-    from actors.cluster.own_cluster import begun
+    from actors.cluster.own_cluster import prestart_cluster
 
-    with begun(cores(options, clients)):
+    with prestart_cluster(count_cores(options, clients)):
         if waiting is not None:
             waiting.say(LOADING)
         yield
 
 
-def _parse(arguments: Sequence[str]) -> Command:
-    return parse(COMMANDS, arguments, DESCRIPTION)
+def _parse_arguments(arguments: Sequence[str]) -> Command:
+    return parse_command(COMMANDS, arguments, DESCRIPTION)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,14 @@ from rich.table import Table
 
 from fedraa.callbacks.callback import Callback
 from fedraa.cli.console import page_console
-from fedraa.cli.display import say, show
+from fedraa.cli.display import print_line, print_table
 from fedraa.client.local_training import LocalTraining
-from fedraa.components.imports import imported_module, is_path
+from fedraa.components.imports import import_user_module, is_path
 from fedraa.components.text import is_ours, text_of
 from fedraa.composition import registry
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, values_by_path
-from fedraa.errors import InputError, closest
+from fedraa.errors import InputError, closest_name
 from fedraa.testing.kinds import KINDS
 
 AXES = ("submodel", "local", "update", "schedule")
@@ -31,34 +31,36 @@ BASES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def methods(names: Sequence[str], *, as_json: bool) -> None:
+def show_methods(names: Sequence[str], *, as_json: bool) -> None:
     """Show the values of the named methods, or every method and the components of the named modules.
 
     Args:
         names: Names of methods, of crossings a+b, of custom methods as package.module:NAME, and of modules.
         as_json: True to print JSON.
     """
-    chosen = [name for name in names if name in registry.methods() or "+" in name or is_path(name)]
+    chosen = [name for name in names if name in registry.list_methods() or "+" in name or is_path(name)]
     if chosen:
-        _show_values([registry.find(name) for name in chosen], as_json=as_json)
+        _show_values([registry.find_method(name) for name in chosen], as_json=as_json)
     modules = [name for name in names if name not in chosen]
     if modules or not chosen:
-        _list(modules, as_json=as_json)
+        _list_methods(modules, as_json=as_json)
 
 
 def _show_values(chosen: Sequence[Method], *, as_json: bool) -> None:
     """Show every value of each method with its path, and the flag that is a shortcut to it."""
     if as_json:
         rows = [{"name": method.name, "values": values_by_path(method)} for method in chosen]
-        say(json.dumps(rows, indent=2, default=text_of))
+        print_line(json.dumps(rows, indent=2, default=text_of))
         return
     for method in chosen:
         flags = {method.path(name): "--" + name.replace("_", "-") for name in SHORTCUTS}
-        table = Table("path", "value", "flag", title=escape(f"{method.name}: {_source(method)}"), box=box.SIMPLE_HEAD)
+        table = Table(
+            "path", "value", "flag", title=escape(f"{method.name}: {_paper_text(method)}"), box=box.SIMPLE_HEAD
+        )
         for path, value in values_by_path(method).items():
             table.add_row(path, escape(_value_text(value)), flags.get(path, ""))
-        show(table)
-    say("set a value with its flag, or with --override PATH=VALUE")
+        print_table(table)
+    print_line("set a value with its flag, or with --override PATH=VALUE")
 
 
 def _value_text(value: object) -> str:
@@ -67,40 +69,40 @@ def _value_text(value: object) -> str:
         return type(value).__name__
     if value == ():
         return "none"
-    return _listed(value)
+    return _join_values(value)
 
 
-def _module(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     """Import a module. Raise InputError if there is none; the error suggests a method with a similar name."""
     try:
-        return imported_module("names", name)
+        return import_user_module("names", name)
     except InputError:
-        if closest(name, registry.methods()):
-            registry.find(name)
+        if closest_name(name, registry.list_methods()):
+            registry.find_method(name)
         raise
 
 
-def _list(modules: Sequence[str], *, as_json: bool) -> None:
+def _list_methods(modules: Sequence[str], *, as_json: bool) -> None:
     """Show every method, built-in or from the modules, and the modules' components with the flags that take them."""
-    listed = dict(registry.methods())
+    listed = dict(registry.list_methods())
     parts = []
-    for module in map(_module, modules):
-        listed |= own_methods(module)
-        parts += own_parts(module)
+    for module in map(_import_module, modules):
+        listed |= custom_methods(module)
+        parts += custom_components(module)
     if as_json:
-        rows = [_row(name, method) for name, method in listed.items()]
+        rows = [_json_row(name, method) for name, method in listed.items()]
         rows += [{"name": name, "flag": flag, "note": note} for name, flag, note in parts]
-        say(json.dumps(rows, indent=2, default=text_of))
+        print_line(json.dumps(rows, indent=2, default=text_of))
         return
     console = page_console()
     for heading, members in group_by_family(listed).items():
-        show(family_table(heading, members, max(map(len, listed))), console)
-    say("`fedraa methods NAME` shows every value of a method")
+        print_table(family_table(heading, members, max(map(len, listed))), console)
+    print_line("`fedraa methods NAME` shows every value of a method")
     if parts:
         table = Table("component", "flag", "description", box=box.SIMPLE_HEAD)
         for name, flag, note in parts:
             table.add_row(escape(name), flag, escape(note))
-        show(table)
+        print_table(table)
 
 
 def group_by_family(listed: Mapping[str, Method]) -> dict[str, dict[str, Method]]:
@@ -138,18 +140,18 @@ def family_table(heading: str, members: Mapping[str, Method], name_width: int) -
     for name, ratio in (("submodel", 18), ("local training", 19), ("server's update", 25), ("paper", 18)):
         table.add_column(name, ratio=ratio)
     for name, method in members.items():
-        local = words(method.local).partition(": ")[2]
-        row = (name, type(method.submodel).__name__, local, words(method.update), method.paper)
+        local = choice_text(method.local).partition(": ")[2]
+        row = (name, type(method.submodel).__name__, local, choice_text(method.update), method.paper)
         table.add_row(*map(escape, row))
     return table
 
 
-def own_methods(module: ModuleType) -> dict[str, Method]:
+def custom_methods(module: ModuleType) -> dict[str, Method]:
     """Return the methods that a module defines, by their import paths."""
     return {f"{module.__name__}:{name}": value for name, value in vars(module).items() if isinstance(value, Method)}
 
 
-def own_parts(module: ModuleType) -> list[tuple[str, str, str]]:
+def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
     """Return import path, flag and first line of the docstring of every component that a module defines.
 
     Only classes are listed, because a component that is a function looks like any other function.
@@ -164,7 +166,7 @@ def own_parts(module: ModuleType) -> list[tuple[str, str, str]]:
     return rows
 
 
-def words(choice: object) -> str:
+def choice_text(choice: object) -> str:
     """Return a choice on one line: its kind, its values, and its parts that differ from the default."""
     assert is_dataclass(choice)
     texts = []
@@ -173,34 +175,36 @@ def words(choice: object) -> str:
         if is_dataclass(value):
             default = item.default if item.default_factory is MISSING else item.default_factory()
             if value != default:
-                texts.append(f"({words(value)})")
+                texts.append(f"({choice_text(value)})")
         elif value is True:
             texts.append(item.name)
         elif value and not (isinstance(choice, LocalTraining) and value == getattr(PLAIN, item.name)):
-            texts.append(f"{item.name} {_listed(value)}")
+            texts.append(f"{item.name} {_join_values(value)}")
     return f"{type(choice).__name__}: {', '.join(texts)}".removesuffix(": ")
 
 
-def _listed(value: object) -> str:
+def _join_values(value: object) -> str:
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return str(text_of(value))
 
 
-def _source(method: Method) -> str:
+def _paper_text(method: Method) -> str:
     return f"{method.paper}; {method.note}".removesuffix("; ")
 
 
-def _choices(method: Method) -> list[tuple[str, object]]:
+def _choices_by_axis(method: Method) -> list[tuple[str, object]]:
     return [(axis, getattr(method, axis)) for axis in AXES]
 
 
-def _fields(choice: object) -> dict[str, object]:
+def _choice_fields(choice: object) -> dict[str, object]:
     assert is_dataclass(choice)
     assert not isinstance(choice, type)
     return asdict(choice)
 
 
-def _row(name: str, method: Method) -> dict[str, Any]:
-    choices = {axis: {"kind": type(choice).__name__, **_fields(choice)} for axis, choice in _choices(method)}
+def _json_row(name: str, method: Method) -> dict[str, Any]:
+    choices = {
+        axis: {"kind": type(choice).__name__, **_choice_fields(choice)} for axis, choice in _choices_by_axis(method)
+    }
     return {"name": name, "paper": method.paper, "note": method.note, "state": method.keeps} | choices

@@ -8,7 +8,7 @@ from fedraa.errors import InputError
 SUFFIX = ".txt"
 
 
-def new(folder: Path) -> list[Path]:
+def write_study(folder: Path) -> list[Path]:
     """Write the study's files into a new folder and return their paths.
 
     Raises InputError if the folder exists, or cannot be created.

@@ -22,19 +22,19 @@ class Status:
 
         if self.address is None:
             from fedraa.api import RUNS
-            from fedraa.rundir.status import status, statuses
+            from fedraa.rundir.status import read_status, read_statuses
 
             if self.runs:
-                status_table(list(map(status, self.runs)))
+                status_table(list(map(read_status, self.runs)))
             else:
-                status_table(statuses(RUNS))
+                status_table(read_statuses(RUNS))
             return
         if self.runs:
             problem = "it lists all runs of the cluster"
             raise InputError("address", problem, got=self.address, hint="give no run directories")
-        from actors.cluster.operations import runs
+        from actors.cluster.operations import list_runs
 
-        cluster_table(runs(self.address))
+        cluster_table(list_runs(self.address))
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class Stop:
         if self.address is None:
             from fedraa.rundir.file_names import EVENTS
             from fedraa.rundir.history import History
-            from fedraa.rundir.run_lock import interrupt
+            from fedraa.rundir.run_lock import interrupt_run
 
-            interrupt(self.run, History(self.run).directory / EVENTS)
+            interrupt_run(self.run, History(self.run).directory / EVENTS)
             return
-        from actors.cluster.operations import stop
+        from actors.cluster.operations import stop_run
 
-        stop(str(self.run), self.address)
+        stop_run(str(self.run), self.address)
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class Submit:
     """Folder with the files that the command reads, which is sent to the cluster (default: none)."""
 
     def __call__(self) -> None:
-        from actors.cluster.submit import submit
-        from fedraa.cli.display import say
+        from actors.cluster.submit import submit_command
+        from fedraa.cli.display import print_line
 
-        submit(self.command, self.address, self.working_dir, say)
+        submit_command(self.command, self.address, self.working_dir, print_line)
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,6 @@ class Fetch:
     """Id, address or name of the node (default: the head node)."""
 
     def __call__(self) -> None:
-        from actors.cluster.operations import fetch
+        from actors.cluster.operations import fetch_run
 
-        fetch(self.run, self.node, self.address, self.out)
+        fetch_run(self.run, self.node, self.address, self.out)

@@ -35,7 +35,7 @@ _NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<value>.+
 _UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<value>.+)\.")
 
 
-def parse(commands: Commands, arguments: Sequence[str], description: str | None) -> Command:
+def parse_command(commands: Commands, arguments: Sequence[str], description: str | None) -> Command:
     """Return the command in the arguments.
 
     Args:
@@ -52,13 +52,13 @@ def parse(commands: Commands, arguments: Sequence[str], description: str | None)
     subcommands = []
     for command_name, command in commands.items():
         path = None
-        if command_name == name and "config" in _flags(commands, name):
-            path = _config(arguments)
-        subcommand = tyro.conf.subcommand(command_name, prefix_name=False, **_defaults(command, path))
+        if command_name == name and "config" in _flag_names(commands, name):
+            path = _config_path(arguments)
+        subcommand = tyro.conf.subcommand(command_name, prefix_name=False, **_command_default(command, path))
         subcommands.append(Annotated[command, subcommand])
     # The union is only known at run time, so that the form A | B does not apply.
     one_of: Any = Union[tuple(subcommands)]  # noqa: UP007
-    with in_sentences("fedraa", commands, arguments), warnings.catch_warnings():
+    with errors_as_sentences("fedraa", commands, arguments), warnings.catch_warnings():
         # The flag takes texts, and its default is a mapping.
         warnings.filterwarnings("ignore", "The field .*override. is annotated", UserWarning)
         parsed: Command = tyro.cli(one_of, args=list(arguments), prog="fedraa", description=description)
@@ -91,7 +91,7 @@ def _refuse_twice(arguments: Sequence[str]) -> None:
 
 
 @contextmanager
-def in_sentences(program: str, commands: Functions, arguments: Sequence[str]) -> Iterator[None]:
+def errors_as_sentences(program: str, commands: Functions, arguments: Sequence[str]) -> Iterator[None]:
     """Convert errors of tyro in the block to InputErrors.
 
     Args:
@@ -100,14 +100,14 @@ def in_sentences(program: str, commands: Functions, arguments: Sequence[str]) ->
         arguments: The arguments of the process.
     """
 
-    def mistake(event: _errors.ParseErrorEvent) -> None:
-        _one_sentence(event, program, commands, arguments)
+    def raise_input_error(event: _errors.ParseErrorEvent) -> None:
+        _raise_sentence(event, program, commands, arguments)
 
-    with _errors.on_parse_error(mistake):
+    with _errors.on_parse_error(raise_input_error):
         yield
 
 
-def _config(arguments: Sequence[str]) -> str | None:
+def _config_path(arguments: Sequence[str]) -> str | None:
     """Return the configuration file among the arguments."""
     for word, value in zip(arguments, [*arguments[1:], None], strict=True):
         if word == "--config":
@@ -117,7 +117,7 @@ def _config(arguments: Sequence[str]) -> str | None:
     return None
 
 
-def _defaults(command: Callable[..., Command], path: str | None) -> dict[str, Any]:
+def _command_default(command: Callable[..., Command], path: str | None) -> dict[str, Any]:
     """Return the default of the command, which is that of the configuration file."""
     if path is None:
         return {}
@@ -130,7 +130,7 @@ def _defaults(command: Callable[..., Command], path: str | None) -> dict[str, An
     return {"default": command(**values | {"experiment": Experiment.from_file(path)})}
 
 
-def _flags(commands: Functions, name: str) -> list[str]:
+def _flag_names(commands: Functions, name: str) -> list[str]:
     """Return the flags of a command as Python names them."""
     if name not in commands:
         return []
@@ -142,7 +142,7 @@ def _flags(commands: Functions, name: str) -> list[str]:
     return names
 
 
-def _one_sentence(
+def _raise_sentence(
     event: _errors.ParseErrorEvent,
     program: str,
     commands: Functions,
@@ -151,15 +151,17 @@ def _one_sentence(
     """Raise an InputError for an error of tyro; other errors are left to tyro."""
     match event:
         case _errors.UnrecognizedArgs(tokens=tokens):
-            raise _unknown(tokens[0], program, commands, arguments)
+            raise _unknown_word_error(tokens[0], program, commands, arguments)
         case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
             # None means to leave the flag out. The order of tyro is arbitrary.
             names = sorted(set(choices) - {"None"})
-            raise InputError(_flag(argument), got=value, expected=f"one of {', '.join(names)}")
+            raise InputError(_flag_name(argument), got=value, expected=f"one of {', '.join(names)}")
         case _errors.BadValue(argument=argument, offending_value=value):
             if value is None:
-                raise InputError(_flag(argument), "it has no value", expected=_allowed(argument.lowered.metavar))
-            raise InputError(_flag(argument), got=value, expected=_allowed(argument.lowered.metavar))
+                raise InputError(
+                    _flag_name(argument), "it has no value", expected=_allowed_values(argument.lowered.metavar)
+                )
+            raise InputError(_flag_name(argument), got=value, expected=_allowed_values(argument.lowered.metavar))
         case _errors.InstantiationFailure(argument=None, message=message):
             # The message is the sentence of an experiment's InputError.
             field, _, problem = message.partition(": ")
@@ -167,33 +169,35 @@ def _one_sentence(
         case _errors.InstantiationFailure(argument=argument, message=message) if argument is not None:
             wrong = _NO_NUMBER.match(message) or _NO_SUCH.match(message)
             if wrong:
-                raise _not_allowed(argument, wrong["value"], argument.lowered.metavar)
+                raise _bad_value_error(argument, wrong["value"], argument.lowered.metavar)
             union = _UNION.match(message)
             if union:
-                raise _not_allowed(argument, union["value"], union["allowed"])
-            expected = _allowed(argument.lowered.metavar)
-            raise InputError(_flag(argument), message.splitlines()[0], expected=expected)
+                raise _bad_value_error(argument, union["value"], union["allowed"])
+            expected = _allowed_values(argument.lowered.metavar)
+            raise InputError(_flag_name(argument), message.splitlines()[0], expected=expected)
         case _errors.MissingSubcommand(found_token=token):
             expected = f"one of {', '.join(commands)}"
             if token is None:
                 raise InputError("command", "it is missing", expected=expected)
             raise InputError("command", got=token, expected=expected)
         case _errors.MissingArgs(missing_arguments=missing):
-            raise InputError(_flag(missing[0].arg), "it is missing", hint=_help_hint(program, commands, arguments))
+            raise InputError(_flag_name(missing[0].arg), "it is missing", hint=_help_hint(program, commands, arguments))
 
 
-def _unknown(token: str, program: str, commands: Functions, arguments: Sequence[str]) -> InputError:
+def _unknown_word_error(token: str, program: str, commands: Functions, arguments: Sequence[str]) -> InputError:
     """Return the error about an unknown argument, with the argument that the user may mean."""
     see = _help_hint(program, commands, arguments)
     if not token.startswith("-"):
         if token == arguments[0]:
             return InputError(token, "there is no such command", hint=suggest_name(token, list(commands)) or see)
-        return _too_many(token, program, arguments) or InputError(token, "there is no such argument", hint=see)
+        return _too_many_values_error(token, program, arguments) or InputError(
+            token, "there is no such argument", hint=see
+        )
     token = token.partition("=")[0]
     if arguments[0] not in commands:
         return InputError(token, "it comes before the command", hint=f"begin with one of {', '.join(commands)}")
     name = token.lstrip("-").replace("-", "_")
-    flags = _flags(commands, arguments[0])
+    flags = _flag_names(commands, arguments[0])
     if name in flags and token.startswith("--"):
         # It is a positional argument.
         hint = f"give the {name} without a flag, {see}"
@@ -211,7 +215,7 @@ def _unknown(token: str, program: str, commands: Functions, arguments: Sequence[
     return InputError(token, "there is no such flag", hint=hint)
 
 
-def _too_many(token: str, program: str, arguments: Sequence[str]) -> InputError | None:
+def _too_many_values_error(token: str, program: str, arguments: Sequence[str]) -> InputError | None:
     """Return the error about a further value of a flag that takes one; None if no flag has a value before it."""
     values: list[str] = []
     flag = ""
@@ -242,17 +246,19 @@ def _help_hint(program: str, commands: Functions, arguments: Sequence[str]) -> s
     return f"see {program} {arguments[0]} {help_flag}"
 
 
-def _not_allowed(argument: "tyro._arguments.ArgumentDefinition | None", text: str, allowed: str | None) -> InputError:
+def _bad_value_error(
+    argument: "tyro._arguments.ArgumentDefinition | None", text: str, allowed: str | None
+) -> InputError:
     """Return the error about a value in tyro's brackets and quotes."""
-    return InputError(_flag(argument), got=text.strip("[]'\""), expected=_allowed(allowed))
+    return InputError(_flag_name(argument), got=text.strip("[]'\""), expected=_allowed_values(allowed))
 
 
-def _allowed(metavar: str | None) -> str:
+def _allowed_values(metavar: str | None) -> str:
     """Return the values that a flag takes, without tyro's brackets and without the choice to leave it out."""
     text = re.sub(r"\[(\w+) \[\1 \.\.\.\]\]", r"\1 ...", metavar or "no value")
     return re.sub(r"[{}]", "", text).replace("None|", "")
 
 
-def _flag(argument: "tyro._arguments.ArgumentDefinition | None") -> str:
+def _flag_name(argument: "tyro._arguments.ArgumentDefinition | None") -> str:
     assert argument is not None
     return argument.lowered.name_or_flags[0].lstrip("-").rpartition(".")[2].replace("-", "_")

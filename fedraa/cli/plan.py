@@ -10,22 +10,22 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from fedraa.cli.display import say, show
+from fedraa.cli.display import print_line, print_table
 from fedraa.cli.plan_data import show_data
 from fedraa.cli.plan_outlook import async_outlook, drawn_outlook, first_round, rounds_outlook
 from fedraa.components.text import is_foreign, text_of
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import Fleet, Floats
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
-from fedraa.numbers import quantity
+from fedraa.numbers import format_quantity
 from fedraa.server.async_rule import AsyncModel, AsyncRule
 from fedraa.server.participation_correction import planned_balances
 from fedraa.server.schedule import SCHEDULER
-from fedraa.submodels.flat import frozen
-from fedraa.submodels.indices import owners, too_small
+from fedraa.submodels.flat import frozen_parameters
+from fedraa.submodels.indices import count_owners, too_small
 from fedraa.waiting import Waiting
 from schedulers import SchedulerRunner
 
@@ -41,7 +41,7 @@ MAX_FACTORS = 1000
 MAX_WIDTHS = 6
 
 
-def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | None = None) -> None:
+def show_plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | None = None) -> None:
     """Print the cost of the experiment. Raises ValueError, as `run` would, if it cannot run.
 
     With the folder `data`, the data partition is shown as well.
@@ -52,40 +52,41 @@ def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | No
         waiting: The status line of slow preparations.
     """
     if waiting is None:
-        spec = build(experiment)
+        spec = build_run(experiment)
     else:
-        spec = build(experiment, doing=waiting.say)
-        waiting.over()
+        spec = build_run(experiment, doing=waiting.say)
+        waiting.end_display()
     if data is not None:
         show_data(spec, data)
     schedule = spec.method.schedule
     tasks: list[Task] = []
     if not schedule.scheduled:
         tasks, total = first_round(spec)
-        show(shapes_table(spec, tasks, total))
-        show(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
+        print_table(shapes_table(spec, tasks, total))
+        print_table(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
         make_outlook = drawn_outlook if schedule.asynchronous else rounds_outlook
         outlook = make_outlook(spec, tasks, total)
     else:
         costs = make_cost_model(spec).table([part.widths for part in spec.submodels])
         planner = SchedulerRunner(SCHEDULER.own(schedule.scheduler))
         planner.plan(costs, schedule.delay_bound)
-        show(fragments_table(spec))
+        print_table(fragments_table(spec))
         for line in whole_groups(spec):
-            say(line)
-        show(devices_table(spec.fleet, {f"fragment {j}": column for j, column in enumerate(costs.T)}, planner))
+            print_line(line)
+        print_table(devices_table(spec.fleet, {f"fragment {j}": column for j, column in enumerate(costs.T)}, planner))
         source = "K*, from the costs" if schedule.delay_bound is None else "from the option delay_bound"
-        say(f"delay bound    {planner.bound:.4g} ({source})")
+        print_line(f"delay bound    {planner.bound:.4g} ({source})")
         outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, *first_round(spec))
     for line in (*base_lines(spec, tasks), *task_lines(spec)):
-        say(line)
-    say(f"server memory  about {quantity(server_bytes(spec), 'B')}")
+        print_line(line)
+    print_line(f"server memory  about {format_quantity(server_bytes(spec), 'B')}")
     per_client = client_bytes(spec)
     if per_client:
-        say(f"per client     {quantity(per_client, 'B')} of it for each of the {spec.appearing} clients that take part")
-    say(f"expected       {outlook}")
-    for name, part in own_parts(experiment.model_dump(mode="json")):
-        say(f"component      {name} {part}")
+        clients = f"each of the {spec.max_participants} clients that take part"
+        print_line(f"per client     {format_quantity(per_client, 'B')} of it for {clients}")
+    print_line(f"expected       {outlook}")
+    for name, part in custom_components(experiment.model_dump(mode="json")):
+        print_line(f"component      {name} {part}")
 
 
 def whole_groups(spec: RunSpec) -> list[str]:
@@ -107,29 +108,29 @@ def task_lines(spec: RunSpec) -> list[str]:
     lines = []
     if spec.method.local.auto is not None:
         steps = costs.all_steps(shapes)
-        lines.append(f"local steps    {_range(steps)} a task ({spec.method.local.steps})")
+        lines.append(f"local steps    {_range_text(steps)} a task ({spec.method.local.steps})")
     if isinstance(update, AsyncRule) and update.is_convex_mix:
         rule = update.bind(AsyncModel(spec.params, len(spec.fleet), len(shapes), spec.at_a_time))
         factors = planned_balances(costs, shapes, spec.data.sizes, update.participation_correction, spec.at_a_time)
-        weights = np.array([rule.weight(0, float(factor)) for factor in _some(np.unique(factors))])
-        lines.append(f"weights        {_range(weights)} of an update that is not stale")
+        weights = np.array([rule.weight(0, float(factor)) for factor in _sample_values(np.unique(factors))])
+        lines.append(f"weights        {_range_text(weights)} of an update that is not stale")
     return lines
 
 
 def base_lines(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
     """Return lines about the frozen parameters, which are never sent, and about the bytes that tasks send back."""
-    parameters = frozen(spec.traced.module)
+    parameters = frozen_parameters(spec.traced.module)
     if not parameters:
         return []
-    size = quantity(sum(p.numel() * p.element_size() for p in parameters), "B")
+    size = format_quantity(sum(p.numel() * p.element_size() for p in parameters), "B")
     lines = [f"frozen         {sum(p.numel() for p in parameters)} parameters, {size} on every worker, in no task"]
     if tasks:
-        sizes = [quantity(size(task.bytes_up for task in tasks), "B") for size in (min, max)]
+        sizes = [format_quantity(size(task.bytes_up for task in tasks), "B") for size in (min, max)]
         lines.append(f"sent back      {' to '.join(dict.fromkeys(sizes))} a task")
     return lines
 
 
-def own_parts(written: Mapping[str, Any]) -> list[tuple[str, str]]:
+def custom_components(written: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the field and the text of each user-defined component in a written experiment."""
     rows = []
     for name, value in written.items():
@@ -140,15 +141,15 @@ def own_parts(written: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def fragments_table(spec: RunSpec) -> Table:
     """Return a table of the fragments, or the full model: widths, parameters and the cost of training each."""
-    owned = owners(spec.traced, spec.index_sets)
+    owned = count_owners(spec.traced, spec.index_sets)
     never = int((owned == 0).sum())
     title = f"{text_of(spec.experiment.model)}: {spec.traced.size} parameters, {never} of them never trained"
-    table = _shapes(title, "fragment", "owned", "shared")
+    table = _new_shapes_table(title, "fragment", "owned", "shared")
     for number, part in enumerate(spec.submodels):
         holders = owned if part.index is None else owned[part.index]
         owned_count = int((holders == 1).sum())
         shared_count = int((holders > 1).sum())
-        table.add_row(str(number), *_shape(spec, part.widths), str(owned_count), str(shared_count))
+        table.add_row(str(number), *_shape_cells(spec, part.widths), str(owned_count), str(shared_count))
     return table
 
 
@@ -168,20 +169,20 @@ def shapes_table(spec: RunSpec, tasks: Sequence[Task], total: int) -> Table:
         title += f", {len(tasks)} of {total} clients"
     if len(shown) < len(shapes):
         title += f", {len(shown)} of {len(shapes)} shapes"
-    table = _shapes(title, "clients", "unmasked")
+    table = _new_shapes_table(title, "clients", "unmasked")
     for widths, clients in shown:
-        table.add_row(str(clients), *_shape(spec, widths), f"{trained[widths]:.0%}")
+        table.add_row(str(clients), *_shape_cells(spec, widths), f"{trained[widths]:.0%}")
     return table
 
 
-def _shapes(title: str, first: str, *last: str) -> Table:
+def _new_shapes_table(title: str, first: str, *last: str) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD)
     for name in (first, "widths", "parameters", "one way", "per sample", "to train it", *last):
         table.add_column(name, justify="right")
     return table
 
 
-def _shape(spec: RunSpec, widths: Sequence[int]) -> list[str]:
+def _shape_cells(spec: RunSpec, widths: Sequence[int]) -> list[str]:
     cost = spec.measure(tuple(widths))
     shown = " ".join(map(str, widths[:MAX_WIDTHS])) or "–"
     if len(widths) > MAX_WIDTHS:
@@ -189,9 +190,9 @@ def _shape(spec: RunSpec, widths: Sequence[int]) -> list[str]:
     return [
         shown,
         str(cost.params),
-        quantity(cost.bytes, "B"),
-        quantity(cost.flops, "FLOP"),
-        quantity(cost.memory, "B"),
+        format_quantity(cost.bytes, "B"),
+        format_quantity(cost.flops, "FLOP"),
+        format_quantity(cost.memory, "B"),
     ]
 
 
@@ -211,14 +212,14 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunn
     allowed = None
     if planner is not None:
         columns += ["feasible", "|S|"]
-        allowed = planner.allowed()
+        allowed = planner.feasible_mask()
     for column_name in columns:
         table.add_column(column_name, justify="right")
     for clients in device_classes(fleet, np.stack(list(costs.values()), axis=1)):
         row = [
             str(len(clients)),
-            _range(fleet.compute[clients]),
-            *(_range(column[clients]) for column in costs.values()),
+            _range_text(fleet.compute[clients]),
+            *(_range_text(column[clients]) for column in costs.values()),
         ]
         if allowed is not None:
             feasible = allowed[clients]
@@ -226,7 +227,7 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunn
             row.append(
                 " ".join(str(j) if of_all[j] else f"({j})" for j in np.flatnonzero(feasible.any(axis=0)).tolist())
             )
-            row.append(_range(feasible.sum(axis=1).astype(np.float64)))
+            row.append(_range_text(feasible.sum(axis=1).astype(np.float64)))
         table.add_row(*row)
     return table
 
@@ -260,9 +261,9 @@ def server_bytes(spec: RunSpec) -> int:
     It holds the model, the mean model if there is one, the update's state, and two buffers for each client that trains.
     """
     largest = max(spec.measure(submodel.widths).bytes for submodel in spec.submodels)
-    clients = min(spec.appearing, spec.at_a_time)
+    clients = min(spec.max_participants, spec.at_a_time)
     copies = 2 if spec.method.schedule.polyak_fraction else 1
-    update_state = spec.method.update.memory(spec.params.size, spec.appearing)
+    update_state = spec.method.update.memory(spec.params.size, spec.max_participants)
     return copies * spec.params.nbytes + update_state + 2 * clients * largest
 
 
@@ -270,16 +271,16 @@ def client_bytes(spec: RunSpec) -> int:
     """Return the bytes of the update's state for every client that takes part."""
     memory = spec.method.update.memory
     size = spec.params.size
-    return memory(size, spec.appearing) - memory(size, spec.appearing - 1)
+    return memory(size, spec.max_participants) - memory(size, spec.max_participants - 1)
 
 
-def _some(ascending: Floats) -> Floats:
+def _sample_values(ascending: Floats) -> Floats:
     """Return at most `MAX_FACTORS` values, evenly from the first to the last."""
     count = min(len(ascending), MAX_FACTORS)
     return ascending[np.linspace(0, len(ascending) - 1, count).round().astype(np.int64)]
 
 
-def _range(values: Floats) -> str:
+def _range_text(values: Floats) -> str:
     """Return `0.2`, or `0.1–0.2` for unequal values; `–` without finite values, as if no device holds the submodel."""
     finite = values[np.isfinite(values)]
     if not finite.size:

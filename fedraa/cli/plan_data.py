@@ -6,11 +6,11 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from fedraa.cli.display import say, show
+from fedraa.cli.display import print_line, print_table
 from fedraa.components.text import text_of
 from fedraa.data import Federated
 from fedraa.engine.run_spec import RunSpec
-from fedraa.report.clients import Counts, label_counts, picture
+from fedraa.report.clients import Counts, label_counts, write_clients_picture
 
 # Maximum number of clients that are shown one by one. Of more clients, some quantiles by size are shown.
 MAX_CLIENTS = 20
@@ -21,9 +21,9 @@ QUANTILES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
 def show_data(spec: RunSpec, folder: Path) -> None:
     """Print the table and write the picture into `folder`."""
-    show(data_table(spec.data, text_of(spec.experiment.partition)))
+    print_table(data_table(spec.data, text_of(spec.experiment.partition)))
     title = f"{spec.data.dataset.name}, {text_of(spec.experiment.partition)}, {len(spec.data.sizes)} clients"
-    say(f"picture        {picture(spec.data, folder, title)}")
+    print_line(f"picture        {write_clients_picture(spec.data, folder, title)}")
 
 
 def data_table(data: Federated, partition: object) -> Table:
@@ -39,10 +39,10 @@ def data_table(data: Federated, partition: object) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=0, pad_edge=False, collapse_padding=True)
     if len(sizes) > MAX_CLIENTS:
         first = "by size"
-        rows = _places(data)
+        rows = _quantile_clients(data)
     else:
         first = "client"
-        rows = _all(data)
+        rows = _all_clients(data)
     columns = ["train", "test"]
     shows_labels = counts is not None and counts.shape[1] <= MAX_CLASSES
     if counts is not None:
@@ -55,26 +55,26 @@ def data_table(data: Federated, partition: object) -> Table:
     for name, client in rows:
         cells = [name, str(sizes[client]), str(test_sizes[client])]
         if counts is not None:
-            cells += _labels(counts[client], shows_labels)
+            cells += _label_cells(counts[client], shows_labels)
         table.add_row(*cells)
     return table
 
 
-def _labels(counts: Counts, shows_labels: bool) -> list[str]:
+def _label_cells(counts: Counts, shows_labels: bool) -> list[str]:
     """Return the number of labels, the share of the most frequent one and, if they are shown, the counts."""
     total = max(1, int(counts.sum()))
     cells = [str(int((counts > 0).sum())), f"{counts.max() / total:.0%}"]
     if shows_labels:
-        cells += map(_short, counts.tolist())
+        cells += map(_short_count, counts.tolist())
     return cells
 
 
-def _all(data: Federated) -> list[tuple[str, int]]:
+def _all_clients(data: Federated) -> list[tuple[str, int]]:
     names = data.names or map(str, range(len(data.sizes)))
     return [(name, client) for client, name in enumerate(names)]
 
 
-def _places(data: Federated) -> list[tuple[str, int]]:
+def _quantile_clients(data: Federated) -> list[tuple[str, int]]:
     """Return clients at some quantiles from the smallest to the largest."""
     by_size = np.argsort(data.sizes, kind="stable")
     names = {0.0: "smallest", 0.5: "median", 1.0: "largest"}
@@ -82,7 +82,7 @@ def _places(data: Federated) -> list[tuple[str, int]]:
     return [(names.get(place, f"{place:.0%}"), int(by_size[round(place * last)])) for place in QUANTILES]
 
 
-def _short(count: int) -> str:
+def _short_count(count: int) -> str:
     """Return a count with at most four characters below a million; a dot for zero."""
     if count == 0:
         return "·"

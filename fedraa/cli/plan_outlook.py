@@ -31,10 +31,12 @@ def first_round(spec: RunSpec) -> tuple[list[Task], int]:
     server = make_server(spec, lambda kind, t, /, **fields: None)
     clients = np.fromiter(server.begin(), np.int64)
     costs = make_cost_model(spec).table([spec.traced.widths(spec.traced.full())])[clients, 0]
-    return [server.assign(client, 0.0) for client in clients[evenly(costs, MAX_SIMULATED)].tolist()], len(clients)
+    return [server.assign(client, 0.0) for client in clients[spread_by_rank(costs, MAX_SIMULATED)].tolist()], len(
+        clients
+    )
 
 
-def evenly(costs: Floats, count: int) -> Ints:
+def spread_by_rank(costs: Floats, count: int) -> Ints:
     """Return the positions, ascending, of `count` of the costs [N], spread evenly by rank; all if there are fewer."""
     if len(costs) <= count:
         return np.arange(len(costs))
@@ -48,12 +50,12 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
     rule: Any = spec.method.update
     sample = np.arange(len(planner.costs))
     if spec.at_a_time > MAX_SIMULATED:
-        sample = evenly(planner.costs.sum(axis=1), MAX_SIMULATED)
+        sample = spread_by_rank(planner.costs.sum(axis=1), MAX_SIMULATED)
     # The run has this many times the clients, updates and staleness of the sample.
     times = len(planner.costs) / len(sample)
     sample_steps = max(1, round((limits.steps or DRY_STEPS * times) / times))
     ledger = first_ledger(spec, planner.of(sample))
-    cost = task_cost(spec, planner.costs, sample)
+    cost = make_task_cost(spec, planner.costs, sample)
     dry = dry_run(ledger, rule, spec.timing, cost, steps=min(sample_steps, DRY_STEPS), time=limits.time)
     steps = dry.steps * times
     time = dry.time
@@ -65,7 +67,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
     if len(dry.tasks) > 1:
         percentages = " ".join(f"{count / max(1, sum(dry.tasks)):.0%}" for count in dry.tasks)
         shares = f" ({percentages} by fragment)"
-    notes = _unless(spec) + _foretold(len(sample), len(planner.costs)) + _blind(spec)
+    notes = _goal_note(spec) + _sample_note(len(sample), len(planner.costs)) + _unknown_losses_note(spec)
     return (
         f"{steps:.0f} updates in time {time:.4g}{shares}, staleness {times * dry.staleness_mean:.2f}, "
         f"at most {times * dry.staleness_max:.0f}{notes}"
@@ -96,7 +98,7 @@ def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
     )
 
 
-def task_cost(spec: RunSpec, table: Floats, clients: Ints) -> Callable[[Dispatch], float]:
+def make_task_cost(spec: RunSpec, table: Floats, clients: Ints) -> Callable[[Dispatch], float]:
     """Return the cost of a task of the n-th of these clients.
 
     Args:
@@ -108,14 +110,14 @@ def task_cost(spec: RunSpec, table: Floats, clients: Ints) -> Callable[[Dispatch
     shapes = [submodel.widths for submodel in spec.submodels]
     up = [costs.compressor.bytes(costs.sent(widths) // BYTES) for widths in shapes]
 
-    def cost(task: Dispatch) -> float:
+    def dispatch_cost(task: Dispatch) -> float:
         client = int(clients[task.client])
         # A client that trains its buffer again receives nothing.
         if task.resent:
             return costs.cost(shapes[task.fragment], client, 0, up[task.fragment])
         return float(table[client, task.fragment])
 
-    return cost
+    return dispatch_cost
 
 
 def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
@@ -128,7 +130,7 @@ def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
     """
     rate = sum(1 / task.cost for task in tasks) / spec.method.update.per_step * total / len(tasks)
     steps = _steps_within(spec, rate)
-    condition = f"if all tasks are like the first{_unless(spec)}{_foretold(len(tasks), total)}"
+    condition = f"if all tasks are like the first{_goal_note(spec)}{_sample_note(len(tasks), total)}"
     return f"{steps:.0f} updates in time {steps / rate:.4g}, {condition}"
 
 
@@ -146,11 +148,11 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
     if limits.time is not None:
         steps = min(steps, limits.time // longest)
     time = steps * longest
-    condition = f"if all rounds are like the first{_unless(spec)}{_foretold(len(tasks), total)}"
+    condition = f"if all rounds are like the first{_goal_note(spec)}{_sample_note(len(tasks), total)}"
     return f"{steps:.0f} rounds of {longest:.4g} in time {time:.4g}, {condition}"
 
 
-def _unless(spec: RunSpec) -> str:
+def _goal_note(spec: RunSpec) -> str:
     """Return the condition that a target is not reached before; empty without a target."""
     goal = spec.limits.goal
     if goal is None:
@@ -158,14 +160,14 @@ def _unless(spec: RunSpec) -> str:
     return f", unless {goal} is reached before"
 
 
-def _blind(spec: RunSpec) -> str:
+def _unknown_losses_note(spec: RunSpec) -> str:
     """Return a note that a user-defined scheduler may choose other fragments when losses are known."""
     if not is_foreign(spec.experiment.model_dump(mode="json")["scheduler"]):
         return ""
     return "; a scheduler that uses losses will choose differently when the first losses are known"
 
 
-def _foretold(sample: int, total: int) -> str:
+def _sample_note(sample: int, total: int) -> str:
     """Return a note that a sample of the clients was simulated; empty if it has all clients."""
     if sample == total:
         return ""

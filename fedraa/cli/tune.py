@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedraa.cli.display import say, show
+from fedraa.cli.display import print_line, print_table
 from fedraa.components.text import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.tuning.journal import Trial
@@ -18,7 +18,7 @@ from fedraa.tuning.tuner import tune as tuned_by
 from fedraa.waiting import Waiting
 
 
-def tune(
+def run_tuning(
     methods: Sequence[str],
     space: Sequence[str],
     trials: int,
@@ -40,26 +40,26 @@ def tune(
         tuned_by(methods, space, trials, experiment, jobs=jobs)
         return
 
-    def tell(trial: Trial, count: int, total: int, left: float) -> None:
-        _tell(trial, count, total, left)
+    def report_trial(trial: Trial, count: int, total: int, left: float) -> None:
+        _print_trial(trial, count, total, left)
         waiting.say(f"running trial {min(count + 1, total)} of {total}")
 
     waiting.say(f"running trial 1 of {trials * len(methods)}")
-    result = tuned_by(methods, space, trials, experiment, jobs=jobs, ended=tell)
-    waiting.over()
-    show(best_table(result))
-    say(f"next: fedraa compare {join(methods)} --terms tuned --tuned {quote(str(result.file))}")
+    result = tuned_by(methods, space, trials, experiment, jobs=jobs, ended=report_trial)
+    waiting.end_display()
+    print_table(best_table(result))
+    print_line(f"next: fedraa compare {join(methods)} --terms tuned --tuned {quote(str(result.file))}")
 
 
-def _tell(trial: Trial, count: int, total: int, left: float) -> None:
+def _print_trial(trial: Trial, count: int, total: int, left: float) -> None:
     """Print one line of progress."""
-    text = f"trial {count} of {total}: {trial.method} at {_listed(trial.values)}: {_outcome(trial)}"
+    text = f"trial {count} of {total}: {trial.method} at {_values_text(trial.values)}: {_outcome_text(trial)}"
     if count < total:
         text += f"; about {timedelta(seconds=round(left))} left"
-    say(text)
+    print_line(text)
 
 
-def _outcome(trial: Trial) -> str:
+def _outcome_text(trial: Trial) -> str:
     if trial.state == "failed":
         return f"failed, {trial.why}"
     if trial.state == "stopped":
@@ -72,7 +72,7 @@ def _outcome(trial: Trial) -> str:
     return f"{trial.value:.4f} at time {trial.reached:.4g}"
 
 
-def _listed(values: Any) -> str:
+def _values_text(values: Any) -> str:
     return " ".join(f"{name}={text_of(value)}" for name, value in values.items())
 
 

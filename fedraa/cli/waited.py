@@ -13,7 +13,7 @@ LOADING = "loading PyTorch"
 
 
 @contextmanager
-def waited(*, quiet: bool = False) -> Iterator[Waiting | None]:
+def show_status_line(*, quiet: bool = False) -> Iterator[Waiting | None]:
     """Show the current work, starting with loading PyTorch; yield None, without output, for a quiet command.
 
     Without a terminal the status is logged, and log records go to stdout meanwhile.
@@ -41,6 +41,6 @@ def with_bar(callbacks: tuple[str, ...], waiting: Waiting | None) -> "tuple[str 
         return callbacks
     other_callbacks = tuple(name for name in callbacks if name != "progress-bar")
     if not is_shown():
-        waiting.over()
+        waiting.end_display()
         return other_callbacks
     return (*other_callbacks, ProgressBar(waiting))

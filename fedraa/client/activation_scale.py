@@ -29,11 +29,11 @@ def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...], *,
             layer = module.get_submodule(owner)
             reads = tensor == "weight" and entry.dim == 1 and not isinstance(layer, nn.Embedding | nn.EmbeddingBag)
             if reads and (inner or (entry.tensor, 0) not in cut):
-                layer.register_forward_pre_hook(_scaled(group.size / kept))
+                layer.register_forward_pre_hook(_make_scale_hook(group.size / kept))
 
 
-def _scaled(factor: float) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
-    def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _make_scale_hook(factor: float) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
+    def scale_input(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (inputs[0] * factor, *inputs[1:])
 
-    return hook
+    return scale_input

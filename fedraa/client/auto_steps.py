@@ -40,7 +40,7 @@ class AutoSteps:
             return cls(kappa=kappa)
         return cls(int(match["minimum"]), kappa)
 
-    def shortest(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def minimum_steps(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return H for tasks that take no time to send, for data partitions of `whole` batches."""
         if self.minimum is None:
             return np.minimum(SHORT, whole)
@@ -54,4 +54,4 @@ class AutoSteps:
             step: Time of one batch.
             whole: Batches in one pass over the client's data.
         """
-        return np.maximum(self.shortest(whole), np.rint(self.kappa * move / step)).astype(np.int64)
+        return np.maximum(self.minimum_steps(whole), np.rint(self.kappa * move / step)).astype(np.int64)

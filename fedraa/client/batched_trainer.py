@@ -45,7 +45,7 @@ class BatchedTrainer(Trainer):
         updates: dict[int, Update] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for number, one in enumerate(work):
-            alike[self._shape(one)].append(number)
+            alike[self._stack_key(one)].append(number)
         for numbers in alike.values():
             for start in range(0, len(numbers), self._height):
                 stack = numbers[start : start + self._height]
@@ -56,7 +56,7 @@ class BatchedTrainer(Trainer):
         super().reset()
         self._stacks.clear()
 
-    def _shape(self, work: Work) -> object:
+    def _stack_key(self, work: Work) -> object:
         """Return the key that the tasks of one stack share."""
         task = work.task
         length = None
@@ -76,8 +76,8 @@ class BatchedTrainer(Trainer):
         for one in work:
             self._refuse_small(len(one.y))
         filled = [*work, *[work[0]] * (self._height - len(work))]
-        stack = self._stack(work[0].task.widths)
-        whole = stacked([one.task for one in filled])
+        stack = self._stack_for_widths(work[0].task.widths)
+        whole = stack_tasks([one.task for one in filled])
         labels = [one.y for one in filled]
         steps = [self._steps(one.task, len(one.y)) for one in work]
         local_step = LocalStep(
@@ -132,16 +132,16 @@ class BatchedTrainer(Trainer):
                 for chosen in batches:
                     orders[step, row, : len(chosen)] = chosen
                     step += 1
-        inputs, labels, device_orders = (self._tensor(array) for array in (x, y, orders))
+        inputs, labels, device_orders = (self._to_tensor(array) for array in (x, y, orders))
         rows = torch.arange(self._height, device=self._device)[:, None]
-        augment = [self._transforms.augment(one.task.client, one.task.turn) for one in work]
+        augment = [self._transforms.make_augmentation(one.task.client, one.task.turn) for one in work]
         for step, order in enumerate(device_orders):
             for row, epoch in new_epochs[step]:
                 read_epoch = work[row].read_epoch
                 if epoch and read_epoch is not None:
                     new_x, new_y = read_epoch(epoch)
-                    inputs[row, : len(new_y)] = self._tensor(new_x)
-                    labels[row, : len(new_y)] = self._tensor(new_y)
+                    inputs[row, : len(new_y)] = self._to_tensor(new_x)
+                    labels[row, : len(new_y)] = self._to_tensor(new_y)
             batch = inputs[rows, order]
             if self._transforms:
                 counts = (orders[step] != longest).sum(axis=1).tolist()
@@ -150,13 +150,13 @@ class BatchedTrainer(Trainer):
                         batch[row, :samples] = augment[row](batch[row, :samples])
             yield batch, labels[rows, order]
 
-    def _stack(self, widths: tuple[int, ...]) -> BatchedModule:
+    def _stack_for_widths(self, widths: tuple[int, ...]) -> BatchedModule:
         if widths not in self._stacks:
             self._stacks[widths] = BatchedModule(self._module(widths), self._height, self._device)
         return self._stacks[widths]
 
 
-def stacked(tasks: Sequence[Task]) -> Task:
+def stack_tasks(tasks: Sequence[Task]) -> Task:
     """Return one task that combines tasks of one shape, with buffers [height, k]."""
     masks = [task.mask for task in tasks if task.mask is not None]
     mask = np.stack(masks) if masks else None
@@ -164,5 +164,5 @@ def stacked(tasks: Sequence[Task]) -> Task:
         tasks[0],
         buffer=np.stack([task.params for task in tasks]),
         mask=mask,
-        extras={name: np.stack([task.extra(name) for task in tasks]) for name in tasks[0].extras},
+        extras={name: np.stack([task.extra_values(name) for task in tasks]) for name in tasks[0].extras},
     )

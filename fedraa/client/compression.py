@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedraa.components.calls import calling
+from fedraa.components.calls import convert_errors
 from fedraa.components.registry import ComponentRegistry
 from fedraa.errors import InputError
 from fedraa.numbers import Share
@@ -38,7 +38,7 @@ class Compressor(ABC):
 
 def wire_bytes(compressor: Compressor, coordinates: int) -> int:
     """Return the bytes on the wire for a delta of `coordinates` entries. Raises InputError unless it is a number."""
-    with calling("compress", compressor):
+    with convert_errors("compress", compressor):
         size = compressor.bytes(coordinates)
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
         problem = f"{type(compressor).__name__}.bytes returned it for {coordinates} coordinates"
@@ -93,7 +93,7 @@ class EightBit(Compressor):
         return coordinates + 8
 
 
-def _short(text: str) -> Compressor:
+def _parse_topk(text: str) -> Compressor:
     """Read `topk:SHARE`."""
     kind, _, number = text.partition(":")
     if kind == "topk":
@@ -106,5 +106,5 @@ def _short(text: str) -> Compressor:
 
 
 COMPRESSOR: ComponentRegistry[Compressor] = ComponentRegistry(
-    "compress", ("apply", "bytes"), {"none": NoCompression, "topk": TopK, "8bit": EightBit}, _short
+    "compress", ("apply", "bytes"), {"none": NoCompression, "topk": TopK, "8bit": EightBit}, _parse_topk
 )

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedraa.messages import Vector
 from fedraa.models.images import ImageConv2d
 from fedraa.objectives import Classification, Objective
-from fedraa.submodels import trainable, view
+from fedraa.submodels import trainable_parameters, view_as_tensor
 from fedraa.submodels.flat import BY_PIECE
 
 # Label that stands for no sample.
@@ -43,7 +43,7 @@ class FlatModule:
         # The proxy avoids a reference cycle, so that the buffers are freed together with the flat module.
         model = proxy(self)
         start = 0
-        for parameter in trainable(module.to(weights.device).train()):
+        for parameter in trainable_parameters(module.to(weights.device).train()):
             piece = slice(start, start + parameter.numel())
             parameter.data = weights[piece].view(parameter.shape)
             if gradient is not None:
@@ -68,7 +68,7 @@ class FlatModule:
 
     def load(self, params: Vector) -> None:
         """Copy the weights from a buffer [k], which may be read-only."""
-        self.weights.copy_(view(params))
+        self.weights.copy_(view_as_tensor(params))
 
     def forward(self, inputs: Any) -> Any:
         """Return the module's result for a batch [b, ...]."""
@@ -158,7 +158,7 @@ class BatchedModule:
 
     def load(self, params: Vector) -> None:
         """Copy the weights from a buffer [height, k]."""
-        self.weights.copy_(view(params))
+        self.weights.copy_(view_as_tensor(params))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits [height, b, classes] of a batch [height, b, ...]."""

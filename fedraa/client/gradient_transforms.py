@@ -102,7 +102,7 @@ class Clipping(GradientTransform):
     masked: ClassVar[bool] = False
 
     def apply(self, grad: Tensor, context: StepContext) -> None:
-        grad.mul_(torch.clamp(self.bound / (norm(grad) + EPSILON), max=1.0))
+        grad.mul_(torch.clamp(self.bound / (gradient_norm(grad) + EPSILON), max=1.0))
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class WeightDecay(GradientTransform):
         grad.add_(context.weights, alpha=self.decay)
 
 
-def norm(gradient: Tensor) -> Tensor:
+def gradient_norm(gradient: Tensor) -> Tensor:
     """Return the norm of a gradient [k], or of each row of [height, k]."""
     result: Tensor = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
     return result

@@ -18,13 +18,13 @@ class Adversary:
         self.state = state.clone().requires_grad_()
         self._sample = sample
 
-    def perturb(self, x: Tensor) -> Tensor:
+    def perturb_inputs(self, x: Tensor) -> Tensor:
         """Return L * x + d for a batch [b, ...]."""
         scale, shift = self.state.view(2, *self._sample)
         perturbed: Tensor = x * scale + shift
         return perturbed
 
-    def ascend(self, loss: Tensor) -> None:
+    def ascend_loss(self, loss: Tensor) -> None:
         """Take one step up f - l1 ||L - 1||^2 - l2 ||d||^2 of the batch's summed loss f, at the current weights."""
         (gradient,) = torch.autograd.grad(loss, self.state)
         with torch.no_grad():

@@ -211,7 +211,7 @@ class OptimizerSteps:
             else:
                 self._state[name] = torch.zeros_like(weights)
         if STEP in self._state and STEP in received:
-            self._state[STEP] = _uniform(received[STEP])
+            self._state[STEP] = _collapse_uniform(received[STEP])
 
     def begin_step(self) -> None:
         """Count one more step. The caller then calls `descend` once for each chunk of the buffer."""
@@ -230,7 +230,7 @@ class OptimizerSteps:
         self._optimizer.descend(
             weights,
             gradient,
-            {name: _cut(buffer, piece) for name, buffer in self._state.items()},
+            {name: _cut_buffer(buffer, piece) for name, buffer in self._state.items()},
             lr=lr,
             momentum=self._momentum,
             weight_decay=self._weight_decay,
@@ -241,7 +241,7 @@ class OptimizerSteps:
         return {EXTRA_PREFIX + name: buffer.expand(self._shape)[row] for name, buffer in self._state.items()}
 
 
-def _uniform(steps: Tensor) -> Tensor:
+def _collapse_uniform(steps: Tensor) -> Tensor:
     """Return counts [..., k] as [..., 1] if those of each client are equal, which is faster to compute with."""
     first = steps[..., :1]
     if bool((steps == first).all()):
@@ -249,7 +249,7 @@ def _uniform(steps: Tensor) -> Tensor:
     return steps
 
 
-def _cut(buffer: Tensor, piece: slice | EllipsisType) -> Tensor:
+def _cut_buffer(buffer: Tensor, piece: slice | EllipsisType) -> Tensor:
     """Return a chunk of a buffer. A single number may stand for all coordinates."""
     if buffer.shape[-1] == 1:
         return buffer

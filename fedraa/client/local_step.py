@@ -23,17 +23,17 @@ from fedraa.client.gradient_transforms import (
     ServerMomentum,
     StepContext,
     WeightDecay,
-    norm,
+    gradient_norm,
 )
 from fedraa.client.input_adversary import Adversary
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, LocalOptimizer, OptimizerSteps
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.lr_schedule import local_factor
-from fedraa.components.calls import calling
-from fedraa.data.tree import mapped
+from fedraa.components.calls import convert_errors
+from fedraa.data.tree import map_tree
 from fedraa.errors import InputError
 from fedraa.messages import EXTRA_PREFIX, Task
-from fedraa.submodels import view
+from fedraa.submodels import view_as_tensor
 
 # Buffers of a task that the terms read.
 BLENDED = ("control", "momentum")
@@ -98,15 +98,15 @@ class LocalStep:
         self._steps_taken = 0
         self._compressor = components.compressor
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
-        extras = {name: tensor(task.extra(name)) for name in task.extras if name in BLENDED}
-        self._terms = [term.begin(extras) for term in terms(solver, components, momentum="momentum" in extras)]
+        extras = {name: tensor(task.extra_values(name)) for name in task.extras if name in BLENDED}
+        self._terms = [term.begin(extras) for term in make_terms(solver, components, momentum="momentum" in extras)]
         model.load(task.params)
-        self._masked(model.weights)
+        self._apply_mask(model.weights)
         self._anchor = model.weights
         if solver.prox_mu or solver.transforms or not self._compressor.lossless:
             # Without a mask the received parameters are the model's weights, so that no copy is necessary on a CPU.
-            self._anchor = view(task.params).to(device) if self._mask is None else model.weights.clone()
-        kept = {name: tensor(task.extra(name)) for name in task.extras if name.startswith(EXTRA_PREFIX)}
+            self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
+        kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(EXTRA_PREFIX)}
         self._optimizer = OptimizerSteps(
             components.optimizer,
             model.weights,
@@ -127,14 +127,14 @@ class LocalStep:
             return
         w, anchor = self.model.weights[row], self._anchor[row]
         if self._mask is None:
-            w.copy_(anchor + self._compressed(w - anchor))
+            w.copy_(anchor + self._compress_delta(w - anchor))
         else:
             trained = self._mask[row] > 0
-            w[trained] = anchor[trained] + self._compressed((w - anchor)[trained])
+            w[trained] = anchor[trained] + self._compress_delta((w - anchor)[trained])
 
-    def _compressed(self, delta: Tensor) -> Tensor:
+    def _compress_delta(self, delta: Tensor) -> Tensor:
         """Return the delta as the server receives it. Raises InputError if a custom compressor changes its shape."""
-        with calling("compress", self._compressor):
+        with convert_errors("compress", self._compressor):
             arrived = self._compressor.apply(delta)
         if not isinstance(arrived, Tensor) or arrived.shape != delta.shape:
             problem = f"{type(self._compressor).__name__}.apply returned it"
@@ -153,26 +153,26 @@ class LocalStep:
         self._steps_taken += 1
         self._optimizer.begin_step()
         if self.adversary is not None:
-            self.adversary.ascend(self.loss(self.adversary.perturb(inputs), labels) * len(labels))
-            inputs = self.adversary.perturb(inputs).detach()
+            self.adversary.ascend_loss(self.loss(self.adversary.perturb_inputs(inputs), labels) * len(labels))
+            inputs = self.adversary.perturb_inputs(inputs).detach()
         if isinstance(self.model, BatchedModule) or self.model.whole:
             loss = self._loss_gradient(inputs, labels)
-            self._descend(..., self.model.gradient)
+            self._descend_piece(..., self.model.gradient)
         else:
             loss = self.loss(inputs, labels)
-            self.model.backward_by_piece(loss, lambda piece, g: self._descend(piece, self._masked(g, piece)))
+            self.model.backward_by_piece(loss, lambda piece, g: self._descend_piece(piece, self._apply_mask(g, piece)))
         return loss.detach()
 
-    def _descend(self, piece: slice | EllipsisType, g: Tensor) -> None:
+    def _descend_piece(self, piece: slice | EllipsisType, g: Tensor) -> None:
         """Step on one chunk of the buffer. Its masked gradient `g` is overwritten."""
         w = self.model.weights[piece]
         if self._terms:
             at = StepContext(w, self._anchor[piece], piece)
             for term in self._terms:
-                with calling("gradient_transforms", term):
+                with convert_errors("gradient_transforms", term):
                     term.apply(g, at)
                 if term.masked:
-                    self._masked(g, piece)
+                    self._apply_mask(g, piece)
         self._optimizer.descend(w, g, piece, self._rate)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
@@ -212,11 +212,11 @@ class LocalStep:
         unperturbed = w.clone()
         drawn = random_state(w.device)
         # The code of a module may change its inputs in place, and the second pass needs them again.
-        loss = self._plain_gradient(mapped(Tensor.clone, inputs), labels)
-        w.add_(g.mul_(self._solver.sam_rho / (norm(g) + EPSILON)))
+        loss = self._plain_gradient(map_tree(Tensor.clone, inputs), labels)
+        w.add_(g.mul_(self._solver.sam_rho / (gradient_norm(g) + EPSILON)))
         set_random_state(w.device, drawn)
         self.model.backward(self.loss(inputs, labels))
-        self._masked(g)
+        self._apply_mask(g)
         w.copy_(unperturbed)
         return loss
 
@@ -226,10 +226,10 @@ class LocalStep:
         self.model.backward(loss)
         if self.squares is not None:
             self.squares.addcmul_(self.model.gradient, self.model.gradient)
-        self._masked(self.model.gradient)
+        self._apply_mask(self.model.gradient)
         return loss
 
-    def _masked(self, g: Tensor, piece: slice | EllipsisType = ...) -> Tensor:
+    def _apply_mask(self, g: Tensor, piece: slice | EllipsisType = ...) -> Tensor:
         """Set the gradient of masked coordinates to 0 in place, and return it."""
         if self._mask is None:
             return g
@@ -267,7 +267,7 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
         torch.default_generator.set_state(state)
 
 
-def terms(solver: LocalTraining, components: StepComponents, *, momentum: bool) -> list[GradientTransform]:
+def make_terms(solver: LocalTraining, components: StepComponents, *, momentum: bool) -> list[GradientTransform]:
     """Return the terms of a step in the order that LocalTraining documents.
 
     Args:

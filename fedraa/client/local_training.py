@@ -98,7 +98,7 @@ class LocalTraining:
             return True
         return any(GRADIENT_TRANSFORM.resolve(term).whole for term in self.transforms)
 
-    def minibatches(self, shard: Sizes) -> Sizes:
+    def count_minibatches(self, shard: Sizes) -> Sizes:
         """Return the number of minibatches in a pass over `shard` samples, of one client or of all at once."""
         whole = shard // self.batch_size
         count: Sizes = whole + ((shard % self.batch_size >= self.min_batch) | (whole == 0))
@@ -106,7 +106,7 @@ class LocalTraining:
 
     def spans(self, shard: int) -> list[slice]:
         """Return the slice of the shuffled samples for each minibatch of a pass."""
-        starts = [number * self.batch_size for number in range(self.minibatches(shard))]
+        starts = [number * self.batch_size for number in range(self.count_minibatches(shard))]
         return [slice(start, end) for start, end in zip(starts, [*starts[1:], shard], strict=True)]
 
     def samples(self, shard: int) -> int:
@@ -114,7 +114,7 @@ class LocalTraining:
         if self.steps is None:
             return self.epochs * shard
         assert isinstance(self.steps, int), "these follow from costs"
-        epochs, steps = divmod(self.steps, self.minibatches(shard))
+        epochs, steps = divmod(self.steps, self.count_minibatches(shard))
         return epochs * shard + steps * self.batch_size
 
     def passed_samples(self, shard: int) -> int:
@@ -126,15 +126,15 @@ class LocalTraining:
 
         Each step counts as the mean minibatch of a pass. The arguments describe one client, or all clients at once.
         """
-        return np.asarray(steps * shard / self.minibatches(shard))
+        return np.asarray(steps * shard / self.count_minibatches(shard))
 
     def passed_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
         """Return these samples times passes, plus the pass for the full-batch gradient."""
         return np.asarray(self.samples_in(steps, shard) * self.passes + (shard if self.full_gradient else 0))
 
-    def batches(self, shard: int) -> int:
+    def count_steps(self, shard: int) -> int:
         """Return the local steps of one task of a client with `shard` samples."""
         if self.steps is None:
-            return self.epochs * self.minibatches(shard)
+            return self.epochs * self.count_minibatches(shard)
         assert isinstance(self.steps, int), "these follow from costs"
         return self.steps

@@ -35,12 +35,12 @@ class Channel:
         self.down = 0
 
     def send_up(self, activations: Tensor) -> Tensor:
-        buffer, crossed = _cross(activations)
+        buffer, crossed = _copy_across(activations)
         self.up += buffer.nbytes
         return crossed
 
     def send_down(self, gradient: Tensor) -> Tensor:
-        buffer, crossed = _cross(gradient)
+        buffer, crossed = _copy_across(gradient)
         self.down += buffer.nbytes
         return crossed
 
@@ -116,6 +116,6 @@ def measure_stem(module: nn.Module, at: int, example: Tensor) -> ClientHalf:
     return ClientHalf(Cost(params, 4 * params, flops, memory), crossing, meter.flops / len(example))
 
 
-def _cross(tensor: Tensor) -> tuple[Vector, Tensor]:
+def _copy_across(tensor: Tensor) -> tuple[Vector, Tensor]:
     buffer = np.array(tensor.detach().cpu().numpy(), np.float32, copy=True)
     return buffer, torch.from_numpy(buffer).to(tensor.device)

@@ -18,7 +18,7 @@ from fedraa.client.probe_values import (
 )
 from fedraa.client.snapshot import Snapshot, is_same
 from fedraa.client.training_state import TrainingState, freeze_ranges, is_quantiser
-from fedraa.data.tree import Tree, leaves, mapped, take
+from fedraa.data.tree import Tree, list_leaves, map_tree, take_rows
 from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.models.statistics import (
@@ -29,8 +29,8 @@ from fedraa.models.statistics import (
     put_buffers,
     reestimate_over,
 )
-from fedraa.submodels.tracing.accept import private
-from fedraa.submodels.tracing.recorder import tensors
+from fedraa.submodels.tracing.accept import copy_private
+from fedraa.submodels.tracing.recorder import iterate_tensors
 
 # Samples in a trial of the model.
 ROWS = 4
@@ -40,7 +40,7 @@ COUNTS = (1, 10, 100, 1_000, 1_000_000)
 LARGE = 50_000_000
 
 
-def probe(module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> TrainingState:
+def probe_state(module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> TrainingState:
     """Run copies of a module in training and evaluation mode, and compare their values before and after.
 
     Raises InputError if training reads and changes state that no client sends back, or if evaluation reads state that
@@ -60,17 +60,17 @@ def probe(module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) ->
 class _Probe:
     def __init__(self, module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> None:
         self._large = sum(p.numel() for p in module.parameters()) > LARGE
-        self._module = perturb_parameters(private(module, share=self._large))
+        self._module = perturb_parameters(copy_private(module, share=self._large))
         self._outputs = outputs
         self._kind = type(module).__name__
-        rows = len(leaves(example)[0])
+        rows = len(list_leaves(example)[0])
         # Two different halves of the example if each has two samples or more, else the same samples twice.
         first, second = slice(rows), slice(rows)
         if rows >= 4:
             half = min(ROWS, rows // 2)
             first, second = slice(half), slice(half, 2 * half)
-        self._batch = take(example, first)
-        self._other = mapped(shift_values, take(example, second))
+        self._batch = take_rows(example, first)
+        self._other = map_tree(shift_values, take_rows(example, second))
         parts = dict(module.named_modules())
         owned = {name: parts[name.rpartition(".")[0]] for name in copy_buffers(module)}
         self._torchs = {name for name, part in owned.items() if is_norm(part)}
@@ -79,32 +79,32 @@ class _Probe:
 
     def result(self) -> TrainingState:
         try:
-            fresh = self._copy()
-            self._start = self._snapshot(fresh)
-            self._run(fresh, self._batch)
-            self._run(fresh, mapped(enlarge_values, self._batch))
+            fresh = self._copy_module()
+            self._start = self._take_snapshot(fresh)
+            self._run_module(fresh, self._batch)
+            self._run_module(fresh, map_tree(enlarge_values, self._batch))
         # The code of a user's module may raise any exception. A later check reports it.
         except Exception:
             return TrainingState()
-        self._after = self._snapshot(fresh)
+        self._after = self._take_snapshot(fresh)
         changed = self._start.changed(self._after)
         if changed["class_attributes"]:
             # Copies of the module share it, so the trials below could not detect that a step reads it.
-            raise self._refused("attribute", changed["class_attributes"][0])
+            raise self._unsent_state_error("attribute", changed["class_attributes"][0])
         buffers = [name for name in changed["buffers"] if name not in self._torchs]
         attributes = changed["attributes"]
         if changed["frozen"]:
-            raise self._refused("parameter", changed["frozen"][0])
+            raise self._unsent_state_error("parameter", changed["frozen"][0])
         state = TrainingState()
         if buffers or attributes:
             self._refuse_memory(buffers, attributes)
-            estimated, read = self._estimated(buffers, attributes)
+            estimated, read = self._find_estimated(buffers, attributes)
             state = TrainingState(tuple(estimated), tuple(read), changes=tuple(buffers + attributes))
         warned: list[str] = []
-        restored, dependent = self._evaluated()
+        restored, dependent = self._probe_evaluation()
         if restored:
             warned.append(
-                f"model: evaluation changes the {_named('buffer', restored[0], self._module)}; every batch of an "
+                f"model: evaluation changes the {_name_value('buffer', restored[0], self._module)}; every batch of an "
                 "evaluation starts from the same values"
             )
         if dependent:
@@ -122,20 +122,20 @@ class _Probe:
             warnings=tuple(warned),
         )
 
-    def _copy(self) -> nn.Module:
-        return private(self._module, share=self._large)
+    def _copy_module(self) -> nn.Module:
+        return copy_private(self._module, share=self._large)
 
-    def _snapshot(self, module: nn.Module) -> Snapshot:
+    def _take_snapshot(self, module: nn.Module) -> Snapshot:
         return Snapshot.of(module, frozen=not self._large)
 
-    def _run(self, module: nn.Module, batch: Tree, *, training: bool = True) -> Results:
+    def _run_module(self, module: nn.Module, batch: Tree, *, training: bool = True) -> Results:
         """Run the module, and return its outputs and, in training mode, its gradients."""
         module.train(training)
         for p in module.parameters():
             p.grad = None
         with fixed_generators(module), torch.set_grad_enabled(training):
-            result = forward(module, mapped(lambda part: part.clone(), batch))
-            outputs = [x for x in tensors(result) if isinstance(x, Tensor)]
+            result = forward(module, map_tree(lambda part: part.clone(), batch))
+            outputs = [x for x in iterate_tensors(result) if isinstance(x, Tensor)]
             learnt = [x.square().mean() for x in outputs if x.requires_grad and x.is_floating_point()]
             if learnt:
                 # torch leaves Tensor.backward untyped.
@@ -144,50 +144,50 @@ class _Probe:
 
     def _refuse_memory(self, buffers: list[str], attributes: list[str]) -> None:
         """Raise InputError if the output or gradient of a training step depends on state that earlier steps changed."""
-        expected = self._run(self._copy(), self._other)
+        expected = self._run_module(self._copy_module(), self._other)
         known = {name: self._start.buffers[name] for name in self._known if name in self._start.buffers}
-        later = self._copy()
+        later = self._copy_module()
         for _ in range(3):
-            self._run(later, self._batch)
+            self._run_module(later, self._batch)
         put_buffers(later, known)
-        depends = not are_alike(self._tried(later), expected)
-        constant = self._constants(buffers)
+        depends = not are_alike(self._try_module(later), expected)
+        constant = self._find_constants(buffers)
         tried = [name for name in buffers if name not in self._known | constant]
         counters = [name for name in attributes if isinstance(self._after.attributes[name], (int, float))]
-        for values in self._values(tried, counters):
-            depends = depends or not are_alike(self._tried(self._with(values)), expected)
+        for values in self._iter_trial_values(tried, counters):
+            depends = depends or not are_alike(self._try_module(self._copy_with(values)), expected)
         if not depends:
             return
         for name in tried:
-            trials = list(self._values([name], []))
-            if any(not are_alike(self._tried(self._with(values)), expected) for values in trials):
-                raise self._refused("buffer", name)
+            trials = list(self._iter_trial_values([name], []))
+            if any(not are_alike(self._try_module(self._copy_with(values)), expected) for values in trials):
+                raise self._unsent_state_error("buffer", name)
         for name in counters:
-            trials = list(self._values([], [name]))
-            if any(not are_alike(self._tried(self._with(values)), expected) for values in trials):
-                raise self._refused("attribute", name)
+            trials = list(self._iter_trial_values([], [name]))
+            if any(not are_alike(self._try_module(self._copy_with(values)), expected) for values in trials):
+                raise self._unsent_state_error("attribute", name)
         # No single value makes a difference, so the error names the first one.
         if attributes and not tried:
-            raise self._refused("attribute", attributes[0])
-        raise self._refused("buffer", [*tried, *buffers][0])
+            raise self._unsent_state_error("attribute", attributes[0])
+        raise self._unsent_state_error("buffer", [*tried, *buffers][0])
 
-    def _constants(self, buffers: Iterable[str]) -> set[str]:
+    def _find_constants(self, buffers: Iterable[str]) -> set[str]:
         """Return the buffers that the first step fills with the same values for any data and parameters."""
-        other = self._copy()
+        other = self._copy_module()
         for p in other.parameters():
             if p.requires_grad:
                 p.data = p.data * 1.01
-        self._run(other, self._other)
-        first = self._snapshot(other).buffers
-        self._run(other, self._batch)
-        second = self._snapshot(other).buffers
+        self._run_module(other, self._other)
+        first = self._take_snapshot(other).buffers
+        self._run_module(other, self._batch)
+        second = self._take_snapshot(other).buffers
         return {
             name
             for name in buffers
             if is_same(first.get(name), self._after.buffers[name]) and is_same(first.get(name), second.get(name))
         }
 
-    def _values(self, buffers: list[str], counters: list[str]) -> Iterator[dict[str, Any]]:
+    def _iter_trial_values(self, buffers: list[str], counters: list[str]) -> Iterator[dict[str, Any]]:
         """Yield other values for buffers and attributes, all at once, that many steps might leave in them."""
         generator = torch.Generator().manual_seed(0)
         moved: dict[str, Any] = {}
@@ -205,9 +205,9 @@ class _Probe:
             yield moved
         if numbers:
             for count in COUNTS:
-                yield {name: self._counted(name, count) for name in numbers}
+                yield {name: self._counter_at(name, count) for name in numbers}
 
-    def _counted(self, name: str, count: int) -> Any:
+    def _counter_at(self, name: str, count: int) -> Any:
         """Return a counter, which is a buffer or an attribute, at the value `count`."""
         value = self._after.buffers.get(name)
         if value is None:
@@ -216,9 +216,9 @@ class _Probe:
             count = min(count, torch.iinfo(value.dtype).max)
         return torch.full_like(value, count)
 
-    def _with(self, values: Mapping[str, Any]) -> nn.Module:
+    def _copy_with(self, values: Mapping[str, Any]) -> nn.Module:
         """Return a copy of the module after a step, with `values` in some buffers and attributes."""
-        module = self._copy()
+        module = self._copy_module()
         changed = {name: value for name, value in self._after.buffers.items() if name not in self._known}
         put_buffers(module, changed | {name: value for name, value in values.items() if name in changed})
         parts = dict(module.named_modules(remove_duplicate=False))
@@ -227,59 +227,59 @@ class _Probe:
             setattr(parts[prefix], own, values[name])
         return module
 
-    def _tried(self, module: nn.Module, *, training: bool = True) -> Results | None:
+    def _try_module(self, module: nn.Module, *, training: bool = True) -> Results | None:
         """Return the module's results for the other batch, or None if its code raises any exception."""
         try:
-            return self._run(module, self._other, training=training)
+            return self._run_module(module, self._other, training=training)
         # The code of a user's module may raise any exception.
         except Exception:
             return None
 
-    def _estimated(self, buffers: list[str], attributes: list[str]) -> tuple[list[str], list[str]]:
+    def _find_estimated(self, buffers: list[str], attributes: list[str]) -> tuple[list[str], list[str]]:
         """Return the buffers to estimate before evaluations, and the subset that evaluation reads."""
-        expected = self._tried(self._with({}), training=False)
+        expected = self._try_module(self._copy_with({}), training=False)
         read = set(self._known & set(buffers))
-        constant = self._constants(buffers)
+        constant = self._find_constants(buffers)
         for name in buffers:
-            trials = [*self._values([name], []), {name: self._start.buffers.get(name)}]
+            trials = [*self._iter_trial_values([name], []), {name: self._start.buffers.get(name)}]
             if name not in constant and any(
-                not are_alike(self._tried(self._with(values), training=False), expected) for values in trials
+                not are_alike(self._try_module(self._copy_with(values), training=False), expected) for values in trials
             ):
                 read.add(name)
-        lasting = self._copy().state_dict().keys()
+        lasting = self._copy_module().state_dict().keys()
         for name in buffers:
             if name in read and name not in lasting:
                 raise InputError(
                     "model",
-                    f"evaluation reads the {_named('buffer', name, self._module)}, which training changes, and which "
-                    "model.pt would lack, because no state_dict has it",
+                    f"evaluation reads the {_name_value('buffer', name, self._module)}, which training changes, and "
+                    "which model.pt would lack, because no state_dict has it",
                     hint="register it with persistent=True",
                 )
-        later = self._copy()
-        self._run(later, self._batch)
+        later = self._copy_module()
+        self._run_module(later, self._batch)
         put_buffers(later, self._start.buffers)
-        before = self._tried(self._copy(), training=False)
-        if attributes and not are_alike(self._tried(later, training=False), before):
+        before = self._try_module(self._copy_module(), training=False)
+        if attributes and not are_alike(self._try_module(later, training=False), before):
             raise InputError(
                 "model",
-                f"evaluation reads the {_named('attribute', attributes[0], self._module)}, which training changes, and "
-                "which model.pt would lack, because no state_dict has it",
+                f"evaluation reads the {_name_value('attribute', attributes[0], self._module)}, which training changes, "
+                "and which model.pt would lack, because no state_dict has it",
                 hint="make it a buffer by register_buffer",
             )
         chosen = [name for name in buffers if name not in constant | self._spectral and name in lasting]
-        return self._settled(chosen, read)
+        return self._check_convergence(chosen, read)
 
-    def _settled(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
+    def _check_convergence(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
         """Return the buffers that can be estimated and the subset that evaluation reads, or raise InputError."""
-        module = self._copy()
-        sample = mapped(lambda part: part.numpy(), self._batch)
+        module = self._copy_module()
+        sample = map_tree(lambda part: part.numpy(), self._batch)
         try:
             reestimate_over(module, lambda: [sample], estimated=buffers, read=read)
         except Unsettled as error:
             raise InputError(
                 "model",
-                f"training changes the {_named('buffer', str(error), self._module)}, which does not converge when the "
-                "same samples pass again, so that it cannot be estimated before an evaluation",
+                f"training changes the {_name_value('buffer', str(error), self._module)}, which does not converge when "
+                "the same samples pass again, so that it cannot be estimated before an evaluation",
                 hint="replace it by nn.BatchNorm1d or another layer of torch, or leave it out",
             ) from None
         now = copy_buffers(module)
@@ -290,32 +290,32 @@ class _Probe:
             if name in read and name not in moved:
                 raise InputError(
                     "model",
-                    f"evaluation reads the {_named('buffer', name, self._module)}, which only the backward pass of "
-                    "training changes, and such state is not sent between clients",
+                    f"evaluation reads the {_name_value('buffer', name, self._module)}, which only the backward pass "
+                    "of training changes, and such state is not sent between clients",
                     hint="make it a parameter, or leave it out",
                 )
         return moved, [name for name in moved if name in read]
 
-    def _evaluated(self) -> tuple[list[str], bool]:
+    def _probe_evaluation(self) -> tuple[list[str], bool]:
         """Return the buffers that evaluation changes, and True if an output depends on the other samples of a batch."""
         try:
-            module = self._copy()
+            module = self._copy_module()
             freeze_ranges(module)
-            before = self._snapshot(module)
-            whole = self._run(module, self._batch, training=False)[0]
-            after = self._snapshot(module)
+            before = self._take_snapshot(module)
+            whole = self._run_module(module, self._batch, training=False)[0]
+            after = self._take_snapshot(module)
             changed: list[str] = []
             if before.changed(after)["buffers"]:
-                self._run(module, self._other, training=False)
-                later = after.changed(self._snapshot(module))["buffers"]
+                self._run_module(module, self._other, training=False)
+                later = after.changed(self._take_snapshot(module))["buffers"]
                 changed = [name for name in later if name not in self._known | self._torchs]
-            fewer = self._copy()
+            fewer = self._copy_module()
             freeze_ranges(fewer)
-            part = self._run(fewer, take(self._batch, slice(2)), training=False)[0]
+            part = self._run_module(fewer, take_rows(self._batch, slice(2)), training=False)[0]
         # The code of a user's module may raise any exception. A later check reports it.
         except Exception:
             return [], False
-        rows = len(leaves(self._batch)[0])
+        rows = len(list_leaves(self._batch)[0])
         pairs = [(x[:2], y) for x, y in zip(whole, part, strict=False) if x.dim() and len(x) == rows and rows > 2]
         return changed, any(x.shape == y.shape and not are_close(x, y, 1e-3) for x, y in pairs)
 
@@ -325,24 +325,24 @@ class _Probe:
         The result is 2 as well if only the results of two samples are finite.
         """
         try:
-            pair_shape, pair_finite = self._shape(2, training=training)
+            pair_shape, pair_finite = self._output_shape(2, training=training)
         # The code of a user's module may raise any exception. Then no batch works, and an error follows elsewhere.
         except Exception:
             return 1
         try:
-            shape, finite = self._shape(1, training=training)
+            shape, finite = self._output_shape(1, training=training)
         # The code of a user's module may raise any exception.
         except Exception:
             return 2
         same = shape == (1, *pair_shape[1:])
         return 1 if same and (finite or not pair_finite) else 2
 
-    def _shape(self, rows: int, *, training: bool) -> tuple[tuple[int, ...], bool]:
+    def _output_shape(self, rows: int, *, training: bool) -> tuple[tuple[int, ...], bool]:
         """Return the output's shape for `rows` samples, and True if outputs and gradients are finite."""
-        module = self._copy()
+        module = self._copy_module()
         module.train(training)
         with fixed_generators(module), torch.set_grad_enabled(training):
-            outputs = self._outputs(forward(module, mapped(lambda part: part[:rows].clone(), self._batch)))
+            outputs = self._outputs(forward(module, map_tree(lambda part: part[:rows].clone(), self._batch)))
             finite = bool(outputs.isfinite().all())
             if training and outputs.requires_grad:
                 # torch leaves Tensor.backward untyped.
@@ -351,16 +351,16 @@ class _Probe:
                 finite = finite and all(bool(g.isfinite().all()) for g in gradients)
         return tuple(outputs.shape), finite
 
-    def _refused(self, what: str, name: str) -> InputError:
+    def _unsent_state_error(self, what: str, name: str) -> InputError:
         return InputError(
             "model",
-            f"training reads and changes the {_named(what, name, self._module)}, and such state is not sent between "
-            "clients",
+            f"training reads and changes the {_name_value(what, name, self._module)}, and such state is not sent "
+            "between clients",
             hint="make it a parameter that the optimizer trains, use only values of the batch, or leave it out",
         )
 
 
-def _named(what: str, name: str, module: nn.Module) -> str:
+def _name_value(what: str, name: str, module: nn.Module) -> str:
     prefix, _, own = name.rpartition(".")
     part = dict(module.named_modules(remove_duplicate=False))[prefix]
     named = f"{what} {own!r} of {type(part).__name__}"

@@ -21,14 +21,14 @@ from fedraa.client.split import SplitBody
 from fedraa.client.training_state import TrainingState
 from fedraa.data import Transforms
 from fedraa.data.sources.clients import ReadEpoch
-from fedraa.data.tree import Tree, mapped, nbytes
+from fedraa.data.tree import Tree, count_bytes, map_tree
 from fedraa.errors import InputError
 from fedraa.messages import Task, Update
 from fedraa.models import set_scaler_rate
 from fedraa.models.statistics import settle_spectral
 from fedraa.objectives import Objective
 from fedraa.rng import generator, torch_seed
-from fedraa.submodels import Traced, drop_weights, trainable
+from fedraa.submodels import Traced, drop_weights, trainable_parameters
 from fedraa.submodels.flat import BY_PIECE
 from fedraa.submodels.tracing.modes import WithoutDropout
 
@@ -140,11 +140,11 @@ class Trainer:
         if self._solver.full_gradient:
             extras["gradient"] = self._full_gradient(local_step, x, y)
         if self._solver.adversary:
-            local_step.adversary = Adversary(self._tensor(task.extra("adversary")), torch.Size(x.shape[1:]))
+            local_step.adversary = Adversary(self._to_tensor(task.extra_values("adversary")), torch.Size(x.shape[1:]))
         total = torch.zeros((), device=self._device)
         steps = 0
-        augment = self._transforms.augment(task.client, task.turn)
-        for inputs, labels in self._minibatches(Work(task, x, y, read_epoch)):
+        augment = self._transforms.make_augmentation(task.client, task.turn)
+        for inputs, labels in self._iter_minibatches(Work(task, x, y, read_epoch)):
             inputs = augment(inputs)
             total += local_step.step(inputs, labels)
             steps += 1
@@ -205,20 +205,20 @@ class Trainer:
             y: Targets [n, ...].
         """
         total = torch.zeros_like(local_step.model.weights)
-        for rows in self._parts(len(y)):
-            inputs, labels = self._batch(x, y, rows)
+        for rows in self._split_full_batch(len(y)):
+            inputs, labels = self._make_batch(x, y, rows)
             with WithoutDropout():
                 loss = local_step.loss(inputs, labels)
             local_step.model.backward(loss)
             total.add_(local_step.model.gradient, alpha=len(rows) / len(y))
         return total.add_(local_step.model.weights, alpha=self._solver.weight_decay)
 
-    def _parts(self, samples: int) -> list[npt.NDArray[np.int64]]:
+    def _split_full_batch(self, samples: int) -> list[npt.NDArray[np.int64]]:
         """Return the rows of the data in parts of `FULL_BATCH`. The last part may have fewer, or one more."""
         parts = replace(self._solver, batch_size=FULL_BATCH)
         return [np.arange(span.start, span.stop) for span in parts.spans(samples)]
 
-    def _minibatches(self, work: Work) -> Iterator[Shard]:
+    def _iter_minibatches(self, work: Work) -> Iterator[Shard]:
         """Yield the task's minibatches, from the device if the client's data is there."""
         task, x, y, read_epoch = work
         shard = None
@@ -228,16 +228,16 @@ class Trainer:
             if epoch and read_epoch is not None:
                 x, y = read_epoch(epoch)
             if shard is None:
-                yield from (self._batch(x, y, order) for order in batches)
+                yield from (self._make_batch(x, y, order) for order in batches)
             else:
-                rows = self._tensor(np.concatenate(batches))
+                rows = self._to_tensor(np.concatenate(batches))
                 for chosen in torch.split(rows, [len(order) for order in batches]):
-                    yield _selected(shard[0], chosen), _selected(shard[1], chosen)
+                    yield _select_rows(shard[0], chosen), _select_rows(shard[1], chosen)
 
     def _epochs(self, task: Task, samples: int) -> Iterator[list[npt.NDArray[np.int64]]]:
         """Yield the samples of each minibatch, with a new permutation per epoch. The last may differ in size."""
         left = self._steps(task, samples)
-        orders, skipped = self._orders(task, samples)
+        orders, skipped = self._iter_orders(task, samples)
         while left > 0:
             order = next(orders)
             spans = self._solver.spans(samples)[skipped : skipped + left]
@@ -248,14 +248,14 @@ class Trainer:
         """Return the number of local steps of a task on a client with this number of samples."""
         if task.steps is not None:
             return task.steps
-        return self._solver.batches(samples)
+        return self._solver.count_steps(samples)
 
-    def _orders(self, task: Task, samples: int) -> tuple[Iterator[npt.NDArray[np.int64]], int]:
+    def _iter_orders(self, task: Task, samples: int) -> tuple[Iterator[npt.NDArray[np.int64]], int]:
         """Return an iterator of a permutation per pass over the data, and the minibatches of the first pass to skip."""
         if task.steps is None:
             rng = generator(self._seed, "batches", task.client, task.turn)
             return (rng.permutation(samples) for _ in count()), 0
-        number, skipped = divmod(task.first, self._solver.minibatches(samples))
+        number, skipped = divmod(task.first, self._solver.count_minibatches(samples))
         passes = (generator(self._seed, "passes", task.client, at) for at in count(number))
         return (rng.permutation(samples) for rng in passes), skipped
 
@@ -269,7 +269,7 @@ class Trainer:
             x: Inputs [n, ...].
             y: Targets [n, ...].
         """
-        taken = nbytes(x) + y.nbytes
+        taken = count_bytes(x) + y.nbytes
         if client in self._resident:
             self._resident.move_to_end(client)
         elif taken > self._resident_bytes:
@@ -277,24 +277,26 @@ class Trainer:
         else:
             while self._held + taken > self._resident_bytes:
                 _, dropped = self._resident.popitem(last=False)
-                self._held -= nbytes(dropped)
+                self._held -= count_bytes(dropped)
             # torch.tensor copies. On a CPU a view would keep the object store's memory alive.
-            inputs = mapped(lambda array: torch.tensor(array, device=self._device), x)
+            inputs = map_tree(lambda array: torch.tensor(array, device=self._device), x)
             self._resident[client] = (inputs, torch.tensor(y, device=self._device))
             self._held += taken
         return self._resident[client]
 
-    def _batch(self, x: Tree, y: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> Shard:
-        return mapped(lambda array: self._tensor(array.take(rows, axis=0)), x), self._tensor(y.take(rows, axis=0))
+    def _make_batch(self, x: Tree, y: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> Shard:
+        return map_tree(lambda array: self._to_tensor(array.take(rows, axis=0)), x), self._to_tensor(
+            y.take(rows, axis=0)
+        )
 
-    def _tensor(self, array: npt.NDArray[np.generic]) -> Tensor:
+    def _to_tensor(self, array: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(self._device)
 
     def _module(self, widths: tuple[int, ...]) -> nn.Module:
         """Return a submodel of this shape, without weights."""
-        module = self._traced.skeleton(widths)
+        module = self._traced.make_skeleton(widths)
         drop_weights(module)
-        set_scaler_rate(module, rate(self._traced, widths))
+        set_scaler_rate(module, mean_width_share(self._traced, widths))
         if self._settings.fragment_scale:
             scale_readers(module, self._traced, widths, inner=self._settings.scale_inner)
         if self._solver.split:
@@ -304,7 +306,7 @@ class Trainer:
     def _model(self, widths: tuple[int, ...]) -> FlatModule:
         if widths not in self._models:
             module = self._module(widths)
-            length = sum(parameter.numel() for parameter in trainable(module))
+            length = sum(parameter.numel() for parameter in trainable_parameters(module))
             by_piece = length >= BY_PIECE and self._traced.by_piece and not self._solver.needs_whole_gradient
             self._reserve_buffers(length, 0 if by_piece else length)
             gradient = None if by_piece else self._gradient[:length]
@@ -323,11 +325,11 @@ class Trainer:
             self._gradient = torch.empty(gradient, device=self._device)
 
 
-def _selected(inputs: Tree, chosen: Tensor) -> Tree:
-    return mapped(lambda tensor: tensor.index_select(0, chosen), inputs)
+def _select_rows(inputs: Tree, chosen: Tensor) -> Tree:
+    return map_tree(lambda tensor: tensor.index_select(0, chosen), inputs)
 
 
-def rate(traced: Traced, widths: tuple[int, ...]) -> float:
+def mean_width_share(traced: Traced, widths: tuple[int, ...]) -> float:
     """Return the mean width share of a cut over the groups; HeteroFL's model rate if all shares are equal."""
     if not widths:
         return 1.0

@@ -10,7 +10,7 @@ _MESSAGE = re.compile(r"(?P<field>[a-z_]+): (?P<problem>.+)")
 
 
 @contextmanager
-def calling(where: str, part: object) -> Iterator[None]:
+def convert_errors(where: str, part: object) -> Iterator[None]:
     """Convert an error of the component in the block to an InputError about the field `where`."""
     try:
         yield

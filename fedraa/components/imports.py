@@ -32,7 +32,7 @@ def importing_only(paths: Collection[str]) -> Iterator[None]:
         _importable.reset(token)
 
 
-def imported(where: str, path: str) -> Any:
+def import_object(where: str, path: str) -> Any:
     """Return the object at `package.module:Name`. Raise InputError about the field `where` if there is none."""
     allowed = _importable.get()
     if allowed is not None and path not in allowed:
@@ -40,7 +40,7 @@ def imported(where: str, path: str) -> Any:
         raise InputError(where, problem, got=path, hint="give --trust if you trust it")
     module, _, name = path.partition(":")
     try:
-        component: Any = imported_module(where, module, path)
+        component: Any = import_user_module(where, module, path)
         for attribute in name.split("."):
             component = getattr(component, attribute)
     except AttributeError as error:
@@ -51,7 +51,7 @@ def imported(where: str, path: str) -> Any:
     return component
 
 
-def imported_module(where: str, module: str, path: str = "") -> ModuleType:
+def import_user_module(where: str, module: str, path: str = "") -> ModuleType:
     """Return a user's module.
 
     Args:

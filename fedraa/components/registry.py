@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from fedraa.components.calls import as_structured, one_line
 from fedraa.components.component_errors import argument_error, names_text, unknown_component
 from fedraa.components.field_checks import check_arguments, check_part
-from fedraa.components.imports import imported, is_path
+from fedraa.components.imports import import_object, is_path
 from fedraa.components.text import COMPONENT_TEXT, KIND, parse_arguments
 from fedraa.errors import InputError
 
@@ -44,12 +44,12 @@ class ComponentRegistry(Generic[T]):
     def register(self, name: str) -> Callable[[Made], Made]:
         """Return a decorator that gives a class or a function this name. AssertionError if the name is taken."""
 
-        def keep(component: Made) -> Made:
+        def register_component(component: Made) -> Made:
             assert name not in self.registered, f"{self.name}: the name {name} is registered twice"
             self.registered[name] = component
             return component
 
-        return keep
+        return register_component
 
     def names(self) -> Mapping[str, Callable[..., T]]:
         """Return all components that have a name, those of the plug-in packages included."""
@@ -59,16 +59,16 @@ class ComponentRegistry(Generic[T]):
     def resolve(self, source: object) -> T:
         """Return the component for a value of the field, in any of the forms. Raise InputError if there is none."""
         if isinstance(source, str):
-            return self._checked(self._from_text(source), source)
+            return self._check_component(self._from_text(source), source)
         if isinstance(source, Mapping):
             values = dict(source)
             kind = values.pop(KIND, None)
             if not isinstance(kind, str):
                 raise InputError(self.name, got=source, expected=f"a mapping with {KIND!r}, a component's name or path")
-            return self._checked(self._called(self._find(kind), (), values, kind), kind)
+            return self._check_component(self._make_component(self._find_component(kind), (), values, kind), kind)
         if inspect.isclass(source):
-            return self._checked(self._called(source, (), {}, source), source)
-        return self._checked(source, source)
+            return self._check_component(self._make_component(source, (), {}, source), source)
+        return self._check_component(source, source)
 
     def own(self, source: object) -> T:
         """Return a copy that one run may change. Raise InputError if the component cannot be copied."""
@@ -89,11 +89,11 @@ class ComponentRegistry(Generic[T]):
             values = match["values"]
         if self.short is not None and values is None and self._is_short(name):
             return self.short(text)
-        component = self._find(name)
+        component = self._find_component(name)
         if values is None and not inspect.isclass(component) and name not in self.registered:
             # It is a function, or an object of its module.
             return component
-        return self._called(component, *parse_arguments(self.name, text, values or ""), text)
+        return self._make_component(component, *parse_arguments(self.name, text, values or ""), text)
 
     def _is_short(self, text: str) -> bool:
         """Return True for text that is neither the name of a component without arguments nor a path."""
@@ -105,16 +105,16 @@ class ComponentRegistry(Generic[T]):
             return False
         return text.partition(":")[0] in self.registered or not is_path(text)
 
-    def _find(self, name: str) -> Any:
+    def _find_component(self, name: str) -> Any:
         if is_path(name):
-            return imported(self.name, name)
+            return import_object(self.name, name)
         # Server shards find their components without the plug-ins, which need torch.
-        component = _named(self.registered, name) or _named(self.names(), name)
+        component = _find_by_name(self.registered, name) or _find_by_name(self.names(), name)
         if component is None:
             raise unknown_component(self.name, name, self.registered, hint=self.hints.get(name.lower(), ""))
         return component
 
-    def _called(self, make: Any, arguments: tuple[Any, ...], values: dict[str, Any], source: object) -> Any:
+    def _make_component(self, make: Any, arguments: tuple[Any, ...], values: dict[str, Any], source: object) -> Any:
         """Return the component that a class or a function makes.
 
         Args:
@@ -142,7 +142,7 @@ class ComponentRegistry(Generic[T]):
             hint = "correct its code or its values"
             raise known or InputError(self.name, problem, got=source, hint=hint) from error
 
-    def _checked(self, component: Any, source: object) -> T:
+    def _check_component(self, component: Any, source: object) -> T:
         """Return the component after a check of its methods and fields. `source` is its form in an error."""
         missing = [name for name in self.needs if not callable(getattr(component, name, None))]
         if missing:
@@ -155,7 +155,7 @@ class ComponentRegistry(Generic[T]):
         return result
 
 
-def _named(registered: Mapping[str, Callable[..., T]], name: str) -> Callable[..., T] | None:
+def _find_by_name(registered: Mapping[str, Callable[..., T]], name: str) -> Callable[..., T] | None:
     """Return the component of that name, or of that class name, which a written configuration holds."""
     by_class = {getattr(component, "__name__", ""): component for component in registered.values()}
     return registered.get(name) or by_class.get(name)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components.calls import calling
+from fedraa.components.calls import convert_errors
 from fedraa.errors import InputError
 
 
@@ -30,31 +30,31 @@ class Stateful:
     state_fields: ClassVar[tuple[str, ...]]
 
     def state(self) -> dict[str, Any]:
-        fields = _declared(type(self))
+        fields = _declared_fields(type(self))
         if fields is None:
             return dict(vars(self))
-        return {_key(field): _plain(getattr(self, field)) for field in fields}
+        return {_field_key(field): _plain_value(getattr(self, field)) for field in fields}
 
     def restore(self, state: dict[str, Any]) -> None:
-        fields = _declared(type(self))
+        fields = _declared_fields(type(self))
         if fields is None:
             vars(self).update(state)
             return
         for field in fields:
             place = f"{type(self).__name__}.{field}"
-            if _key(field) not in state:
+            if _field_key(field) not in state:
                 raise InputError("checkpoint", f"it has no value for {place}", hint="start the run again")
-            setattr(self, field, _restored(place, getattr(self, field), state[_key(field)]))
+            setattr(self, field, _restore_value(place, getattr(self, field), state[_field_key(field)]))
 
 
-def saved(component: Any) -> dict[str, Any]:
+def save_state(component: Any) -> dict[str, Any]:
     """Return a component's state for a checkpoint. Raise InputError if a checkpoint cannot hold it."""
     name = type(component).__name__
-    with calling("state", component):
+    with convert_errors("state", component):
         state: dict[str, Any] = component.state()
     if not isinstance(state, Mapping):
         raise InputError("state", f"{name} returned it", got=state, expected="a dict")
-    unfit = _unfit(state)
+    unfit = _describe_unfit(state)
     if unfit is not None:
         expected = "numbers, text, lists, dicts with text keys and NumPy arrays"
         hint = "define the methods state and restore"
@@ -64,7 +64,7 @@ def saved(component: Any) -> dict[str, Any]:
     return state
 
 
-def _declared(kind: type) -> list[str] | None:
+def _declared_fields(kind: type) -> list[str] | None:
     """Return the fields that a class and its bases declare, those of the bases first; None without a declaration."""
     declarations = [vars(base)["state_fields"] for base in reversed(kind.__mro__) if "state_fields" in vars(base)]
     if not declarations:
@@ -72,7 +72,7 @@ def _declared(kind: type) -> list[str] | None:
     return list(chain.from_iterable(declarations))
 
 
-def _key(field: str) -> str:
+def _field_key(field: str) -> str:
     return field.removeprefix("_")
 
 
@@ -85,13 +85,13 @@ def _is_component(value: object) -> bool:
     return hasattr(value, "state") and hasattr(value, "restore")
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     """Return the value of an attribute in a form that a checkpoint can hold.
 
     A set becomes a sorted list, and a dictionary with other than text keys a list of pairs.
     """
     if _is_component(value):
-        return saved(value)
+        return save_state(value)
     if isinstance(value, set) and all(map(_is_key, value)):
         return sorted(value)
     if isinstance(value, list | tuple | deque):
@@ -106,17 +106,17 @@ def _plain(value: Any) -> Any:
 
 def _plain_item(item: Any) -> Any:
     if _is_component(item):
-        return saved(item)
+        return save_state(item)
     return item
 
 
-def _restored(place: str, current: Any, value: Any) -> Any:
+def _restore_value(place: str, current: Any, value: Any) -> Any:
     """Return a saved value in the type of an attribute's current value.
 
     Args:
         place: The class and the attribute, for errors.
         current: The current value. Arrays and components are restored in place.
-        value: The value that `_plain` returned.
+        value: The value that `_plain_value` returned.
     """
     if _is_component(current):
         current.restore(value)
@@ -143,7 +143,7 @@ def _restored_items(place: str, current: Iterable[Any], value: list[Any]) -> lis
     if not components:
         return deepcopy(value)
     if len(components) != len(value):
-        raise _misfit(place, value, f"{len(components)} items")
+        raise _misfit_error(place, value, f"{len(components)} items")
     return [_restored_item(component, item) for component, item in zip(components, value, strict=True)]
 
 
@@ -157,17 +157,17 @@ def _restored_item(current: Any, item: Any) -> Any:
 def _copy_into(place: str, array: npt.NDArray[Any], value: Any) -> None:
     """Copy a saved array into the attribute's array. Raise InputError if its shape or its type differs."""
     if not isinstance(value, np.ndarray) or value.shape != array.shape or value.dtype != array.dtype:
-        raise _misfit(place, value, f"an array of {array.dtype} {list(array.shape)}")
+        raise _misfit_error(place, value, f"an array of {array.dtype} {list(array.shape)}")
     array[...] = value
 
 
-def _misfit(place: str, value: object, expected: str) -> InputError:
+def _misfit_error(place: str, value: object, expected: str) -> InputError:
     return InputError(
         "checkpoint", f"{place} does not fit the run", got=value, expected=expected, hint="start the run again"
     )
 
 
-def _unfit(value: object) -> str | None:
+def _describe_unfit(value: object) -> str | None:
     """Return a description of a value that a checkpoint cannot hold, or None if it can hold the value."""
     if isinstance(value, Mapping):
         for key in value:
@@ -186,4 +186,4 @@ def _unfit(value: object) -> str | None:
 
 
 def _first_unfit(values: Iterable[object]) -> str | None:
-    return next(filter(None, map(_unfit, values)), None)
+    return next(filter(None, map(_describe_unfit, values)), None)

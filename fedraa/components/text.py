@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.components.imports import imported, is_path
+from fedraa.components.imports import import_object, is_path
 from fedraa.errors import InputError
 
 KIND = "kind"
@@ -68,7 +68,7 @@ def paths_in(described: object) -> list[str]:
         return paths
 
 
-def describe(part: object) -> Any:
+def describe_component(part: object) -> Any:
     """Return a component as JSON: its kind and values, or a plain value as it is.
 
     `ComponentRegistry.resolve` makes an equal component from it.
@@ -82,29 +82,29 @@ def describe(part: object) -> Any:
     if part is None or isinstance(part, bool | int | float | str):
         return part
     if isinstance(part, tuple | list):
-        return [describe(item) for item in part]
+        return [describe_component(item) for item in part]
     if isinstance(part, Mapping):
-        return {str(key): describe(value) for key, value in part.items()}
+        return {str(key): describe_component(value) for key, value in part.items()}
     if isinstance(part, FunctionType) or inspect.isclass(part):
         return path_of(part)
-    return {KIND: path_of(type(part))} | {name: describe(value) for name, value in values_of(part).items()}
+    return {KIND: path_of(type(part))} | {name: describe_component(value) for name, value in values_of(part).items()}
 
 
 def text_of(part: object) -> Any:
     """Return a component in the form of a flag, `package.module:Name(field=value)`, or as JSON if it holds others."""
-    described = describe(part)
+    described = describe_component(part)
     if not isinstance(described, dict) or any(isinstance(value, dict) for value in described.values()):
         return described
     values = {name: value for name, value in described.items() if name != KIND}
     if not isinstance(part, Mapping):
-        values = {name: value for name, value in values.items() if value != _default(part, name)}
+        values = {name: value for name, value in values.items() if value != _default_value(part, name)}
     if not values:
         return described[KIND]
     return f"{described[KIND]}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
-def says(text: str, described: Mapping[str, Any]) -> bool:
-    """Return True if every value in a component's text, `Name(field=value)`, is the one that `describe` wrote."""
+def matches_description(text: str, described: Mapping[str, Any]) -> bool:
+    """Return True if every value in a component's text, `Name(field=value)`, is that of the description."""
     match = COMPONENT_TEXT.fullmatch(text)
     if match is None:
         return described.get(KIND) == text
@@ -114,7 +114,7 @@ def says(text: str, described: Mapping[str, Any]) -> bool:
         return False
     if arguments or described.get(KIND) != match["kind"]:
         return False
-    return all(described.get(name) == describe(value) for name, value in values.items())
+    return all(described.get(name) == describe_component(value) for name, value in values.items())
 
 
 def values_of(part: object) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def values_of(part: object) -> dict[str, Any]:
     return {name: vars(part)[name] for name in parameters if name in getattr(part, "__dict__", {})}
 
 
-def _default(part: object, name: str) -> object:
+def _default_value(part: object, name: str) -> object:
     """Return the default of an argument of the component's class; `Parameter.empty` if it has no default."""
     parameters = inspect.signature(type(part)).parameters
     if name not in parameters:
@@ -156,8 +156,8 @@ def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...]
     return positional, by_name
 
 
-def rebuild(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
-    """Return the object that `describe` wrote.
+def rebuild_component(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
+    """Return the object that `describe_component` wrote.
 
     Args:
         where: The field, for errors.
@@ -165,15 +165,15 @@ def rebuild(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]])
         kinds: Classes by name.
     """
     if isinstance(described, list | tuple):
-        return tuple(rebuild(where, item, kinds) for item in described)
+        return tuple(rebuild_component(where, item, kinds) for item in described)
     if not isinstance(described, Mapping) or KIND not in described:
         return described
-    values = {name: rebuild(where, value, kinds) for name, value in described.items() if name != KIND}
+    values = {name: rebuild_component(where, value, kinds) for name, value in described.items() if name != KIND}
     kind = str(described[KIND])
     if kind not in kinds and not is_path(kind):
         problem = "there is no such component"
         raise InputError(where, problem, got=kind, hint="use the version of fedraa that wrote the run")
-    make = kinds.get(kind) or imported(where, kind)
+    make = kinds.get(kind) or import_object(where, kind)
     try:
         return make(**values)
     except TypeError as error:

@@ -9,10 +9,10 @@ from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, chosen_value
-from fedraa.composition.registry import find
+from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import Transforms
-from fedraa.data.transforms.transform import called
+from fedraa.data.transforms.transform import transform_name
 from fedraa.errors import InputError
 from fedraa.objectives import Objective
 from fedraa.server.schedule import SCHEDULER
@@ -77,7 +77,7 @@ def check_objective(name: str, method: Method, objective: Objective, *, vmap_bat
 
 def check_transforms(transforms: Transforms, objective: Objective) -> None:
     """Raise InputError for transforms that move parts of samples away from their targets."""
-    moving = [called(part) for part in transforms.parts if part.moves]
+    moving = [transform_name(part) for part in transforms.parts if part.moves]
     if objective.placed and moving:
         problem = f"{moving[0]} moves parts of a sample, and the targets of {objective.name} do not move with them"
         raise InputError("transforms", problem, hint="leave it out")
@@ -111,13 +111,13 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     reasons: dict[str, str] = {}
     if trains_whole:
         reasons |= dict.fromkeys(RATE_BY_SHARE, whole)
-    elif _masks(method.submodel):
+    elif _masks_whole_model(method.submodel):
         why = f"{experiment.method}, in which clients train the full width of the model under a mask"
         reasons |= dict.fromkeys(RATE_BY_SHARE, why)
     if trains_whole:
         if method.schedule.scheduled:
             reasons |= dict.fromkeys(("scheduler", "delay_bound"), whole)
-        aggregator = getattr(find(experiment.method).update, "aggregator", None)
+        aggregator = getattr(find_method(experiment.method).update, "aggregator", None)
         is_mean = isinstance(aggregator, CoverageMean) and not getattr(method.update, "owned_head", False)
         if is_mean and chosen_value(experiment, "aggregator") in ("covered", "filled"):
             reasons["aggregator"] = whole
@@ -141,7 +141,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     return {key: why for key, why in names.items() if key in set_options | set_paths}
 
 
-def _masks(policy: SubmodelPolicy) -> bool:
+def _masks_whole_model(policy: SubmodelPolicy) -> bool:
     """Return True if the policy masks elements of the whole model, and never cuts its width."""
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from fedraa.client.local_training import LocalTraining
-from fedraa.components.text import describe
+from fedraa.components.text import describe_component
 from fedraa.composition.overrides import path_of, set_values
 from fedraa.errors import InputError
 from fedraa.server.async_rule import AsyncRule
@@ -125,7 +125,7 @@ class Method:
 
     def described(self) -> dict[str, Any]:
         """Return the choices with all their values, in the form of config.json."""
-        return {axis: describe(choice) for axis, choice in self.choices().items()}
+        return {axis: describe_component(choice) for axis, choice in self.choices().items()}
 
     @property
     def cuts(self) -> bool:

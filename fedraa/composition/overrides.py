@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import is_ours, text_of
-from fedraa.errors import InputError, closest, suggest_closest
+from fedraa.errors import InputError, closest_name, suggest_closest
 from fedraa.numbers import convert_numbers, of_python
 from fedraa.server.async_rule import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
@@ -72,7 +72,7 @@ def path_of(method: Any, name: str) -> str | None:
     """Return the path that a shortcut or a path sets, or None if the method has no such value."""
     if name in SET_BY_FIELDS or name in DERIVED:
         return None
-    return next((path for path in SHORTCUTS.get(name, (name,)) if _has(method, path)), None)
+    return next((path for path in SHORTCUTS.get(name, (name,)) if _has_value(method, path)), None)
 
 
 def foreign_names(method: Any, values: Mapping[str, object]) -> set[str]:
@@ -81,12 +81,12 @@ def foreign_names(method: Any, values: Mapping[str, object]) -> set[str]:
     A component among them may have fields that the component of the method does not have.
     """
     foreign = set()
-    for key in sorted(values, key=_order):
+    for key in sorted(values, key=_sort_key):
         path = path_of(method, key)
         if path is None:
             foreign.add(key)
         elif path in REGISTRIES:
-            method = _with(method, path, values[key], key)
+            method = _replace_at_path(method, path, values[key], key)
     return foreign
 
 
@@ -119,19 +119,19 @@ def set_values(method: M, values: Mapping[str, object], name: str) -> M:
         InputError: The method has no such value, or does not allow it. The field is the shortcut or the path.
     """
     names: dict[str, str] = {}
-    for key in sorted(values, key=_order):
+    for key in sorted(values, key=_sort_key):
         path = path_of(method, key)
         if path is None:
             raise _no_such_value(method, key, values[key], name)
         if path in names:
             problem = f"{names[path]} sets the same value"
-            raise InputError(key, problem, got=_shown(values[key]), hint="give one of the two")
+            raise InputError(key, problem, got=_shown_value(values[key]), hint="give one of the two")
         names[path] = key
-        method = _with(method, path, values[key], key)
+        method = _replace_at_path(method, path, values[key], key)
     return method
 
 
-def _order(key: str) -> tuple[int, int]:
+def _sort_key(key: str) -> tuple[int, int]:
     """Return a sort key: components precede their fields, and shortcuts keep the order of their table."""
     place = len(SHORTCUTS)
     if key in SHORTCUTS:
@@ -139,7 +139,7 @@ def _order(key: str) -> tuple[int, int]:
     return SHORTCUTS.get(key, (key,))[0].count("."), place
 
 
-def _has(method: Any, path: str) -> bool:
+def _has_value(method: Any, path: str) -> bool:
     """Return True if the method has a value of this path that can be set."""
     if path == "submodel":
         return not method.schedule.scheduled
@@ -195,7 +195,7 @@ def _values_below(path: str, value: object) -> dict[str, Any]:
     return values
 
 
-def _with(method: Any, path: str, value: object, key: str) -> Any:
+def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
     """Return the method with the value of this path. Errors are about `key`."""
     choice, *names = path.split(".")
     try:
@@ -203,7 +203,7 @@ def _with(method: Any, path: str, value: object, key: str) -> Any:
             value = REGISTRIES[path].resolve(value)
         component = value
         if names:
-            component = _replaced(getattr(method, choice), names, value)
+            component = _replace_field(getattr(method, choice), names, value)
     except InputError as error:
         raise error.with_field(_field_of_error(error, path, key)) from None
     return replace(method, **{choice: component})
@@ -220,14 +220,14 @@ def _field_of_error(error: InputError, path: str, key: str) -> str:
     return key
 
 
-def _replaced(owner: Any, names: list[str], value: object) -> Any:
+def _replace_field(owner: Any, names: list[str], value: object) -> Any:
     name, *below = names
     if below:
-        return replace(owner, **{name: _replaced(getattr(owner, name), below, value)})
-    return replace(owner, **{name: _converted(owner, name, value)})
+        return replace(owner, **{name: _replace_field(getattr(owner, name), below, value)})
+    return replace(owner, **{name: _convert_value(owner, name, value)})
 
 
-def _converted(owner: Any, name: str, value: object) -> object:
+def _convert_value(owner: Any, name: str, value: object) -> object:
     """Return the value in the type of the field. A field of several values takes one value also."""
     if isinstance(getattr(owner, name), tuple) and not isinstance(value, list | tuple):
         value = (value,)
@@ -239,9 +239,9 @@ def _converted(owner: Any, name: str, value: object) -> object:
 
 def _no_such_value(method: Any, key: str, value: object, name: str) -> InputError:
     """Return the error about a value that the method does not have, with the values that the user may mean."""
-    got = _shown(value)
+    got = _shown_value(value)
     if key in SHORTCUTS:
-        return InputError(key, f"{name} has no such setting", got=got, hint=_instead(method, key, value))
+        return InputError(key, f"{name} has no such setting", got=got, hint=_missing_setting_hint(method, key, value))
     if key in SET_BY_FIELDS:
         return InputError(key, f"the option {SET_BY_FIELDS[key]} sets it", got=got, hint=f"give {SET_BY_FIELDS[key]}")
     if key in DERIVED:
@@ -254,12 +254,12 @@ def _no_such_value(method: Any, key: str, value: object, name: str) -> InputErro
     hint = suggest_closest(key, near)
     if not hint:
         by_last = {path.rpartition(".")[2]: path for path in known}
-        path = by_last.get(closest(last, by_last) or "")
+        path = by_last.get(closest_name(last, by_last) or "")
         hint = f"did you mean {path}?" if path else "`fedraa methods NAME` lists the values of a method"
     return InputError(key, f"{name} has no such value", got=got, expected=f"one of {', '.join(near)}", hint=hint)
 
 
-def _instead(method: Any, name: str, value: object) -> str:
+def _missing_setting_hint(method: Any, name: str, value: object) -> str:
     """Return the hint about a shortcut that the method does not have."""
     if name == "scheduler" and str(value).lower() in SCHEDULER.hints:
         return SCHEDULER.hints[str(value).lower()]
@@ -270,7 +270,7 @@ def _instead(method: Any, name: str, value: object) -> str:
     return "leave it out"
 
 
-def _shown(value: object) -> object:
+def _shown_value(value: object) -> object:
     if isinstance(value, tuple | list):
         return value
     return text_of(value)

@@ -13,9 +13,9 @@ from fedraa.aggregation.aggregator import Aggregator
 from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.client.local_optimizer import LocalOptimizer
 from fedraa.client.local_training import LocalTraining
-from fedraa.components.imports import imported, is_path
+from fedraa.components.imports import import_object, is_path
 from fedraa.components.registry import load_plugins
-from fedraa.components.text import is_ours, rebuild
+from fedraa.components.text import is_ours, rebuild_component
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.errors import InputError, short_text, suggest_closest
 from fedraa.server.async_rule import AsyncRule
@@ -41,7 +41,7 @@ def register(method: Method) -> Method:
     return method
 
 
-def methods() -> Mapping[str, Method]:
+def list_methods() -> Mapping[str, Method]:
     """Return all named methods by family.
 
     Asynchronous methods come first: fragments, then the whole model, then sampled submodels. Methods in rounds follow:
@@ -50,18 +50,18 @@ def methods() -> Mapping[str, Method]:
     load_plugins()
     roots = [method for method in _registered.values() if not method.variant_of]
     ordered: dict[str, Method] = {}
-    for root in sorted(roots, key=_family):
+    for root in sorted(roots, key=_family_rank):
         variants = [method for method in _registered.values() if method.variant_of == root.name]
         ordered |= {method.name: method for method in (root, *variants)}
     return MappingProxyType(ordered)
 
 
-def _family(method: Method) -> tuple[bool, bool, bool]:
+def _family_rank(method: Method) -> tuple[bool, bool, bool]:
     return not method.asynchronous, not method.submodel.scheduled, not method.submodel.whole
 
 
 @cache
-def kinds() -> dict[str, Any]:
+def component_classes() -> dict[str, Any]:
     """Return the component classes that a configuration may hold, by name."""
     load_plugins()
     classes: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def kinds() -> dict[str, Any]:
     return classes
 
 
-def find(source: Any) -> Method:
+def find_method(source: Any) -> Method:
     """Return a method from a name, an import path, a crossing `a+b`, a Method, or its description.
 
     Raises InputError, which lists the names, if there is none.
@@ -82,20 +82,20 @@ def find(source: Any) -> Method:
     if isinstance(source, Method):
         return source
     if not isinstance(source, str):
-        method = rebuild("method", source, kinds())
+        method = rebuild_component("method", source, component_classes())
         if not isinstance(method, Method):
             raise InputError("method", got=source, expected="a name, a crossing a+b or a Method")
         return method
     base, plus, other = source.partition("+")
-    method = _named(base)
+    method = _find_by_name(base)
     if not plus:
         return method
-    return cross(source, method, _named(other))
+    return cross_methods(source, method, _find_by_name(other))
 
 
-def _named(name: str) -> Method:
+def _find_by_name(name: str) -> Method:
     """Return the registered method, or the one that the user's module has under `package.module:NAME`."""
-    registered = methods()
+    registered = list_methods()
     if name in registered:
         return registered[name]
     if not is_path(name):
@@ -104,14 +104,14 @@ def _named(name: str) -> Method:
             raise InputError("method", got=name, expected="a name from `fedraa methods`", hint=suggestion)
         expected = f"one of {', '.join(registered)}, or a custom one as package.module:NAME"
         raise InputError("method", got=name, expected=expected)
-    method = imported("method", name)
+    method = import_object("method", name)
     if not isinstance(method, Method):
         expected = "a Method, such as fedraa.method(...).replace(...)"
         raise InputError("method", f"it is {short_text(method)}", got=name, expected=expected)
     return method
 
 
-def cross(name: str, base: Method, other: Method) -> Method:
+def cross_methods(name: str, base: Method, other: Method) -> Method:
     """Return the method with the submodels and the aggregator of `base`, and the local training and step of `other`.
 
     Args:
@@ -127,10 +127,10 @@ def cross(name: str, base: Method, other: Method) -> Method:
         raise InputError("method", got=name, expected="two methods in rounds with a mean as their update")
     if other.submodel != Full() or base.submodel == Full():
         raise InputError("method", got=name, expected="a method of submodels + one of the whole model, as oap+scaffold")
-    if type(step_update.averaging()) is not CoverageMean:
+    if type(step_update.resolve_aggregator()) is not CoverageMean:
         problem = f"it has the aggregator of {base.name}, and {other.name} needs another one"
         raise InputError("method", problem, got=name, hint=f"give another method than {other.name}")
-    if submodel_update.averaging().corrects and step_update.auxiliary.corrects:
+    if submodel_update.resolve_aggregator().corrects and step_update.auxiliary.corrects:
         problem = "it would correct every delta twice, by memory and by control variate"
         raise InputError("method", problem, got=name, hint=f"give another method than {other.name}")
     return replace(
@@ -138,6 +138,6 @@ def cross(name: str, base: Method, other: Method) -> Method:
         name=name,
         paper=f"{base.paper} + {other.paper}",
         local=replace(other.local, label_masked=base.local.label_masked, split=base.local.split),
-        update=replace(submodel_update, optimizer=step_update.stepping(), auxiliary=step_update.auxiliary),
+        update=replace(submodel_update, optimizer=step_update.resolve_optimizer(), auxiliary=step_update.auxiliary),
         paper_settings=other.paper_settings,
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import model_validator
 
-from fedraa.config.field_docs import document
+from fedraa.config.field_docs import document_fields
 from fedraa.config.file import check_names, read_values
 from fedraa.config.no_effect import refuse_without_effect
 from fedraa.config.section import Section
@@ -61,7 +61,7 @@ class Experiment(
         except InputError as error:
             raise error.with_field(f"{path}: {error.field}") from None
 
-    def replaced(self, fields: Mapping[str, object]) -> Self:
+    def replace_fields(self, fields: Mapping[str, object]) -> Self:
         """Return the experiment with these fields, which are checked as those of a new experiment."""
         check_names(fields, type(self).model_fields)
         return type(self)(**dict(self) | dict(fields))
@@ -96,9 +96,9 @@ def with_fields(experiment: object, fields: Mapping[str, object]) -> Experiment:
         raise InputError("experiment", got=experiment, expected="an Experiment, or its fields by their names")
     if not fields:
         return experiment
-    return experiment.replaced(fields)
+    return experiment.replace_fields(fields)
 
 
 # In the order of `--help-all`.
 SECTIONS = tuple(base for base in reversed(Experiment.__bases__) if issubclass(base, Section))
-document(Experiment)
+document_fields(Experiment)

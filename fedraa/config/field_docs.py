@@ -10,7 +10,7 @@ from pydantic import BaseModel
 WIDTH = 100
 
 
-def document(model: type[BaseModel]) -> None:
+def document_fields(model: type[BaseModel]) -> None:
     """Add every field to the docstring and the signature of `model`. Its fields must have descriptions."""
     # The plain types, without the annotations for pydantic.
     hints = get_type_hints(model)
@@ -19,19 +19,19 @@ def document(model: type[BaseModel]) -> None:
     for name, field in model.model_fields.items():
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter(name, kind, default=field.default, annotation=hints[name]))
-        lines.append(f"    {name} ({_words(hints[name])} = {field.default!r}):")
+        lines.append(f"    {name} ({_type_text(hints[name])} = {field.default!r}):")
         lines += textwrap.wrap(field.description or "", WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
     model.__doc__ = inspect.cleandoc(model.__doc__ or "") + "\n".join(lines) + "\n"
     # mypy refuses an assignment, because a model declares no such attribute.
     setattr(model, "__signature__", inspect.Signature(parameters))  # noqa: B010
 
 
-def _words(hint: Any) -> str:
+def _type_text(hint: Any) -> str:
     """Return a type in the form of its source."""
     if get_origin(hint) is Literal:
         return " | ".join(map(repr, get_args(hint)))
     if get_args(hint) and type(None) in get_args(hint):
-        return " | ".join(map(_words, get_args(hint)))
+        return " | ".join(map(_type_text, get_args(hint)))
     if hint is type(None):
         return "None"
     if isinstance(hint, type) and not get_args(hint):

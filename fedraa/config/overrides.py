@@ -37,7 +37,7 @@ def read_overrides(source: object, known: Collection[str]) -> Overrides:
         source = (source,)
     if not isinstance(source, Mapping | list | tuple):
         raise InputError("override", got=source, expected=f"a mapping of paths to values, or texts {EXAMPLE}")
-    pairs: Iterable[tuple[str, Any]] = map(_pair, source)
+    pairs: Iterable[tuple[str, Any]] = map(_split_pair, source)
     if isinstance(source, Mapping):
         pairs = flat_table(source)
     values = Overrides()
@@ -67,7 +67,7 @@ def split_paths(values: Mapping[str, Any], override: Mapping[str, Any]) -> dict[
     return {**fields, "override": Overrides({**override, **paths})}
 
 
-def literal(text: str) -> Any:
+def read_literal(text: str) -> Any:
     """Return the Python literal in a text, or the text itself."""
     try:
         return ast.literal_eval(text.strip())
@@ -94,19 +94,19 @@ def flat_table(table: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, 
 
 def override_texts(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return values of config.json as PATH=VALUE texts, which `read_overrides` reads."""
-    return tuple(f"{path}={_text(value)}" for path, value in values.items())
+    return tuple(f"{path}={_value_text(value)}" for path, value in values.items())
 
 
-def _pair(text: object) -> tuple[str, Any]:
+def _split_pair(text: object) -> tuple[str, Any]:
     if not isinstance(text, str) or "=" not in text:
         raise InputError("override", got=text, expected=EXAMPLE)
     path, _, value = text.partition("=")
-    return path.strip().replace("-", "_"), literal(value)
+    return path.strip().replace("-", "_"), read_literal(value)
 
 
-def _text(value: Any) -> str:
-    """Return a value as text that `literal` reads."""
-    if isinstance(value, str) and literal(value) == value:
+def _value_text(value: Any) -> str:
+    """Return a value as text that `read_literal` reads."""
+    if isinstance(value, str) and read_literal(value) == value:
         return value
     if isinstance(value, list):
         value = tuple(value)

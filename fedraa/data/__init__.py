@@ -2,10 +2,19 @@
 
 from fedraa.data.check import as_dataset
 from fedraa.data.dataset import Dataset
-from fedraa.data.deal import Dealing, deal
-from fedraa.data.federated import Federated, federate
+from fedraa.data.deal import Dealing, deal_samples
+from fedraa.data.federated import Federated, federate_dataset
 from fedraa.data.load import DATASETS, load_dataset
-from fedraa.data.partition import Dirichlet, Iid, Labels, Partition, Partitioner, Shards, divide, make_partitioner
+from fedraa.data.partition import (
+    Dirichlet,
+    Iid,
+    Labels,
+    Partition,
+    Partitioner,
+    Shards,
+    divide_samples,
+    make_partitioner,
+)
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.rows import Rows
 from fedraa.data.transforms import Transform, Transforms, make_transforms
@@ -26,9 +35,9 @@ __all__ = [
     "Transform",
     "Transforms",
     "as_dataset",
-    "deal",
-    "divide",
-    "federate",
+    "deal_samples",
+    "divide_samples",
+    "federate_dataset",
     "load_dataset",
     "make_partitioner",
     "make_transforms",

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.check import NAMES, Array, Targets, as_tokens, check_arrays, check_inputs, count_classes
-from fedraa.data.dataset import Dataset, Features, as_float32, finite
+from fedraa.data.dataset import Dataset, Features, as_float32, require_finite
 from fedraa.data.sources.federated_dataset import FederatedDataset
-from fedraa.errors import InputError, located
+from fedraa.errors import InputError, locate_error
 from fedraa.reading import opened
 
 OWNERS = ("clients_train", "clients_test")
@@ -30,21 +30,21 @@ def load_npz(path: Path, targets: Targets | None = None) -> Dataset | FederatedD
         InputError: The file or one of its arrays is malformed; the error names both.
     """
     field = f"dataset {str(path)!r}"
-    arrays = _read(path, field)
+    arrays = _read_arrays(path, field)
     try:
         if OWNERS[0] not in arrays:
-            return _checked(path.stem, arrays, targets)
-        train, test = (_owners(arrays, name) for name in OWNERS)
+            return _make_dataset(path.stem, arrays, targets)
+        train, test = (_owners_of_rows(arrays, name) for name in OWNERS)
         # The targets are checked later, when an error can name the client.
         check_inputs(arrays)
-        x_train, x_test = _inputs(arrays)
+        x_train, x_test = _convert_inputs(arrays)
         y_train, y_test = arrays["y_train"], arrays["y_test"]
         return FederatedDataset(path.stem, (x_train, y_train), (x_test, y_test), None, train, test)
     except ValueError as error:
-        raise located(error, field) from error
+        raise locate_error(error, field) from error
 
 
-def _read(path: Path, field: str) -> dict[str, Array]:
+def _read_arrays(path: Path, field: str) -> dict[str, Array]:
     try:
         if not _looks_like_numpy(path):
             raise InputError(field, "it is not an .npz file", hint=NPZ_HINT)
@@ -75,7 +75,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _owners(arrays: dict[str, Array], name: str) -> list[Any] | None:
+def _owners_of_rows(arrays: dict[str, Array], name: str) -> list[Any] | None:
     if name not in arrays:
         return None
     if arrays[name].ndim != 1:
@@ -84,25 +84,25 @@ def _owners(arrays: dict[str, Array], name: str) -> list[Any] | None:
     return owners
 
 
-def _inputs(arrays: dict[str, Array]) -> list[Features]:
+def _convert_inputs(arrays: dict[str, Array]) -> list[Features]:
     """Return x_train and x_test as tokens or float32; raise InputError if a value of x_test exceeds float32."""
     tokens = as_tokens(arrays)
     if tokens is not None:
         return tokens
     x_train, x_test = (as_float32(arrays[name], name) for name in ("x_train", "x_test"))
-    return [x_train, finite("x_test", x_test)]
+    return [x_train, require_finite("x_test", x_test)]
 
 
-def _checked(name: str, arrays: dict[str, Array], targets: Targets | None) -> Dataset:
+def _make_dataset(name: str, arrays: dict[str, Array], targets: Targets | None) -> Dataset:
     if targets is not None:
         check_inputs(arrays)
         y_train, y_test, classes = targets(arrays["y_train"], arrays["y_test"], 0)
-        x_train, x_test = _inputs(arrays)
+        x_train, x_test = _convert_inputs(arrays)
         return Dataset(name, x_train, y_train, x_test, y_test, classes)
     check_arrays(arrays)
     y_train, y_test = arrays["y_train"], arrays["y_test"]
     classes = count_classes(y_train)
     if y_test.max() >= classes:
         raise InputError("y_test", got=int(y_test.max()), expected=f"labels of y_train, from 0 to {classes - 1}")
-    x_train, x_test = _inputs(arrays)
+    x_train, x_test = _convert_inputs(arrays)
     return Dataset(name, x_train, y_train.astype(np.int64), x_test, y_test.astype(np.int64), classes)

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedraa.data.dataset import Dataset, Features, as_float32, finite
+from fedraa.data.dataset import Dataset, Features, as_float32, require_finite
 from fedraa.data.tree import Tree, refuse_masked
-from fedraa.errors import InputError, located
+from fedraa.errors import InputError, locate_error
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 Array = npt.NDArray[np.generic]
@@ -43,10 +43,10 @@ def as_dataset(dataset: object, targets: Targets | None = None) -> Dataset:
         raise InputError("dataset name", got=dataset.name, expected=f"text, as in {FORM}")
     try:
         y_train, y_test = (_as_array(name, getattr(dataset, name)) for name in ("y_train", "y_test"))
-        x_train, x_test = _inputs(dataset, y_train, y_test)
+        x_train, x_test = _convert_inputs(dataset, y_train, y_test)
         y_train, y_test, classes = (targets or class_labels)(y_train, y_test, dataset.classes)
     except ValueError as error:
-        raise located(error, f"dataset {dataset.name!r}") from None
+        raise locate_error(error, f"dataset {dataset.name!r}") from None
     return replace(dataset, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, classes=classes)
 
 
@@ -78,7 +78,7 @@ def count_classes(y_train: Array) -> int:
     return classes
 
 
-def _inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
+def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
     """Return the training and the test inputs, each as an array, or as a dict or a tuple of arrays.
 
     Args:
@@ -90,10 +90,10 @@ def _inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree
     if all(isinstance(x, Mapping) for x in both):
         if both[0].keys() != both[1].keys():
             raise InputError("x_test", got=sorted(both[1]), expected=f"the inputs of x_train, {sorted(both[0])}")
-        pairs = {key: _several(key, both[0][key], both[1][key], y_train, y_test) for key in both[0]}
+        pairs = {key: _convert_named_input(key, both[0][key], both[1][key], y_train, y_test) for key in both[0]}
         return {key: pair[0] for key, pair in pairs.items()}, {key: pair[1] for key, pair in pairs.items()}
     if all(isinstance(x, tuple) and _are_inputs(x, y) for x, y in zip(both, (y_train, y_test), strict=True)):
-        pair_list = [_several(i, *pair, y_train, y_test) for i, pair in enumerate(zip(*both, strict=True))]
+        pair_list = [_convert_named_input(i, *pair, y_train, y_test) for i, pair in enumerate(zip(*both, strict=True))]
         return tuple(train for train, _ in pair_list), tuple(test for _, test in pair_list)
     arrays = {"x_train": _as_array("x_train", both[0]), "x_test": _as_array("x_test", both[1])}
     check_inputs(arrays | {"y_train": y_train, "y_test": y_test})
@@ -106,7 +106,7 @@ def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
     return len(x) != len(y) and all(hasattr(part, "__len__") and len(part) == len(y) for part in x)
 
 
-def _several(key: object, train: Any, test: Any, y_train: Array, y_test: Array) -> tuple[Array, Array]:
+def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_test: Array) -> tuple[Array, Array]:
     """Return one of several inputs, converted, for both splits. Raise InputError if it is malformed.
 
     Floats and bytes become float32, other integers become int64, and booleans stay bool.
@@ -243,4 +243,4 @@ def _as_float32(name: str, x: Array) -> Features:
     # `deal` checks the training samples, because it can name the client.
     if name.startswith("x_train"):
         return converted
-    return finite(name, converted)
+    return require_finite(name, converted)

@@ -54,7 +54,7 @@ def count_rows(rows: Any) -> object:
         return "?"
 
 
-def finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def require_finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return `x` itself; raise InputError if one of its values is NaN or infinite."""
     row = first_not_finite(x)
     if row is not None:

@@ -8,22 +8,22 @@ import numpy as np
 
 from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset, not_finite
-from fedraa.data.federated import Federated, federate
+from fedraa.data.federated import Federated, federate_dataset
 from fedraa.data.held_back import hold_back
 from fedraa.data.measured import read_measured
-from fedraa.data.partition.divide import divide
+from fedraa.data.partition.divide import divide_samples
 from fedraa.data.partition.iid import Iid
 from fedraa.data.partition.partitioner import Partition, Partitioner, Shards
 from fedraa.data.scaling import Scaling, apply_scaling, apply_scaling_in_place, measure_scaling
-from fedraa.data.sources.clients import ClientSource, Dealt, Made, as_inputs, as_labels, as_targets, outside
+from fedraa.data.sources.clients import ClientSource, Dealt, Made, as_inputs, as_labels, as_targets, find_unknown_label
 from fedraa.data.sources.contents import inspect_contents
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.sources.random_items import are_rows_steady, is_steady, read_whole, warn_unsteady
 from fedraa.data.sources.rows import ArrayRows, Rows, as_rows
 from fedraa.data.transforms import Transforms
-from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, take
-from fedraa.errors import InputError, located
+from fedraa.data.tree import Array, Tree, first_not_finite, join_trees, list_leaves, map_tree, take_rows
+from fedraa.errors import InputError, locate_error
 from fedraa.rng import generator
 
 FEW = 1024
@@ -67,15 +67,15 @@ class Dealing:
         return np.zeros((len(y), 0), np.int64)
 
 
-def deal(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated:
+def deal_samples(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated:
     """Return the clients' samples; raise InputError with the client and the row if a sample cannot be used."""
-    data = _dealt(dataset, how)
+    data = _deal_without_validation(dataset, how)
     if how.validation:
         return hold_back(data, how.validation, how.seed)
     return data
 
 
-def _dealt(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated:
+def _deal_without_validation(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated:
     if isinstance(dataset, Dataset):
         return _of_arrays(dataset, how)
     try:
@@ -84,33 +84,33 @@ def _dealt(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated:
     except Exception as error:
         if isinstance(error, InputError) and error.field.startswith(OPTIONS):
             raise
-        raise located(error, f"dataset {dataset.name!r}") from error
+        raise locate_error(error, f"dataset {dataset.name!r}") from error
 
 
 def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = None) -> Federated:
     train, test = how.labels(dataset.y_train), how.labels(dataset.y_test)
-    shards = divide(how.partitioner, train, test, how.clients, seed=how.seed)
+    shards = divide_samples(how.partitioner, train, test, how.clients, seed=how.seed)
     if not how.allow_nan:
         _refuse_nan(dataset, shards, names)
-    data = replace(federate(dataset, shards), names=names)
+    data = replace(federate_dataset(dataset, shards), names=names)
     if how.scales:
-        data = _scaled(data, dataset)
+        data = _scale_samples(data, dataset)
     if how.targets is not None:
         data = replace(data, labels=None)
     if how.partitioner.skews:
         pieces = [how.partitioner.skew(n, how.clients, data.client(n)[0]) for n in range(how.clients)]
-        data = replace(data, dataset=replace(data.dataset, x_train=joined(pieces)))
+        data = replace(data, dataset=replace(data.dataset, x_train=join_trees(pieces)))
     fixed = how.transforms.fixed
     if fixed:
         count = len(dataset.y_train)
         seen = np.sort(generator(how.seed, "few").choice(count, min(count, FITTED), replace=False))
-        fixed = fixed.fitted(take(data.dataset.x_train, seen))
+        fixed = fixed.fitted(take_rows(data.dataset.x_train, seen))
         x_train, x_test = fixed.all(data.dataset.x_train), fixed.all(data.dataset.x_test)
         data = replace(data, dataset=replace(data.dataset, x_train=x_train, x_test=x_test), fixed=fixed)
     return data
 
 
-def _scaled(data: Federated, dataset: Dataset) -> Federated:
+def _scale_samples(data: Federated, dataset: Dataset) -> Federated:
     """Return `data` with scaled samples.
 
     The training samples of `data` are scaled in place, because `data` has a copy of those of `dataset`.
@@ -134,10 +134,10 @@ def _refuse_nan(dataset: Dataset, shards: Partition, names: tuple[str, ...] | No
 
 
 def _of_clients(data: FederatedDataset, how: Dealing) -> Federated:
-    x_test, y_test = _test(data, how.seed)
+    x_test, y_test = _read_test(data, how.seed)
     how = replace(how, partitioner=how.partitioner.bound(data.clients, data.test_clients))
     if data.made:
-        return _made(data, x_test, y_test, how)
+        return _deal_generated(data, x_test, y_test, how)
     rows = as_rows("train", data.train, data.input, data.target)
     if not len(rows):
         raise InputError("train", "it has no sample")
@@ -145,15 +145,15 @@ def _of_clients(data: FederatedDataset, how: Dealing) -> Federated:
     steady = are_rows_steady(rows, generators, how.seed)
     if not steady:
         warn_unsteady(data.name, "train")
-    with generators.seeded(how.seed, "labels"):
+    with generators.seed_temporarily(how.seed, "labels"):
         y = as_targets(rows.labels())
     classes = data.classes or 0
     _check_owners(data, "clients", data.clients, len(y))
     _check_owners(data, "test_clients", data.test_clients, len(y_test))
     if how.targets is None:
-        classes = classes or _classes(y)
+        classes = classes or _count_classes(y)
         _check_labels(data, y, classes)
-    names = _names(data, how)
+    names = _client_names(data, how)
     whole = None
     if steady and _is_held(rows):
         whole = read_whole(rows, generators, how.seed)
@@ -171,16 +171,18 @@ def _of_clients(data: FederatedDataset, how: Dealing) -> Federated:
         except ValueError as error:
             raise _with_client(error, data, y, how) from None
         _check_classes(data, classes)
-    shards = divide(how.partitioner, how.labels(y), how.labels(y_test), how.clients, seed=how.seed)
+    shards = divide_samples(how.partitioner, how.labels(y), how.labels(y_test), how.clients, seed=how.seed)
     order, offsets = shards.train
     labels = None
     if how.targets is None:
         labels = y[order]
     test = _TestData(x_test, y_test, shards.test)
-    return _read(data, Dealt(rows, order, offsets), test, classes, how, labels=labels, names=names, unsteady=not steady)
+    return _make_streamed(
+        data, Dealt(rows, order, offsets), test, classes, how, labels=labels, names=names, unsteady=not steady
+    )
 
 
-def _made(dataset: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) -> Federated:
+def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) -> Federated:
     sizes = np.asarray(dataset.sizes)
     if sizes.dtype.kind not in "iu" or sizes.ndim > 1:
         raise InputError("sizes", got=dataset.sizes, expected="one whole number, or one per client")
@@ -202,7 +204,7 @@ def _made(dataset: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) 
         _check_classes(dataset, classes)
     if dataset.classes is None and y_test.dtype.kind == "i":
         raise InputError("classes", got=None, expected="the number of classes, because train is a function")
-    return _read(dataset, Made(dataset.train, offsets), _TestData(x_test, y_test, shards), classes, how)
+    return _make_streamed(dataset, Made(dataset.train, offsets), _TestData(x_test, y_test, shards), classes, how)
 
 
 class _TestData(NamedTuple):
@@ -213,7 +215,7 @@ class _TestData(NamedTuple):
     shards: Shards
 
 
-def _read(
+def _make_streamed(
     dataset: FederatedDataset,
     samples: Dealt | Made,
     test: _TestData,
@@ -236,7 +238,7 @@ def _read(
         names: The names of the clients in the data, if there are any.
         unsteady: True if reading a sample again gives another result.
     """
-    shapes = tuple(part.shape[1:] for part in leaves(test.x))
+    shapes = tuple(part.shape[1:] for part in list_leaves(test.x))
     nothing = Transforms((), how.seed)
     plain = ClientSource(
         dataset.name,
@@ -259,9 +261,9 @@ def _read(
     if how.scales:
         scaling = measure_scaling(read_measured(samples, how.seed, name))
     plain = replace(plain, scaling=scaling)
-    x, y = _few(plain, how.seed)
+    x, y = _read_few(plain, how.seed)
     if not how.scales:
-        with plain.generators.seeded(how.seed, "fixed items", 0):
+        with plain.generators.seed_temporarily(how.seed, "fixed items", 0):
             as_inputs(samples(0)[0], name)
     x_test = apply_scaling(scaling, test.x)
     fixed = nothing
@@ -275,7 +277,7 @@ def _read(
     return replace(data, scaling=scaling, fixed=fixed)
 
 
-def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
+def _read_few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
     """Return about `FEW` training samples of randomly drawn clients."""
     offsets = source.samples.offsets
     clients = len(offsets) - 1
@@ -285,14 +287,14 @@ def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
         x, y = source.client(client)
         share = slice(0, max(2, FEW // len(drawn)))
         # A view would keep all samples of the client in memory.
-        parts.append((mapped(np.copy, take(x, share)), y[share].copy()))
+        parts.append((map_tree(np.copy, take_rows(x, share)), y[share].copy()))
         if sum(len(y) for _, y in parts) >= FEW:
             break
     xs, ys = zip(*parts, strict=True)
-    return joined(xs), np.concatenate(ys)
+    return join_trees(xs), np.concatenate(ys)
 
 
-def _test(dataset: FederatedDataset, seed: int) -> tuple[Tree, Array]:
+def _read_test(dataset: FederatedDataset, seed: int) -> tuple[Tree, Array]:
     """Read the test samples and their targets. Random samples are drawn from the seed."""
     rows = as_rows("test", dataset.test, dataset.input, dataset.target)
     if not len(rows):
@@ -300,7 +302,7 @@ def _test(dataset: FederatedDataset, seed: int) -> tuple[Tree, Array]:
     generators = ItemGenerators.of(rows)
     if not are_rows_steady(rows, generators, seed):
         warn_unsteady(dataset.name, "test")
-    with generators.seeded(seed, "test items"):
+    with generators.seed_temporarily(seed, "test items"):
         x, y = rows.read(np.arange(len(rows)))
     x = as_inputs(x, f"dataset {dataset.name!r}: test")
     row = first_not_finite(x)
@@ -322,7 +324,7 @@ def _check_owners(dataset: FederatedDataset, name: str, owners: Sequence[Any] | 
             raise InputError(f"{field} row {row}", got=owner, expected="a client for every sample")
 
 
-def _classes(y: Array) -> int:
+def _count_classes(y: Array) -> int:
     """Return the largest label plus 1, or 1 if the targets are no labels."""
     if y.dtype.kind not in "iu" or not y.size:
         return 1
@@ -336,7 +338,7 @@ def _check_classes(dataset: FederatedDataset, classes: int) -> None:
 
 def _check_labels(dataset: FederatedDataset, y: Array, classes: int) -> None:
     as_labels(y)
-    row = outside(y, classes)
+    row = find_unknown_label(y, classes)
     if row is not None:
         owner = "" if dataset.clients is None else f" of client {dataset.clients[row]!r}"
         raise InputError(f"row {row}{owner}", got=int(y[row]), expected=f"labels from 0 to {classes - 1}")
@@ -359,11 +361,11 @@ def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: De
         try:
             how.targets(targets, targets, dataset.classes or 0)
         except ValueError:
-            return located(error, f"client {owner!r}")
+            return locate_error(error, f"client {owner!r}")
     return error
 
 
-def _names(dataset: FederatedDataset, how: Dealing) -> tuple[str, ...] | None:
+def _client_names(dataset: FederatedDataset, how: Dealing) -> tuple[str, ...] | None:
     if dataset.clients is None or not hasattr(how.partitioner, "owners"):
         return None
     ids = np.unique(np.asarray(dataset.clients))

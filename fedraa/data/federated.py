@@ -11,7 +11,7 @@ from fedraa.data.partition.partitioner import Index, Partition
 from fedraa.data.scaling import Scaling
 from fedraa.data.sources.clients import Shard, Source
 from fedraa.data.transforms import Transforms
-from fedraa.data.tree import Array, Tree, take
+from fedraa.data.tree import Array, Tree, take_rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,7 +67,7 @@ class Federated:
         if self.source is not None:
             return self.source.client(client)
         rows = slice(self.offsets[client], self.offsets[client + 1])
-        return take(self.x_train, rows), self.y_train[rows]
+        return take_rows(self.x_train, rows), self.y_train[rows]
 
     def shard(self, client: int, turn: int) -> Shard:
         """Return the samples of a client's `turn`-th task: views, or copies read from the source."""
@@ -78,12 +78,12 @@ class Federated:
     def test_of(self, client: int) -> tuple[Tree, Any]:
         """Return the test samples of one client, which may be empty."""
         rows = self.test_order[self.test_offsets[client] : self.test_offsets[client + 1]]
-        return take(self.dataset.x_test, rows), self.dataset.y_test.take(rows, axis=0)
+        return take_rows(self.dataset.x_test, rows), self.dataset.y_test.take(rows, axis=0)
 
 
-def federate(dataset: Dataset, partition: Partition) -> Federated:
+def federate_dataset(dataset: Dataset, partition: Partition) -> Federated:
     """Return the data set with its training rows copied into the client order of `partition`."""
     order, offsets = partition.train
     labels = dataset.y_train.take(order, axis=0)
-    ordered = replace(dataset, x_train=take(dataset.x_train, order), y_train=labels)
+    ordered = replace(dataset, x_train=take_rows(dataset.x_train, order), y_train=labels)
     return Federated(ordered, offsets, partition.test.order, partition.test.offsets, labels=labels, order=order)

@@ -8,7 +8,7 @@ import numpy as np
 from fedraa.data.federated import Federated
 from fedraa.data.partition.partitioner import Index
 from fedraa.data.sources.clients import ClientSource, Kept
-from fedraa.data.tree import Tree, joined, take
+from fedraa.data.tree import Tree, join_trees, take_rows
 from fedraa.errors import InputError
 from fedraa.rng import generator
 
@@ -27,7 +27,7 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
     Raises:
         InputError: Every client has only one sample.
     """
-    held, kept = _split(data.sizes, share, seed)
+    held, kept = _draw_held_back(data.sizes, share, seed)
     if not any(len(places) for places in held):
         raise InputError(
             "validation",
@@ -35,12 +35,12 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
             got=share,
             hint="give more data, or fewer clients",
         )
-    parts = [_of(data, client, places) for client, places in enumerate(held) if len(places)]
-    x_test = joined([x for x, _ in parts])
+    parts = [_select_samples(data, client, places) for client, places in enumerate(held) if len(places)]
+    x_test = join_trees([x for x, _ in parts])
     y_test = np.concatenate([y for _, y in parts])
     counts = np.array([len(places) for places in held])
     dataset = replace(data.dataset, x_test=x_test, y_test=y_test)
-    data = replace(data, test_order=np.arange(counts.sum()), test_offsets=_offsets(counts))
+    data = replace(data, test_order=np.arange(counts.sum()), test_offsets=_sum_offsets(counts))
     sizes = np.array([len(places) for places in kept])
     rows = np.concatenate([start + places for start, places in zip(data.offsets[:-1], kept, strict=True)])
     if data.labels is not None:
@@ -48,16 +48,16 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
     if data.order is not None:
         held_rows = np.concatenate([start + places for start, places in zip(data.offsets[:-1], held, strict=True)])
         data = replace(data, order=data.order[rows], held_back=data.order[held_rows])
-    offsets = _offsets(sizes)
+    offsets = _sum_offsets(sizes)
     if data.source is None:
-        dataset = replace(dataset, x_train=take(dataset.x_train, rows), y_train=dataset.y_train[rows])
+        dataset = replace(dataset, x_train=take_rows(dataset.x_train, rows), y_train=dataset.y_train[rows])
         return replace(data, dataset=dataset, offsets=offsets)
     assert isinstance(data.source, ClientSource)
     source = replace(data.source, samples=Kept(data.source.samples, kept, offsets))
     return replace(data, dataset=dataset, offsets=offsets, source=source)
 
 
-def _split(sizes: Index, share: float, seed: int) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
+def _draw_held_back(sizes: Index, share: float, seed: int) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
     """Return the indices of each client's samples that are held back, and of those that it keeps, both ascending.
 
     Args:
@@ -74,10 +74,10 @@ def _split(sizes: Index, share: float, seed: int) -> tuple[tuple[Index, ...], tu
     return tuple(held), tuple(kept)
 
 
-def _of(data: Federated, client: int, places: Index) -> tuple[Tree, Any]:
+def _select_samples(data: Federated, client: int, places: Index) -> tuple[Tree, Any]:
     x, y = data.client(client)
-    return take(x, places), y[places]
+    return take_rows(x, places), y[places]
 
 
-def _offsets(counts: Index) -> Index:
+def _sum_offsets(counts: Index) -> Index:
     return np.concatenate(([0], np.cumsum(counts)))

@@ -16,13 +16,18 @@ from fedraa.data.archive import load_npz
 from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset, as_float32
 from fedraa.data.sources.federated_dataset import FederatedDataset
-from fedraa.data.sources.files import csv, folder, hf, npy
+from fedraa.data.sources.files import read_csv, read_folder, read_hugging_face, read_npy
 from fedraa.data.sources.table_file import PACKED
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
-from fedraa.errors import InputError, located, suggest_closest, without_effect
+from fedraa.errors import InputError, locate_error, suggest_closest, without_effect
 
-FILES: dict[str, Callable[..., FederatedDataset]] = {"folder": folder, "csv": csv, "npy": npy, "hf": hf}
+FILES: dict[str, Callable[..., FederatedDataset]] = {
+    "folder": read_folder,
+    "csv": read_csv,
+    "npy": read_npy,
+    "hf": read_hugging_face,
+}
 SOURCES: ComponentRegistry[Any] = ComponentRegistry("dataset", (), FILES)
 TABLES = (".csv", ".tsv", ".txt")
 DIGITS_TEST = 360
@@ -60,7 +65,7 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
     if source is not None:
         return source
     if is_path(name.partition("(")[0].strip()):
-        return _own(name, data_dir, targets)
+        return _load_custom(name, data_dir, targets)
     if name not in DATASETS:
         if Path(name).exists():
             raise _unknown_form(name)
@@ -71,7 +76,7 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
             "or package.module:callable",
             hint=suggest_closest(name, DATASETS),
         )
-    dataset = _named(name, data_dir)
+    dataset = _load_builtin(name, data_dir)
     if targets is None:
         return dataset
     return as_dataset(dataset, targets)
@@ -85,9 +90,9 @@ def _refuse_unused_folder(name: str, data_dir: Path) -> None:
         raise without_effect("data_dir", data_dir, f"dataset {name}", f"give --dataset {names}, or leave it out")
 
 
-def _named(name: str, data_dir: Path | None) -> Dataset:
+def _load_builtin(name: str, data_dir: Path | None) -> Dataset:
     if name == DIGITS:
-        return _digits()
+        return _load_digits()
     if data_dir is None or not data_dir.is_dir():
         raise InputError("data_dir", got=data_dir, expected=f"a folder that exists, for dataset {name!r}")
     if name == "agnews":
@@ -103,11 +108,11 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
     kind = name.partition("(")[0].strip()
     try:
         if kind in FILES and name.endswith(")"):
-            files = FILES | {"csv": partial(csv, classes=classes)}
+            files = FILES | {"csv": partial(read_csv, classes=classes)}
             source: FederatedDataset = ComponentRegistry("dataset", (), files).resolve(name)
             return source
         if _is_table(name):
-            return csv(name, classes=classes)
+            return read_csv(name, classes=classes)
         kind, _, path = name.partition(":")
         if not path or kind not in FILES:
             return None
@@ -115,7 +120,7 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
     except ValueError as error:
         if str(error).startswith("dataset"):
             raise
-        raise located(error, f"dataset {name!r}") from None
+        raise locate_error(error, f"dataset {name!r}") from None
 
 
 def _is_table(name: str) -> bool:
@@ -140,7 +145,7 @@ def _unknown_form(path: str) -> InputError:
     return InputError(field, "it is a file of another kind", expected=expected, hint=hint)
 
 
-def _own(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset | FederatedDataset:
+def _load_custom(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset | FederatedDataset:
     source = SOURCES.resolve(path)
     takes_folder = False
     try:
@@ -159,7 +164,7 @@ def _own(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset |
     return as_dataset(source, targets)
 
 
-def _digits() -> Dataset:
+def _load_digits() -> Dataset:
     """Return the 8x8 digits of scikit-learn (UCI, Alpaydin and Kaynak 1998) in one fixed split, stratified by label.
 
     The table is read from the files of scikit-learn without an import, because importing scikit-learn takes longer

@@ -4,8 +4,8 @@ import numpy as np
 
 from fedraa.data.sources.clients import Dealt, Made, as_inputs
 from fedraa.data.sources.item_generators import ItemGenerators
-from fedraa.data.tree import Tree, joined, mapped, nbytes, take
-from fedraa.errors import located
+from fedraa.data.tree import Tree, count_bytes, join_trees, map_tree, take_rows
+from fedraa.errors import locate_error
 from fedraa.rng import generator
 
 MAX_SAMPLES = 8192
@@ -30,9 +30,9 @@ def read_measured(samples: Dealt | Made, seed: int, name: str) -> Tree:
     if isinstance(samples, Made):
         return _read_clients(samples, seed, name)
     count = len(samples.rows)
-    with ItemGenerators.of(samples).seeded(seed, "scaling items"):
+    with ItemGenerators.of(samples).seed_temporarily(seed, "scaling items"):
         first, _ = samples.rows.read(np.arange(1))
-        size = max(1, nbytes(as_inputs(first)))
+        size = max(1, count_bytes(as_inputs(first)))
         limit = min(MAX_SAMPLES, max(MIN_SAMPLES, MAX_BYTES // size))
         rows = np.arange(count)
         if count > limit:
@@ -48,20 +48,20 @@ def _read_clients(samples: Made, seed: int, name: str) -> Tree:
     generators = ItemGenerators.of(samples)
     for client in generator(seed, "scaling").choice(clients, min(clients, MAX_CLIENTS), replace=False).tolist():
         try:
-            with generators.seeded(seed, "scaling items", client):
+            with generators.seed_temporarily(seed, "scaling items", client):
                 x, y = samples(client)
-                x = mapped(np.copy, take(as_inputs(x, "" if parts else name), slice(MAX_SAMPLES)))
+                x = map_tree(np.copy, take_rows(as_inputs(x, "" if parts else name), slice(MAX_SAMPLES)))
         # A user-defined function may raise any exception.
         except Exception as error:
-            raise located(error, f"client {client}") from error
+            raise locate_error(error, f"client {client}") from error
         # `ClientSource` raises an error later for a client if its samples differ in shape from the others.
-        if not parts or _shapes(x) == _shapes(parts[0]):
+        if not parts or _sample_shapes(x) == _sample_shapes(parts[0]):
             parts.append(x)
             count += len(y)
         if count >= MAX_SAMPLES:
             break
-    return joined(parts)
+    return join_trees(parts)
 
 
-def _shapes(x: Tree) -> Tree:
-    return mapped(lambda part: part.shape[1:], x)
+def _sample_shapes(x: Tree) -> Tree:
+    return map_tree(lambda part: part.shape[1:], x)

@@ -36,7 +36,7 @@ def warn_lost_digits(name: str, x: Array) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = exact.astype(np.float32)
         finite = np.isfinite(rounded)
-        deviation, error = _deviation(exact, finite), _deviation(exact - rounded, finite)
+        deviation, error = _column_deviation(exact, finite), _column_deviation(exact - rounded, finite)
     floor: Any = 0
     if x.dtype.kind == "f":
         floor = NOISE * np.abs(exact).max(axis=0, where=finite, initial=0)
@@ -52,7 +52,7 @@ def warn_lost_digits(name: str, x: Array) -> None:
         warnings.warn(f"{subject} {loss}", RunWarning, stacklevel=2)
 
 
-def _deviation(values: Array, counted: Array) -> Array:
+def _column_deviation(values: Array, counted: Array) -> Array:
     """Return the standard deviation of each column over the values for which `counted` is True."""
     count = np.maximum(counted.sum(axis=0), 1)
     mean = np.where(counted, values, 0).sum(axis=0) / count

@@ -55,7 +55,7 @@ def measure_scaling(x_train: Tree) -> Scaling:
     """
     if isinstance(x_train, dict | tuple):
         return _mapped_inputs(_measure_unless_mask, x_train)
-    return _measure(x_train)
+    return _measure_channels(x_train)
 
 
 def apply_scaling(scaling: Scaling, x: Tree) -> Tree:
@@ -103,16 +103,16 @@ def _is_scaled(x: Array) -> bool:
 
 
 def _is_mask(x: Array) -> bool:
-    return _is_scaled(x) and all(((block == 0) | (block == 1)).all() for block in _blocks(x))
+    return _is_scaled(x) and all(((block == 0) | (block == 1)).all() for block in _iter_blocks(x))
 
 
 def _measure_unless_mask(x: Array) -> ChannelScaling | None:
     if _is_mask(x):
         return None
-    return _measure(x)
+    return _measure_channels(x)
 
 
-def _measure(x: Array) -> ChannelScaling | None:
+def _measure_channels(x: Array) -> ChannelScaling | None:
     if not _is_scaled(x) or not len(x):
         return None
     axes = (0, *range(2, x.ndim))
@@ -124,16 +124,16 @@ def _measure(x: Array) -> ChannelScaling | None:
     if not count:
         return None
     mean = np.atleast_1d(np.asarray(total / count, np.float32))
-    deviation = _deviation(x, mean, count, np.float32)
+    deviation = _channel_deviation(x, mean, count, np.float32)
     with np.errstate(over="ignore"):
         if not (np.isfinite(deviation) & (deviation > 0)).all():
             # Either the squares exceed float32, or a channel is constant. float64 distinguishes the two.
-            deviation = _deviation(x, mean, count, np.float64)
+            deviation = _channel_deviation(x, mean, count, np.float64)
     deviation[deviation == 0] = 1.0
     return ChannelScaling(mean, deviation)
 
 
-def _deviation(x: Array, mean: Array, count: int, kind: Any) -> npt.NDArray[np.float32]:
+def _channel_deviation(x: Array, mean: Array, count: int, kind: Any) -> npt.NDArray[np.float32]:
     """Return the root mean square distance from `mean` per channel.
 
     Args:
@@ -151,7 +151,7 @@ def _deviation(x: Array, mean: Array, count: int, kind: Any) -> npt.NDArray[np.f
         return np.sqrt(total / count).astype(np.float32)
 
 
-def _blocks(x: Array) -> Iterator[Array]:
+def _iter_blocks(x: Array) -> Iterator[Array]:
     rows = max(1, BLOCK_VALUES * len(x) // x.size)
     for start in range(0, len(x), rows):
         yield x[start : start + rows]
@@ -159,7 +159,7 @@ def _blocks(x: Array) -> Iterator[Array]:
 
 def _finite_blocks(x: Array) -> Iterator[npt.NDArray[np.float32]]:
     """Yield the finite rows as float32, block by block."""
-    for block in _blocks(x):
+    for block in _iter_blocks(x):
         with np.errstate(over="ignore"):
             values = block.astype(np.float32, copy=False)
         # A finite sum proves that all values are finite, and is faster to compute.

@@ -27,15 +27,15 @@ def load_agnews(data_dir: Path) -> Dataset:
     Words get ids by their frequency in the training rows, ties in alphabetical order. A text becomes its first
     `LENGTH` words, padded with 0. Raises InputError for a missing or malformed file.
     """
-    y_train, train = _read(data_dir / "agnews" / "train.csv.gz")
-    y_test, test = _read(data_dir / "agnews" / "test.csv.gz")
+    y_train, train = _read_split(data_dir / "agnews" / "train.csv.gz")
+    y_test, test = _read_split(data_dir / "agnews" / "test.csv.gz")
     counts = Counter(chain.from_iterable(train))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - 2]
     ids = {word: index for index, word in enumerate(ranked, start=2)}
-    return Dataset("agnews", _tokens(train, ids), y_train, _tokens(test, ids), y_test, _CLASSES)
+    return Dataset("agnews", _encode_texts(train, ids), y_train, _encode_texts(test, ids), y_test, _CLASSES)
 
 
-def _read(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
+def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
     # Importing pandas is slow, and workers do without it.
     import pandas as pd
 
@@ -58,7 +58,7 @@ def _read(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
     return labels, [_WORD.findall(text.lower())[:LENGTH] for text in frame["text"]]
 
 
-def _tokens(texts: list[list[str]], ids: dict[str, int]) -> npt.NDArray[np.int64]:
+def _encode_texts(texts: list[list[str]], ids: dict[str, int]) -> npt.NDArray[np.int64]:
     tokens = np.zeros((len(texts), LENGTH), dtype=np.int64)
     for row, words in zip(tokens, texts, strict=True):
         row[: len(words)] = [ids.get(word, 1) for word in words]

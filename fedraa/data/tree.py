@@ -14,37 +14,37 @@ Tree = Any
 """An array [n, ...], or a dict or a tuple of such arrays, all with n rows."""
 
 
-def mapped(function: Callable[[Any], Any], tree: Tree) -> Tree:
+def map_tree(function: Callable[[Any], Any], tree: Tree) -> Tree:
     """Return a tree of the same structure with the result of `function` for every array."""
     if isinstance(tree, dict):
-        return {name: mapped(function, part) for name, part in tree.items()}
+        return {name: map_tree(function, part) for name, part in tree.items()}
     if isinstance(tree, tuple | list):
-        return tuple(mapped(function, part) for part in tree)
+        return tuple(map_tree(function, part) for part in tree)
     return function(tree)
 
 
-def leaves(tree: Tree) -> list[Any]:
+def list_leaves(tree: Tree) -> list[Any]:
     """Return the arrays of the tree, in order."""
     if isinstance(tree, dict):
         tree = tuple(tree.values())
     if not isinstance(tree, tuple | list):
         return [tree]
-    return list(chain.from_iterable(leaves(part) for part in tree))
+    return list(chain.from_iterable(list_leaves(part) for part in tree))
 
 
-def take(tree: Tree, rows: Any) -> Tree:
+def take_rows(tree: Tree, rows: Any) -> Tree:
     """Return the chosen rows of every array: views for a slice, copies for an array of row numbers."""
     if isinstance(rows, slice):
-        return mapped(lambda array: array[rows], tree)
-    return mapped(lambda array: array.take(rows, axis=0), tree)
+        return map_tree(lambda array: array[rows], tree)
+    return map_tree(lambda array: array.take(rows, axis=0), tree)
 
 
-def joined(trees: Sequence[Tree]) -> Tree:
+def join_trees(trees: Sequence[Tree]) -> Tree:
     """Return the concatenation of several trees of the same structure along the rows."""
     if isinstance(trees[0], dict):
-        return {name: joined([tree[name] for tree in trees]) for name in trees[0]}
+        return {name: join_trees([tree[name] for tree in trees]) for name in trees[0]}
     if isinstance(trees[0], tuple):
-        return tuple(map(joined, zip(*trees, strict=True)))
+        return tuple(map(join_trees, zip(*trees, strict=True)))
     return np.concatenate(trees)
 
 
@@ -63,14 +63,14 @@ def refuse_masked(name: str, x: Any) -> None:
         raise InputError(f"{name} row {rows[0][0]}", "it is masked", hint="fill it in")
 
 
-def nbytes(tree: Tree) -> int:
+def count_bytes(tree: Tree) -> int:
     """Return the total number of bytes of all arrays."""
-    return sum(int(leaf.nbytes) for leaf in leaves(tree))
+    return sum(int(leaf.nbytes) for leaf in list_leaves(tree))
 
 
 def first_not_finite(tree: Tree, block: int = 4096) -> int | None:
     """Return the first row with a NaN or an infinity, or None. Checking `block` rows at a time saves memory."""
-    arrays = [leaf for leaf in leaves(tree) if leaf.dtype.kind == "f"]
+    arrays = [leaf for leaf in list_leaves(tree) if leaf.dtype.kind == "f"]
     if not arrays:
         return None
     for start in range(0, len(arrays[0]), block):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fedraa.data.check import check_arrays
 from fedraa.data.dataset import Dataset, Labels, as_float32
-from fedraa.errors import InputError, located
+from fedraa.errors import InputError, locate_error
 
 Images = npt.NDArray[np.uint8]
 Arrays = tuple[Images, Labels, Images, Labels]
@@ -46,7 +46,7 @@ def load_vision(name: str, data_dir: Path) -> Dataset:
     source = _SOURCES[name]
     try:
         _refuse_pipes(data_dir / source.archives.partition("/")[0])
-        x_train, y_train, x_test, y_test = _arrays(source, data_dir)
+        x_train, y_train, x_test, y_test = _load_arrays(source, data_dir)
     # torchvision raises many types for damaged files.
     except Exception as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
@@ -60,7 +60,7 @@ def load_vision(name: str, data_dir: Path) -> Dataset:
     try:
         check_arrays({"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test})
     except ValueError as error:
-        raise located(error, f"dataset {name!r} in {data_dir}") from None
+        raise locate_error(error, f"dataset {name!r} in {data_dir}") from None
     return Dataset(name, as_float32(x_train), y_train, as_float32(x_test), y_test, classes=int(y_train.max()) + 1)
 
 
@@ -71,29 +71,29 @@ def _refuse_pipes(place: Path) -> None:
             raise OSError(f"{path} is a named pipe")
 
 
-def _arrays(source: _Source, data_dir: Path) -> Arrays:
+def _load_arrays(source: _Source, data_dir: Path) -> Arrays:
     # torchvision raises a RuntimeError, "Dataset not found", if the archives are not extracted yet.
     with contextlib.suppress(RuntimeError):
-        return _read(source, data_dir, download=False)
+        return _read_torchvision(source, data_dir, download=False)
     if _is_writable(data_dir):
-        return _read(source, data_dir, download=True)
+        return _read_torchvision(source, data_dir, download=True)
     with tempfile.TemporaryDirectory() as scratch:
         for archive in data_dir.glob(source.archives):
             copy = Path(scratch, archive.relative_to(data_dir))
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(archive, copy)
-        return _read(source, Path(scratch), download=True)
+        return _read_torchvision(source, Path(scratch), download=True)
 
 
-def _read(source: _Source, root: Path, *, download: bool) -> Arrays:
+def _read_torchvision(source: _Source, root: Path, *, download: bool) -> Arrays:
     make = getattr(importlib.import_module("torchvision").datasets, source.class_name)
     # torchvision prints the names of the files that it downloads.
     with contextlib.redirect_stdout(sys.stderr):
         train, test = (make(root, train=train, download=download, **source.options) for train in (True, False))
-    return *_samples(train), *_samples(test)
+    return *_convert_samples(train), *_convert_samples(test)
 
 
-def _samples(split: Any) -> tuple[Images, Labels]:
+def _convert_samples(split: Any) -> tuple[Images, Labels]:
     """Return images `[n, channels, height, width]` and labels.
 
     torchvision stores grey images as a tensor `[n, h, w]` and colour images as an array `[n, h, w, c]`.

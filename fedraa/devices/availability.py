@@ -144,7 +144,7 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
         InputError: The file or the share is malformed.
     """
     if str(path).startswith("daily:"):
-        return _daily(str(path), period, seed)
+        return _parse_daily(str(path), period, seed)
     # Importing pandas is slow, and workers do without it.
     import pandas as pd
 
@@ -176,7 +176,7 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
     return Availability(spans, period)
 
 
-def _daily(text: str, period: float | None, seed: int) -> Daily:
+def _parse_daily(text: str, period: float | None, seed: int) -> Daily:
     try:
         share = float(text.partition(":")[2])
     except ValueError:

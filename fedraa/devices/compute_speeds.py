@@ -37,11 +37,11 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
         InputError: `compute` has none of these forms, or a value is out of range.
     """
     if not isinstance(compute, str) or _is_own(compute):
-        table = _called(compute, clients, seed)
+        table = _call_function(compute, clients, seed)
     elif compute.endswith(".csv"):
         table = read_csv(Path(compute), clients)
     else:
-        table = {"compute": _compute(compute, clients, seed)}
+        table = {"compute": _draw_speeds(compute, clients, seed)}
     rows = {
         name: np.asarray(table.get(name, np.full(clients, default)), np.float64) for name, default in COLUMNS.items()
     }
@@ -53,7 +53,7 @@ def _is_own(compute: str) -> bool:
     return path and not compute.endswith(".csv") and compute.partition(":")[0] not in DISTRIBUTIONS
 
 
-def _called(compute: object, clients: int, seed: int) -> dict[str, Floats]:
+def _call_function(compute: object, clients: int, seed: int) -> dict[str, Floats]:
     """Return the columns from a custom function, after the same checks as for a CSV file.
 
     Args:
@@ -81,10 +81,10 @@ def _called(compute: object, clients: int, seed: int) -> dict[str, Floats]:
     return arrays
 
 
-def _compute(spec: str, clients: int, seed: int) -> Floats:
+def _draw_speeds(spec: str, clients: int, seed: int) -> Floats:
     name, *arguments = spec.split(":")
     if name in DISTRIBUTIONS:
-        values = [_number(spec, text) for text in arguments]
+        values = [_parse_number(spec, text) for text in arguments]
         if len(values) != DISTRIBUTIONS[name] or min(values) <= 0:
             expected = "positive numbers, as in lognormal:0.5, uniform:1:10 or zipf:2"
             raise InputError("compute", got=spec, expected=expected)
@@ -98,7 +98,7 @@ def _compute(spec: str, clients: int, seed: int) -> Floats:
         if values[0] <= 1:
             raise InputError("compute", got=spec, expected="an exponent over 1")
         return 1.0 / rng.zipf(values[0], clients)
-    return np.repeat(*_tiers(spec, clients))
+    return np.repeat(*_parse_tiers(spec, clients))
 
 
 def tier_sizes(compute: object, clients: int) -> npt.NDArray[np.int64]:
@@ -106,16 +106,16 @@ def tier_sizes(compute: object, clients: int) -> npt.NDArray[np.int64]:
     if not isinstance(compute, str) or _is_own(compute) or compute.endswith(".csv"):
         problem = f"compute {text_of(compute)!r} has no tiers"
         raise InputError("resources", problem, hint="give tiers, as in --compute 1:0.5,3:0.5")
-    return _tiers(compute, clients)[1]
+    return _parse_tiers(compute, clients)[1]
 
 
-def _tiers(spec: str, clients: int) -> tuple[Floats, npt.NDArray[np.int64]]:
+def _parse_tiers(spec: str, clients: int) -> tuple[Floats, npt.NDArray[np.int64]]:
     """Return the compute speed of each tier and its number of clients."""
     pairs = [part.split(":") for part in spec.split(",")]
     if any(len(pair) != 2 for pair in pairs):
         raise InputError("compute", got=spec, expected=FORMS)
-    levels = np.array([_number(spec, level) for level, _ in pairs])
-    shares = np.array([_number(spec, share) for _, share in pairs])
+    levels = np.array([_parse_number(spec, level) for level, _ in pairs])
+    shares = np.array([_parse_number(spec, share) for _, share in pairs])
     if (levels <= 0).any():
         problem = f"it has the compute speed {levels.min():g}"
         raise InputError("compute", problem, got=spec, expected="speeds over 0")
@@ -127,7 +127,7 @@ def _tiers(spec: str, clients: int) -> tuple[Floats, npt.NDArray[np.int64]]:
     return levels, np.diff(np.concatenate(([0], ends)))
 
 
-def _number(spec: str, text: str) -> float:
+def _parse_number(spec: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:

@@ -97,11 +97,11 @@ class CostModel(Stateful):
             down: The number of bytes that the client receives.
             up: The number of bytes that the client sends.
         """
-        cost = self._trained(widths)
+        cost = self._trained_cost(widths)
         if not self.fleet.relative:
             return Load(work=cost.flops * passed, down=down, up=up, memory=cost.memory)
         return Load(
-            work=self._share(cost) * self._epochs(passed),
+            work=self._work_share(cost) * self._reference_share(passed),
             down=down / self._full.bytes,
             up=up / self._full.bytes,
             memory=cost.memory / self._full.memory,
@@ -119,11 +119,11 @@ class CostModel(Stateful):
             down: The number of bytes that the client receives.
             up: The number of bytes that the client sends.
         """
-        passed = self._passed(widths, client)
+        passed = self._sample_passes(widths, client)
         on_device = float(self.fleet.cost(self.load(widths, passed, down, up), client))
-        return (on_device + float(self._served(passed))) * self._unit
+        return (on_device + float(self._server_time(passed))) * self._unit
 
-    def _share(self, cost: Cost) -> float:
+    def _work_share(self, cost: Cost) -> float:
         """Return the work of training a submodel, as a fraction of the work for the full model.
 
         The fraction is that of parameters, as in the papers. For a split model or a frozen base it is that of FLOPs,
@@ -135,22 +135,22 @@ class CostModel(Stateful):
             return cost.flops / self._full.flops
         return cost.params / self._full.params
 
-    def _epochs(self, passed: Floats | float) -> Floats | float:
+    def _reference_share(self, passed: Floats | float) -> Floats | float:
         """Return the number of samples as a fraction of the reference task's."""
         return passed / (self._mean_size * REFERENCE_EPOCHS)
 
-    def _served(self, passed: Floats | float) -> Floats | float:
+    def _server_time(self, passed: Floats | float) -> Floats | float:
         """Return the time for `passed` samples in the server's part of a split model, in time units."""
         if self._stem is None or not self._stem.trunk:
             return 0.0
         flops = self._stem.trunk * passed
         if self.fleet.relative:
-            flops = self._stem.trunk / (self._stem.cost.flops + self._stem.trunk) * self._epochs(passed)
+            flops = self._stem.trunk / (self._stem.cost.flops + self._stem.trunk) * self._reference_share(passed)
         return flops / self._server
 
     def flops(self, widths: Widths, client: int) -> float:
         """Return the FLOPs of one task on the client."""
-        return self._trained(widths).flops * self._passed(widths, client)
+        return self._trained_cost(widths).flops * self._sample_passes(widths, client)
 
     def samples(self, widths: Widths, client: int) -> float:
         """Return the number of training samples in all local steps of one task."""
@@ -167,7 +167,7 @@ class CostModel(Stateful):
             return None
         return int(self._auto_steps(auto, widths, np.array([client]))[0])
 
-    def rates(self, shapes: Sequence[Widths], table: Floats) -> Floats:
+    def step_rates(self, shapes: Sequence[Widths], table: Floats) -> Floats:
         """Return the local steps per unit of time [N], as the mean over the shapes that fit the client's memory.
 
         `table` [N, M] is the time between the starts of two successive tasks.
@@ -179,15 +179,15 @@ class CostModel(Stateful):
         """Return the local steps of one task for every client and shape, [N, M]."""
         auto = self._solver.auto
         if auto is None:
-            return np.repeat(self._by_size(self._solver.batches)[:, None], len(shapes), axis=1)
+            return np.repeat(self._by_size(self._solver.count_steps)[:, None], len(shapes), axis=1)
         clients = np.arange(len(self._sizes))
         return np.stack([self._auto_steps(auto, widths, clients) for widths in shapes], axis=1).astype(np.float64)
 
     def sent(self, widths: Widths) -> int:
         """Return the bytes of an uncompressed submodel, in one direction."""
-        return self._trained(widths).bytes
+        return self._trained_cost(widths).bytes
 
-    def crossing(self, client: int) -> int:
+    def activation_bytes(self, client: int) -> int:
         """Return the bytes of activations that the client of a split model sends in one task.
 
         The gradients that it receives have the same size.
@@ -204,11 +204,13 @@ class CostModel(Stateful):
         columns = []
         for widths in shapes:
             passed = self._all_passed(widths)
-            load = self.load(widths, passed, *self._moved(widths))
-            columns.append(np.where(self.fleet.fits(load), self.fleet.cost(load) + self._served(passed), np.inf))
+            load = self.load(widths, passed, *self._moved_bytes(widths))
+            columns.append(
+                np.where(self.fleet.fits_memory(load), self.fleet.cost(load) + self._server_time(passed), np.inf)
+            )
         table = np.stack(columns, axis=1) * self._unit
         for client in self._ratios:
-            table[client] *= self._speed(client)
+            table[client] *= self._duration_ratio(client)
         return table
 
     def observe(self, widths: Widths, client: int, real: float) -> bool:
@@ -222,7 +224,7 @@ class CostModel(Stateful):
             client: The client.
             real: The duration on the run's clock.
         """
-        self._fresh.append((client, real / self.cost(widths, client, *self._moved(widths))))
+        self._fresh.append((client, real / self.cost(widths, client, *self._moved_bytes(widths))))
         if len(self._fresh) < -(-len(self._sizes) // TABLES):
             return False
         for observed, ratio in self._fresh:
@@ -232,7 +234,7 @@ class CostModel(Stateful):
         self._fresh.clear()
         return True
 
-    def _passed(self, widths: Widths, client: int) -> float:
+    def _sample_passes(self, widths: Widths, client: int) -> float:
         """Return the number of sample passes, forward and backward, in one task on the client."""
         steps = self.steps(widths, client)
         shard = int(self._sizes[client])
@@ -262,22 +264,22 @@ class CostModel(Stateful):
         """
         shards = self._sizes[clients]
         batch = self._solver.samples_in(1, shards) * self._solver.passes
-        move = self.fleet.cost(self.load(widths, 0.0, *self._moved(widths)), clients)
+        move = self.fleet.cost(self.load(widths, 0.0, *self._moved_bytes(widths)), clients)
         start = self.fleet.cost(Load(0.0, 0.0, 0.0), clients)
         step = self.fleet.cost(self.load(widths, batch, 0.0, 0.0), clients) - start
-        return auto.count(move, step, self._solver.minibatches(shards))
+        return auto.count(move, step, self._solver.count_minibatches(shards))
 
-    def _trained(self, widths: Widths) -> Cost:
+    def _trained_cost(self, widths: Widths) -> Cost:
         """Return the cost of the part of a submodel that the client trains."""
         if self._stem is not None:
             return self._stem.cost
         return self._measure(widths)
 
-    def _moved(self, widths: Widths) -> tuple[int, int]:
+    def _moved_bytes(self, widths: Widths) -> tuple[int, int]:
         """Return the bytes down and up of a dense submodel after compression."""
         sent = self.sent(widths)
         return wire_bytes(self.download, sent // BYTES), wire_bytes(self.compressor, sent // BYTES)
 
-    def _speed(self, client: int) -> float:
+    def _duration_ratio(self, client: int) -> float:
         """Return the median ratio of the client's real durations to the modelled ones."""
         return float(np.median(self._ratios.get(client, [1.0])))

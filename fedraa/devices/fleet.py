@@ -60,6 +60,8 @@ class Fleet:
             + load.up / self.uplink[clients]
         )
 
-    def fits(self, load: Load, clients: npt.NDArray[np.int64] | int | slice = slice(None)) -> npt.NDArray[np.bool_]:
+    def fits_memory(
+        self, load: Load, clients: npt.NDArray[np.int64] | int | slice = slice(None)
+    ) -> npt.NDArray[np.bool_]:
         """Return True if the training state of a task fits the device's memory; broadcasts like `cost`."""
         return np.asarray(load.memory <= self.memory[clients] * (1 + 1e-9))

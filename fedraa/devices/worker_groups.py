@@ -29,7 +29,7 @@ def parse_group(text: str) -> WorkerGroup:
     pairs = [part.partition("=")[::2] for part in needs.split(",")]
     if not count.isdecimal() or int(count) < 1 or not all(name for name, _ in pairs):
         raise InputError("resources", got=text, expected=f"{FORM}, once for every tier of compute")
-    return WorkerGroup(int(count), {name: _amount(text, amount) for name, amount in pairs})
+    return WorkerGroup(int(count), {name: _parse_amount(text, amount) for name, amount in pairs})
 
 
 def group_of_clients(groups: Sequence[WorkerGroup], compute: object, clients: int) -> Index:
@@ -50,7 +50,7 @@ def group_of_clients(groups: Sequence[WorkerGroup], compute: object, clients: in
     return np.repeat(np.arange(len(groups)), sizes)
 
 
-def _amount(text: str, amount: str) -> float:
+def _parse_amount(text: str, amount: str) -> float:
     try:
         value = float(amount)
     except ValueError:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedraa.aggregation.label_owners import labels_held
-from fedraa.client.state_probe import ROWS, probe
+from fedraa.client.state_probe import ROWS, probe_state
 from fedraa.composition.compatibility import check_transforms
 from fedraa.config.experiment import Experiment
 from fedraa.config.section import Section
@@ -20,36 +20,36 @@ from fedraa.data import (
     Dealing,
     FederatedDataset,
     as_dataset,
-    deal,
+    deal_samples,
     load_dataset,
     make_partitioner,
     make_transforms,
 )
 from fedraa.data.check import Targets
-from fedraa.data.tree import mapped, take
+from fedraa.data.tree import map_tree, take_rows
 from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.compute_speeds import make_fleet
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
 from fedraa.engine.objects import object_names, objects_of
-from fedraa.engine.preflight import preflight, warn_of_no_adapters, warn_of_small_shards
-from fedraa.engine.process_guard import exclusive
+from fedraa.engine.preflight import check_runnable, warn_of_no_adapters, warn_of_small_shards
+from fedraa.engine.process_guard import exclusive_process
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import (
     find_added_outputs,
     find_large_inputs,
     find_probabilities,
     find_unused_labels,
-    warn,
+    issue_warnings,
 )
 from fedraa.errors import InputError, without_effect
 from fedraa.evaluation.metrics import make_metrics, refuse_misfit
 from fedraa.models import build_model
 from fedraa.models.statistics import has_statistics
-from fedraa.objectives import Objective, make_objective, misfit
-from fedraa.settings.resolve import resolve, with_capacities
-from fedraa.submodels import drop_weights, flatten
-from fedraa.submodels.indices import owners
+from fedraa.objectives import Objective, describe_misfit, make_objective
+from fedraa.settings.resolve import resolve_method, with_capacities
+from fedraa.submodels import drop_weights, flatten_parameters
+from fedraa.submodels.indices import count_owners
 
 # Fields that describe a named component and do not apply to an object.
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
@@ -58,16 +58,16 @@ TRIAL_SAMPLES = 32
 Options = TypeVar("Options", bound=ClientOptions)
 
 
-def silently(doing: str) -> None:
+def report_nothing(doing: str) -> None:
     """Report nothing about the progress of the build."""
 
 
-@exclusive()
-def build(
+@exclusive_process()
+def build_run(
     experiment: Experiment,
     model: nn.Module | None = None,
     dataset: Dataset | FederatedDataset | None = None,
-    doing: Callable[[str], None] = silently,
+    doing: Callable[[str], None] = report_nothing,
 ) -> RunSpec:
     """Build the parts of a run. Raise InputError if the experiment has a mistake.
 
@@ -84,16 +84,16 @@ def build(
         _refuse_options_of_names(experiment, "model")
     if dataset is not None:
         _refuse_options_of_names(experiment, "dataset")
-    method = resolve(experiment)
+    method = resolve_method(experiment)
     objective = make_objective(experiment.objective)
     metrics = make_metrics(experiment.metrics, objective.summary())
     if dataset is None:
         doing(f"reading {experiment.dataset}")
-        dataset = read(experiment)
+        dataset = read_dataset(experiment)
     else:
         doing("reading the dataset")
         if not isinstance(dataset, FederatedDataset):
-            dataset = as_dataset(dataset, targets(objective))
+            dataset = as_dataset(dataset, target_check(objective))
     experiment = with_clients(experiment, dataset)
     names = object_names(model, dataset if "dataset" in object_fields else None)
     experiment = experiment.model_copy(update=names)
@@ -103,28 +103,28 @@ def build(
         raise InputError("concurrency", got=concurrency, expected=expected)
     fleet = make_fleet(experiment.compute, experiment.clients, units=experiment.units, seed=experiment.seed)
     method = with_capacities(method, fleet.compute)
-    timing = _timing(experiment, clients=experiment.clients, seed=experiment.seed)
+    timing = _make_timing(experiment, clients=experiment.clients, seed=experiment.seed)
     doing(f"dealing the data to {experiment.clients} clients")
-    data = deal(dataset, make_dealing(experiment, experiment, experiment.seed))
+    data = deal_samples(dataset, make_dealing(experiment, experiment, experiment.seed))
     able = int((np.diff(data.test_offsets) > 0).sum())
     _check_clients_with_tests(experiment, clients=experiment.clients, able=able)
     dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
     # A real minibatch, because memory is measured on it, with at least the two samples that the tracer needs.
-    batch = take(dataset.x_train, slice(max(2, experiment.batch_size)))
+    batch = take_rows(dataset.x_train, slice(max(2, experiment.batch_size)))
     if transforms:
         transforms = transforms.fitted(batch)
-    example = mapped(lambda part: torch.from_numpy(part.copy()), batch)
-    pair = mapped(lambda part: part[:2], example)
+    example = map_tree(lambda part: torch.from_numpy(part.copy()), batch)
+    pair = map_tree(lambda part: part[:2], example)
     wanted = torch.from_numpy(dataset.y_train[:2])
 
-    def wrong(result: Any) -> str | None:
-        return misfit(objective, result, wanted, classes)
+    def output_misfit(result: Any) -> str | None:
+        return describe_misfit(objective, result, wanted, classes)
 
     classes = dataset.classes
     doing("checking the model: finding the parts to cut" if method.cuts else "checking the model")
     if model is not None:
-        model = own_model(model, pair, wrong, objective)
+        model = own_model(model, pair, output_misfit, objective)
     else:
         model = build_model(
             experiment.model,
@@ -133,25 +133,25 @@ def build(
             hidden=experiment.hidden,
             dropout=experiment.dropout,
             seed=experiment.seed,
-            misfit=wrong,
+            misfit=output_misfit,
         )
-    trial_x = mapped(torch.tensor, take(dataset.x_test, slice(TRIAL_SAMPLES)))
+    trial_x = map_tree(torch.tensor, take_rows(dataset.x_test, slice(TRIAL_SAMPLES)))
     trial_y = torch.tensor(dataset.y_test[:TRIAL_SAMPLES])
     refuse_misfit(metrics, model, trial_x, trial_y, objective)
     probabilities = find_probabilities(model, example, objective)
     with naming_whole_methods(method):
-        traced = trace_model(method, model, pair, None if experiment.quiet else _tell)
+        traced = trace_model(method, model, pair, None if experiment.quiet else _write_line)
         sets = method.submodel.submodels(traced)
     doing("looking for buffers that training changes")
-    state = probe(traced.module, mapped(lambda part: part[: 2 * ROWS], example), objective.outputs)
+    state = probe_state(traced.module, map_tree(lambda part: part[: 2 * ROWS], example), objective.outputs)
     if state.min_batch > 1:
         method = replace(method, local=replace(method.local, min_batch=state.min_batch))
     if not has_statistics(traced.module) and not state.estimated:
         _refuse_set(experiment, "statistics", f"{type(traced.module).__name__}, which has no statistics to estimate")
-    params = flatten(traced.module)
+    params = flatten_parameters(traced.module)
     if not np.isfinite(params).all():
         raise InputError("model", "it has initial values that are not finite", got=traced.module)
-    params[owners(traced, sets) == 0] = 0.0
+    params[count_owners(traced, sets) == 0] = 0.0
     drop_weights(traced.module)
     labels = np.zeros((experiment.clients, 1), bool)
     if objective.classifies:
@@ -175,9 +175,9 @@ def build(
     )
     doing("checking that it can be run")
     with naming_whole_methods(method):
-        preflight(spec)
+        check_runnable(spec)
     fragments = len(getattr(method.submodel, "ratios", ()))
-    warn(
+    issue_warnings(
         (
             find_large_inputs(data, standardise=experiment.standardise),
             find_unused_labels(data),
@@ -229,7 +229,7 @@ def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able:
             raise InputError(field, got=count, expected=expected)
 
 
-def _tell(text: str) -> None:
+def _write_line(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
@@ -253,12 +253,12 @@ def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Optio
     return options.model_copy(update={"partition": partition, "clients": clients})
 
 
-def read(problem: ProblemOptions) -> Dataset | FederatedDataset:
+def read_dataset(problem: ProblemOptions) -> Dataset | FederatedDataset:
     """Return the named dataset, with targets in the form of the objective."""
-    return load_dataset(problem.dataset, problem.data_dir, targets(make_objective(problem.objective)))
+    return load_dataset(problem.dataset, problem.data_dir, target_check(make_objective(problem.objective)))
 
 
-def targets(objective: Objective) -> Targets | None:
+def target_check(objective: Objective) -> Targets | None:
     """Return the check of a data set's targets, or None if the targets are labels."""
     if objective.classifies:
         return None
@@ -286,13 +286,13 @@ def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> 
         seed,
         transforms,
         problem.allow_nan,
-        targets(objective),
+        target_check(objective),
         clients.validation,
         problem.standardise,
     )
 
 
-def _timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
+def _make_timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
     """Return the model of the time that tasks take.
 
     Args:

@@ -50,7 +50,7 @@ class ClientResults(Stateful):
         self._evaluations = 0
         self._unwritten: State | None = None
 
-    def standing(self, tasks: TaskTable) -> State:
+    def snapshot_clients(self, tasks: TaskTable) -> State:
         """Return the number of applied updates of each client, and the reasons for quarantine."""
         if self._write is None:
             return {}
@@ -75,10 +75,10 @@ class ClientResults(Stateful):
         """Write the results of the last evaluation, unless they are written."""
         if self._unwritten is not None:
             assert self._write is not None
-            self._write(self._unwritten["step"], self._unwritten["t"], self._columns(self._unwritten))
+            self._write(self._unwritten["step"], self._unwritten["t"], self._make_columns(self._unwritten))
             self._unwritten = None
 
-    def _columns(self, results: State) -> Columns:
+    def _make_columns(self, results: State) -> Columns:
         """Return the columns of one evaluation."""
         assert self._data is not None
         counts = results["counts"]

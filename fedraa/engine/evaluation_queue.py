@@ -74,7 +74,7 @@ class EvaluationQueue:
 
     def start(self, server: Server, now: float) -> None:
         """Start an evaluation of the server's model. `now` is the time on the run's clock."""
-        counts = self._client_results.standing(server.task_table)
+        counts = self._client_results.snapshot_clients(server.task_table)
         result = self._executor.evaluate(server.params)
         self._pending.append(Evaluating(server.step, now, result, counts))
         self.last_step = server.step

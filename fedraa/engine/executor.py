@@ -10,7 +10,7 @@ from typing import Protocol
 
 from fedraa.client import Trainer, Work
 from fedraa.data import Federated
-from fedraa.errors import RunFailed, staying
+from fedraa.errors import RunFailed, trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Fault, SharedBuffer, Task, Update, Vector
 
@@ -52,7 +52,7 @@ class Executor(Protocol):
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
         """Return the outcome of this task, or a fault of no task, or None if there is none within `timeout` seconds."""
 
-    def ready(self, timeout: float) -> list[Update | Fault]:
+    def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
         """Return the outcomes that arrived, in order of arrival; wait up to `timeout` seconds for the first."""
 
     def evaluate(self, params: Vector) -> PendingEvaluation:
@@ -75,12 +75,12 @@ class Evaluated:
         return self.evaluation
 
 
-def told(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return a task's error on one line."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0].strip()}"
 
 
-def may_be_the_clients(error: BaseException) -> bool:
+def may_be_client_fault(error: BaseException) -> bool:
     """Return True if the client's data or components may have caused the error, False if the worker did."""
     of_worker = isinstance(error, MemoryError) or type(error).__name__ in NOT_OF_CLIENTS or "CUDA error" in str(error)
     return not of_worker
@@ -120,15 +120,15 @@ class LocalExecutor:
         heapq.heappush(self._due, (due, task.id))
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
-        return self._outcome(task, ahead=True)
+        return self._take_outcome(task, ahead=True)
 
-    def _outcome(self, task: int, *, ahead: bool) -> Update | Fault | None:
+    def _take_outcome(self, task: int, *, ahead: bool) -> Update | Fault | None:
         if task not in self._trained:
             try:
                 self._training = True
                 try:
                     started = time.perf_counter()
-                    self._train(task)
+                    self._train_stack(task)
                     if ahead:
                         self._train_ahead(started + AHEAD_S)
                 finally:
@@ -150,13 +150,13 @@ class LocalExecutor:
                 return
             heapq.heappop(self._due)
             if is_waiting:
-                self._train(number)
+                self._train_stack(number)
 
     def _has_room(self, task: Task) -> bool:
         """Return True if one more update may be held, if all are as large as this task's."""
         return (len(self._trained) + 1) * task.nbytes <= AHEAD_BYTES
 
-    def _train(self, task: int) -> None:
+    def _train_stack(self, task: int) -> None:
         """Train this task and, in a stack, the next ones of its shape."""
         first = self._tasks[task]
         apart = self._alone | self._trained.keys() | {task}
@@ -164,33 +164,33 @@ class LocalExecutor:
         stack = [first]
         if task not in self._alone:
             stack += islice(alike, self._stack - 1)
-        outcomes = self.outcomes(self._trainer, stack)
+        outcomes = self.train_together(self._trainer, stack)
         numbers = [stacked.id for stacked in stack]
         if outcomes is None:
             self._alone.update(numbers)
-            self._train(task)
+            self._train_stack(task)
         else:
             self._trained |= zip(numbers, outcomes, strict=True)
 
-    def outcomes(self, trainer: Trainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
+    def train_together(self, trainer: Trainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
         """Return the outcomes of tasks that are trained together, or None if one of several failed."""
         try:
-            with staying():
+            with trap_system_exit():
                 return trainer.train_all([Work(task, *self._data.shard(task.client, task.turn)) for task in tasks])
         # The client's code and data may raise any exception.
         except Exception as error:
             trainer.reset()
             if len(tasks) > 1:
                 return None
-            return [Fault(tasks[0].id, 0, told(error), may_be_the_clients(error))]
+            return [Fault(tasks[0].id, 0, format_error(error), may_be_client_fault(error))]
 
-    def ready(self, timeout: float) -> list[Update | Fault]:
+    def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
         # On the wall clock no task is trained ahead.
         self._due.clear()
         if not self._tasks:
             time.sleep(timeout)
             return []
-        outcome = self._outcome(next(iter(self._tasks)), ahead=False)
+        outcome = self._take_outcome(next(iter(self._tasks)), ahead=False)
         if outcome is None:
             return []
         return [outcome]
@@ -206,7 +206,7 @@ class LocalExecutor:
             raise
         # The user's metrics may raise any exception.
         except Exception as error:
-            raise RunFailed("evaluation", f"it failed with {told(error)}") from error
+            raise RunFailed("evaluation", f"it failed with {format_error(error)}") from error
 
     def drop(self) -> None:
         """Interrupt training. A signal handler calls this while training runs."""

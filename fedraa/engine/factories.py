@@ -3,8 +3,8 @@
 from functools import partial
 
 from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor
-from fedraa.client.trainer import rate
-from fedraa.data.tree import leaves
+from fedraa.client.trainer import mean_width_share
+from fedraa.data.tree import list_leaves
 from fedraa.devices.costs import CostModel, CostSettings
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.worker_spec import WorkerSpec
@@ -16,7 +16,7 @@ from fedraa.server.running_mean import MeanHere
 from fedraa.server.server import Server, ServerSetup
 from fedraa.server.stores.local import Share, Store
 from fedraa.server.tasks import Record, TaskTable
-from fedraa.submodels.flat import frozen
+from fedraa.submodels.flat import frozen_parameters
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.submodels.policies.slices import LayerCut
 
@@ -42,7 +42,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         record=record,
         bad_clients=BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop"),
         labels_held=spec.labels_held,
-        inputs=sum(leaf[0].numel() for leaf in leaves(spec.example)),
+        inputs=sum(leaf[0].numel() for leaf in list_leaves(spec.example)),
         grad_mix=method.local.grad_mix,
         learn=spec.wall,
         store=store,
@@ -63,7 +63,7 @@ def _make_task_table(spec: RunSpec, record: Record, params: Vector) -> TaskTable
     def learning_rate(at: float, widths: tuple[int, ...]) -> float:
         lr = solver.lr * factor(at)
         if scales_rate:
-            lr *= rate(spec.traced, widths)
+            lr *= mean_width_share(spec.traced, widths)
         return lr
 
     return TaskTable(
@@ -82,7 +82,7 @@ def make_cost_model(spec: RunSpec) -> CostModel:
     settings = CostSettings(
         unit=spec.experiment.time_scale if spec.wall else 1.0,
         stem=spec.stem,
-        frozen=bool(frozen(spec.traced.module)),
+        frozen=bool(frozen_parameters(spec.traced.module)),
         server=getattr(spec.method.submodel, "server_compute", LayerCut.server_compute),
         download=spec.method.schedule.download_compressor,
     )

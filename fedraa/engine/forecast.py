@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 
-from fedraa.components.text import describe, is_foreign
+from fedraa.components.text import describe_component, is_foreign
 from fedraa.devices.availability import Timing
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.dispatch import Dispatch
@@ -56,19 +56,19 @@ def dry_run(
     """
     model = model_without_values(ledger)
     applied = None
-    if not is_foreign(describe(rule)):
+    if not is_foreign(describe_component(rule)):
         applied = rule.bind(model)
     due = DueQueue()
     tasks = [0] * model.fragments
     staleness: list[int] = []
     now = 0.0
 
-    def send(client: int) -> None:
+    def send_task(client: int) -> None:
         task = ledger.assign(client, now)
         due.push(timing.due(client, task.turn, now, cost(task)), task.task)
 
     for client in ledger.first_clients():
-        send(client)
+        send_task(client)
     while ledger.step < steps and (time is None or due.next_due <= time):
         now, number = due.pop()
         update = update_without_values(ledger, ledger.in_flight[number])
@@ -80,6 +80,6 @@ def dry_run(
             result = applied.apply_update(update, model)
         done = ledger.commit(number, loss=inf, new_version=result.new_version, keep_task=result.keep_task)
         for client in done.next_clients:
-            send(client)
+            send_task(client)
     known = staleness or [0]
     return Forecast(now, ledger.step, tuple(tasks), float(np.mean(known)), max(known))

@@ -27,7 +27,7 @@ from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.profile import RunTimes
 from fedraa.server.server import Server
-from fedraa.server.update_checks import Bounds, unsound
+from fedraa.server.update_checks import Bounds, model_defect
 
 # The longest wait of one step. After it the loop checks for a request to stop.
 POLL_INTERVAL_S = 0.1
@@ -117,7 +117,7 @@ class Loop:
         self.log.restore(state["log"])
         self.clock.restore(state["clock"])
         for number, due in state["tasks"]:
-            self._send(self.server.task_table.in_flight[number].task, due)
+            self._send_task(self.server.task_table.in_flight[number].task, due)
         self._waiting_clients.extend(state["waiting_clients"])
         self.evaluations.restore(state["evaluations"])
         self._checkpoints.restore(state["checkpoints"])
@@ -133,14 +133,14 @@ class Loop:
         """
         self._deliver_events()
         while self.phase is not LoopState.FINISHED and not self._stop_request.is_set():
-            self._step()
+            self._take_step()
             self._deliver_events()
         # A stopped run is saved here. A run that drains was saved when it began to drain.
         if self.phase is LoopState.RUNNING:
             self._save()
         return self.stop_reason
 
-    def _step(self) -> None:
+    def _take_step(self) -> None:
         """Do the one thing that is next. Between two steps the loop, the server and the log are consistent."""
         reason = self._reason_to_stop()
         if reason is not None and self.phase is LoopState.RUNNING:
@@ -163,7 +163,7 @@ class Loop:
 
         # 3. Waiting clients get work before time moves on.
         elif self._waiting_clients:
-            self._dispatch(self._waiting_clients[0])
+            self._dispatch_next(self._waiting_clients[0])
 
         # 4. A checkpoint is due between two updates, when every client is at work.
         elif self._checkpoints.due(step):
@@ -201,7 +201,7 @@ class Loop:
         if limit is None or self.evaluations.due(self.server.step):
             return False
         if self.clock.wall:
-            return self.clock.elapsed() > limit
+            return self.clock.elapsed_seconds() > limit
         # The task of a waiting client may be due before the limit.
         return not self._waiting_clients and self._tasks.next_due > limit
 
@@ -228,14 +228,14 @@ class Loop:
         self.times.workers.seconds["evaluate"] += evaluation.seconds
         return True
 
-    def _dispatch(self, client: int) -> None:
+    def _dispatch_next(self, client: int) -> None:
         """Send the first waiting client its next task."""
         with self.times.server.on("dispatch"):
             task = self.server.assign(client, self.clock.now)
             self._waiting_clients.popleft()
-            self._send(task, self.clock.due(task))
+            self._send_task(task, self.clock.due(task))
 
-    def _send(self, task: Task, due: float) -> None:
+    def _send_task(self, task: Task, due: float) -> None:
         self._tasks.add(task, due)
         self.executor.submit(task, due)
 
@@ -272,9 +272,9 @@ class Loop:
 
     def _next_on_wall_clock(self) -> tuple[Task, Outcome] | None:
         """Return the first outcome that has arrived and is due, with its task, or None if there is none yet."""
-        until_due = max(0.0, self._tasks.next_outcome_due - self.clock.elapsed())
+        until_due = max(0.0, self._tasks.next_outcome_due - self.clock.elapsed_seconds())
         with self.times.server.on("wait"):
-            outcomes = self.executor.ready(min(POLL_INTERVAL_S, until_due))
+            outcomes = self.executor.ready_outcomes(min(POLL_INTERVAL_S, until_due))
         for outcome in outcomes:
             number = None if self._tasks.has_arrived(outcome.task) else outcome.task
             accepted = self._accept_outcome(outcome, number)
@@ -283,7 +283,7 @@ class Loop:
                 self._tasks.add_outcome(number, accepted)
         if self.evaluations.pending:
             self._collect_evaluation(0)
-        self.clock.now = self.clock.elapsed()
+        self.clock.now = self.clock.elapsed_seconds()
         if self._tasks.next_outcome_due > self.clock.now:
             return None
         return self._tasks.pop_outcome()
@@ -296,7 +296,7 @@ class Loop:
             number: The task to which it belongs. None: its task has an outcome already.
         """
         sent = self._tasks.find(number)
-        fault = self._refuse(outcome, sent, number) if isinstance(outcome, Update) else outcome
+        fault = self._check_update(outcome, sent, number) if isinstance(outcome, Update) else outcome
         if fault is None:
             return outcome
         if sent is None or fault.task is None:
@@ -306,7 +306,7 @@ class Loop:
             _check_sent_model(sent.task, outcome)
         return self._handle_failure(sent, fault)
 
-    def _refuse(self, update: Update, sent: SentTask | None, number: int | None) -> Fault | None:
+    def _check_update(self, update: Update, sent: SentTask | None, number: int | None) -> Fault | None:
         """Return a fault of the client if the update is malformed or too large, or None if it is accepted.
 
         Args:
@@ -315,7 +315,7 @@ class Loop:
             number: The number of the task.
         """
         with self.times.server.on("mix"):
-            problem = self._bounds.refuse(update, None if sent is None else sent.task)
+            problem = self._bounds.judge_update(update, None if sent is None else sent.task)
         if problem is None:
             return None
         return Fault(number, None, f"update refused: {problem}", of_client=True)
@@ -338,9 +338,9 @@ class Loop:
 
     def _finish_task(self, task: Task, outcome: Outcome) -> None:
         """Apply the update of a finished task, or drop a task that failed by its client's fault."""
-        self._failures.forget(task.id)
+        self._failures.forget_task(task.id)
         if isinstance(outcome, Fault):
-            self._drop(task, outcome.error)
+            self._drop_task(task, outcome.error)
             return
         self.times.workers.seconds["train"] += outcome.seconds
         before = self.times.server.seconds["mix"]
@@ -348,7 +348,7 @@ class Loop:
             self._waiting_clients.extend(self.server.commit(outcome, self.clock.now))
         self._report_progress(self.times.server.seconds["mix"] - before)
 
-    def _drop(self, task: Task, error: str) -> None:
+    def _drop_task(self, task: Task, error: str) -> None:
         """Record that a task failed. Raise RunFailed if no client is left, or if the run is to stop."""
         self._waiting_clients.extend(self.server.drop(task.id, error, self.clock.now))
         bad = self.server.ledger.bad_clients
@@ -385,7 +385,7 @@ class Loop:
 
 def _check_sent_model(task: Task, outcome: Outcome) -> None:
     """Raise RunFailed if the model that the task was cut from explains the failure."""
-    defect = unsound(task, outcome if isinstance(outcome, Update) else None)
+    defect = model_defect(task, outcome if isinstance(outcome, Update) else None)
     if defect is not None:
         raise RunFailed(
             "model",

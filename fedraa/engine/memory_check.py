@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from fedraa.config.processes import cluster_address, workers
+from fedraa.config.processes import cluster_address, count_workers
 from fedraa.data.sources.contents import inspect_contents
-from fedraa.data.tree import nbytes
+from fedraa.data.tree import count_bytes
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
@@ -27,7 +27,7 @@ class Free:
     gpu: float | None
 
     @classmethod
-    def here(cls, device: str) -> "Free":
+    def measure_free(cls, device: str) -> "Free":
         """Return the free memory as reported by the operating system, the control group and the GPU driver."""
         gpu = None
         if choose_device(device) == "cuda":
@@ -59,7 +59,7 @@ class Need:
         experiment = spec.experiment
         update = spec.method.update
         size = spec.params.nbytes
-        clients = spec.appearing
+        clients = spec.max_participants
         remembered = float(update.memory(size // 4, clients))
         per_client = remembered - update.memory(size // 4, clients - 1)
         kept = len(spec.kept_buffers) * size
@@ -80,13 +80,13 @@ class Need:
             return cls(server=server, per_client=per_client, data=0.0, worker=task, task=task)
         # Processes share the arrays and files of a source; every worker has a copy of the rest.
         source = inspect_contents(spec.data.source)
-        stored = sum(nbytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
+        stored = sum(count_bytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         stored += source.array_bytes + source.file_bytes + source.copied_bytes
         worker = task + PROCESS_BYTES + source.copied_bytes
         return cls(server=server, per_client=per_client, data=float(stored), worker=worker, task=task)
 
 
-def check(spec: RunSpec, free: Free | None = None) -> None:
+def check_memory(spec: RunSpec, free: Free | None = None) -> None:
     """Raise InputError for a run that does not fit into memory, with the smallest change that fits.
 
     The memory of a running cluster is not known here, and not checked.
@@ -94,11 +94,11 @@ def check(spec: RunSpec, free: Free | None = None) -> None:
     experiment = spec.experiment
     if cluster_address(experiment) is not None:
         return
-    free = free or Free.here(experiment.device)
+    free = free or Free.measure_free(experiment.device)
     need = Need.of(spec)
     count = 1
     if experiment.engine == "ray":
-        count = workers(experiment, experiment.clients)
+        count = count_workers(experiment, experiment.clients)
     beside = free.memory - need.data - need.worker
     if need.server > beside:
         max_clients = 0
@@ -131,10 +131,10 @@ def check(spec: RunSpec, free: Free | None = None) -> None:
 
 def free_memory() -> float:
     """Return the bytes that new processes may take: the smaller of the machine's and the control group's."""
-    return min(_available(), _group_left())
+    return min(_available_bytes(), _group_left())
 
 
-def _available() -> float:
+def _available_bytes() -> float:
     """Return the memory that new processes may take without swapping, by the kernel's estimate."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from fedraa.composition.method import Method
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 from fedraa.data.tree import Tree
 from fedraa.errors import InputError, Uncuttable
 from fedraa.models.build import refuse_misfit
@@ -17,7 +17,7 @@ from fedraa.submodels import Traced
 from fedraa.submodels.policies.slices import Full
 from fedraa.submodels.tracing.accept import check_kinds
 from fedraa.submodels.tracing.remembered import trace_once
-from fedraa.submodels.tracing.trace import copied
+from fedraa.submodels.tracing.trace import copy_to_cpu
 from fedraa.submodels.whole import check_updates, take_whole
 
 # Methods in a sentence, for each kind of schedule.
@@ -38,7 +38,7 @@ def own_model(module: nn.Module, batch: Tree, misfit: Callable[[Any], str | None
     """
     with _naming_the_model():
         check_kinds(module)
-        module = copied(unwrap_module(module))
+        module = copy_to_cpu(unwrap_module(module))
     refuse_misfit(f"model: {type(module).__name__}", module, batch, misfit, objective.forward)
     return module
 
@@ -75,7 +75,7 @@ def naming_whole_methods(method: Method) -> Iterator[None]:
         yield
     except Uncuttable as error:
         whole = {
-            name: other for name, other in methods().items() if isinstance(other.submodel, Full) and not other.cuts
+            name: other for name, other in list_methods().items() if isinstance(other.submodel, Full) and not other.cuts
         }
         alike = [name for name, other in whole.items() if other.asynchronous == method.asynchronous]
         unlike = [name for name, other in whole.items() if other.asynchronous != method.asynchronous]

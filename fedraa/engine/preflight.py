@@ -6,14 +6,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedraa.aggregation.adapters import adapters
+from fedraa.aggregation.adapters import find_adapters
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.flat_module import BatchedModule
 from fedraa.client.lr_schedule import LOCAL, lr_unit, mean_local_factor
 from fedraa.components.text import text_of
 from fedraa.composition.overrides import chosen_value
-from fedraa.data.tree import leaves
+from fedraa.data.tree import list_leaves
 from fedraa.engine import memory_check
 from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.run_spec import RunSpec
@@ -30,7 +30,7 @@ MAX_NAMED_CLIENTS = 8
 SETTING_OF_ARRAY = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversary"}
 
 
-def preflight(spec: RunSpec) -> None:
+def check_runnable(spec: RunSpec) -> None:
     """Raise InputError for a run that cannot reach its end."""
     # The property raises an error for a target if the run lacks its metric.
     _ = spec.limits
@@ -44,11 +44,11 @@ def preflight(spec: RunSpec) -> None:
         _check_stack(spec)
     if spec.method.update.needs_all_clients:
         _check_all_return(spec)
-    memory_check.check(spec)
+    memory_check.check_memory(spec)
     staleness = getattr(spec.method.update, "staleness", None)
     if staleness is not None:
         factor_at(0, STALENESS.resolve(staleness))
-    server = make_server(spec, _nowhere)
+    server = make_server(spec, _discard_event)
     # Custom components raise their errors in the first task, and for a state that no checkpoint can hold.
     task = server.assign(next(iter(server.begin())), 0.0)
     server.state()
@@ -61,7 +61,7 @@ def preflight(spec: RunSpec) -> None:
         raise InputError("method", problem, expected=f"one of {', '.join(SETTING_OF_ARRAY)}")
 
 
-def _nowhere(kind: str, t: float, /, **fields: object) -> None:
+def _discard_event(kind: str, t: float, /, **fields: object) -> None:
     """Discard an event."""
 
 
@@ -101,7 +101,7 @@ def _check_all_return(spec: RunSpec) -> None:
 def _check_inputs(spec: RunSpec) -> None:
     """Raise InputError for an option that needs one input, or one of numbers, if the data have others."""
     method = spec.experiment.method
-    inputs = leaves(spec.example)
+    inputs = list_leaves(spec.example)
     name = spec.data.dataset.name
     if len(inputs) > 1:
         for field, is_set, problem in (
@@ -151,7 +151,7 @@ def _check_local_schedule(spec: RunSpec) -> None:
     solver = spec.method.local
     if lr_unit(solver.lr_schedule) != LOCAL or solver.auto is not None:
         return
-    longest = solver.batches(int(spec.data.sizes.max()))
+    longest = solver.count_steps(int(spec.data.sizes.max()))
     if longest == 1 and mean_local_factor(solver.lr_schedule, 1) == 1:
         raise without_effect(
             "lr_schedule",
@@ -176,7 +176,11 @@ def _check_adapters(spec: RunSpec) -> None:
 def _lacks_adapters(spec: RunSpec) -> bool:
     """Return True if the method averages low-rank adapters and the model has none."""
     aggregator = getattr(spec.method.update, "aggregator", None)
-    return aggregator is not None and isinstance(AGGREGATOR.resolve(aggregator), LowRank) and not adapters(spec.traced)
+    return (
+        aggregator is not None
+        and isinstance(AGGREGATOR.resolve(aggregator), LowRank)
+        and not find_adapters(spec.traced)
+    )
 
 
 def warn_of_no_adapters(spec: RunSpec) -> list[str]:
@@ -228,22 +232,22 @@ def _check_stack(spec: RunSpec) -> None:
         (solver.split, "it splits the model in two"),
     ):
         if is_set:
-            raise _unstackable(experiment.vmap_batch, f"{experiment.method} cannot be stacked, because {reason}")
+            raise _stack_error(experiment.vmap_batch, f"{experiment.method} cannot be stacked, because {reason}")
     if spec.state.changes:
-        raise _unstackable(experiment.vmap_batch, f"training changes {spec.state.changes[0]!r} in this model")
+        raise _stack_error(experiment.vmap_batch, f"training changes {spec.state.changes[0]!r} in this model")
     widths = spec.traced.widths(spec.traced.full())
-    model = BatchedModule(spec.traced.skeleton(widths), 1, torch.device("cpu"))
+    model = BatchedModule(spec.traced.make_skeleton(widths), 1, torch.device("cpu"))
     model.load(spec.params[None])
     batch = spec.example[:2]
     try:
         alone, other = (model.forward(rows[None])[0, 0] for rows in (batch, torch.stack([batch[0], batch[0]])))
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise _unstackable(experiment.vmap_batch, f"torch.func.vmap cannot run this model ({reason})") from None
+        raise _stack_error(experiment.vmap_batch, f"torch.func.vmap cannot run this model ({reason})") from None
     if not torch.allclose(alone, other, atol=1e-5):
         problem = "the output for a sample depends on the others of its minibatch, as with batch normalisation"
-        raise _unstackable(experiment.vmap_batch, problem)
+        raise _stack_error(experiment.vmap_batch, problem)
 
 
-def _unstackable(vmap_batch: int, problem: str) -> InputError:
+def _stack_error(vmap_batch: int, problem: str) -> InputError:
     return InputError("vmap_batch", problem, got=vmap_batch, hint="set it to 1")

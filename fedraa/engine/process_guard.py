@@ -43,7 +43,7 @@ def refuse_nested_run() -> None:
 
 
 @contextmanager
-def exclusive() -> Iterator[None]:
+def exclusive_process() -> Iterator[None]:
     """Wait until no other thread is in the block; at the end restore the settings of the process that a run changes.
 
     These are torch's default type, its number of threads, and the global generators of Python, NumPy and torch.
@@ -52,7 +52,7 @@ def exclusive() -> Iterator[None]:
         _say_that_runs_wait()
         _guard.lock.acquire()
     try:
-        with _unchanged_settings(), ItemGenerators().unchanged():
+        with _unchanged_settings(), ItemGenerators().restore_afterwards():
             yield
     finally:
         _guard.lock.release()
@@ -70,9 +70,9 @@ def _say_that_runs_wait() -> None:
 
 @contextmanager
 def run_alone() -> Iterator[None]:
-    """Enter `exclusive` for a run. Raise InputError inside another run of the same thread."""
+    """Enter `exclusive_process` for a run. Raise InputError inside another run of the same thread."""
     refuse_nested_run()
-    with exclusive():
+    with exclusive_process():
         _guard.running_thread = threading.get_ident()
         try:
             yield

@@ -13,26 +13,26 @@ from torch import nn
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.compression import COMPRESSOR
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
-from fedraa.components.imports import imported, importing_only
+from fedraa.components.imports import import_object, importing_only
 from fedraa.components.registry import ComponentRegistry
-from fedraa.components.text import describe as describe_part
-from fedraa.components.text import is_foreign, paths_in, says
+from fedraa.components.text import describe_component as describe_part
+from fedraa.components.text import is_foreign, matches_description, paths_in
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.config.sections import StopOptions
 from fedraa.data import Dataset, FederatedDataset
-from fedraa.engine.build import build, silently
-from fedraa.engine.resume_guard import asked, changed
-from fedraa.engine.run_description import PENDING_EVALS_KEY, describe
+from fedraa.engine.build import build_run, report_nothing
+from fedraa.engine.resume_guard import first_difference, pinned_settings
+from fedraa.engine.run_description import PENDING_EVALS_KEY, describe_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, short_text
 from fedraa.ledger.participation import PARTICIPATION
 from fedraa.objectives import Target
 from fedraa.rundir.atomic_files import write_text
-from fedraa.rundir.checkpoint import ASKED, choose, head
+from fedraa.rundir.checkpoint import ASKED, choose_checkpoint, read_head
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS, MODEL, SEAL, SUMMARY
-from fedraa.rundir.growing_file import damage
+from fedraa.rundir.growing_file import describe_damage
 from fedraa.rundir.history import History
 from fedraa.rundir.profile import PROFILE
 from fedraa.rundir.run_lock import is_written
@@ -55,14 +55,14 @@ _REGISTRIES: dict[str, ComponentRegistry[Any]] = {
 logger = logging.getLogger(__name__)
 
 
-def resumed(
+def load_for_resume(
     directory: Path,
     model: nn.Module | None,
     dataset: Dataset | FederatedDataset | None,
     fields: Mapping[str, Any],
     *,
     trust: bool,
-    doing: Callable[[str], None] = silently,
+    doing: Callable[[str], None] = report_nothing,
 ) -> tuple[RunSpec, bool]:
     """Return the run in this directory as it will continue, and True if the limits among `fields` extend it.
 
@@ -90,29 +90,29 @@ def resumed(
     with nullcontext() if trust else _importing_only_passed(directory, config["experiment"], passed):
         experiment = Experiment(**config["experiment"] | dict(fields))
         _check_same(config["experiment"], experiment.model_dump(mode="json"), set(fields) - set(longer))
-        spec = build(experiment, model, dataset, doing)
+        spec = build_run(experiment, model, dataset, doing)
     _check_resolved(directory, config["resolved"], spec, longer=bool(longer))
     _check_method(directory, config["method"], spec, set(longer))
     if longer:
         _check_longer(history, longer, spec)
-    _check_log(directory, asked(config))
+    _check_log(directory, pinned_settings(config))
     return spec, bool(longer)
 
 
-def how_to_go_on(spec: RunSpec, directory: Path) -> str:
+def resume_command(spec: RunSpec, directory: Path) -> str:
     """Return the command that resumes an interrupted run, or the Python call if objects must be passed again."""
     written = spec.experiment.model_dump(mode="json")
     from_scripts = [name for name, value in written.items() if any(map(_is_of_a_script, paths_in(value)))]
     names = list(dict.fromkeys([*spec.object_fields, *from_scripts]))
     if names:
-        return _call(directory, names)
+        return _resume_call(directory, names)
     command = f"fedraa resume {quote(str(directory))}"
     if foreign_in(written):
         command += " --trust"
     return command
 
 
-def lengthen(directory: Path, spec: RunSpec) -> None:
+def extend_limits(directory: Path, spec: RunSpec) -> None:
     """Write the limits of `spec` into the run's configuration, and remove the files of its end.
 
     If the process is killed meanwhile, the run is an interrupted one, with the old or the new limits.
@@ -120,7 +120,7 @@ def lengthen(directory: Path, spec: RunSpec) -> None:
     if is_written(directory / EVENTS):
         raise InputError("run", "another process is writing it", got=directory, hint="wait for it, or stop it")
     config = History(directory).config
-    now = describe(spec)
+    now = describe_run(spec)
     for name in (SUMMARY, MODEL, PROFILE, SEAL):
         (directory / name).unlink(missing_ok=True)
     changed: dict[str, Any] = {name: now[name] for name in ("experiment", "method", "resolved")}
@@ -146,11 +146,11 @@ def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[st
     missing = [name for name in needed if passed.get(name) is None]
     if missing:
         objects = " and ".join(needed[name] for name in missing)
-        call = _call(directory, missing)
+        call = _resume_call(directory, missing)
         raise InputError("run", f"it was started with {objects}", got=directory, hint=f"resume it from Python: {call}")
 
 
-def _call(directory: Path, names: Sequence[str]) -> str:
+def _resume_call(directory: Path, names: Sequence[str]) -> str:
     """Return the Python call that resumes a run and passes these objects again."""
     return f"fedraa.resume({', '.join([repr(str(directory)), *(f'{name}=...' for name in names)])})"
 
@@ -165,7 +165,7 @@ def _is_gone(name: str, path: str) -> bool:
     if "<" in path or not _is_of_a_script(path):
         return "<" in path
     try:
-        imported(name, path)
+        import_object(name, path)
     except ValueError:
         return True
     return False
@@ -204,10 +204,12 @@ def foreign_in(written: Mapping[str, Any]) -> list[str]:
 
 def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
     """Check the log and the configuration against the last intact checkpoint; warn about damaged ones."""
-    choice = choose(directory / CHECKPOINTS, lambda state: damage(directory, state["log"]), head)
+    choice = choose_checkpoint(
+        directory / CHECKPOINTS, lambda state: describe_damage(directory, state["log"]), read_head
+    )
     if choice is None:
         return
-    difference = changed(choice.state[ASKED], experiment)
+    difference = first_difference(choice.state[ASKED], experiment)
     if difference is not None:
         problem = f"it {difference}, when {choice.path.name} was written"
         raise InputError(str(directory / CONFIG), problem, hint="put that back")
@@ -243,7 +245,7 @@ def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, l
         spec: The run as it would continue.
         longer: True if the limits may differ.
     """
-    now = json.loads(json.dumps(describe(spec)["resolved"]))
+    now = json.loads(json.dumps(describe_run(spec)["resolved"]))
     may_differ = {PENDING_EVALS_KEY}
     if longer:
         may_differ.add("limits")
@@ -279,7 +281,7 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
     if longer and isinstance(was.get("schedule"), Mapping):
         kept = {name: value for name, value in was["schedule"].items() if name not in longer}
         was = {**was, "schedule": {**now["schedule"], **kept}}
-    where = differs(was, spec.method)
+    where = differing_part(was, spec.method)
     if where is not None:
         raise InputError(
             str(directory / CONFIG),
@@ -288,12 +290,12 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
         )
 
 
-def differs(was: Mapping[str, Any], method: Method) -> str | None:
+def differing_part(was: Mapping[str, Any], method: Method) -> str | None:
     """Return the first part of a method that differs from config.json's description, or None if no part does."""
-    return _parts(was, json.loads(json.dumps(method.described())))
+    return _differing_path(was, json.loads(json.dumps(method.described())))
 
 
-def _parts(was: Any, now: Any, where: str = "") -> str | None:
+def _differing_path(was: Any, now: Any, where: str = "") -> str | None:
     """Return the first path at which two descriptions differ.
 
     One description may be the text of the other.
@@ -314,7 +316,7 @@ def _parts(was: Any, now: Any, where: str = "") -> str | None:
         path = f"{where}.{key}".lstrip(".")
         if key not in was or key not in now:
             return path
-        differing = _parts(was[key], now[key], path)
+        differing = _differing_path(was[key], now[key], path)
         if differing is not None:
             return differing
     return None
@@ -330,7 +332,7 @@ def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:
     """
     registry = _REGISTRIES.get(where.rpartition(".")[2])
     if registry is None or is_foreign(text):
-        return says(text, described)
+        return matches_description(text, described)
     return bool(json.loads(json.dumps(describe_part(registry.resolve(text)))) == described)
 
 

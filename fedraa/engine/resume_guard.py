@@ -8,12 +8,12 @@ from fedraa.engine.run_description import PENDING_EVALS_KEY
 from fedraa.errors import short_text
 
 
-def asked(config: Mapping[str, Any]) -> dict[str, Any]:
+def pinned_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the experiment, and the limit on evaluations in progress."""
     return {**config["experiment"], PENDING_EVALS_KEY: config["resolved"][PENDING_EVALS_KEY]}
 
 
-def changed(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def first_difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Return a clause about the first setting that changed, or None if no setting that affects the result did."""
     may_change = Experiment.may_change()
     for name, value in was.items():

@@ -21,7 +21,7 @@ class RunClock:
         self._timing = timing
         self._started_at = time.monotonic()
 
-    def elapsed(self) -> float:
+    def elapsed_seconds(self) -> float:
         """Return the real seconds since the start, without the time between an interruption and the resumption."""
         return time.monotonic() - self._started_at
 
@@ -30,7 +30,7 @@ class RunClock:
         return self._timing.due(task.client, task.turn, self.now, task.cost)
 
     def state(self) -> State:
-        return {"now": self.now, "elapsed": self.elapsed()}
+        return {"now": self.now, "elapsed": self.elapsed_seconds()}
 
     def restore(self, state: State) -> None:
         self.now = state["now"]

@@ -17,16 +17,16 @@ from fedraa.messages import Vector
 from fedraa.rundir.config_file import FORMAT
 from fedraa.rundir.frozen_base import base_sha256
 from fedraa.rundir.inputs import describe_inputs
-from fedraa.rundir.packed_columns import written
-from fedraa.submodels.flat import frozen
-from fedraa.submodels.indices import owners
+from fedraa.rundir.packed_columns import pack_column
+from fedraa.submodels.flat import frozen_parameters
+from fedraa.submodels.indices import count_owners
 
 PACKAGES = ("fedraa", "numpy", "ray", "torch")
 # The key of the limit on evaluations in progress, in the resolved configuration.
 PENDING_EVALS_KEY = "max_pending_evals"
 
 
-def sha256(spec: RunSpec, params: Vector) -> str:
+def params_digest(spec: RunSpec, params: Vector) -> str:
     """Return the digest of the parameters' float32 bytes in the order of their names."""
     traced = spec.traced
     spans = zip(traced.names, traced.offsets, (*traced.offsets[1:], traced.size), strict=True)
@@ -36,7 +36,7 @@ def sha256(spec: RunSpec, params: Vector) -> str:
     return digest.hexdigest()
 
 
-def describe(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, object]:
+def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, object]:
     """Return the resolved configuration of a run, with all that a later check of its log needs.
 
     Args:
@@ -54,13 +54,13 @@ def describe(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, objec
         "given": list(spec.object_fields),
         "method": spec.method.described(),
         "resolved": {
-            "samples": written(spec.data.sizes),
-            **{column: written(getattr(fleet, column)) for column in COLUMNS},
+            "samples": pack_column(spec.data.sizes),
+            **{column: pack_column(getattr(fleet, column)) for column in COLUMNS},
             "tensors": list(traced.names),
             "parameters": traced.size,
             "inputs": _describe_inputs(spec),
             "base": described_base(spec),
-            "shared": int((owners(traced, spec.index_sets) == len(spec.index_sets)).sum()),
+            "shared": int((count_owners(traced, spec.index_sets) == len(spec.index_sets)).sum()),
             "groups": {group.name: group.size for group in traced.groups},
             "fragments": [list(part.widths) for part in spec.submodels],
             "shapes": [{"widths": list(w), **asdict(cost)} for w, cost in spec.shapes.items()],
@@ -72,8 +72,8 @@ def describe(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, objec
             "metrics": [metric.name for metric in spec.metrics],
             "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
         },
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "commit": commit(),
+        "versions": {"python": platform.python_version(), **{name: _installed_version(name) for name in PACKAGES}},
+        "commit": source_commit(),
         "command": sys.argv,
     }
 
@@ -91,7 +91,7 @@ def described_base(spec: RunSpec) -> dict[str, object] | None:
     """
     module = spec.traced.module
     changed = spec.state.changes
-    parameters = frozen(module)
+    parameters = frozen_parameters(module)
     if not parameters:
         return None
     return {
@@ -101,7 +101,7 @@ def described_base(spec: RunSpec) -> dict[str, object] | None:
     }
 
 
-def _version(package: str) -> str | None:
+def _installed_version(package: str) -> str | None:
     """Return the version of an installed package; None for a plain checkout."""
     try:
         return version(package)
@@ -109,7 +109,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def commit() -> str | None:
+def source_commit() -> str | None:
     """Return the commit of this source tree, or None if it is no git checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:

@@ -15,11 +15,11 @@ from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, Transforms
 from fedraa.data.deal import FEW
-from fedraa.data.tree import Tree, nbytes, take
+from fedraa.data.tree import Tree, count_bytes, take_rows
 from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Fleet
 from fedraa.evaluation.metrics import NamedMetric
-from fedraa.evaluation.personal import EvaluationData, chosen
+from fedraa.evaluation.personal import EvaluationData, choose_clients
 from fedraa.ledger.participation import Participation
 from fedraa.messages import Vector
 from fedraa.models.statistics import has_statistics
@@ -29,7 +29,7 @@ from fedraa.server.schedule import Barrier, Schedule
 from fedraa.submodels import IndexSet, Traced
 from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.cost import Cost
-from fedraa.submodels.meter import measure
+from fedraa.submodels.meter import measure_cost
 
 DEFAULT_ROUNDS = 20
 # Limits a run with a target that is out of reach.
@@ -92,14 +92,14 @@ class RunSpec:
     @property
     def figures(self) -> Figures:
         """The metrics of every evaluation."""
-        return replace(figures(self.objective, self.metrics), personal=self.experiment.personalised is not None)
+        return replace(make_figures(self.objective, self.metrics), personal=self.experiment.personalised is not None)
 
     @property
     def eval_every(self) -> int:
         return self.experiment.eval_every or self._steps_per_round
 
     @property
-    def appearing(self) -> int:
+    def max_participants(self) -> int:
         """The largest number of clients that take part by the end, as far as the limits bound it."""
         schedule = self.method.schedule
         clients = self.experiment.clients
@@ -111,7 +111,7 @@ class RunSpec:
             per_step = self.method.update.per_step
         else:
             first = 0
-            per_step = getattr(participants(schedule), "count", None)
+            per_step = getattr(participation_of(schedule), "count", None)
         if first is None or per_step is None or steps is None:
             return clients
         return min(clients, first + steps * per_step)
@@ -139,7 +139,7 @@ class RunSpec:
 
     def measure(self, widths: tuple[int, ...]) -> Cost:
         """Return the cost of a submodel shape, which is measured only once."""
-        return measure(self.traced, widths, self.example)
+        return measure_cost(self.traced, widths, self.example)
 
     @property
     def shapes(self) -> dict[tuple[int, ...], Cost]:
@@ -172,23 +172,23 @@ class RunSpec:
         count = self.experiment.personalised
         shards = {}
         if count is not None:
-            clients = chosen(self.data, count, generator(self.experiment.seed, "personalised"))
+            clients = choose_clients(self.data, count, generator(self.experiment.seed, "personalised"))
             shards = {client: self.data.client(client) for client in clients}
         estimates = has_statistics(self.traced.module) or bool(self.state.estimated)
         streamed = estimates and self.data.source is not None and self.experiment.statistics == "all"
         data = self._without_samples()
         if estimates and not streamed:
             data = self._statistics_data()
-        return EvaluationData.of(data, shards, streamed=streamed, reported=self._reported())
+        return EvaluationData.of(data, shards, streamed=streamed, reported=self._reported_clients())
 
-    def _reported(self) -> npt.NDArray[np.int64] | None:
+    def _reported_clients(self) -> npt.NDArray[np.int64] | None:
         """Return the clients with reported results, or None if no results are reported."""
         experiment = self.experiment
         if experiment.client_evals is None:
             return None
         if experiment.client_evals_of is None:
             return np.arange(experiment.clients)
-        drawn = chosen(self.data, experiment.client_evals_of, generator(experiment.seed, "client_evals"))
+        drawn = choose_clients(self.data, experiment.client_evals_of, generator(experiment.seed, "client_evals"))
         return np.array(drawn, np.int64)
 
     def _statistics_data(self) -> Federated:
@@ -198,32 +198,32 @@ class RunSpec:
         count = int(self.data.sizes.sum())
         limit = STATISTICS_SAMPLES
         if source is not None:
-            sample_bytes = nbytes(dataset.x_train) // len(dataset.y_train)
+            sample_bytes = count_bytes(dataset.x_train) // len(dataset.y_train)
             limit = min(limit, max(FEW, STATISTICS_BYTES // max(1, sample_bytes)))
         rows = np.arange(count)
         if count > limit and self.experiment.statistics == "sample":
             rows = np.sort(generator(self.experiment.seed, "statistics").choice(count, limit, replace=False))
         elif source is None:
             return self.data
-        x = take(dataset.x_train, rows) if source is None else source.inputs(rows)
+        x = take_rows(dataset.x_train, rows) if source is None else source.inputs(rows)
         empty = self._without_samples()
         return replace(empty, dataset=replace(empty.dataset, x_train=x))
 
     def _without_samples(self) -> Federated:
         """Return the data without all training samples."""
         dataset = self.data.dataset
-        no_rows = {name: take(getattr(dataset, name), slice(0)) for name in ("x_train", "y_train")}
+        no_rows = {name: take_rows(getattr(dataset, name), slice(0)) for name in ("x_train", "y_train")}
         return replace(self.data, dataset=replace(dataset, **no_rows))
 
 
-def participants(schedule: Schedule) -> Participation | None:
+def participation_of(schedule: Schedule) -> Participation | None:
     """Return the choice of clients for the rounds of a schedule, or None if it has no rounds."""
     if not isinstance(schedule, Barrier):
         return None
-    return schedule.participants()
+    return schedule.choose_participation()
 
 
-def figures(objective: Objective, metrics: Sequence[NamedMetric]) -> Figures:
+def make_figures(objective: Objective, metrics: Sequence[NamedMetric]) -> Figures:
     """Return the metrics of every evaluation: those of the objective, and the user's metrics."""
     built_in = objective.summary()
     less = (*built_in.less, *(metric.name for metric in metrics if metric.better == "min"))

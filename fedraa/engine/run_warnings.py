@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.data.federated import Federated
-from fedraa.data.tree import Array, Tree, leaves, mapped
+from fedraa.data.tree import Array, Tree, list_leaves, map_tree
 from fedraa.errors import RunWarning
 from fedraa.models.statistics import kept_buffers
 from fedraa.objectives import Objective
@@ -27,7 +27,7 @@ RANDOM_INPUT_SIZES = (30.0, 1000.0)
 _CLASS_DIMENSION = {Classification: 1, Segmentation: 1, NextToken: -1, MultiLabel: None}
 
 
-def warn(sentences: Iterable[str | None]) -> None:
+def issue_warnings(sentences: Iterable[str | None]) -> None:
     """Issue a RunWarning for each sentence."""
     for sentence in sentences:
         if sentence is not None:
@@ -37,10 +37,10 @@ def warn(sentences: Iterable[str | None]) -> None:
 def find_large_inputs(data: Federated, *, standardise: bool) -> str | None:
     """Return a sentence if an input is beyond ±50; only some of the samples that clients read are checked."""
     for split, tree in (("x_train", data.dataset.x_train), ("x_test", data.dataset.x_test)):
-        for name, x in _named(tree, split):
+        for name, x in _named_arrays(tree, split):
             if x.dtype.kind != "f" or not x.size:
                 continue
-            largest, channel = _largest(x)
+            largest, channel = _largest_input(x)
             if largest > LARGEST_INPUT:
                 problem = _about_large(name, largest, channel, data, standardise=standardise)
                 return f"dataset {data.dataset.name!r}: {problem}"
@@ -57,7 +57,7 @@ def _about_large(name: str, largest: float, channel: int, data: Federated, *, st
         data: The data of the run.
         standardise: True if the run standardises inputs.
     """
-    if any(scaling is not None for scaling in leaves(data.scaling)):
+    if any(scaling is not None for scaling in list_leaves(data.scaling)):
         return (
             f"{name} reaches {largest:.4g} standard deviations in channel {channel}, which often ends training in NaN; "
             "look for outliers, or for a channel that is nearly constant"
@@ -66,7 +66,7 @@ def _about_large(name: str, largest: float, channel: int, data: Federated, *, st
     return f"{name} reaches {largest:.4g}, and values beyond ±{LARGEST_INPUT:g} often end training in NaN; {remedy}"
 
 
-def _largest(x: Array) -> tuple[float, int]:
+def _largest_input(x: Array) -> tuple[float, int]:
     """Return the largest distance from 0, and its channel. Values that are not finite do not count."""
     axes = (0, *range(2, x.ndim))
     extremes = np.maximum(np.fmax.reduce(x, axis=axes), -np.fmin.reduce(x, axis=axes))
@@ -75,14 +75,14 @@ def _largest(x: Array) -> tuple[float, int]:
     return float(extremes[channel]), channel
 
 
-def _named(tree: Tree, name: str) -> Iterator[tuple[str, Array]]:
+def _named_arrays(tree: Tree, name: str) -> Iterator[tuple[str, Array]]:
     """Yield each array of a tree with its name, such as x_train['image']."""
     if isinstance(tree, dict):
         for key, part in tree.items():
-            yield from _named(part, f"{name}[{key!r}]")
+            yield from _named_arrays(part, f"{name}[{key!r}]")
     elif isinstance(tree, tuple):
         for position, part in enumerate(tree):
-            yield from _named(part, f"{name}[{position}]")
+            yield from _named_arrays(part, f"{name}[{position}]")
     else:
         yield name, tree
 
@@ -115,7 +115,7 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
     if type(objective) not in _CLASS_DIMENSION:
         return None
     dimension = _CLASS_DIMENSION[type(objective)]
-    is_token = any(not x.is_floating_point() for x in leaves(example))
+    is_token = any(not x.is_floating_point() for x in list_leaves(example))
     outputs = _outputs_of_trials(model, example, objective, factors=() if is_token else RANDOM_INPUT_SIZES)
     if not outputs or not all(bool(((result >= 0) & (result <= 1)).all()) for result in outputs):
         return None
@@ -168,11 +168,11 @@ def _outputs_of_trials(
     Returns:
         The outputs; an empty list if the model fails on one of the inputs.
     """
-    samples = mapped(lambda x: x[:TRIED_ROWS], example)
+    samples = map_tree(lambda x: x[:TRIED_ROWS], example)
     generator = torch.Generator().manual_seed(0)
     trials = [samples]
     for factor in factors:
-        trials.append(mapped(partial(_draw_like, factor=factor, generator=generator), samples))
+        trials.append(map_tree(partial(_draw_like, factor=factor, generator=generator), samples))
     modes = [(part, part.training) for part in model.modules()]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(model):

@@ -18,22 +18,22 @@ from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.loop import Loop
 from fedraa.engine.loop_options import LoopOptions
 from fedraa.engine.loop_state import CALLBACK, LoopState, StopReason
-from fedraa.engine.resume_guard import asked
-from fedraa.engine.run_description import PENDING_EVALS_KEY, describe, sha256
+from fedraa.engine.resume_guard import pinned_settings
+from fedraa.engine.run_description import PENDING_EVALS_KEY, describe_run, params_digest
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import CallbackRaised, RunFailed
 from fedraa.messages import State
-from fedraa.rundir.atomic_files import replacing, write_text, written
+from fedraa.rundir.atomic_files import raise_unwritable, replace_file, write_text
 from fedraa.rundir.checkpoint import ASKED, Saver, load_latest
 from fedraa.rundir.clients_file import columns_of
-from fedraa.rundir.digests import seal
+from fedraa.rundir.digests import write_seal
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, FAILURE, MODEL, SEAL, SUMMARY
-from fedraa.rundir.growing_file import damage
+from fedraa.rundir.growing_file import describe_damage
 from fedraa.rundir.history import History
 from fedraa.rundir.partition_file import write_partition
 from fedraa.rundir.profile import PROFILE, Spent
-from fedraa.rundir.summary import summarise
+from fedraa.rundir.summary import summarise_run
 from fedraa.server.stores.local import Store
 
 
@@ -88,7 +88,7 @@ class RunSession:
                 max_update_norm=experiment.max_update_norm,
                 main_metric=spec.objective.main,
             ),
-            save=self._save,
+            save=self._save_checkpoint,
             stop=stop,
             announcer=self._announcer,
             client_results=self._client_results(),
@@ -122,11 +122,11 @@ class RunSession:
             if resume and (self._directory / SUMMARY).exists():
                 self._replay_events(None)
                 return True
-            self._begin(resume)
-            reason = self._run()
+            self._begin_loop(resume)
+            reason = self._run_loop()
             if reason is None:
                 return False
-            self._finish(reason)
+            self._write_results(reason)
             self._announcer.tell()
             return True
         except RunFailed as error:
@@ -140,31 +140,31 @@ class RunSession:
                 self._saver.wait()
             self._log.close()
 
-    def _run(self) -> StopReason | None:
+    def _run_loop(self) -> StopReason | None:
         try:
             reason = self._loop.run()
         except CallbackRaised:
             if self._loop.phase is LoopState.RUNNING:
-                self._save()
-            self._saved()
+                self._save_checkpoint()
+            self._await_checkpoint()
             raise
-        self._saved()
+        self._await_checkpoint()
         return reason
 
-    def _begin(self, resume: bool) -> None:
+    def _begin_loop(self, resume: bool) -> None:
         state = None
         if resume:
-            state = load_latest(self._directory / CHECKPOINTS, self._damage)
-        with written(self._directory):
+            state = load_latest(self._directory / CHECKPOINTS, self._find_damage)
+        with raise_unwritable(self._directory):
             (self._directory / SEAL).unlink(missing_ok=True)
             (self._directory / FAILURE).unlink(missing_ok=True)
             # A server may die before it writes the configuration.
             if state is None and not (self._directory / CONFIG).exists():
                 write_partition(self._directory, self._spec.data)
-                description = self._description or describe(self._spec, self._announcer.waits_for_evaluations)
+                description = self._description or describe_run(self._spec, self._announcer.waits_for_evaluations)
                 write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
         config = History(self._directory).config
-        self._asked = asked(config)
+        self._asked = pinned_settings(config)
         self._loop.evaluations.max_pending_evals = config["resolved"][PENDING_EVALS_KEY]
         if state is not None:
             self._loop.restore(state)
@@ -177,26 +177,26 @@ class RunSession:
         if self._announcer.subscribed:
             self._announcer.replay_events(History(self._directory).lines(), next_undelivered)
 
-    def _damage(self, state: State) -> str | None:
+    def _find_damage(self, state: State) -> str | None:
         """Return the reason why the run cannot resume from this checkpoint, if the log has lost lines since."""
-        return damage(self._directory, state["log"])
+        return describe_damage(self._directory, state["log"])
 
-    def _finish(self, reason: StopReason) -> None:
+    def _write_results(self, reason: StopReason) -> None:
         params = self._loop.server.params
-        digest = sha256(self._spec, params)
+        digest = params_digest(self._spec, params)
         end: dict[str, object] = {"reason": reason}
         if reason == CALLBACK:
             end["by"] = self._loop.stop_source
         self._log.record("end", self._loop.clock.now, **end, step=self._loop.server.step, model_sha256=digest)
         module = make_worker_spec(self._spec).evaluator(self._spec.evaluation_data, "cpu").prepare(params)
-        with written(self._directory):
+        with raise_unwritable(self._directory):
             _save_model(module, self._directory / MODEL)
-            write_text(self._directory / PROFILE, self._spent().model_dump_json(indent=2) + "\n")
-            summary = json.dumps(self._summary(), indent=2) + "\n"
-            seal(self._directory, {SUMMARY: summary})
+            write_text(self._directory / PROFILE, self._measure_times().model_dump_json(indent=2) + "\n")
+            summary = json.dumps(self._make_summary(), indent=2) + "\n"
+            write_seal(self._directory, {SUMMARY: summary})
             write_text(self._directory / SUMMARY, summary)
 
-    def _spent(self) -> Spent:
+    def _measure_times(self) -> Spent:
         return Spent(
             wall=self._log.wall,
             count=self._workers,
@@ -204,9 +204,9 @@ class RunSession:
             workers=self._loop.times.workers.seconds,
         )
 
-    def _summary(self) -> dict[str, object]:
+    def _make_summary(self) -> dict[str, object]:
         """Return the summary, with `average` if all metrics are of a mean of the model."""
-        summary: dict[str, object] = {**summarise(History(self._directory))}
+        summary: dict[str, object] = {**summarise_run(History(self._directory))}
         summary["time_to_target"] = self._loop.evaluations.time_to_target
         if self._spec.method.schedule.polyak_fraction:
             summary["average"] = self._spec.method.schedule.polyak_fraction
@@ -214,23 +214,23 @@ class RunSession:
             summary["shards"] = self._store.report()
         return summary
 
-    def _save(self) -> float:
+    def _save_checkpoint(self) -> float:
         """Save a checkpoint. Return the seconds that the newest one on the disk took."""
         self._log.sync()
         state = self._loop.state() | {ASKED: self._asked}
-        with written(self._directory):
+        with raise_unwritable(self._directory):
             self._saver.save(self._directory / CHECKPOINTS, self._loop.server.step, state)
         return self._saver.seconds
 
-    def _saved(self) -> None:
-        with written(self._directory):
+    def _await_checkpoint(self) -> None:
+        with raise_unwritable(self._directory):
             self._saver.wait()
 
 
 def _save_model(module: nn.Module, path: Path) -> None:
     """Write the model; raise the error of the disk, which torch replaces by its own."""
     try:
-        with replacing(path) as stream:
+        with replace_file(path) as stream:
             torch.save(module.state_dict(), stream)
     except RuntimeError as error:
         if isinstance(error.__context__, OSError):

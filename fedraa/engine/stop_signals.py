@@ -29,7 +29,7 @@ class Stop(threading.Event):
 
 
 @contextmanager
-def interruptible(stop: Callable[[], None]) -> Iterator[None]:
+def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` at the first Ctrl-C, and raise KeyboardInterrupt from then on.
 
     It has an effect only in the main thread and without a handler of the user, so that Ctrl-C would raise
@@ -42,11 +42,11 @@ def interruptible(stop: Callable[[], None]) -> Iterator[None]:
         yield
         return
 
-    def first(number: int, frame: FrameType | None) -> None:
+    def handle_first(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         stop()
 
-    signal.signal(signal.SIGINT, first)
+    signal.signal(signal.SIGINT, handle_first)
     try:
         yield
     finally:
@@ -54,7 +54,7 @@ def interruptible(stop: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def terminable(stop: Callable[[], None]) -> Iterator[None]:
+def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` at SIGTERM, which `fedraa stop` and batch systems send.
 
     Enter it after `ray.init`, which installs a handler.
@@ -70,7 +70,7 @@ def terminable(stop: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def ignore_interrupts() -> Iterator[None]:
     """Ignore Ctrl-C during a short cleanup, which must not be left half done."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -83,7 +83,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextmanager
-def deferred() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """Defer Ctrl-C until the block exits. A second Ctrl-C interrupts immediately."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -91,12 +91,12 @@ def deferred() -> Iterator[None]:
         return
     heard = False
 
-    def first(number: int, frame: FrameType | None) -> None:
+    def handle_first(number: int, frame: FrameType | None) -> None:
         nonlocal heard
         heard = True
         signal.signal(signal.SIGINT, before)
 
-    signal.signal(signal.SIGINT, first)
+    signal.signal(signal.SIGINT, handle_first)
     try:
         yield
     finally:

@@ -41,7 +41,7 @@ class TaskFailures:
             return FailureAction.RETRY
         return FailureAction.GIVE_UP
 
-    def forget(self, task: int) -> None:
+    def forget_task(self, task: int) -> None:
         """Remove the counts of a task that is no longer in flight."""
         self._attempts.pop(task, None)
         self._client_faults.pop(task, None)

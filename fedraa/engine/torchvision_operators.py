@@ -48,11 +48,11 @@ class _Patient(Loader):
         except RuntimeError as error:
             if "torchvision::nms" not in str(error):
                 raise
-            _declare()
+            _declare_operators()
             self._loader.exec_module(module)
 
 
-def _declare() -> None:
+def _declare_operators() -> None:
     """Declare the two missing operators."""
     import torch
 

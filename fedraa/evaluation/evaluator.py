@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.training_state import TrainingState, freeze_ranges
 from fedraa.data import Federated
-from fedraa.data.tree import Tree, mapped, take
-from fedraa.evaluation.metrics import NamedMetric, mean
+from fedraa.data.tree import Tree, map_tree, take_rows
+from fedraa.evaluation.metrics import NamedMetric, exact_mean
 from fedraa.evaluation.personal import EvaluationData, Personal
 from fedraa.messages import Evaluation, Vector
 from fedraa.models.statistics import copy_buffers, part_sizes, put_buffers, reestimate_over, reestimate_statistics
 from fedraa.objectives import Classification, Objective
-from fedraa.submodels import Traced, drop_weights, load, twin
+from fedraa.submodels import Traced, copy_structure, drop_weights, load_parameters
 
 BATCH = 1024
 
@@ -51,7 +51,7 @@ class Evaluator:
             state: Names the buffers that training changes.
         """
         self._device = torch.device(device)
-        self._module = twin(traced.module)
+        self._module = copy_structure(traced.module)
         drop_weights(self._module)
         self._module.to(self._device)
         self._state = state or TrainingState()
@@ -63,7 +63,7 @@ class Evaluator:
         self._personal = personal
         self._objective = objective or Classification()
         self._figures = self._objective.summary()
-        self._owners, self._clients = owners(data)
+        self._owners, self._clients = number_owners(data)
 
     def evaluate(self, params: Vector) -> Evaluation:
         """Return the objective's metrics, its loss and the custom metrics of the model `params` [d]."""
@@ -74,17 +74,17 @@ class Evaluator:
         sums: dict[str, npt.NDArray[np.float64]] = {}
         loss = 0.0
         with torch.no_grad():
-            for rows in self._spans(len(y)):
-                targets = self._there(y[rows])
-                outputs = self._outputs(mapped(self._there, take(x, rows)), len(targets))
+            for rows in self._batch_slices(len(y)):
+                targets = self._to_device(y[rows])
+                outputs = self._compute_outputs(map_tree(self._to_device, take_rows(x, rows)), len(targets))
                 loss += self._objective.summed_loss(outputs, targets)
-                self._add(sums, self._owners[rows], self._objective.sums(outputs, targets))
+                self._add_sums(sums, self._owners[rows], self._objective.sums(outputs, targets))
                 for metric in self._metrics:
                     values[metric.name][rows] = metric.values(outputs, targets)
-        figures = self._summed(loss, sums)
+        figures = self._summarise_sums(loss, sums)
         if self._personal is not None:
-            figures |= self._personalised(self._personal, params)
-        figures |= {name: mean(numbers) for name, numbers in values.items()}
+            figures |= self._evaluate_personal(self._personal, params)
+        figures |= {name: exact_mean(numbers) for name, numbers in values.items()}
         drop_weights(self._module)
         clients = self._client_results(sums)
         return Evaluation(figures, time.perf_counter() - started, clients)
@@ -96,37 +96,37 @@ class Evaluator:
         """
         source = self._data.source
         if not getattr(self._data, "streamed", False) or source is None:
-            return self._prepared(params, self._data.x_train)
-        self._load(params)
+            return self._prepare_on(params, self._data.x_train)
+        self._load_params(params)
         sizes = part_sizes(int(self._data.sizes.sum()), BATCH)
         state = self._state
         reestimate_over(self._module, lambda: source.parts(sizes), estimated=state.estimated, read=state.read)
-        return self._ready()
+        return self._set_eval_mode()
 
-    def _prepared(self, params: Vector, x: Tree) -> nn.Module:
-        self._load(params)
+    def _prepare_on(self, params: Vector, x: Tree) -> nn.Module:
+        self._load_params(params)
         reestimate_statistics(self._module, x, batch=BATCH, estimated=self._state.estimated, read=self._state.read)
-        return self._ready()
+        return self._set_eval_mode()
 
-    def _load(self, params: Vector) -> None:
-        load(self._module, params, writable=False)
+    def _load_params(self, params: Vector) -> None:
+        load_parameters(self._module, params, writable=False)
         put_buffers(self._module, self._start)
 
-    def _ready(self) -> nn.Module:
+    def _set_eval_mode(self) -> nn.Module:
         if self._state.changes:
             freeze_ranges(self._module)
         return self._module.eval()
 
-    def _spans(self, samples: int) -> list[slice]:
+    def _batch_slices(self, samples: int) -> list[slice]:
         """Return the rows of each batch. A single left-over sample joins the last batch if the model needs two."""
         if not samples:
             return []
         return LocalTraining(batch_size=BATCH, min_batch=self._state.min_eval_batch).spans(samples)
 
-    def _outputs(self, inputs: Tree, samples: int) -> Tensor:
+    def _compute_outputs(self, inputs: Tree, samples: int) -> Tensor:
         """Return the model's outputs for a batch. A single sample is sent twice if the model needs two samples."""
         if samples < self._state.min_eval_batch:
-            inputs = mapped(lambda part: torch.cat([part, part]), inputs)
+            inputs = map_tree(lambda part: torch.cat([part, part]), inputs)
         buffers: Buffers = {}
         if self._state.restored:
             buffers = copy_buffers(self._module)
@@ -134,7 +134,7 @@ class Evaluator:
         put_buffers(self._module, buffers)
         return outputs[:samples]
 
-    def _personalised(self, personal: Personal, params: Vector) -> dict[str, float]:
+    def _evaluate_personal(self, personal: Personal, params: Vector) -> dict[str, float]:
         """Return the main metric of each chosen client on its test samples, after local training.
 
         A client with too few training samples is evaluated with the global model.
@@ -143,18 +143,18 @@ class Evaluator:
         assert isinstance(self._data, EvaluationData)
         for client, (x, y) in self._data.personal.items():
             if personal.can_train(len(y)):
-                self._prepared(personal.train(params, client, x, y), x)
+                self._prepare_on(personal.train(params, client, x, y), x)
             else:
                 self.prepare(params)
             rows = self._data.test_order[self._data.test_offsets[client] : self._data.test_offsets[client + 1]]
             sums: dict[str, npt.NDArray[np.float64]] = {}
             with torch.no_grad():
-                for span in self._spans(len(rows)):
+                for span in self._batch_slices(len(rows)):
                     batch = rows[span]
-                    targets = self._there(self._data.dataset.y_test[batch])
-                    inputs = mapped(self._there, take(self._data.dataset.x_test, batch))
-                    outputs = self._outputs(inputs, len(batch))
-                    self._add(sums, np.zeros(len(batch), np.int64), self._objective.sums(outputs, targets))
+                    targets = self._to_device(self._data.dataset.y_test[batch])
+                    inputs = map_tree(self._to_device, take_rows(self._data.dataset.x_test, batch))
+                    outputs = self._compute_outputs(inputs, len(batch))
+                    self._add_sums(sums, np.zeros(len(batch), np.int64), self._objective.sums(outputs, targets))
             if sums["count"][0] > 0:
                 results.append(self._objective.of_clients({name: values[:1] for name, values in sums.items()})[0])
         return self._over_clients("personal", np.array(results))
@@ -186,10 +186,10 @@ class Evaluator:
             middle, spread = values.mean(), values.std()
         return {f"{name}_mean": float(middle), f"{name}_std": float(spread), f"{name}_worst": float(worst)}
 
-    def _there(self, array: npt.NDArray[Any]) -> Tensor:
+    def _to_device(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(array.copy()).to(self._device)
 
-    def _add(
+    def _add_sums(
         self, sums: dict[str, npt.NDArray[np.float64]], owners: npt.NDArray[np.int64], new: Mapping[str, Tensor]
     ) -> None:
         """Add measured values to the sums of the samples' owners.
@@ -205,7 +205,7 @@ class Evaluator:
                 sums[name] = np.zeros((self._clients + 1, *measured.shape[1:]))
             np.add.at(sums[name], owners, measured)
 
-    def _summed(self, loss: float, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, float]:
+    def _summarise_sums(self, loss: float, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, float]:
         """Return the metrics of all samples, and the statistics of the metrics per client with test samples."""
         whole = {name: values.sum(axis=0) for name, values in sums.items()}
         tested = np.flatnonzero(sums["count"][:-1] > 0)
@@ -217,7 +217,7 @@ class Evaluator:
         }
 
 
-def owners(data: Federated) -> tuple[npt.NDArray[np.int64], int]:
+def number_owners(data: Federated) -> tuple[npt.NDArray[np.int64], int]:
     """Return the owner of each test sample [n], and the number of owners.
 
     Clients that have test samples are numbered from 0. A sample without an owner gets the number of owners.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedraa.components.registry import ComponentRegistry
-from fedraa.data.tree import mapped, take
+from fedraa.data.tree import map_tree, take_rows
 from fedraa.errors import InputError
 from fedraa.models.statistics import kept_buffers
 from fedraa.objectives import Classification, Figures, Objective
@@ -80,7 +80,7 @@ def make_metrics(parts: Sequence[object], figures: Figures | None = None) -> tup
 
     Raises InputError for an object that is no metric, and for a name that is invalid or taken.
     """
-    metrics = tuple(_named(part) for part in parts)
+    metrics = tuple(_make_named(part) for part in parts)
     names = [metric.name for metric in metrics]
     for number, name in enumerate(names):
         if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
@@ -96,7 +96,7 @@ def taken_by(figures: Figures) -> tuple[str, ...]:
     return (*figures.names, f"best_{figures.main}")
 
 
-def _named(part: object) -> NamedMetric:
+def _make_named(part: object) -> NamedMetric:
     component = METRICS.resolve(part)
     function = getattr(component, "values", component)
     name = getattr(component, "name", None) or getattr(component, "__name__", type(component).__name__)
@@ -110,7 +110,7 @@ def _named(part: object) -> NamedMetric:
     return NamedMetric(str(name), function, better)
 
 
-def mean(values: npt.NDArray[np.float64]) -> float:
+def exact_mean(values: npt.NDArray[np.float64]) -> float:
     """Return the mean of values [n], exact before one final rounding. It is not finite if one of them is not."""
     with np.errstate(invalid="ignore"):
         if not np.isfinite(values).all():
@@ -143,7 +143,7 @@ def refuse_misfit(
     with torch.no_grad(), kept_buffers(model):
         objective = objective or Classification()
         for rows in (len(y), 1):
-            outputs = objective.outputs(objective.forward(model, mapped(Tensor.clone, take(x, slice(rows)))))
+            outputs = objective.outputs(objective.forward(model, map_tree(Tensor.clone, take_rows(x, slice(rows)))))
             for metric in metrics:
                 if not np.isfinite(metric.values(outputs, y[:rows])).all():
                     problem = f"{metric.name} returned a value that is not finite for the untrained model"

@@ -40,7 +40,7 @@ class EvaluationData(Federated):
         return cls(**{item.name: getattr(data, item.name) for item in fields(data)} | own)
 
 
-def chosen(data: Federated, count: int, rng: np.random.Generator) -> list[int]:
+def choose_clients(data: Federated, count: int, rng: np.random.Generator) -> list[int]:
     """Return `count` clients that have test samples, or all of them, sampled uniformly and sorted.
 
     Args:
@@ -86,6 +86,6 @@ class Personal:
         auto = self._solver.auto
         steps = None
         if auto is not None:
-            steps = int(auto.shortest(np.array(self._solver.minibatches(len(y)))))
+            steps = int(auto.minimum_steps(np.array(self._solver.count_minibatches(len(y)))))
         task = Task(0, client, 0, 0, 0, 0, self._widths, params, self._solver.lr, 0.0, steps=steps)
         return self._trainer.train(task, x, y).params

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from fedraa.components.calls import calling
+from fedraa.components.calls import convert_errors
 from fedraa.ledger.bad_clients import RETRY, BadClients
 from fedraa.ledger.concurrency import Concurrency
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped, Staleness
-from fedraa.ledger.task_ledger import TaskLedger, dispatches, rows
+from fedraa.ledger.task_ledger import TaskLedger, dispatch_rows, read_dispatches
 from fedraa.messages import State
 from schedulers import SchedulerRunner
 from schedulers.protocol import Costs
@@ -38,10 +38,10 @@ class AsyncLedger(TaskLedger):
         self.concurrency = Concurrency(clients, concurrency, seed)
         self._busy: set[int] = set()
 
-    def replan(self, costs: Costs, bound: float | None) -> None:
+    def use_costs(self, costs: Costs, bound: float | None) -> None:
         """Use the costs c[n, j] [N, M] from now on, and the bound K* that follows from them if `bound` is None."""
         assert self.scheduler is not None
-        with calling("scheduler", self.scheduler.scheduler):
+        with convert_errors("scheduler", self.scheduler.scheduler):
             self.scheduler.plan(costs, bound)
 
     def first_clients(self) -> Sequence[int]:
@@ -61,13 +61,13 @@ class AsyncLedger(TaskLedger):
         kept = self.kept_tasks.pop(client, None)
         self._busy.add(client)
         if kept is not None and may_resend:
-            return self._send(
+            return self._send_task(
                 client, kept.fragment, version=kept.version, step=kept.step, resent=True, feasible=feasible
             )
         if fragment is None:
-            fragment = self._choose(client, now, feasible)
+            fragment = self._choose_fragment(client, now, feasible)
         version = int(self.stats.counts[self.index(fragment)])
-        return self._send(client, fragment, version=version, step=self.step, resent=False, feasible=feasible)
+        return self._send_task(client, fragment, version=version, step=self.step, resent=False, feasible=feasible)
 
     def staleness(self, task: int) -> Staleness:
         """Return the staleness that an update of this task in flight has now."""
@@ -85,7 +85,7 @@ class AsyncLedger(TaskLedger):
             keep_task: True if the client trains again the buffer that it holds.
         """
         staleness = self.staleness(task)
-        dispatch = self._succeed(task)
+        dispatch = self._finish_task(task)
         if keep_task:
             self.kept_tasks[dispatch.client] = dispatch
         index = self.index(dispatch.fragment)
@@ -98,17 +98,17 @@ class AsyncLedger(TaskLedger):
 
     def drop(self, task: int) -> Dropped:
         """Count a task that failed. A client that is retried stays at work."""
-        dispatch, action = self._fail(task)
+        dispatch, action = self._fail_task(task)
         if action == RETRY:
             return Dropped(dispatch, action, (dispatch.client,))
         return Dropped(dispatch, action, self._next_clients(dispatch))
 
     def state(self) -> State:
-        return super().state() | {"kept_tasks": rows(self.kept_tasks.values())}
+        return super().state() | {"kept_tasks": dispatch_rows(self.kept_tasks.values())}
 
     def restore(self, state: State) -> None:
         super().restore(state)
-        self.kept_tasks = {dispatch.client: dispatch for dispatch in dispatches(state["kept_tasks"])}
+        self.kept_tasks = {dispatch.client: dispatch for dispatch in read_dispatches(state["kept_tasks"])}
         self._busy = {dispatch.client for dispatch in self.in_flight.values()}
 
     def _next_clients(self, dispatch: Dispatch) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from operator import index
 
 import numpy as np
 
-from fedraa.components.calls import calling
+from fedraa.components.calls import convert_errors
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import text_of
 from fedraa.errors import InputError, short_text
@@ -87,7 +87,7 @@ def draw_cohort(
     if round < alone:
         return [next(client for client in range(clients) if client not in left_out)]
     for attempt in range(clients * DRAWS_PER_CLIENT):
-        with calling("participation", participation):
+        with convert_errors("participation", participation):
             drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
             # This is a fast path for a million clients.
             if isinstance(drawn, range) and drawn == range(clients) and not left_out:
@@ -106,7 +106,7 @@ def draw_cohort(
     raise InputError("participation", problem, got=text_of(participation), hint="raise it")
 
 
-def _short(text: str) -> Participation:
+def _parse_text(text: str) -> Participation:
     """Return the choice for the text `sample:K` or `bernoulli:P`."""
     kind, _, number = text.partition(":")
     try:
@@ -122,5 +122,5 @@ def _short(text: str) -> Participation:
 
 
 PARTICIPATION: ComponentRegistry[Participation] = ComponentRegistry(
-    "participation", ("cohort",), {"all": All, "sample": Sample, "bernoulli": Bernoulli}, _short
+    "participation", ("cohort",), {"all": All, "sample": Sample, "bernoulli": Bernoulli}, _parse_text
 )

@@ -59,7 +59,7 @@ class RoundLedger(TaskLedger):
         self._draw_cohort = draw_cohort
         self._samples = samples
         self._counts_before = self.stats.counts.copy()
-        self._draw(())
+        self._begin_round(())
 
     @property
     def reported(self) -> int:
@@ -71,7 +71,7 @@ class RoundLedger(TaskLedger):
         quarantined = sorted(self.bad_clients.left_out)
         if len(quarantined) == self.clients:
             return ()
-        self._draw(quarantined)
+        self._begin_round(quarantined)
         return self.cohort
 
     def weight(self, client: int) -> float:
@@ -88,14 +88,14 @@ class RoundLedger(TaskLedger):
         """
         feasible = self.feasible(client)
         if fragment is None:
-            fragment = self._choose(client, now, feasible)
-        dispatch = self._send(client, fragment, version=self.step, step=self.step, resent=False, feasible=feasible)
+            fragment = self._choose_fragment(client, now, feasible)
+        dispatch = self._send_task(client, fragment, version=self.step, step=self.step, resent=False, feasible=feasible)
         self.stats.counts[self.index(fragment)] += 1
         return dispatch
 
     def commit(self, task: int, *, loss: float) -> Committed:
         """Count a client's report."""
-        dispatch = self._succeed(task)
+        dispatch = self._finish_task(task)
         self.stats.losses[self.index(dispatch.fragment)] = loss
         self._reported.append(dispatch.fragment)
         self._missing -= 1
@@ -103,7 +103,7 @@ class RoundLedger(TaskLedger):
 
     def drop(self, task: int) -> Dropped:
         """Count a client that failed; its fragment loses the count of this task again."""
-        dispatch, action = self._fail(task)
+        dispatch, action = self._fail_task(task)
         self.stats.counts[self.index(dispatch.fragment)] -= 1
         self._missing -= 1
         return Dropped(dispatch, action, round_complete=self._missing == 0)
@@ -124,11 +124,11 @@ class RoundLedger(TaskLedger):
 
     def restore(self, state: State) -> None:
         super().restore(state)
-        self._draw(state["quarantined"])
+        self._begin_round(state["quarantined"])
         self._missing = state["missing"]
         self._reported[:] = state["reported"].tolist()
 
-    def _draw(self, quarantined: Collection[int]) -> None:
+    def _begin_round(self, quarantined: Collection[int]) -> None:
         """Begin a round with a cohort without the quarantined clients. Equal steps and clients give the same cohort."""
         self._quarantined = quarantined
         self.cohort = self._draw_cohort(self.step, quarantined)

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedraa.components.calls import calling
-from fedraa.components.state import Stateful, saved
+from fedraa.components.calls import convert_errors
+from fedraa.components.state import Stateful, save_state
 from fedraa.errors import InputError
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Dispatch
@@ -72,21 +72,21 @@ class TaskLedger(Stateful):
     def state(self) -> State:
         """Return the values of a checkpoint."""
         return super().state() | {
-            "in_flight": rows(self.in_flight.values()),
+            "in_flight": dispatch_rows(self.in_flight.values()),
             "stats": dict(vars(self.stats)),
-            "scheduler": {} if self.scheduler is None else saved(self.scheduler.scheduler),
+            "scheduler": {} if self.scheduler is None else save_state(self.scheduler.scheduler),
         }
 
     def restore(self, state: State) -> None:
         """Continue from the values of a checkpoint."""
         super().restore(state)
-        self.in_flight = {dispatch.task: dispatch for dispatch in dispatches(state["in_flight"])}
+        self.in_flight = {dispatch.task: dispatch for dispatch in read_dispatches(state["in_flight"])}
         for name, values in vars(self.stats).items():
             values[:] = state["stats"][name]
         if self.scheduler is not None:
             self.scheduler.scheduler.restore(state["scheduler"])
 
-    def _choose(self, client: int, now: float, feasible: Ints) -> int:
+    def _choose_fragment(self, client: int, now: float, feasible: Ints) -> int:
         """Return the scheduler's fragment for the client's next task.
 
         Args:
@@ -97,13 +97,15 @@ class TaskLedger(Stateful):
         assert self.scheduler is not None
         turn = int(self.turns[client])
         rng = generator(self._seed, "schedule", client, turn)
-        with calling("scheduler", self.scheduler.scheduler):
+        with convert_errors("scheduler", self.scheduler.scheduler):
             try:
                 return self.scheduler.choose(client, turn, now, feasible, self.stats, rng)
             except WrongChoice as error:
                 raise InputError("scheduler", error.problem, expected=error.expected) from None
 
-    def _send(self, client: int, fragment: int, *, version: int, step: int, resent: bool, feasible: Ints) -> Dispatch:
+    def _send_task(
+        self, client: int, fragment: int, *, version: int, step: int, resent: bool, feasible: Ints
+    ) -> Dispatch:
         """Number the client's next task and put it in flight.
 
         Args:
@@ -131,26 +133,26 @@ class TaskLedger(Stateful):
         self.in_flight[dispatch.task] = dispatch
         return dispatch
 
-    def _succeed(self, task: int) -> Dispatch:
+    def _finish_task(self, task: int) -> Dispatch:
         """Remove a task from the tasks in flight after its update was applied."""
         dispatch = self.in_flight.pop(task)
         self.bad_clients.well(dispatch.client)
         return dispatch
 
-    def _fail(self, task: int) -> tuple[Dispatch, str]:
+    def _fail_task(self, task: int) -> tuple[Dispatch, str]:
         """Take a failed task out of flight. Return it with the action that follows."""
         dispatch = self.in_flight.pop(task)
         self.stats.sent[self.index(dispatch.fragment)] -= 1
         return dispatch, self.bad_clients.failed(dispatch.client)
 
 
-def rows(decisions: Collection[Dispatch]) -> Ints:
+def dispatch_rows(decisions: Collection[Dispatch]) -> Ints:
     """Return decisions as an array [n, 7] for a checkpoint, without the inputs of each decision."""
     columns = [(d.task, d.client, d.turn, d.fragment, d.version, d.step, d.resent) for d in decisions]
     return np.array(columns, np.int64).reshape(-1, 7)
 
 
-def dispatches(saved_rows: Ints) -> Iterable[Dispatch]:
-    """Return the decisions of an array that `rows` returned."""
+def read_dispatches(saved_rows: Ints) -> Iterable[Dispatch]:
+    """Return the decisions of an array that `dispatch_rows` returned."""
     for task, client, turn, fragment, version, step, resent in saved_rows.tolist():
         yield Dispatch(task, client, turn, fragment, version, step, bool(resent))

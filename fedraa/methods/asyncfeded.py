@@ -18,7 +18,7 @@ from fedraa.messages import Vector
 from fedraa.numbers import Positive
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 from fedraa.server.schedule import AsyncSchedule
-from fedraa.vectors.chunked import SUM_BLOCK, accumulate, map_chunks, ordered_sum, scratch, subtract
+from fedraa.vectors.chunked import SUM_BLOCK, add_scaled, borrow_scratch, map_chunks, ordered_sum, subtract_chunk
 from fedraa.vectors.index_runs import global_slices
 
 
@@ -41,24 +41,24 @@ class AsyncFedED(AsyncRule):
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         new, sent = update.new, update.sent
 
-        def lengths(piece: slice) -> tuple[float, float]:
+        def squared_lengths(piece: slice) -> tuple[float, float]:
             was = sent[piece]
-            went = _square(subtract(new[piece], was))
-            gone: Vector = scratch("gone", len(was))
+            went = _sum_squares(subtract_chunk(new[piece], was))
+            gone: Vector = borrow_scratch("gone", len(was))
             for place, part in global_slices(update.coordinates, piece):
                 np.subtract(model.params[place], was[part], out=gone[part])
-            return went, _square(gone)
+            return went, _sum_squares(gone)
 
-        sums = map_chunks(len(new), lengths)
+        sums = map_chunks(len(new), squared_lengths)
         length, gone = (ordered_sum([piece[at] for piece in sums]) ** 0.5 for at in (0, 1))
         if length == 0:
             return ApplyResult(0.0)
         weight = self.server_lr / (gone / length + self.epsilon)
-        accumulate(model.params, update.coordinates, weight, new, sent)
+        add_scaled(model.params, update.coordinates, weight, new, sent)
         return ApplyResult(weight)
 
 
-def _square(piece: Vector) -> float:
+def _sum_squares(piece: Vector) -> float:
     """Return the sum of squares. Rows are summed in float32: exact enough for a ratio, at half the cost."""
     end = len(piece) - len(piece) % SUM_BLOCK
     rows = piece[:end].reshape(-1, SUM_BLOCK)

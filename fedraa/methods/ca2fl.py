@@ -46,11 +46,11 @@ class DeltaCache(Stateful):
         """Replace the client's row on the coordinates of the change."""
         row = self.rows[client]
 
-        def put(place: Index | slice, delta: Vector) -> None:
+        def put_piece(place: Index | slice, delta: Vector) -> None:
             self.mean[place] += (delta.astype(np.float64) - row[place]) / self._clients
             row[place] = delta
 
-        change.each(put)
+        change.feed_consumers(put_piece)
 
     def memory(self) -> int:
         return len(self.mean) * (4 * self._clients + 8)
@@ -80,29 +80,29 @@ class CA2FL(Buffered):
         self._count = 0
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        before = self._cache.rows.peek(update.client)
+        before = self._cache.rows.peek_row(update.client)
         if update.client not in self._pending:
             self._pending[update.client] = before.copy()
         pending = self._pending[update.client]
 
-        def add(place: Index | slice, delta: Vector) -> None:
+        def add_piece(place: Index | slice, delta: Vector) -> None:
             self._sum[place] += delta
             self._sum[place] -= before[place]
             pending[place] = delta
 
-        update.change.each(add)
+        update.change.feed_consumers(add_piece)
         self._count += 1
         full = self._count == self.size
         if full:
-            self._flush(model.params)
+            self._flush_buffer(model.params)
         return ApplyResult(self.server_lr / self.size, full)
 
-    def _flush(self, params: Vector) -> None:
-        def step(piece: slice) -> None:
+    def _flush_buffer(self, params: Vector) -> None:
+        def step_piece(piece: slice) -> None:
             direction = self._cache.mean[piece] + self._sum[piece] / self.size
             params[piece] += (self.server_lr * direction).astype(np.float32)
 
-        map_chunks(len(params), step)
+        map_chunks(len(params), step_piece)
         for client, row in self._pending.items():
             self._cache.put(client, DeltaView(slice(None), row))
         self._pending = {}

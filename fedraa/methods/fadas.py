@@ -55,12 +55,12 @@ class Fadas(FedBuffRule):
             self._worst = 0
         return result
 
-    def _step(self, params: Vector, weight: float) -> None:
+    def _apply_buffer(self, params: Vector, weight: float) -> None:
         assert self._stepping is not None
         self._stepping.server_lr = self.optimizer.server_lr
         if self._worst > self.delay_limit:
             self._stepping.server_lr /= self._worst
-        super()._step(params, weight)
+        super()._apply_buffer(params, weight)
 
 
 register(

@@ -25,12 +25,12 @@ from fedraa.composition.registry import register
 from fedraa.messages import Vector
 from fedraa.numbers import NotNegative, Positive, UpToOne
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate, factor_at
-from fedraa.server.mixing import add
-from fedraa.server.participation_correction import balanced
+from fedraa.server.mixing import add_delta
+from fedraa.server.participation_correction import balanced_weight
 from fedraa.server.schedule import AsyncSchedule
-from fedraa.server.staleness import STALENESS, among
+from fedraa.server.staleness import STALENESS, weight_for_clients
 from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, Fragments
-from fedraa.vectors.chunked import map_chunks, ordered_sum, squares, subtract
+from fedraa.vectors.chunked import map_chunks, ordered_sum, subtract_chunk, sum_squares
 from fedraa.vectors.index_runs import global_slices
 
 # Updates of a fragment over which squares are averaged.
@@ -70,7 +70,7 @@ class DeltaMix(AsyncRule):
         self._share = 1.0
 
     def start(self, model: AsyncModel) -> None:
-        self._factor = among(self._factor, model.at_work)
+        self._factor = weight_for_clients(self._factor, model.at_work)
         self._share = min(1.0, self.server_gain * (model.fragments / model.at_work))
         self.shared_weight = 1.0
         if self.spread:
@@ -79,11 +79,11 @@ class DeltaMix(AsyncRule):
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         weight = self.weight(update.staleness, update.balance)
         common = model.common[update.fragment] if model.common else None
-        add(model.params, update.coordinates, weight, update.new, update.sent, common, self.shared_weight)
+        add_delta(model.params, update.coordinates, weight, update.new, update.sent, common, self.shared_weight)
         return ApplyResult(weight)
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
-        return balanced(self._share, balance) * factor_at(staleness, self._factor)
+        return balanced_weight(self._share, balance) * factor_at(staleness, self._factor)
 
 
 @ASYNC_RULE.register("rms-normalized-delta")
@@ -111,25 +111,25 @@ class RMSNormalizedDelta(DeltaMix):
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         self._arrivals[update.fragment] += 1
         share = np.float32(1 / min(SQUARES_WINDOW, self._arrivals[update.fragment]))
-        normalized, stretch = self._normalize(update, share)
+        normalized, stretch = self._normalize_delta(update, share)
         weight = self.weight(update.staleness, update.balance)
         common = model.common[update.fragment] if model.common else None
-        add(model.params, update.coordinates, weight * stretch, normalized, None, common, self.shared_weight)
+        add_delta(model.params, update.coordinates, weight * stretch, normalized, None, common, self.shared_weight)
         return ApplyResult(weight)
 
-    def _normalize(self, update: ClientUpdate, share: np.float32) -> tuple[Vector, float]:
+    def _normalize_delta(self, update: ClientUpdate, share: np.float32) -> tuple[Vector, float]:
         """Return delta / v^(power / 2) [k], and c. The squared delta enters v with the weight `share`."""
         normalized = np.empty_like(update.new)
         exponent = np.float32(-self.power / 2)
 
         def normalize_chunk(piece: slice) -> tuple[list[float], list[float]]:
-            delta = subtract(update.new[piece], update.sent[piece])
+            delta = subtract_chunk(update.new[piece], update.sent[piece])
             for place, part in global_slices(update.coordinates, piece):
                 mean = self._squares[place]
                 mean += share * (np.square(delta[part]) - mean)
                 self._squares[place] = mean
                 np.multiply(delta[part], np.maximum(mean, MIN_SQUARE) ** exponent, out=normalized[piece][part])
-            return squares(delta), squares(normalized[piece])
+            return sum_squares(delta), sum_squares(normalized[piece])
 
         sums = map_chunks(len(normalized), normalize_chunk)
         before, after = (ordered_sum(list(chain.from_iterable(piece[at] for piece in sums))) for at in (0, 1))

@@ -16,10 +16,10 @@ from fedraa.composition.method import NO_PAPER, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.numbers import NotNegative, Share
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate, factor_at
-from fedraa.server.mixing import blend
-from fedraa.server.participation_correction import balanced
+from fedraa.server.mixing import blend_weights
+from fedraa.server.participation_correction import balanced_weight
 from fedraa.server.schedule import AsyncSampled, AsyncSchedule
-from fedraa.server.staleness import STALENESS, among
+from fedraa.server.staleness import STALENESS, weight_for_clients
 
 
 @ASYNC_RULE.register("convex-mix")
@@ -41,15 +41,15 @@ class ConvexMix(AsyncRule):
         self._factor = STALENESS.resolve(self.staleness)
 
     def start(self, model: AsyncModel) -> None:
-        self._factor = among(self._factor, model.at_work)
+        self._factor = weight_for_clients(self._factor, model.at_work)
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         mix = self.weight(update.staleness, update.balance)
-        blend(model.params, update.coordinates, update.new, mix)
+        blend_weights(model.params, update.coordinates, update.new, mix)
         return ApplyResult(mix)
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
-        return balanced(self.mixing * factor_at(staleness, self._factor), balance)
+        return balanced_weight(self.mixing * factor_at(staleness, self._factor), balance)
 
 
 register(

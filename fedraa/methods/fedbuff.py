@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedraa.components.calls import calling
+from fedraa.components.calls import convert_errors
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Vector
@@ -25,8 +25,8 @@ from fedraa.numbers import Count, NotNegative, Positive
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate, factor_at
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
 from fedraa.server.schedule import AsyncSchedule
-from fedraa.server.staleness import STALENESS, among
-from fedraa.vectors.chunked import accumulate
+from fedraa.server.staleness import STALENESS, weight_for_clients
+from fedraa.vectors.chunked import add_scaled
 
 
 @dataclass
@@ -66,7 +66,7 @@ class FedBuffRule(Buffered):
 
     def start(self, model: AsyncModel) -> None:
         size = len(model.params)
-        self._factor = among(self._factor, model.at_work)
+        self._factor = weight_for_clients(self._factor, model.at_work)
         self._total = np.zeros(size, np.float32)
         self._count = 0
         self._stepping = None
@@ -77,13 +77,13 @@ class FedBuffRule(Buffered):
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         weight = factor_at(update.staleness, self._factor) * update.balance
-        accumulate(self._total, update.coordinates, weight, update.new, update.sent)
+        add_scaled(self._total, update.coordinates, weight, update.new, update.sent)
         self._count += 1
         if self._stepping is not None:
             self._moved[update.where] = True
         full = self._count == self.size
         if full:
-            self._step(model.params, self.server_lr / self.size)
+            self._apply_buffer(model.params, self.server_lr / self.size)
             self._total.fill(0)
             self._moved.fill(False)
             self._count = 0
@@ -91,12 +91,12 @@ class FedBuffRule(Buffered):
             return ApplyResult(weight, full)
         return ApplyResult(weight * self.server_lr / self.size, full)
 
-    def _step(self, params: Vector, weight: float) -> None:
+    def _apply_buffer(self, params: Vector, weight: float) -> None:
         """Move `params` [d] along the weighted buffer."""
         if self._stepping is None:
-            accumulate(params, slice(None), weight, self._total)
+            add_scaled(params, slice(None), weight, self._total)
             return
-        with calling("server_optimizer", self._stepping):
+        with convert_errors("server_optimizer", self._stepping):
             self._stepping.step(params, np.float32(weight) * self._total, self._moved)
 
     def memory(self, size: int, clients: int) -> int:

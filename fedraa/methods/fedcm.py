@@ -21,7 +21,7 @@ from fedraa.messages import Extra, ExtraBuffers, SharedBuffer, State, Vector
 from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment, Mask
-from fedraa.vectors.chunked import cut
+from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.index_runs import where_of
 
 
@@ -46,7 +46,7 @@ class GlobalMomentum(RoundState):
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         if assignment.submodel.index is not None:
-            return {"momentum": cut(self._momentum, where_of(assignment.submodel))}
+            return {"momentum": copy_coordinates(self._momentum, where_of(assignment.submodel))}
         if self._whole is None:
             whole = self._momentum[:]
             whole.flags.writeable = False

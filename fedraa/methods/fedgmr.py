@@ -52,11 +52,11 @@ class FedGMR(Buffered):
         client = update.client
         row = self._last[client]
         if client in self._weights:
-            self._add(row, self._weights[client], sign=-1)
+            self._add_row(row, self._weights[client], sign=-1)
         row.fill(np.nan)
         row[update.where] = update.new
         self._weights[client] = float((update.staleness + 1) ** -self.exponent * update.samples)
-        self._add(row, self._weights[client], sign=1)
+        self._add_row(row, self._weights[client], sign=1)
         self._count += 1
         full = self._count == self.size
         if full:
@@ -65,7 +65,7 @@ class FedGMR(Buffered):
             self._count = 0
         return ApplyResult(self._weights[client] / sum(self._weights.values()), full)
 
-    def _add(self, row: Vector, weight: float, *, sign: int) -> None:
+    def _add_row(self, row: Vector, weight: float, *, sign: int) -> None:
         """Add a client's submodel to the sums, or with the `sign` -1 remove it."""
         covered = ~np.isnan(row)
         step = sign * weight

@@ -36,7 +36,7 @@ class InputAdversaries(RoundState):
         self._client = ClientRows(2 * run.inputs, run.clients, lambda: identity)
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
-        return {"adversary": self._client.peek(client).copy()}
+        return {"adversary": self._client.peek_row(client).copy()}
 
     def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:
         self._client[contribution.client][:] = update.extras["adversary"]

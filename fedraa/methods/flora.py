@@ -44,8 +44,8 @@ class FLoRA(LowRank):
     keeps: ClassVar[str] = "merged weights"
     state_fields: ClassVar[tuple[str, ...]] = ("_products", "_samples", "_round", "_stack", "_stacked", "_received")
 
-    def _begin(self, clients: int) -> None:
-        super()._begin(clients)
+    def _reset_state(self, clients: int) -> None:
+        super()._reset_state(clients)
         self._products: list[npt.NDArray[np.float64]] = []
         self._samples = 0.0
         self._round = self._stack = self._stacked = 0
@@ -59,16 +59,16 @@ class FLoRA(LowRank):
                 "FLoRA adds the trained adapters to the weights of their layers, which this model keeps without them",
                 hint="make the model by fedraa.lora(model, merge=True)",
             )
-        self._clear()
+        self._clear_round()
 
     def add(self, contribution: ClientDelta) -> None:
         if self._pairs:
-            padded = self._padded(contribution)
+            padded = self._pad_trained(contribution)
             weight = contribution.weight
             for pair, product in zip(self._pairs, self._products, strict=True):
                 product += weight * pair.change(padded)
             self._samples += weight
-            self._stack += int(self._adapters()[contribution.where].sum())
+            self._stack += int(self._adapter_mask()[contribution.where].sum())
         super().add(contribution)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
@@ -85,14 +85,14 @@ class FLoRA(LowRank):
             pair.begin(self._params, rng)
         self._round += 1
         self._stacked += self._stack
-        self._clear()
+        self._clear_round()
         return delta, moved
 
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
         super().traffic_sizes(client, assignment)
         if not self._pairs:
             return None
-        merged = self._merged
+        merged = self._merged_size
         where = assignment.where
         trained = len(self._params) if isinstance(where, slice) else len(where)
         up = trained - merged
@@ -101,11 +101,11 @@ class FLoRA(LowRank):
         return down, up
 
     @property
-    def _merged(self) -> int:
+    def _merged_size(self) -> int:
         """The number of coordinates of merged weights."""
         return sum(pair.merged.stop - pair.merged.start for pair in self._pairs if pair.merged is not None)
 
-    def _clear(self) -> None:
+    def _clear_round(self) -> None:
         self._products = [np.zeros(pair.merged.stop - pair.merged.start) for pair in self._pairs if pair.merged]
         self._samples = 0.0
         self._stack = 0

@@ -38,13 +38,13 @@ class HetLoRA(LowRank):
 
     state_fields: ClassVar[tuple[str, ...]] = ("_reports",)
 
-    def _begin(self, clients: int) -> None:
-        super()._begin(clients)
+    def _reset_state(self, clients: int) -> None:
+        super()._reset_state(clients)
         self._reports = 0
 
     def add(self, contribution: ClientDelta) -> None:
         if self._pairs:
-            padded = self._padded(contribution)
+            padded = self._pad_trained(contribution)
             norm = math.sqrt(sum(pair.squared_norm(padded) for pair in self._pairs))
             contribution = replace(contribution, weight=max(norm, MIN_WEIGHT))
         self._reports += 1
@@ -52,7 +52,7 @@ class HetLoRA(LowRank):
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         # The adapter coordinates that some clients trained, but not all.
-        mine = self._adapters() & totals.covered & (totals.coverage < self._reports)
+        mine = self._adapter_mask() & totals.covered & (totals.coverage < self._reports)
         participants = np.float32(self._participants)
         self._reports = 0
         delta, moved = super().finish(totals)
@@ -61,8 +61,8 @@ class HetLoRA(LowRank):
             delta[mine] = share * delta[mine] - (1 - share) * self._params[mine]
         return delta, moved
 
-    def _divisor(self) -> Vector:
-        self._weighed = np.asarray(super()._divisor())
+    def _take_divisor(self) -> Vector:
+        self._weighed = np.asarray(super()._take_divisor())
         return self._weighed
 
 

@@ -59,12 +59,12 @@ class FrozenMomentum(GlobalMomentum):
         self._whole = None
         mean, covered = self._gradient.finish(RoundTotals(self._coverage.finish(), 1.0))
 
-        def blend(piece: slice) -> None:
+        def blend_piece(piece: slice) -> None:
             momentum = self._momentum[piece]
             fresh = (1 - self._beta) * mean[piece] + self._beta * momentum
             np.copyto(momentum, fresh, where=mask_or_true(covered[piece]))
 
-        map_chunks(len(mean), blend)
+        map_chunks(len(mean), blend_piece)
 
 
 register(

@@ -25,7 +25,7 @@ from fedraa.messages import Index, Vector
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Mask
 from fedraa.submodels.policies.regions import Arbitrary
-from fedraa.vectors.chunked import map_chunks, scratch
+from fedraa.vectors.chunked import borrow_scratch, map_chunks
 from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 
@@ -60,13 +60,13 @@ class MemorisedMean(Aggregator):
         row = self._memory[contribution.client]
         lr = np.float32(-contribution.lr)
 
-        def remember(place: Index | slice, delta: Vector) -> None:
-            update = np.divide(delta, lr, out=scratch("update", len(delta)))
+        def remember_piece(place: Index | slice, delta: Vector) -> None:
+            update = np.divide(delta, lr, out=borrow_scratch("update", len(delta)))
             old = row[place]
-            self._change[place] += np.subtract(update, old, out=scratch("times", len(delta)))
+            self._change[place] += np.subtract(update, old, out=borrow_scratch("times", len(delta)))
             row[place] = update
 
-        contribution.change.join(remember)
+        contribution.change.join(remember_piece)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         size = len(self._mean)
@@ -77,7 +77,7 @@ class MemorisedMean(Aggregator):
         if delta is None:
             delta = self._room.filled(0)
 
-        def mean(piece: slice) -> None:
+        def average_piece(piece: slice) -> None:
             count = totals.counts[piece]
             old = self._mean[piece]
             correction = np.divide(self._change[piece], count, out=np.zeros_like(old), where=count > 0)
@@ -86,7 +86,7 @@ class MemorisedMean(Aggregator):
             delta[piece] = lr * (self._mean[piece] if self.mifa else v)
             self._change[piece].fill(0)
 
-        map_chunks(size, mean)
+        map_chunks(size, average_piece)
         return delta, np.broadcast_to(np.True_, size)
 
     def memory(self, size: int, clients: int) -> int:

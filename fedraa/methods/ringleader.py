@@ -45,19 +45,19 @@ class SumTable(Stateful):
         row = self.rows[client]
         before = self.counts.get(client, 0)
 
-        def forget(piece: slice) -> None:
+        def forget_piece(piece: slice) -> None:
             self.total[piece] -= row[piece].astype(np.float64) / before
 
-        def add(place: Index | slice, delta: Vector) -> None:
+        def add_piece(place: Index | slice, delta: Vector) -> None:
             row[place] += delta
 
-        def remember(piece: slice) -> None:
+        def remember_piece(piece: slice) -> None:
             self.total[piece] += row[piece].astype(np.float64) / (before + 1)
 
         if before:
-            map_chunks(len(row), forget)
-        change.each(add)
-        map_chunks(len(row), remember)
+            map_chunks(len(row), forget_piece)
+        change.feed_consumers(add_piece)
+        map_chunks(len(row), remember_piece)
         self.counts[client] = before + 1
         return before + 1
 
@@ -95,30 +95,30 @@ class Ringleader(AsyncRule):
     def leave(self, client: int) -> None:
         self._gone.add(client)
         if client in self._todo:
-            self._served(client)
+            self._record_step(client)
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         client = update.client
         filling = not self._todo
         if not filling and client not in self._todo:
-            return ApplyResult(self._add(self._next, update, model), False, keep_task=True)
-        weight = self._add(self._now, update, model)
+            return ApplyResult(self._add_to_table(self._next, update, model), False, keep_task=True)
+        weight = self._add_to_table(self._now, update, model)
         if filling:
             if len(self._now.counts.keys() | self._gone) < model.clients:
                 return ApplyResult(weight, False, keep_task=True)
             self._todo = [other for other in range(model.clients) if other not in self._gone]
         step_along(model.params, self.server_lr / model.clients, self._now.total)
-        self._served(client)
+        self._record_step(client)
         return ApplyResult(weight)
 
-    def _served(self, client: int) -> None:
+    def _record_step(self, client: int) -> None:
         """Record that the client has made its step, or has left. Begin the next round if no client has one to make."""
         self._todo.remove(client)
         if not self._todo:
             self._now = self._next
             self._next = self._now.empty()
 
-    def _add(self, table: SumTable, update: ClientUpdate, model: AsyncModel) -> float:
+    def _add_to_table(self, table: SumTable, update: ClientUpdate, model: AsyncModel) -> float:
         """Add the delta to the client's sum in the table. Return its weight in v."""
         count = table.add(update.client, update.change)
         return self.server_lr / (model.clients * count)

@@ -15,7 +15,7 @@ from fedraa.composition.registry import register
 from fedraa.numbers import Count, Positive
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 from fedraa.server.schedule import AsyncSchedule
-from fedraa.vectors.chunked import accumulate
+from fedraa.vectors.chunked import add_scaled
 
 
 @ASYNC_RULE.register("ringmaster")
@@ -36,7 +36,7 @@ class Ringmaster(AsyncRule):
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         if update.staleness >= (self.delay_limit or model.clients):
             return ApplyResult(0.0, False)
-        accumulate(model.params, update.coordinates, self.server_lr, update.new, update.sent)
+        add_scaled(model.params, update.coordinates, self.server_lr, update.new, update.sent)
         return ApplyResult(self.server_lr)
 
 

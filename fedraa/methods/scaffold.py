@@ -25,7 +25,7 @@ from fedraa.messages import Extra, ExtraBuffers, Index, MadeBuffer, Update, Vect
 from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment, Mask
-from fedraa.vectors.chunked import accumulate, cut, map_chunks, scratch
+from fedraa.vectors.chunked import add_scaled, borrow_scratch, copy_coordinates, map_chunks
 from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.index_runs import CoordinateSet, where_of
 
@@ -60,39 +60,39 @@ class ControlVariates(RoundState):
         self._change = np.zeros(run.size, np.float32)
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
-        return {"control": MadeBuffer(partial(self._control, client, where_of(assignment.submodel)))}
+        return {"control": MadeBuffer(partial(self._control_difference, client, where_of(assignment.submodel)))}
 
-    def _control(self, client: int, where: CoordinateSet) -> Vector:
+    def _control_difference(self, client: int, where: CoordinateSet) -> Vector:
         """Return c - c_i on these coordinates. It does not change while the client's task is in flight."""
-        control = cut(self._server, where)
+        control = copy_coordinates(self._server, where)
         if client in self._client:
-            row = self._client.peek(client)
+            row = self._client.peek_row(client)
             if not isinstance(where, slice):
-                row = cut(row, where)
-            accumulate(control, slice(None), -1.0, row)
+                row = copy_coordinates(row, where)
+            add_scaled(control, slice(None), -1.0, row)
         return control
 
     def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:
         row = self._client[contribution.client]
         scale = np.float32(update.steps * contribution.lr)
 
-        def change(place: Index | slice, delta: Vector) -> None:
-            by = np.negative(self._server[place], out=scratch("by", len(delta)))
-            by -= np.divide(delta, scale, out=scratch("times", len(delta)))
+        def update_piece(place: Index | slice, delta: Vector) -> None:
+            by = np.negative(self._server[place], out=borrow_scratch("by", len(delta)))
+            by -= np.divide(delta, scale, out=borrow_scratch("times", len(delta)))
             row[place] += by
             self._change[place] += by
 
-        contribution.change.join(change)
+        contribution.change.join(update_piece)
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
         clients = np.float32(self._clients)
 
-        def add(piece: slice) -> None:
+        def add_piece(piece: slice) -> None:
             change = self._change[piece]
             self._server[piece] += np.divide(change, clients, out=change)
             change.fill(0)
 
-        map_chunks(len(self._server), add)
+        map_chunks(len(self._server), add_piece)
 
     def memory(self, size: int, clients: int, inputs: int) -> int:
         return 4 * size * (clients + 2)

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from fedraa.components.calls import one_line
-from fedraa.components.imports import imported
+from fedraa.components.imports import import_object
 from fedraa.components.text import path_of
-from fedraa.data.tree import Tree, leaves, mapped
+from fedraa.data.tree import Tree, list_leaves, map_tree
 from fedraa.errors import InputError, suggest_closest, without_effect
 from fedraa.models.cnn import cnn, emnist_cnn, wide_cnn
 from fedraa.models.fasttext import FastText
@@ -78,28 +78,28 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if isinstance(source, str) and ":" not in name and name not in MODELS:
-            raise _unknown(name)
+            raise _unknown_name_error(name)
         if not isinstance(sample, torch.Tensor) and name in MODELS:
-            problem = f"it takes one input, and samples have {len(leaves(sample))}"
+            problem = f"it takes one input, and samples have {len(list_leaves(sample))}"
             raise InputError(f"model {name!r}", problem, hint="give a custom model")
         if name == "mlp":
-            model = _mlp(sample, classes, hidden, dropout)
+            model = _build_mlp(sample, classes, hidden, dropout)
         elif hidden != _HIDDEN:
             raise without_effect("hidden", hidden, f"model {name}", "give --model mlp, or leave it out")
         elif dropout != 0.0:
             raise without_effect("dropout", dropout, f"model {name}", "give --model mlp, or leave it out")
         elif not isinstance(source, str) or ":" in name:
-            model = _own(name, source, classes)
+            model = _build_custom(name, source, classes)
         elif name in _IMAGE_MODELS:
-            model = _image_model(name, sample, classes)
+            model = _build_image_model(name, sample, classes)
         else:
             model = FastText(classes)
-        pair = mapped(lambda part: part[:2], sample)
-        refuse_misfit(f"model {name!r}", model, pair, misfit or _no_logits(pair, classes))
+        pair = map_tree(lambda part: part[:2], sample)
+        refuse_misfit(f"model {name!r}", model, pair, misfit or _check_for_logits(pair, classes))
     return model
 
 
-def _mlp(sample: torch.Tensor, classes: int, hidden: tuple[int, ...], dropout: float) -> nn.Module:
+def _build_mlp(sample: torch.Tensor, classes: int, hidden: tuple[int, ...], dropout: float) -> nn.Module:
     """Return a multi-layer perceptron for these samples.
 
     Args:
@@ -115,7 +115,7 @@ def _mlp(sample: torch.Tensor, classes: int, hidden: tuple[int, ...], dropout: f
     return mlp(math.prod(sample.shape[1:]), classes, hidden, dropout)
 
 
-def _image_model(name: str, sample: torch.Tensor, classes: int) -> nn.Module:
+def _build_image_model(name: str, sample: torch.Tensor, classes: int) -> nn.Module:
     """Return a model for images.
 
     Args:
@@ -132,7 +132,7 @@ def _image_model(name: str, sample: torch.Tensor, classes: int) -> nn.Module:
     return make(channels, height, width, classes)
 
 
-def _own(name: str, source: object, classes: int) -> nn.Module:
+def _build_custom(name: str, source: object, classes: int) -> nn.Module:
     """Return the model of a function or class, or of an import path.
 
     Args:
@@ -142,13 +142,13 @@ def _own(name: str, source: object, classes: int) -> nn.Module:
     """
     make = source
     if isinstance(source, str):
-        make = imported("model", source)
+        make = import_object("model", source)
     if isinstance(make, nn.Module):
         hint = "give the module to run, as model=..."
         raise InputError("model", got=make, expected="a function or a class that makes a module", hint=hint)
     if not callable(make):
-        raise InputError("model", got=make, expected=MODULE, hint=_advice(make))
-    arguments = _arguments(name, make, classes)
+        raise InputError("model", got=make, expected=MODULE, hint=_hint_for_object(make))
+    arguments = _find_arguments(name, make, classes)
     try:
         model = make(**arguments)
     # A user-defined model may raise any type.
@@ -160,7 +160,7 @@ def _own(name: str, source: object, classes: int) -> nn.Module:
     return unwrap_module(model)
 
 
-def _arguments(name: str, make: Callable[..., Any], classes: int) -> dict[str, int]:
+def _find_arguments(name: str, make: Callable[..., Any], classes: int) -> dict[str, int]:
     """Return the arguments for a function or class that makes a model.
 
     Args:
@@ -186,7 +186,7 @@ def _arguments(name: str, make: Callable[..., Any], classes: int) -> dict[str, i
     return arguments
 
 
-def _advice(source: object) -> str:
+def _hint_for_object(source: object) -> str:
     """Return the hint for an object that is neither a model nor callable."""
     if isinstance(source, list | tuple) and source and all(isinstance(layer, nn.Module) for layer in source):
         return "give nn.Sequential(*layers)"
@@ -197,7 +197,7 @@ def _advice(source: object) -> str:
     return ""
 
 
-def _unknown(name: str) -> InputError:
+def _unknown_name_error(name: str) -> InputError:
     """Return the error about an unknown model name."""
     if Path(name).suffix in _FILES:
         hint = "a file has only values: give the module that has loaded it with load_state_dict"
@@ -225,15 +225,15 @@ def refuse_misfit(
         run: The function that runs the model on the batch.
     """
     modes = [(part, part.training) for part in model.modules()]
-    shapes = " and ".join(str(list(part.shape[1:])) for part in leaves(batch))
+    shapes = " and ".join(str(list(part.shape[1:])) for part in list_leaves(batch))
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(model):
-            result = run(model.eval(), mapped(lambda part: part.clone(), batch))
+            result = run(model.eval(), map_tree(lambda part: part.clone(), batch))
     # A user-defined model may raise any type.
     except Exception as error:
         reason = one_line(error)[:_LONGEST_REASON] or type(error).__name__
-        hint = _hint(error)
-        if any(part.dtype == torch.int64 for part in leaves(batch)):
+        hint = _hint_for_error(error)
+        if any(part.dtype == torch.int64 for part in list_leaves(batch)):
             hint += "; whole numbers [samples, length] are tokens, and features are x.astype('float32')"
         raise InputError(field, f"it does not take samples {shapes}: {reason}", hint=hint) from error
     finally:
@@ -244,7 +244,7 @@ def refuse_misfit(
         raise InputError(field, f"it {problem}")
 
 
-def _hint(error: Exception) -> str:
+def _hint_for_error(error: Exception) -> str:
     """Return a hint for the user after an error in a forward pass."""
     if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
         return "name the inputs of the data set like the arguments of its forward"
@@ -253,14 +253,14 @@ def _hint(error: Exception) -> str:
     return "make its first layers fit, or the samples"
 
 
-def _no_logits(batch: Tree, classes: int) -> Callable[[Any], str | None]:
+def _check_for_logits(batch: Tree, classes: int) -> Callable[[Any], str | None]:
     """Return a function that returns a clause about any result except logits [b, classes], and None for logits."""
-    expected = [len(leaves(batch)[0]), classes]
+    expected = [len(list_leaves(batch)[0]), classes]
 
-    def wrong(result: Any) -> str | None:
+    def describe_wrong(result: Any) -> str | None:
         got = list(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
         if got == expected:
             return None
         return f"returns {got} for a batch; expected logits {expected}"
 
-    return wrong
+    return describe_wrong

@@ -16,7 +16,7 @@ def cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """
     padding = 0 if min(height, width) >= 16 else 2
 
-    def halved(size: int) -> int:
+    def halve_side(size: int) -> int:
         return (size - 4 + 2 * padding) // 2
 
     return nn.Sequential(
@@ -27,7 +27,7 @@ def cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(16 * halved(halved(height)) * halved(halved(width)), 120),
+        nn.Linear(16 * halve_side(halve_side(height)) * halve_side(halve_side(width)), 120),
         nn.ReLU(),
         nn.Linear(120, 84),
         nn.ReLU(),

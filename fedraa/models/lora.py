@@ -56,7 +56,7 @@ class Adapted(nn.Module):
         weight = base.get_parameter("weight")
         # Torch's layers draw initial values from the global generator, which must not change.
         with torch.random.fork_rng(devices=[]):
-            self.lora_A, self.lora_B = _pair(base, rank)
+            self.lora_A, self.lora_B = _make_pair(base, rank)
         self.to(weight.device)
         self.merged = None
         if merge:
@@ -71,13 +71,13 @@ class Adapted(nn.Module):
             self.lora_B.weight.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self._base(x)
+        out: Tensor = self._run_base(x)
         if not isinstance(self.base, nn.Embedding):
             x = x.to(self.lora_A.weight.dtype)
         change: Tensor = self.lora_B(self.lora_A(x)) * self.scale
         return out + change.to(out.dtype)
 
-    def _base(self, x: Tensor) -> Any:
+    def _run_base(self, x: Tensor) -> Any:
         """Return the base's result, with `merged` added to its weight."""
         if self.merged is None:
             return self.base(x)
@@ -87,9 +87,9 @@ class Adapted(nn.Module):
     @property
     def weight(self) -> Tensor:
         weight = self.base.get_parameter("weight")
-        return weight + self.product().to(weight.dtype)
+        return weight + self.compute_change().to(weight.dtype)
 
-    def product(self) -> Tensor:
+    def compute_change(self) -> Tensor:
         """Return the adapter, and `merged` if it exists, as a float32 change of the layer's weight."""
         weight = self.base.get_parameter("weight")
         product: Tensor = self.lora_B.weight.flatten(1) @ self.lora_A.weight.flatten(1)
@@ -159,16 +159,16 @@ def lora(
         raise InputError("model", problem, hint="give merged(model), or the plain model")
     rank = int(rank)
     scale = float(alpha) / rank
-    whole = _named(model, "train", train)
-    chosen = _chosen(model, targets, whole)
-    result = _frozen(model, whole)
+    whole = _match_names(model, "train", train)
+    chosen = _choose_layers(model, targets, whole)
+    result = _copy_frozen(model, whole)
     random = torch.Generator().manual_seed(int(seed))
     adapted: dict[nn.Module, Adapted] = {}
     for name, layer in list(result.named_modules(remove_duplicate=False)):
         if name in chosen:
             if layer not in adapted:
                 adapted[layer] = Adapted(layer, rank, scale, merge, random)
-            result = _put(result, name, adapted[layer])
+            result = _replace_module(result, name, adapted[layer])
     return result
 
 
@@ -189,14 +189,14 @@ def merged(model: nn.Module) -> nn.Module:
     for part in dict.fromkeys(part for _, part in adapted):
         weight = part.base.get_parameter("weight")
         # The sum is computed in float32, so that it is rounded only once.
-        moved = (weight.float() + part.product()).detach().to(weight.dtype)
+        moved = (weight.float() + part.compute_change()).detach().to(weight.dtype)
         part.base.register_parameter("weight", nn.Parameter(moved, requires_grad=False))
     for name, part in adapted:
-        plain = _put(plain, name, part.base)
+        plain = _replace_module(plain, name, part.base)
     return plain
 
 
-def _frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
+def _copy_frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
     """Return a copy of the model with frozen parameters, which it shares with the original.
 
     Only the modules in `whole` get copies of their parameters, which are trained.
@@ -222,7 +222,7 @@ def _frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
         raise InputError("model", f"{type(model).__name__} cannot be copied: {reason}") from error
 
 
-def _pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
+def _make_pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
     """Return the two layers of an adapter, with `rank` units between them."""
     if isinstance(base, nn.Linear):
         return nn.Linear(base.in_features, rank, bias=False), nn.Linear(rank, base.out_features, bias=False)
@@ -235,7 +235,7 @@ def _pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
     return first, kind(rank, base.out_channels, 1, bias=False)
 
 
-def _chosen(model: nn.Module, targets: str | Sequence[str] | None, whole: Collection[str]) -> set[str]:
+def _choose_layers(model: nn.Module, targets: str | Sequence[str] | None, whole: Collection[str]) -> set[str]:
     """Return the names of the layers that get adapters, with all names of a shared layer.
 
     Args:
@@ -250,11 +250,11 @@ def _chosen(model: nn.Module, targets: str | Sequence[str] | None, whole: Collec
     parts = set(chain.from_iterable(model.get_submodule(name).modules() for name in whole))
     if targets is None:
         usual = [name for name, layer in names.items() if not isinstance(layer, nn.Embedding) and layer not in parts]
-        chosen = {name for name in usual if _unfit(names[name]) is None}
+        chosen = {name for name in usual if _describe_unfit(names[name]) is None}
     else:
-        chosen = _named(model, "targets", targets)
+        chosen = _match_names(model, "targets", targets)
     for name in sorted(chosen):
-        reason = _unfit(names[name])
+        reason = _describe_unfit(names[name])
         if reason is not None:
             raise InputError("targets", f"{name!r} {reason}", expected=LAYERS)
         if names[name] in parts:
@@ -265,7 +265,7 @@ def _chosen(model: nn.Module, targets: str | Sequence[str] | None, whole: Collec
     return {name for name, layer in names.items() if layer in layers}
 
 
-def _named(model: nn.Module, field: str, ends: str | Sequence[str]) -> set[str]:
+def _match_names(model: nn.Module, field: str, ends: str | Sequence[str]) -> set[str]:
     """Return the names of the modules that are equal to one of `ends`, or end with its parts.
 
     Args:
@@ -289,7 +289,7 @@ def _named(model: nn.Module, field: str, ends: str | Sequence[str]) -> set[str]:
     return named
 
 
-def _unfit(layer: nn.Module) -> str | None:
+def _describe_unfit(layer: nn.Module) -> str | None:
     """Return the reason why a layer cannot have an adapter, or None if it can have one."""
     if not isinstance(layer, _LAYERS):
         return f"is a {type(layer).__name__}"
@@ -302,7 +302,7 @@ def _unfit(layer: nn.Module) -> str | None:
     return None
 
 
-def _put(model: nn.Module, name: str, part: nn.Module) -> nn.Module:
+def _replace_module(model: nn.Module, name: str, part: nn.Module) -> nn.Module:
     """Replace the submodule `name` by `part`. Return the model, or `part` if the name is that of the whole model."""
     owner, _, last = name.rpartition(".")
     if not last:

@@ -22,7 +22,7 @@ class RawInputModel(nn.Module):
         super().__init__()
         self.model = model
         self.scalings = nn.ModuleList()
-        self._scaling = self._add(scaling)
+        self._scaling = self._add_scaling(scaling)
         self._fixed = fixed
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -31,24 +31,24 @@ class RawInputModel(nn.Module):
         if len(inputs) == 1 and not named:
             x = inputs[0]
         if isinstance(x, dict | tuple):
-            return forward(self.model, self._scaled(self._scaling, x, several=True))
-        x = self._scaled(self._scaling, x, several=False)
+            return forward(self.model, self._scale_input(self._scaling, x, several=True))
+        x = self._scale_input(self._scaling, x, several=False)
         for part in self._fixed.parts:
             x = part.apply(x, generator(self._fixed.seed, "transforms"))
         return forward(self.model, x)
 
-    def _add(self, scaling: Scaling) -> Any:
+    def _add_scaling(self, scaling: Scaling) -> Any:
         """Add the parts of `scaling` to `scalings`; return its tree with their indices as leaves."""
         if isinstance(scaling, dict):
-            return {name: self._add(part) for name, part in scaling.items()}
+            return {name: self._add_scaling(part) for name, part in scaling.items()}
         if isinstance(scaling, tuple):
-            return tuple(self._add(part) for part in scaling)
+            return tuple(self._add_scaling(part) for part in scaling)
         if scaling is None:
             return None
         self.scalings.append(_Scaled(scaling))
         return len(self.scalings) - 1
 
-    def _scaled(self, scaling: Any, x: Any, *, several: bool) -> Any:
+    def _scale_input(self, scaling: Any, x: Any, *, several: bool) -> Any:
         """Return the inputs in the types and scales of the run.
 
         Args:
@@ -57,9 +57,13 @@ class RawInputModel(nn.Module):
             several: True if the model has several inputs.
         """
         if isinstance(x, dict):
-            return {name: self._scaled(_part(scaling, name), part, several=several) for name, part in x.items()}
+            return {
+                name: self._scale_input(_pick_scaling(scaling, name), part, several=several) for name, part in x.items()
+            }
         if isinstance(x, tuple):
-            return tuple(self._scaled(_part(scaling, i), part, several=several) for i, part in enumerate(x))
+            return tuple(
+                self._scale_input(_pick_scaling(scaling, i), part, several=several) for i, part in enumerate(x)
+            )
         x = _as_input(torch.as_tensor(x), several=several)
         if scaling is None:
             return x
@@ -82,7 +86,7 @@ class _Scaled(nn.Module):
         return scaled
 
 
-def _part(scaling: Any, key: Any) -> Any:
+def _pick_scaling(scaling: Any, key: Any) -> Any:
     if scaling is None:
         return None
     return scaling[key]

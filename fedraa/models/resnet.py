@@ -67,7 +67,7 @@ class PreactivatedBlock(nn.Module):
         return total
 
 
-def _stages(block: Callable[[int, int, int, Norm], nn.Module], norm: Norm) -> list[nn.Module]:
+def _make_stages(block: Callable[[int, int, int, Norm], nn.Module], norm: Norm) -> list[nn.Module]:
     """Return four stages of two blocks. The first block of every stage except the first halves the image."""
     blocks: list[nn.Module] = []
     for channels, width, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)):
@@ -75,7 +75,7 @@ def _stages(block: Callable[[int, int, int, Norm], nn.Module], norm: Norm) -> li
     return blocks
 
 
-def _resnet(channels: int, classes: int, norm: Norm) -> nn.Sequential:
+def _make_resnet(channels: int, classes: int, norm: Norm) -> nn.Sequential:
     """Return a ResNet-18.
 
     Args:
@@ -87,7 +87,7 @@ def _resnet(channels: int, classes: int, norm: Norm) -> nn.Sequential:
         ImageConv2d(channels, 64, 3, padding=1, bias=False),
         norm(64),
         nn.ReLU(),
-        *_stages(Block, norm),
+        *_make_stages(Block, norm),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(512, classes),
@@ -96,7 +96,7 @@ def _resnet(channels: int, classes: int, norm: Norm) -> nn.Sequential:
 
 def resnet18(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """Return a ResNet-18 with group norm. Its statistics are per sample, so that only parameters are sent."""
-    return _resnet(channels, classes, group_norm)
+    return _make_resnet(channels, classes, group_norm)
 
 
 def resnet18_bn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
@@ -105,19 +105,19 @@ def resnet18_bn(channels: int, height: int, width: int, classes: int) -> nn.Sequ
     Clients train with the statistics of the batch and never send running statistics. The server estimates these with
     `reestimate_statistics` before each evaluation.
     """
-    return _resnet(channels, classes, nn.BatchNorm2d)
+    return _make_resnet(channels, classes, nn.BatchNorm2d)
 
 
 def resnet18_scaler(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """Return a ResNet-18 with HeteroFL's scaler in place of each norm."""
-    return _resnet(channels, classes, lambda width: Scaler())
+    return _make_resnet(channels, classes, lambda width: Scaler())
 
 
 def preact_resnet18(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """Return a pre-activated ResNet-18 with static batch norm, as in HeteroFL's code."""
     return nn.Sequential(
         ImageConv2d(channels, 64, 3, padding=1, bias=False),
-        *_stages(PreactivatedBlock, nn.BatchNorm2d),
+        *_make_stages(PreactivatedBlock, nn.BatchNorm2d),
         nn.BatchNorm2d(512),
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(1),

@@ -75,7 +75,7 @@ def _convolution_backward(
     return grad_input, grad_weight, grad_bias
 
 
-def protect() -> torch.library.Library:
+def replace_kernel() -> torch.library.Library:
     """Replace PyTorch's kernel for as long as the returned object exists."""
     # Torch's constructor has no types.
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
@@ -84,4 +84,4 @@ def protect() -> torch.library.Library:
     return library
 
 
-protection = protect()
+protection = replace_kernel()

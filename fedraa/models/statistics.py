@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from fedraa.data.tree import Tree, leaves, mapped, take
+from fedraa.data.tree import Tree, list_leaves, map_tree, take_rows
 from fedraa.models.forward import forward
 
 # Lazy batch norms change to one of these classes in their first forward pass.
@@ -72,10 +72,10 @@ def reestimate_statistics(
         estimated: The names of further buffers that training changes.
         read: The names of the `estimated` buffers that evaluation reads.
     """
-    ends = np.cumsum(part_sizes(len(leaves(x)[0]), batch)).tolist()
+    ends = np.cumsum(part_sizes(len(list_leaves(x)[0]), batch)).tolist()
     spans = list(zip([0, *ends], ends, strict=False))
     reestimate_over(
-        module, lambda: (take(x, slice(start, end)) for start, end in spans), estimated=estimated, read=read
+        module, lambda: (take_rows(x, slice(start, end)) for start, end in spans), estimated=estimated, read=read
     )
 
 
@@ -108,12 +108,12 @@ def reestimate_over(
     modes = [(part, part.training) for part in module.modules()]
     module.train()
     norms = [part for part in module.modules() if is_norm(part) and part.training]
-    owners = [part for name, part in module.named_modules() if any(_owner(buffer) == name for buffer in estimated)]
+    owners = [part for name, part in module.named_modules() if any(_owner_name(buffer) == name for buffer in estimated)]
     if norms or owners:
-        with torch.no_grad(), _training(module, norms, owners):
+        with torch.no_grad(), _train_only(module, norms, owners):
             if owners:
                 with fixed_random_numbers(module):
-                    _settle(module, norms, parts, frozenset(estimated), frozenset(read))
+                    _settle_buffers(module, norms, parts, frozenset(estimated), frozenset(read))
             else:
                 _pass_over(module, parts)
     for part, training in modes:
@@ -128,7 +128,7 @@ def settle_spectral(module: nn.Module) -> None:
     for layer in module.modules():
         for hook in layer._forward_pre_hooks.values():
             if isinstance(hook, SpectralNorm):
-                _iterate(partial(hook.compute_weight, layer, True), layer, f"{hook.name}_")
+                _iterate_power(partial(hook.compute_weight, layer, True), layer, f"{hook.name}_")
         parametrizations = getattr(layer, "parametrizations", None)
         if not isinstance(parametrizations, nn.ModuleDict):
             continue
@@ -136,7 +136,7 @@ def settle_spectral(module: nn.Module) -> None:
             for step in filter(is_spectral, steps.modules()):
                 training = step.training
                 step.training = True
-                _iterate(partial(getattr, layer, name), step, "_")
+                _iterate_power(partial(getattr, layer, name), step, "_")
                 step.training = training
 
 
@@ -209,11 +209,11 @@ def fixed_random_numbers(module: nn.Module) -> Iterator[None]:
         yield
 
 
-def _owner(buffer: str) -> str:
+def _owner_name(buffer: str) -> str:
     return buffer.rpartition(".")[0]
 
 
-def _iterate(update: Callable[[], object], layer: nn.Module, prefix: str) -> None:
+def _iterate_power(update: Callable[[], object], layer: nn.Module, prefix: str) -> None:
     """Call `update` until the vectors of `spectral_norm` are constant.
 
     Args:
@@ -234,7 +234,7 @@ def _iterate(update: Callable[[], object], layer: nn.Module, prefix: str) -> Non
 
 
 @contextmanager
-def _training(module: nn.Module, norms: Collection[nn.Module], owners: Collection[nn.Module]) -> Iterator[None]:
+def _train_only(module: nn.Module, norms: Collection[nn.Module], owners: Collection[nn.Module]) -> Iterator[None]:
     """Put only some modules into training mode inside the block.
 
     Args:
@@ -268,7 +268,7 @@ def _pass_over(module: nn.Module, parts: Parts, averaged: Collection[str] = ()) 
     sums: dict[str, Tensor] = {}
     count = 0
     for samples in parts():
-        forward(module, mapped(lambda array: torch.tensor(array, device=device), samples))
+        forward(module, map_tree(lambda array: torch.tensor(array, device=device), samples))
         count += 1
         for name, value in copy_buffers(module, averaged).items():
             if value is not None and value.is_floating_point():
@@ -280,7 +280,7 @@ def _pass_over(module: nn.Module, parts: Parts, averaged: Collection[str] = ()) 
     return {name: total / count for name, total in sums.items()}
 
 
-def _settle(
+def _settle_buffers(
     module: nn.Module, norms: Collection[nn.Module], parts: Parts, estimated: frozenset[str], read: frozenset[str]
 ) -> None:
     """Pass the sample through the module until the `estimated` buffers are constant.
@@ -288,7 +288,7 @@ def _settle(
     `reestimate_over` describes the result for each kind of buffer.
 
     Args:
-        module: The module, in the modes that `_training` sets.
+        module: The module, in the modes that `_train_only` sets.
         norms: The batch norms, which average only over the first pass.
         parts: The function that returns the parts of the sample.
         estimated: The names of the buffers.
@@ -306,10 +306,12 @@ def _settle(
         states = [*states[-2:], copy_buffers(module, estimated)]
         first = first or states[-1]
         if len(states) == 3:
-            growing = {name for name in estimated if _grows(*(state[name] for state in states))}
+            growing = {name for name in estimated if _only_grows(*(state[name] for state in states))}
             for name in estimated - growing:
-                ratios[name] = _ratio(*(state[name] for state in states))
-        moving = [name for name in estimated - growing if not _rests(states[-2][name], states[-1][name], ratios[name])]
+                ratios[name] = _shrink_ratio(*(state[name] for state in states))
+        moving = [
+            name for name in estimated - growing if not _is_settled(states[-2][name], states[-1][name], ratios[name])
+        ]
         if not moving:
             break
         if len(states) == 3 and not growing & read and any(ratios[name] for name in moving):
@@ -332,7 +334,7 @@ def _settle(
         put_buffers(module, values)
 
 
-def _difference(before: Tensor | None, after: Tensor | None) -> Tensor | None:
+def _subtract_buffers(before: Tensor | None, after: Tensor | None) -> Tensor | None:
     """Return the change of a buffer as float64, or None if it is not defined or not finite."""
     if before is None or after is None or before.shape != after.shape or before.is_complex():
         return None
@@ -342,7 +344,7 @@ def _difference(before: Tensor | None, after: Tensor | None) -> Tensor | None:
     return change
 
 
-def _grows(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> bool:
+def _only_grows(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> bool:
     """Return True if a buffer changes by the same amount in two successive passes.
 
     Args:
@@ -350,13 +352,13 @@ def _grows(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> bool:
         b: The buffer between the passes.
         c: The buffer after the second pass.
     """
-    first, second = _difference(a, b), _difference(b, c)
+    first, second = _subtract_buffers(a, b), _subtract_buffers(b, c)
     if first is None or second is None or not first.any():
         return False
     return bool((second - first).abs().max() <= GROWTH_TOLERANCE * first.abs().max())
 
 
-def _ratio(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> float:
+def _shrink_ratio(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> float:
     """Return the ratio of a buffer's changes in two successive passes, or 0 if they do not shrink.
 
     Args:
@@ -364,7 +366,7 @@ def _ratio(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> float:
         b: The buffer between the passes.
         c: The buffer after the second pass.
     """
-    first, second = _difference(a, b), _difference(b, c)
+    first, second = _subtract_buffers(a, b), _subtract_buffers(b, c)
     if first is None or second is None or c is None or not c.is_floating_point() or not first.any():
         return 0.0
     ratio = float((first * second).sum() / (first * first).sum())
@@ -373,7 +375,7 @@ def _ratio(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> float:
     return ratio
 
 
-def _rests(before: Tensor | None, after: Tensor | None, ratio: float) -> bool:
+def _is_settled(before: Tensor | None, after: Tensor | None, ratio: float) -> bool:
     """Return True if a buffer is settled: its remaining distance to the limit is negligible.
 
     Args:
@@ -385,7 +387,7 @@ def _rests(before: Tensor | None, after: Tensor | None, ratio: float) -> bool:
         return before is after
     if before.shape == after.shape and torch.equal(before, after):
         return True
-    change = _difference(before, after)
+    change = _subtract_buffers(before, after)
     if change is None or not after.is_floating_point():
         return False
     scale = max(float(after.abs().max()), SMALLEST_SCALE)

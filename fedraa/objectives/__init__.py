@@ -2,7 +2,7 @@
 
 from fedraa.objectives.builtin import OBJECTIVE, Classification, MultiLabel, NextToken, Regression, Segmentation
 from fedraa.objectives.figures import Figures, Target, figures_of, make_target, refuse_no_accuracy
-from fedraa.objectives.fit import make_objective, misfit
+from fedraa.objectives.fit import describe_misfit, make_objective
 from fedraa.objectives.objective import Objective
 
 __all__ = [
@@ -15,9 +15,9 @@ __all__ = [
     "Regression",
     "Segmentation",
     "Target",
+    "describe_misfit",
     "figures_of",
     "make_objective",
     "make_target",
-    "misfit",
     "refuse_no_accuracy",
 ]

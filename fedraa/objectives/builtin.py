@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedraa.components.registry import ComponentRegistry
 from fedraa.errors import InputError
 from fedraa.objectives.figures import Direction
-from fedraa.objectives.objective import Array, Objective, Sums, integers, numbers, refuse
+from fedraa.objectives.objective import Array, Objective, Sums, refuse_wrong, require_integers, require_numbers
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Classification(Objective):
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         return {"accuracy": outputs.argmax(1) == targets}
 
-    def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
+    def expected_outputs(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         wanted = [len(targets), classes]
         if list(outputs.shape) == wanted:
             return None
@@ -91,12 +91,12 @@ class MultiLabel(Objective):
         for name, y in (("y_train", train), ("y_test", test)):
             if y.ndim != 2 or y.dtype.kind not in "iubf":
                 raise InputError(name, got=y, expected="0 and 1 of shape [samples, labels]")
-            refuse(name, y, (y != 0) & (y != 1), "0 or 1")
+            refuse_wrong(name, y, (y != 0) & (y != 1), "0 or 1")
         if train.shape[1] != test.shape[1]:
             raise InputError("y_test", got=test, expected=f"{train.shape[1]} labels per sample, as in y_train")
         return np.asarray(train, np.float32, "C"), np.asarray(test, np.float32, "C"), train.shape[1]
 
-    def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
+    def expected_outputs(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         if outputs.shape == targets.shape:
             return None
         return f"logits {list(targets.shape)}"
@@ -145,10 +145,12 @@ class Regression(Objective):
             if y.ndim not in (1, 2) or y.shape[1:] != train.shape[1:]:
                 expected = "the shape [samples] or [samples, outputs], the same in y_train and y_test"
                 raise InputError(name, got=y, expected=expected)
-        train, test = (numbers(name, y).astype(np.float32) for name, y in (("y_train", train), ("y_test", test)))
+        train, test = (
+            require_numbers(name, y).astype(np.float32) for name, y in (("y_train", train), ("y_test", test))
+        )
         return train, test, int(np.prod(train.shape[1:]))
 
-    def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
+    def expected_outputs(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         if outputs.numel() == targets.numel():
             return None
         return f"numbers {list(targets.shape)}"
@@ -186,9 +188,9 @@ class NextToken(Objective):
             return {"perplexity": float(np.exp(sums["loss"] / count)), "accuracy": float(sums["hits"] / count)}
 
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
-        return _labels(train, test, classes, self.ignore, 2, "[samples, positions]")
+        return _check_labels(train, test, classes, self.ignore, 2, "[samples, positions]")
 
-    def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
+    def expected_outputs(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         if outputs.shape[:-1] == targets.shape and outputs.shape[-1] >= classes:
             return None
         return f"logits {[*targets.shape, classes]}"
@@ -224,14 +226,14 @@ class Segmentation(Objective):
         present = targets.flatten(1).where(seen, classes)
         predicted = outputs.argmax(1).flatten(1).where(seen, classes)
 
-        def counts(labels: Tensor) -> Tensor:
+        def count_labels(labels: Tensor) -> Tensor:
             zeros = labels.new_zeros(len(labels), classes + 1)
             return zeros.scatter_add_(1, labels, labels.new_ones(()).expand_as(labels))[:, :classes]
 
         return {
-            "both": counts(present.where(present == predicted, classes)),
-            "present": counts(present),
-            "predicted": counts(predicted),
+            "both": count_labels(present.where(present == predicted, classes)),
+            "present": count_labels(present),
+            "predicted": count_labels(predicted),
         }
 
     def figures(self, sums: Sums) -> Mapping[str, float]:
@@ -246,16 +248,18 @@ class Segmentation(Objective):
         }
 
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
-        return _labels(train, test, classes, self.ignore, 3, "[samples, height, width]")
+        return _check_labels(train, test, classes, self.ignore, 3, "[samples, height, width]")
 
-    def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
+    def expected_outputs(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         b, *size = targets.shape
         if outputs.shape[:1] + outputs.shape[2:] == targets.shape and outputs.shape[1] >= classes:
             return None
         return f"logits {[b, classes, *size]}"
 
 
-def _labels(train: Array, test: Array, classes: int, ignore: int, ndim: int, form: str) -> tuple[Array, Array, int]:
+def _check_labels(
+    train: Array, test: Array, classes: int, ignore: int, ndim: int, form: str
+) -> tuple[Array, Array, int]:
     """Return the labels of pixels or positions, and the number of classes; raise InputError about a wrong label.
 
     Args:
@@ -268,11 +272,11 @@ def _labels(train: Array, test: Array, classes: int, ignore: int, ndim: int, for
     """
     # In a check of one client both arrays are the same object.
     is_client = train is test
-    train, test = integers("y_train", train, ndim, form), integers("y_test", test, ndim, form)
+    train, test = require_integers("y_train", train, ndim, form), require_integers("y_test", test, ndim, form)
     classes = classes or int(train.max(initial=0, where=train != ignore)) + 1
     for name, y in (("y_train", train), ("y_test", test)):
         wrong = (y != ignore) & ((y < 0) | (y >= classes))
-        refuse(name, y, wrong, f"labels from 0 to {classes - 1}, or {ignore} for none")
+        refuse_wrong(name, y, wrong, f"labels from 0 to {classes - 1}, or {ignore} for none")
         # A client may have no label, but a data set may not.
         if not is_client and (y == ignore).all():
             raise InputError(name, f"it holds only {ignore}, which is no label", expected="at least one label")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedraa.components.calls import calling
+from fedraa.components.calls import convert_errors
 from fedraa.errors import InputError
 from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.objectives.objective import Objective
@@ -30,7 +30,7 @@ def make_objective(description: object) -> Objective:
     return objective
 
 
-def misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> str | None:
+def describe_misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> str | None:
     """Return a clause that describes how the result of a model does not match the targets, or None if it matches.
 
     Args:
@@ -45,19 +45,19 @@ def misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> 
     try:
         outputs = objective.outputs(result)
     except TypeError as error:
-        form = objective.misfit(torch.zeros(0), targets, classes) or "a tensor"
+        form = objective.expected_outputs(torch.zeros(0), targets, classes) or "a tensor"
         named = "a dict or an object that has them as `logits` or `out`"
         return f"returns {error} for a batch; expected {form}, or {named}"
-    wanted = objective.misfit(outputs, targets, classes)
+    wanted = objective.expected_outputs(outputs, targets, classes)
     if wanted is not None:
         return f"returns {list(outputs.shape)} for a batch; expected {wanted}"
     if not outputs.is_floating_point():
         return f"returns {str(outputs.dtype).removeprefix('torch.')} for a batch; expected float32"
-    _try(objective, result, outputs, targets)
+    _try_methods(objective, result, outputs, targets)
     return None
 
 
-def _try(objective: Objective, result: Any, outputs: Tensor, targets: Tensor) -> None:
+def _try_methods(objective: Objective, result: Any, outputs: Tensor, targets: Tensor) -> None:
     """Call every method of the objective that a run calls; raise InputError if a result is malformed.
 
     Args:
@@ -68,7 +68,7 @@ def _try(objective: Objective, result: Any, outputs: Tensor, targets: Tensor) ->
     """
     shapes = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
     field = f"objective: {objective.name}"
-    with calling("objective", objective):
+    with convert_errors("objective", objective):
         loss = objective.training_loss(result, outputs, targets)
         if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
             raise InputError(f"{field} loss", got=loss, expected=f"one number for {shapes}")

@@ -107,7 +107,7 @@ class Objective(ABC):
         """
         loss = self.loss(outputs, targets)
         for name, weight in self.auxiliary.items():
-            head = _head(result, name)
+            head = _find_output(result, name)
             if head is not None:
                 loss = loss + weight * self.loss(head.float(), targets)
         return loss
@@ -137,7 +137,7 @@ class Objective(ABC):
         Raises:
             InputError: A target is malformed; the error names the array and the row.
         """
-        return numbers("y_train", train), numbers("y_test", test), max(1, classes)
+        return require_numbers("y_train", train), require_numbers("y_test", test), max(1, classes)
 
     def of_clients(self, sums: Sums) -> Array:
         """Return the main metric of every client [c], from its sums [c] or [c, k]."""
@@ -160,7 +160,7 @@ class Objective(ABC):
         clients = range(len(sums["count"]))
         return [self.figures({name: values[client] for name, values in sums.items()}) for client in clients]
 
-    def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
+    def expected_outputs(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         """Return a description of the expected outputs if the outputs have a wrong shape, or None if they are correct.
 
         Args:
@@ -181,7 +181,7 @@ def _main_output(result: Any) -> Tensor:
     if isinstance(result, Tensor):
         return result
     for name in _MAIN_OUTPUTS:
-        output = _head(result, name)
+        output = _find_output(result, name)
         if output is not None:
             return output
     named: Mapping[Any, Any] = getattr(result, "__dict__", {})
@@ -197,7 +197,7 @@ def _main_output(result: Any) -> Tensor:
     raise TypeError(f"{type(result).__name__} with the tensors {', '.join(map(str, tensors))}")
 
 
-def _head(result: Any, name: str) -> Tensor | None:
+def _find_output(result: Any, name: str) -> Tensor | None:
     """Return the tensor with the key, attribute or index `name` in a model's result, or None."""
     if isinstance(result, Mapping):
         output = result.get(name)
@@ -210,7 +210,7 @@ def _head(result: Any, name: str) -> Tensor | None:
     return output if isinstance(output, Tensor) else None
 
 
-def numbers(name: str, y: Array) -> Array:
+def require_numbers(name: str, y: Array) -> Array:
     """Return targets as float32, or as int64 if they are integers or booleans."""
     if y.dtype.kind in "iub":
         return np.require(y, np.int64, ["C", "W"])
@@ -218,11 +218,11 @@ def numbers(name: str, y: Array) -> Array:
         raise InputError(name, got=y, expected="numbers")
     with np.errstate(over="ignore"):
         values = np.require(y, np.float32, ["C", "W"])
-    refuse(name, y, ~np.isfinite(values), "finite numbers that float32 can hold")
+    refuse_wrong(name, y, ~np.isfinite(values), "finite numbers that float32 can hold")
     return values
 
 
-def integers(name: str, y: Array, ndim: int, form: str) -> Array:
+def require_integers(name: str, y: Array, ndim: int, form: str) -> Array:
     """Return targets as int64; raise InputError if they are no integers with `ndim` dimensions.
 
     Args:
@@ -236,7 +236,7 @@ def integers(name: str, y: Array, ndim: int, form: str) -> Array:
     return np.require(y, np.int64, ["C", "W"])
 
 
-def refuse(name: str, y: Array, wrong: npt.NDArray[np.bool_], expected: str) -> None:
+def refuse_wrong(name: str, y: Array, wrong: npt.NDArray[np.bool_], expected: str) -> None:
     """Raise InputError about the first wrong value, if there is one.
 
     Args:

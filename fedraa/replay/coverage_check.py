@@ -21,7 +21,7 @@ class Coverage:
         self._sizes = {name: size for name, size in sizes.items() if size}
         self._last = dict.fromkeys(self._sizes, -1)
         self._size = resolved.parameters
-        self._known = rules.known and not rules.method["update"].get("owned_head", False)
+        self._known = rules.costs_known and not rules.method["update"].get("owned_head", False)
 
     def check(self, line: Line, round: int, fragments: list[int]) -> None:
         """Check the metrics of a round.
@@ -34,9 +34,9 @@ class Coverage:
         line.at_least("drift", 0)
         if not fragments:
             for name, value in (("coverage_max", 0), ("coverage_min_trained", 0), ("uncovered", self._size)):
-                line.expect(name, value)
+                line.expect_value(name, value)
         if self._known:
-            self._derive(line, round, fragments)
+            self._check_derived(line, round, fragments)
         else:
             self._check_bounds(line, round, len(fragments))
 
@@ -44,7 +44,7 @@ class Coverage:
         """Check the values that do not depend on the drawn submodels."""
         minimum = line.between("coverage_min", 0, clients)
         if minimum > 0:
-            line.expect("longest_untrained", 0)
+            line.expect_value("longest_untrained", 0)
         else:
             line.between("longest_untrained", 1, round + 1)
         if clients == 0:
@@ -52,18 +52,18 @@ class Coverage:
         minimum_trained = line.between("coverage_min_trained", max(minimum, 1), clients)
         line.between("coverage_max", minimum_trained, clients)
         if minimum > 0:
-            line.expect("uncovered", 0)
+            line.expect_value("uncovered", 0)
         else:
             line.between("uncovered", 1, self._size - 1)
 
-    def _derive(self, line: Line, round: int, fragments: list[int]) -> None:
+    def _check_derived(self, line: Line, round: int, fragments: list[int]) -> None:
         """Check the values, which follow from the fragments."""
         counts = {name: fragments.count(name) for name in self._sizes}
         if SHARED in counts:
             counts[SHARED] = len(fragments)
         self._last |= {name: round for name, count in counts.items() if count}
-        line.expect("coverage_min", min(counts.values()))
-        line.expect("coverage_max", max(counts.values()))
-        line.expect("coverage_min_trained", min((count for count in counts.values() if count), default=0))
-        line.expect("uncovered", sum(self._sizes[name] for name, count in counts.items() if not count))
-        line.expect("longest_untrained", round - min(self._last.values()))
+        line.expect_value("coverage_min", min(counts.values()))
+        line.expect_value("coverage_max", max(counts.values()))
+        line.expect_value("coverage_min_trained", min((count for count in counts.values() if count), default=0))
+        line.expect_value("uncovered", sum(self._sizes[name] for name, count in counts.items() if not count))
+        line.expect_value("longest_untrained", round - min(self._last.values()))

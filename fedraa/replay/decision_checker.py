@@ -38,9 +38,9 @@ class Checker(ABC, Generic[Ledger]):
 
     def dispatch(self, line: Line) -> None:
         """Check the choice of a task, and its costs if the rules determine them."""
-        decision = self._assign(line, self.clock.next_client(line), self._believed_fragment(line))
+        decision = self._assign_task(line, self.clock.next_client(line), self._believed_fragment(line))
         bill = None
-        if self._rules.known:
+        if self._rules.costs_known:
             widths = self._rules.resolved.fragments[self.ledger.index(decision.fragment)]
             bill = self._rules.bill(widths, decision.client, held=decision.resent)
         self.clock.depart(line, decision, bill)
@@ -53,8 +53,8 @@ class Checker(ABC, Generic[Ledger]):
         """Check the decision about a failed task."""
         task = self.clock.end(line)
         dropped = self.ledger.drop(task.decision.task)
-        line.expect("action", dropped.action)
-        self._continue(dropped)
+        line.expect_value("action", dropped.action)
+        self._queue_clients(dropped)
         return dropped
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Checker(ABC, Generic[Ledger]):
         """Check the end of a round."""
 
     @abstractmethod
-    def _assign(self, line: Line, client: int, fragment: int | None) -> Dispatch:
+    def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
         """Return the ledger's decision for the client. A `fragment` that is not None replaces its choice."""
 
     def _believed_fragment(self, line: Line) -> int | None:
@@ -71,21 +71,21 @@ class Checker(ABC, Generic[Ledger]):
             return 0
         if not self._rules.scheduled:
             return int(line.at_least("fragment", 0))
-        if self._rules.foreign("schedule", "scheduler"):
+        if self._rules.is_custom("schedule", "scheduler"):
             return int(line.between("fragment", 0, len(self._rules.resolved.fragments) - 1))
         return None
 
-    def _expect(self, line: Line, done: Committed, weight: float | None) -> None:
+    def _check_update(self, line: Line, done: Committed, weight: float | None) -> None:
         """Check an applied update against the ledger, and its weight unless it is None."""
-        line.expect("version", done.version)
-        line.expect("staleness", done.staleness.fragment)
-        line.expect("staleness_total", done.staleness.total)
+        line.expect_value("version", done.version)
+        line.expect_value("staleness", done.staleness.fragment)
+        line.expect_value("staleness_total", done.staleness.total)
         line.number_of("weight")
         if weight is not None:
-            line.expect("weight", weight)
-        self._continue(done)
+            line.expect_value("weight", weight)
+        self._queue_clients(done)
 
-    def _continue(self, result: Committed | Dropped) -> None:
+    def _queue_clients(self, result: Committed | Dropped) -> None:
         self.clock.waiting.extend(result.next_clients)
         self.due = None
         if result.round_complete:
@@ -111,25 +111,27 @@ class AsyncChecker(Checker[AsyncLedger]):
             self._rule = rule.bind(self._model)
             # The balances follow from the costs, which depend on a custom compressor.
             corrected = rules.method["update"].get("participation_correction")
-            balances_known = not (corrected and rules.foreign("local", "compressor"))
-            self._weights_known = balances_known and not rule.needs_values and not rules.foreign("update", "staleness")
+            balances_known = not (corrected and rules.is_custom("local", "compressor"))
+            self._weights_known = (
+                balances_known and not rule.needs_values and not rules.is_custom("update", "staleness")
+            )
         self._balances = rules.balances()
 
     def commit(self, line: Line) -> None:
         task = self.clock.arrive(line)
         loss = line.number_of("train_loss")
-        result = self._result(line, task.decision, loss)
+        result = self._apply_rule(line, task.decision, loss)
         done = self.ledger.commit(
             task.decision.task, loss=loss, new_version=result.new_version, keep_task=result.keep_task
         )
         weight = None
         if self._weights_known:
             weight = float(result.weight)
-        self._expect(line, done, weight)
+        self._check_update(line, done, weight)
         if self._rules.wall and self._rules.scheduled:
             widths = self._rules.resolved.fragments[task.decision.fragment]
             if self._rules.costs.observe(widths, task.decision.client, self.clock.now - task.started):
-                self._replan()
+                self._replan_tasks()
 
     def drop(self, line: Line) -> Dropped:
         dropped = super().drop(line)
@@ -140,11 +142,11 @@ class AsyncChecker(Checker[AsyncLedger]):
     def round(self, line: Line) -> None:
         raise line.wrong("it is the end of a round; an asynchronous server has no rounds")
 
-    def _assign(self, line: Line, client: int, fragment: int | None) -> Dispatch:
+    def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
         may_resend = self._rule is not None or line["bytes_down"] == 0
         return self.ledger.assign(client, self.clock.now, fragment=fragment, may_resend=may_resend)
 
-    def _result(self, line: Line, decision: Dispatch, loss: float) -> ApplyResult:
+    def _apply_rule(self, line: Line, decision: Dispatch, loss: float) -> ApplyResult:
         """Return the rule's result for the update."""
         if self._rule is None:
             version = int(self.ledger.stats.counts[self.ledger.index(decision.fragment)])
@@ -156,10 +158,10 @@ class AsyncChecker(Checker[AsyncLedger]):
         update = update_without_values(self.ledger, decision, samples=samples, loss=loss, balance=balance)
         return self._rule.apply_update(update, self._model)
 
-    def _replan(self) -> None:
+    def _replan_tasks(self) -> None:
         """Derive the balances and the scheduler's plan from the current costs."""
         costs = self._rules.costs.table(self._rules.resolved.fragments)
-        self.ledger.replan(costs, self._rules.method["schedule"]["delay_bound"])
+        self.ledger.use_costs(costs, self._rules.method["schedule"]["delay_bound"])
         self._balances = self._rules.balances()
 
 
@@ -181,18 +183,18 @@ class RoundChecker(Checker[RoundLedger]):
         weight = None
         if self._server_lr is not None:
             weight = self._server_lr * self.ledger.weight(decision.client) / self.ledger.weight_sum
-        self._expect(line, done, weight)
+        self._check_update(line, done, weight)
 
     def round(self, line: Line) -> None:
         if self.due is None:
             raise line.wrong(f"it is the end of a round; the rules wait for {len(self.ledger.in_flight)} more updates")
-        line.expect("t", self.clock.now)
-        line.expect("round", self.ledger.step)
-        line.expect("clients", self.ledger.reported)
+        line.expect_value("t", self.clock.now)
+        line.expect_value("round", self.ledger.step)
+        line.expect_value("clients", self.ledger.reported)
         closed = self.ledger.close_round()
         self._coverage.check(line, closed.round, list(closed.fragments))
         self.due = None
         self.clock.waiting.extend(self.ledger.begin_round())
 
-    def _assign(self, line: Line, client: int, fragment: int | None) -> Dispatch:
+    def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
         return self.ledger.assign(client, self.clock.now, fragment=fragment)

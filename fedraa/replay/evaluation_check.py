@@ -56,12 +56,12 @@ class Evaluations:
         early = self._virtual and len(self._pending) <= self._max_pending_evals
         if self._pending:
             due, t = self._pending.popleft()
-            line.expect("step", due)
-            line.expect("t", t)
+            line.expect_value("step", due)
+            line.expect_value("t", t)
         elif self._started == step:
             raise line.wrong(f"step {line['step']!r} is evaluated; the rules give no evaluation here")
         else:
-            line.expect("step", step)
+            line.expect_value("step", step)
             self._started = step
             self.final = line.t
         self.ending = early or self.final is not None
@@ -72,7 +72,7 @@ class Evaluations:
                 self.reached = line.t
         self._lines.append(line)
 
-    def complete(self, step: int) -> bool:
+    def is_complete(self, step: int) -> bool:
         """Return True if the model after `step` updates was evaluated."""
         return self._started == step and not self._pending
 
@@ -94,7 +94,7 @@ class Evaluations:
             if len(row) != len(self._columns):
                 raise Inconsistent(place, f"it has {len(row)} columns", expected=str(len(self._columns)))
             for column, text in zip(self._columns, row, strict=True):
-                if column != "wall" and text not in _written(line[column]):
+                if column != "wall" and text not in _csv_texts(line[column]):
                     expected = f"{line[column]!r}, as in line {line.number} of {EVENTS}"
                     raise Inconsistent(f"{place} {column}", got=text, expected=expected)
         if len(rows) != len(self._lines) and ended:
@@ -102,7 +102,7 @@ class Evaluations:
             raise Inconsistent(EVALS, f"it has {len(rows)} evaluations", expected=expected)
 
 
-def _written(value: object) -> tuple[str, ...]:
+def _csv_texts(value: object) -> tuple[str, ...]:
     """Return the texts that evals.csv may have for a value of the log.
 
     In the log, null stands for a value that is not finite.

@@ -7,24 +7,24 @@ from pathlib import Path
 
 import torch
 
-from fedraa.engine.resume_guard import asked, changed
+from fedraa.engine.resume_guard import first_difference, pinned_settings
 from fedraa.errors import Damaged, Inconsistent
 from fedraa.reading import content, opened
-from fedraa.rundir.checkpoint import ASKED, head, newest_first
+from fedraa.rundir.checkpoint import ASKED, newest_first, read_head
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS, MODEL, SUMMARY
 from fedraa.rundir.frozen_base import base_sha256
-from fedraa.rundir.growing_file import damage
+from fedraa.rundir.growing_file import describe_damage
 from fedraa.rundir.history import History
-from fedraa.rundir.summary import summarise
+from fedraa.rundir.summary import summarise_run
 
 
 def check_checkpoints(directory: Path) -> None:
     """Check that every checkpoint is whole, and that it fits the log and the experiment."""
-    now = asked(read_config(directory / CONFIG))
+    now = pinned_settings(read_config(directory / CONFIG))
     for path in newest_first(directory / CHECKPOINTS):
         try:
-            state = head(path)
+            state = read_head(path)
         except Damaged as error:
             # A run in progress may have deleted the checkpoint in the meantime.
             if not path.exists():
@@ -32,10 +32,10 @@ def check_checkpoints(directory: Path) -> None:
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}", error.text) from None
         problem: str | None = "it has no state of a log"
         if "log" in state:
-            problem = damage(directory, state["log"])
+            problem = describe_damage(directory, state["log"])
         if problem is not None:
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}", problem)
-        change = changed(state[ASKED], now)
+        change = first_difference(state[ASKED], now)
         if change is not None:
             raise Inconsistent(CONFIG, f"it {change} when {path.name} was written")
 
@@ -46,7 +46,7 @@ def check_summary(directory: Path, time_to_target: float | None) -> None:
         summary = json.loads(content(directory / SUMMARY))
     except (OSError, ValueError, RecursionError):
         raise Inconsistent(SUMMARY, "it is missing or not JSON, although the log has ended") from None
-    expected = summarise(History(directory)) | {"time_to_target": time_to_target}
+    expected = summarise_run(History(directory)) | {"time_to_target": time_to_target}
     if not isinstance(summary, dict):
         raise Inconsistent(SUMMARY, got=summary, expected="the totals of the run")
     for key, value in expected.items():

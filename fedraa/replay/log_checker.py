@@ -49,21 +49,21 @@ class Audit:
                 self._checker.dispatch(line)
             case "commit":
                 self._not_over(line)
-                self._settled(line)
+                self._check_settled(line)
                 self._checker.commit(line)
             case "drop":
                 self._not_over(line)
-                self._settled(line)
+                self._check_settled(line)
                 self._checker.drop(line)
             case "round":
                 self._checker.round(line)
             case "fault":
-                self._settled(line)
-                self._clock.fault(line)
+                self._check_settled(line)
+                self._clock.check_fault(line)
             case "checkpoint":
-                self._checkpoint(line)
+                self._check_checkpoint(line)
             case "end":
-                self._end(line)
+                self._check_end(line)
         if self._ledger.step > step:
             self.evaluations.after(self._ledger.step, self._clock.now)
 
@@ -74,15 +74,15 @@ class Audit:
         every = self._rules.experiment.checkpoint_every
         return every is not None and step % every == 0 and step > self._saved and not self._clock.waiting
 
-    def _checkpoint(self, line: Line) -> None:
+    def _check_checkpoint(self, line: Line) -> None:
         """Check that a checkpoint is due here."""
         if not self._checkpoint_due:
             raise line.wrong("the rules give no checkpoint here")
-        line.expect("t", self._clock.now)
-        line.expect("step", self._ledger.step)
+        line.expect_value("t", self._clock.now)
+        line.expect_value("step", self._ledger.step)
         self._saved = self._ledger.step
 
-    def _settled(self, line: Line) -> None:
+    def _check_settled(self, line: Line) -> None:
         """Check that no client waits and no checkpoint is due before the next update."""
         if self._clock.waiting:
             raise line.wrong(f"the rules first give a task to client {self._clock.waiting[0]}, which waits")
@@ -95,23 +95,23 @@ class Audit:
         if limits.steps is not None and self._ledger.step >= limits.steps:
             raise line.wrong(f"the rules give the end after step {limits.steps}")
         if self.evaluations.reached is not None:
-            raise line.wrong(f"the rules give the end when the {_words(limits.goal)}")
+            raise line.wrong(f"the rules give the end when the {_goal_text(limits.goal)}")
         if limits.time is not None and not self._rules.wall and line.t > limits.time:
-            raise line.mismatch("t", f"the end at {limits.time!r}")
+            raise line.field_error("t", f"the end at {limits.time!r}")
 
-    def _end(self, line: Line) -> None:
+    def _check_end(self, line: Line) -> None:
         """Check the reason, the step and the time of the end."""
-        reason, t = self._why(line)
-        line.expect("reason", reason)
-        line.expect("step", self._ledger.step)
+        reason, t = self._find_reason(line)
+        line.expect_value("reason", reason)
+        line.expect_value("step", self._ledger.step)
         if self.evaluations.final is not None:
-            line.expect("t", self.evaluations.final)
-        line.expect("t", t)
-        if not self.evaluations.complete(self._ledger.step):
+            line.expect_value("t", self.evaluations.final)
+        line.expect_value("t", t)
+        if not self.evaluations.is_complete(self._ledger.step):
             raise line.wrong(f"the rules give the evaluation of step {self._ledger.step} before it")
         self.end = line
 
-    def _why(self, line: Line) -> tuple[str, float]:
+    def _find_reason(self, line: Line) -> tuple[str, float]:
         """Return the reason for the end and its time by the rules; on the wall clock the time may be later."""
         limits = self._rules.resolved.limits
         now = self._clock.now
@@ -120,7 +120,7 @@ class Audit:
         # The request of a callback is not checked, but its time is.
         if line["reason"] == CALLBACK:
             if not isinstance(line["by"], str):
-                raise line.mismatch("by", "the name of a callback")
+                raise line.field_error("by", "the name of a callback")
             return CALLBACK, now
         time_limit = self._reached_time_limit(now)
         t = now
@@ -132,7 +132,7 @@ class Audit:
             return "steps", t
         if time_limit is not None:
             return "time", t
-        raise line.mismatch("reason", f"no end yet, for {limits!r}")
+        raise line.field_error("reason", f"no end yet, for {limits!r}")
 
     def _reached_time_limit(self, now: float) -> float | None:
         """Return the limit of time if the run has reached it: on the virtual clock, if no task is due before it."""
@@ -146,6 +146,6 @@ class Audit:
         return limit
 
 
-def _words(goal: Target | None) -> str:
+def _goal_text(goal: Target | None) -> str:
     assert goal is not None
     return f"{goal.name} is {goal.value}"

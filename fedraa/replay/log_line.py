@@ -34,42 +34,42 @@ class Line:
         """Return the value of a field, which must be a number."""
         value = self[field]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.mismatch(field, "a number")
+            raise self.field_error(field, "a number")
         return value
 
     def at_least(self, field: str, bound: float) -> float:
         """Return the value of a field, which must be a number of at least `bound`."""
         value = self.number_of(field)
         if value < bound:
-            raise self.mismatch(field, f"at least {bound!r}")
+            raise self.field_error(field, f"at least {bound!r}")
         return value
 
     def between(self, field: str, low: float, high: float) -> float:
         """Return the value of a field, which must be a number from `low` to `high`."""
         value = self.number_of(field)
         if not low <= value <= high:
-            raise self.mismatch(field, f"{low} to {high}")
+            raise self.field_error(field, f"{low} to {high}")
         return value
 
-    def expect(self, field: str, value: object) -> None:
+    def expect_value(self, field: str, value: object) -> None:
         """Check that the field has exactly this value: floats to the last bit, and no 1 for True or 1.0."""
         if json.dumps(self[field]) != json.dumps(value):
-            raise self.mismatch(field, repr(value))
+            raise self.field_error(field, repr(value))
 
-    def mismatch(self, field: str, expected: str) -> Inconsistent:
+    def field_error(self, field: str, expected: str) -> Inconsistent:
         """Return the error about a field with an unexpected value."""
-        return Inconsistent(f"{self._place} {field}", got=self[field], expected=expected)
+        return Inconsistent(f"{self._line_name} {field}", got=self[field], expected=expected)
 
     def wrong(self, problem: str) -> Inconsistent:
         """Return the error about the whole line."""
-        return Inconsistent(self._place, problem)
+        return Inconsistent(self._line_name, problem)
 
     @property
-    def _place(self) -> str:
+    def _line_name(self) -> str:
         return f"{EVENTS} line {self.number} ({self.kind})"
 
 
-def read(directory: Path) -> Iterator[Line]:
+def read_lines(directory: Path) -> Iterator[Line]:
     """Yield the lines of a run's log, which must be numbered without gaps."""
     with (directory / EVENTS).open(encoding="utf-8", errors="replace") as stream:
         for number, text in enumerate(stream, 1):
@@ -77,6 +77,6 @@ def read(directory: Path) -> Iterator[Line]:
             if fields is None:
                 raise Inconsistent(f"{EVENTS} line {number}", got=text[:60], expected="a JSON object")
             line = Line(number, fields)
-            line.expect("seq", number - 1)
+            line.expect_value("seq", number - 1)
             line.at_least("wall", 0)
             yield line

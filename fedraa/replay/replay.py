@@ -6,10 +6,10 @@ from pathlib import Path
 
 from fedraa.components.imports import importing_only
 from fedraa.engine.loop_state import CALLBACK
-from fedraa.errors import Inconsistent, InputError, located
+from fedraa.errors import Inconsistent, InputError, locate_error
 from fedraa.replay.final_files import check_checkpoints, check_model, check_summary
 from fedraa.replay.log_checker import Audit
-from fedraa.replay.log_line import read
+from fedraa.replay.log_line import read_lines
 from fedraa.replay.rules import Rules
 from fedraa.rundir.digests import check_seal
 from fedraa.rundir.file_names import CONFIG, SUMMARY
@@ -37,7 +37,7 @@ def replay(directory: Path) -> str:
     # The constructor refuses a directory that is not a run.
     History(directory)
     with importing_only(()):
-        return _replay(directory)
+        return _check_run(directory)
 
 
 @contextmanager
@@ -50,12 +50,12 @@ def _described_in(directory: Path, *errors: type[Exception]) -> Iterator[None]:
         raise InputError(f"{place}: {error.args[0]}", "it is missing") from None
     except errors as error:
         if isinstance(error, ValueError):
-            raise located(error, place) from None
+            raise locate_error(error, place) from None
         problem = f"no run of this version has such values: {type(error).__name__} {error}"
         raise InputError(place, problem.strip()) from None
 
 
-def _replay(directory: Path) -> str:
+def _check_run(directory: Path) -> str:
     rules = Rules.read(directory)
     with _described_in(directory, *DAMAGED, ValueError):
         audit = Audit(rules)
@@ -63,7 +63,7 @@ def _replay(directory: Path) -> str:
         _ = rules.costs
     # A ValueError is about the log here.
     with _described_in(directory, *DAMAGED):
-        for line in read(directory):
+        for line in read_lines(directory):
             audit.check(line)
     evaluations = audit.evaluations
     end = audit.end
@@ -83,11 +83,13 @@ def _replay(directory: Path) -> str:
         check_model(directory, rules.resolved.tensors, digest, base.sha256, base.changed)
     check_checkpoints(directory)
     check_seal(directory)
-    checked = "choice, version, staleness, weight, cost and time" if rules.known else "client, version, weight and time"
+    checked = (
+        "choice, version, staleness, weight, cost and time" if rules.costs_known else "client, version, weight and time"
+    )
     reason = str(end["reason"])
     if reason == CALLBACK:
         reason += f" of {end['by']} (not checked)"
-    unchecked = "".join(f" The decisions of {part} are not checked." for part in dict.fromkeys(rules.believed))
+    unchecked = "".join(f" The decisions of {part} are not checked." for part in dict.fromkeys(rules.custom_components))
     return (
         f"{directory}: consistent ({counts}). Every {checked} follows from config.json; evals.csv, summary.json "
         f"and model.pt agree with the log, which ended by {reason} at step {end['step']}.{unchecked}"

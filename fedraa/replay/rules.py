@@ -15,24 +15,24 @@ from fedraa.client.split import ClientHalf
 from fedraa.components.field_checks import check_part
 from fedraa.components.text import is_foreign
 from fedraa.composition.method import AXES
-from fedraa.composition.registry import kinds
+from fedraa.composition.registry import component_classes
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing, availability_from
 from fedraa.devices.costs import CostModel, CostSettings
 from fedraa.devices.device_columns import check_values
 from fedraa.devices.fleet import COLUMNS, Fleet, Floats
-from fedraa.errors import InputError, located
+from fedraa.errors import InputError, locate_error
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.participation import PARTICIPATION, draw_cohort
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import ExtraBuffers
-from fedraa.numbers import Count, counted, expected_text
+from fedraa.numbers import Count, expected_text, format_count
 from fedraa.objectives import Figures
-from fedraa.replay.log_line import read
+from fedraa.replay.log_line import read_lines
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CONFIG
-from fedraa.rundir.packed_columns import read as unpacked
+from fedraa.rundir.packed_columns import unpack_column as unpacked
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.participation_correction import planned_balances
@@ -134,10 +134,10 @@ class Rules:
         try:
             experiment = Experiment(**described.experiment)
         except ValueError as error:
-            raise located(error, f"{place}: experiment") from None
+            raise locate_error(error, f"{place}: experiment") from None
         cohorts: tuple[tuple[int, ...], ...] = ()
         if is_foreign(described.method["schedule"].get("participation")):
-            cohorts = _cohorts(directory)
+            cohorts = _logged_cohorts(directory)
         return cls(experiment, described.method, described.resolved, cohorts)
 
     @property
@@ -169,13 +169,13 @@ class Rules:
         return "scheduler" in self.method["schedule"]
 
     @property
-    def known(self) -> bool:
+    def costs_known(self) -> bool:
         """True if the rules determine the submodel and the cost of every task."""
-        foreign = is_foreign(self.method["local"].get("compressor")) or is_foreign(self._download)
+        foreign = is_foreign(self.method["local"].get("compressor")) or is_foreign(self._download_compressor)
         return (self.scheduled or self.whole) and not foreign
 
     @property
-    def _download(self) -> Any:
+    def _download_compressor(self) -> Any:
         """The compressor of the model that is sent to clients."""
         return self.method["schedule"].get("download_compressor", "none")
 
@@ -192,7 +192,7 @@ class Rules:
 
     @cached_property
     def costs(self) -> CostModel:
-        columns = {name: _column(self.resolved, name) for name in COLUMNS}
+        columns = {name: _device_column(self.resolved, name) for name in COLUMNS}
         local = {name: value for name, value in self.method["local"].items() if name != "kind"}
         if is_foreign(local["compressor"]):
             local["compressor"] = "none"
@@ -208,7 +208,7 @@ class Rules:
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=client_half,
             server=self.method["submodel"].get("server_compute", LayerCut.server_compute),
-            download="none" if is_foreign(self._download) else self._download,
+            download="none" if is_foreign(self._download_compressor) else self._download_compressor,
             frozen=self.resolved.base is not None,
         )
         return CostModel(
@@ -224,7 +224,7 @@ class Rules:
     def _extra_buffers(self) -> ExtraBuffers:
         """The buffers that state beside the model adds to every task."""
         kind = self.method["update"].get("auxiliary", {}).get("kind", "RoundState")
-        extra: ExtraBuffers = kinds()[kind].extra_buffers
+        extra: ExtraBuffers = component_classes()[kind].extra_buffers
         return extra
 
     def bill(self, widths: Widths, client: int, *, held: bool = False) -> Bill:
@@ -236,7 +236,7 @@ class Rules:
             held: True if the client already holds the buffer, so that nothing is sent.
         """
         sent = self.costs.sent(widths)
-        crossing = self.costs.crossing(client)
+        crossing = self.costs.activation_bytes(client)
         extra_down, extra_up, _ = self._extra_buffers
         down = 0
         if not held:
@@ -244,12 +244,12 @@ class Rules:
         up = self.costs.compressor.bytes(sent // 4) + extra_up * sent + crossing
         return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))
 
-    def foreign(self, choice: str, value: str) -> bool:
+    def is_custom(self, choice: str, value: str) -> bool:
         """Return True if a value of a choice is a custom component. Its decisions are not checked."""
         return is_foreign(self.method[choice].get(value))
 
     @property
-    def believed(self) -> list[str]:
+    def custom_components(self) -> list[str]:
         """The custom components. Their decisions are not checked."""
         names = []
         for choice in self.method.values():
@@ -265,7 +265,7 @@ class Rules:
         """
         schedule = self.method["schedule"]
         scheduler: Scheduler = GreRAA()
-        if not self.foreign("schedule", "scheduler"):
+        if not self.is_custom("schedule", "scheduler"):
             scheduler = SCHEDULER.own(schedule["scheduler"])
         planner = SchedulerRunner(scheduler)
         planner.plan(self.costs.table(self.resolved.fragments), schedule["delay_bound"])
@@ -331,7 +331,7 @@ class Rules:
 
     def cohort(self, round: int, left_out: Collection[int] = ()) -> Sequence[int]:
         """Return the clients of a round, without quarantined ones, in the order of their dispatch."""
-        if self.foreign("schedule", "participation"):
+        if self.is_custom("schedule", "participation"):
             if round < len(self.cohorts):
                 return self.cohorts[round]
             return ()
@@ -343,10 +343,10 @@ class Rules:
         return draw_cohort(participation, self.clients, round, self.experiment.seed, left_out, initial)
 
 
-def _cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
+def _logged_cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
     """Return the clients of each round of a log, as far as the log can be read."""
     cohorts: list[list[int]] = [[]]
-    for line in read(directory):
+    for line in read_lines(directory):
         if line.kind == "dispatch":
             cohorts[-1].append(int(line.at_least("client", 0)))
         elif line.kind == "round":
@@ -359,14 +359,14 @@ def _check_devices(path: Path, resolved: Resolved) -> None:
     if min(resolved.samples, default=0) < 1:
         raise InputError(f"run: {path}: samples", got=resolved.samples, expected="at least one sample for each client")
     for name in COLUMNS:
-        values = _column(resolved, name)
+        values = _device_column(resolved, name)
         if len(values) != len(resolved.samples):
-            problem = f"it has {counted(len(values), 'client')}"
+            problem = f"it has {format_count(len(values), 'client')}"
             raise InputError(f"run: {path}: {name}", problem, expected=f"{len(resolved.samples)}, as in samples")
         check_values(str(path), name, values, lambda n: f"client {n}", values.tolist())
 
 
-def _column(resolved: Resolved, name: str) -> Floats:
+def _device_column(resolved: Resolved, name: str) -> Floats:
     """Return a column of the devices, by client. None becomes infinity."""
     # The conversion to float replaces None by NaN.
     column = np.array(getattr(resolved, name), np.float64)

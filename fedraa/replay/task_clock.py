@@ -41,10 +41,10 @@ class TaskClock:
     def next_client(self, line: Line) -> int:
         """Check that a `dispatch` goes to the client that waits first, and take this client from the queue."""
         if not self.waiting:
-            raise line.mismatch("client", "no dispatch, because no client waits")
+            raise line.field_error("client", "no dispatch, because no client waits")
         if line.number_of("client") in self._ledger.bad_clients.left_out:
-            raise line.mismatch("client", "a client that is not quarantined")
-        line.expect("client", self.waiting[0])
+            raise line.field_error("client", "a client that is not quarantined")
+        line.expect_value("client", self.waiting[0])
         return self.waiting.popleft()
 
     def depart(self, line: Line, decision: Dispatch, bill: Bill | None) -> None:
@@ -55,16 +55,16 @@ class TaskClock:
             decision: The decision of the ledger.
             bill: The costs; None if only the log has them.
         """
-        line.expect("fragment_updates", list(decision.fragment_updates))
-        line.expect("feasible_fragments", list(decision.feasible))
-        line.expect("t", self.now)
-        line.expect("task", decision.task)
-        line.expect("fragment", decision.fragment)
-        line.expect("version", decision.version)
-        line.expect("step", decision.step)
+        line.expect_value("fragment_updates", list(decision.fragment_updates))
+        line.expect_value("feasible_fragments", list(decision.feasible))
+        line.expect_value("t", self.now)
+        line.expect_value("task", decision.task)
+        line.expect_value("fragment", decision.fragment)
+        line.expect_value("version", decision.version)
+        line.expect_value("step", decision.step)
         if bill is not None:
-            line.expect("cost", bill.cost)
-            line.expect("bytes_down", bill.down)
+            line.expect_value("cost", bill.cost)
+            line.expect_value("bytes_down", bill.down)
         cost = line.at_least("cost", 0)
         line.at_least("bytes_down", int(not decision.resent))
         due = self._rules.timing.due(decision.client, decision.turn, self.now, cost)
@@ -75,11 +75,11 @@ class TaskClock:
     def arrive(self, line: Line) -> LoggedTask:
         """Check that a `commit` answers a task in flight when it is due, and move the clock."""
         task = self.end(line)
-        line.expect("base_version", task.decision.version)
-        line.expect("samples", self._rules.resolved.samples[task.decision.client])
+        line.expect_value("base_version", task.decision.version)
+        line.expect_value("samples", self._rules.resolved.samples[task.decision.client])
         if task.bill is not None:
-            line.expect("bytes_up", task.bill.up)
-            line.expect("flops", task.bill.flops)
+            line.expect_value("bytes_up", task.bill.up)
+            line.expect_value("flops", task.bill.flops)
         line.at_least("bytes_up", 1)
         line.at_least("flops", 0)
         line.at_least("train_loss", 0)
@@ -89,23 +89,23 @@ class TaskClock:
         """Check that a line ends a task in flight when it is due, and move the clock."""
         number = self._in_flight(line)
         if self._rules.wall:
-            self.advance(line)
+            self.advance_clock(line)
             due = self._tasks[number].due
             if line.t < due:
-                raise line.mismatch("t", f"{due!r}, when the task is due, or later")
+                raise line.field_error("t", f"{due!r}, when the task is due, or later")
         else:
             due, task = self._due.pop()
-            line.expect("task", task)
-            line.expect("t", due)
+            line.expect_value("task", task)
+            line.expect_value("t", due)
         task_ended = self._tasks.pop(number)
         self.now = line.t
-        line.expect("client", task_ended.decision.client)
-        line.expect("fragment", task_ended.decision.fragment)
+        line.expect_value("client", task_ended.decision.client)
+        line.expect_value("fragment", task_ended.decision.fragment)
         return task_ended
 
-    def fault(self, line: Line) -> None:
+    def check_fault(self, line: Line) -> None:
         """Check that a `fault` concerns a task in flight, or no task."""
-        self.advance(line)
+        self.advance_clock(line)
         if line["action"] != "none":
             self._in_flight(line)
 
@@ -113,10 +113,10 @@ class TaskClock:
         """Return the time of the next update on the virtual clock."""
         return self._due.next_due
 
-    def advance(self, line: Line) -> None:
+    def advance_clock(self, line: Line) -> None:
         """Check the time of a line that no other time determines: on the wall clock time passes between events."""
         if not self._rules.wall:
-            line.expect("t", self.now)
+            line.expect_value("t", self.now)
         self.now = line.at_least("t", self.now)
 
     def _in_flight(self, line: Line) -> int:
@@ -124,5 +124,5 @@ class TaskClock:
         task = line["task"]
         if not isinstance(task, int) or task not in self._ledger.in_flight:
             count = len(self._ledger.in_flight)
-            raise line.mismatch("task", f"one of the {count} in flight")
+            raise line.field_error("task", f"one of the {count} in flight")
         return task

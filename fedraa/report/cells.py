@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 from fedraa.composition.method import Method
-from fedraa.composition.registry import find
+from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
 from fedraa.settings.resolve import without_foreign_flags
@@ -40,7 +40,7 @@ def check_each_once(**chosen: Sequence[object]) -> None:
             raise InputError(field, got=values, expected="one or more different values", hint=hint)
 
 
-def cells(
+def make_experiments(
     methods: Sequence[str | Method] | str | Method,
     seeds: Sequence[int],
     experiment: Experiment,
@@ -66,7 +66,7 @@ def cells(
         if value != Experiment.model_fields[field].default:
             raise InputError(field, got=value, hint=f"name the {plural} to compare in `{plural}`")
     for method in methods:
-        find(method)
+        find_method(method)
     if experiment.updates is experiment.rounds is experiment.time is None:
         experiment = experiment.model_copy(update={"time": DEFAULT_TIME})
     filled = [on_terms(experiment.model_copy(update={"method": method}), terms, tuned) for method in methods]
@@ -104,13 +104,13 @@ def _refuse_without_effect(
             continue
         is_replaced = any(getattr(settings, field) != value for settings in filled)
         if not is_replaced and all(getattr(template, field) != value for template in templates):
-            raise InputError(field, problem, got=value, hint=_instead(field, value))
+            raise InputError(field, problem, got=value, hint=_no_effect_hint(field, value))
     for path, value in experiment.override.items():
         if all(path not in template.override for template in templates):
             raise InputError(path, problem, got=value, hint="leave it out")
 
 
-def _instead(field: str, value: object) -> str:
+def _no_effect_hint(field: str, value: object) -> str:
     """Return the next step for a field that no method has."""
     other = {"updates": "rounds", "rounds": "updates"}.get(field)
     if other is None:

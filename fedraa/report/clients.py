@@ -24,7 +24,7 @@ def label_counts(data: Federated) -> Counts | None:
     return np.bincount(owner * classes + labels, minlength=len(data.sizes) * classes).reshape(-1, classes)
 
 
-def picture(data: Federated, folder: Path, title: str) -> Path:
+def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
     """Write clients.png, a map of labels by clients. A darker cell is a larger share of the client's samples.
 
     Args:

@@ -10,7 +10,7 @@ from fedraa.config.overrides import override_texts
 from fedraa.config.sections import OutputOptions
 
 
-def command(experiment: Experiment, objects: Sequence[str] = ()) -> str:
+def run_command(experiment: Experiment, objects: Sequence[str] = ()) -> str:
     """Return the command that reproduces a run: `fedraa run` with every flag that is not at its default.
 
     Flags about the output are omitted, because they do not change a run.
@@ -29,8 +29,8 @@ def command(experiment: Experiment, objects: Sequence[str] = ()) -> str:
     without_flag = [name for name in values if name in objects or not _can_be_typed(name, values[name])]
     without_flag += [name for name in objects if name not in values]
     if without_flag:
-        return _call(values, without_flag)
-    return _words(values)
+        return _python_call(values, without_flag)
+    return _shell_command(values)
 
 
 def _can_be_typed(name: str, value: Any) -> bool:
@@ -49,7 +49,7 @@ def _is_flag(value: Any) -> bool:
     return not any("<" in path or path.startswith("__main__:") for path in paths_in(value))
 
 
-def _words(values: Mapping[str, Any]) -> str:
+def _shell_command(values: Mapping[str, Any]) -> str:
     words = ["fedraa", "run"]
     for name, value in values.items():
         flag = "--" + name.replace("_", "-")
@@ -64,17 +64,17 @@ def _words(values: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _call(values: Mapping[str, Any], objects: Sequence[str]) -> str:
+def _python_call(values: Mapping[str, Any], objects: Sequence[str]) -> str:
     arguments = [f"{name}={value!r}" for name, value in values.items() if name not in objects]
     arguments += [f"{name}=..." for name in objects]
-    descriptions = ", ".join(f"{name}: {_kind(values.get(name))}" for name in objects)
+    descriptions = ", ".join(f"{name}: {_describe_object(values.get(name))}" for name in objects)
     return f"fedraa.run({', '.join(arguments)})  # objects of the run: {descriptions}"
 
 
-def _kind(value: Any) -> str:
+def _describe_object(value: Any) -> str:
     """Return a short description of an object."""
     if isinstance(value, Mapping):
         return str(value.get("name") or value.get("kind"))
     if isinstance(value, list):
-        return " ".join(map(_kind, value))
+        return " ".join(map(_describe_object, value))
     return str(value).partition(" (given as an object)")[0]

@@ -11,7 +11,7 @@ from fedraa.objectives import Figures
 from fedraa.objectives.figures import Direction
 from fedraa.report.comparison_frame import Comparison
 from fedraa.report.curves import plot_curves
-from fedraa.report.differences import differences
+from fedraa.report.differences import setting_differences
 from fedraa.report.runs import own_figures
 from fedraa.report.statistics import bounds_of, estimate_text
 from fedraa.rundir.history import History, method_name
@@ -41,7 +41,7 @@ def judged_by(figures: Figures) -> tuple[str, ...]:
     return tuple(dict.fromkeys((figures.main, f"best_{figures.main}", *figures.names)))
 
 
-def row(history: History) -> dict[str, object]:
+def run_row(history: History) -> dict[str, object]:
     """Return the row of a finished run."""
     total = history.summary
     return {
@@ -54,7 +54,7 @@ def row(history: History) -> dict[str, object]:
     }
 
 
-def write(histories: Sequence[History], directory: Path, dataset: str) -> Comparison:
+def write_comparison(histories: Sequence[History], directory: Path, dataset: str) -> Comparison:
     """Write the table and the plot of these runs, in their order, into `directory`, and return the table.
 
     Args:
@@ -62,10 +62,10 @@ def write(histories: Sequence[History], directory: Path, dataset: str) -> Compar
         directory: The folder of the files.
         dataset: The name of the data in the plot's title.
     """
-    frame = pd.DataFrame([row(history) for history in histories])
+    frame = pd.DataFrame([run_row(history) for history in histories])
     frame.to_csv(directory / CELLS, index=False)
     compared = {method_name(history.config): history.experiment for history in histories}
-    differences(compared.items()).to_csv(directory / DIFFERENCES, index=False)
+    setting_differences(compared.items()).to_csv(directory / DIFFERENCES, index=False)
     evals = dict[str, list[pd.DataFrame]]()
     for history in histories:
         evals.setdefault(method_name(history.config), []).append(history.evals)

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from fedraa.report.runs import Group, runs_of
-from fedraa.report.statistics import bounds_of, interval95
-from fedraa.report.theme import Picture, blank, fit_shares, legend, look
+from fedraa.report.statistics import bounds_of, confidence_interval
+from fedraa.report.theme import Picture, draw_legend, fit_shares, line_style, new_figure
 
 Floats = npt.NDArray[np.float64]
 # Minimum number of seeds for an interval.
@@ -23,7 +23,7 @@ MOST_MARKS = 60
 LOG_FROM = 10
 
 
-def pictures(groups: Sequence[Group]) -> list[Picture]:
+def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
     """Return the plots that compare these groups, with a line each."""
     band = "One seed per method."
     if any(len(group.runs) > 1 for group in groups):
@@ -38,7 +38,7 @@ def pictures(groups: Sequence[Group]) -> list[Picture]:
     about_steps = "A step is one server update of an asynchronous method, and one round of a synchronous one."
     about_worst = f"The client with the {extreme} {label} on its part of the test data."
     return [
-        Picture(name, title, f"{about} {band}".strip(), partial(_lines, groups, x, y, xlabel, ylabel))
+        Picture(name, title, f"{about} {band}".strip(), partial(_draw_lines, groups, x, y, xlabel, ylabel))
         for name, title, about, x, y, xlabel, ylabel in (
             (f"{main}-time", f"{title} over time", "", "t", main, f"{clock} time", f"test {label}"),
             (f"{main}-bytes", f"{title} over bytes", about_bytes, "bytes", main, "sent", f"test {label}"),
@@ -48,20 +48,20 @@ def pictures(groups: Sequence[Group]) -> list[Picture]:
     ]
 
 
-def _lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) -> Figure:
+def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) -> Figure:
     """Return a plot of column `y` of the evaluations over column `x`, with a line per group."""
-    figure, axes = blank(3.4)
+    figure, axes = new_figure(3.4)
     ends = [_last_place(group, x) for group in groups]
     log = max(ends) > LOG_FROM * min(ends) > 0
     # Lines must be visible through many overlapping bands.
     faint = min(0.18, 1 / len(groups))
     for i, group in enumerate(groups):
-        at, mean, low, high = curve(group, x, y, log=log)
-        axes.plot(at, mean, label=group.label, drawstyle="steps-post", **look(i))
-        axes.fill_between(at, low, high, step="post", color=look(i)["color"], alpha=faint, linewidth=0)
+        at, mean, low, high = mean_curve(group, x, y, log=log)
+        axes.plot(at, mean, label=group.label, drawstyle="steps-post", **line_style(i))
+        axes.fill_between(at, low, high, step="post", color=line_style(i)["color"], alpha=faint, linewidth=0)
         # The last dot shows the end of each line, even if there is only one evaluation.
-        axes.plot(at[-1:], mean[-1:], color=look(i)["color"], marker="o", markersize=4)
-        _mark_evaluations(axes, group, x, y, color=look(i)["color"])
+        axes.plot(at[-1:], mean[-1:], color=line_style(i)["color"], marker="o", markersize=4)
+        _mark_evaluations(axes, group, x, y, color=line_style(i)["color"])
     fit_shares(axes, *(run.evals[y] for run in runs_of(groups)))
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
@@ -71,7 +71,7 @@ def _lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) ->
         axes.set_xlim(left=0)
     if x == "bytes":
         axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
-    legend(axes)
+    draw_legend(axes)
     return figure
 
 
@@ -87,7 +87,7 @@ def _mark_evaluations(axes: Axes, group: Group, x: str, y: str, *, color: str) -
             axes.plot(run.evals[x], run.evals[y], color=color, marker=".", markersize=3, linestyle="", alpha=0.5)
 
 
-def curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, Floats, Floats, Floats]:
+def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, Floats, Floats, Floats]:
     """Return places [K], the mean over seeds [K] at each place, and the two ends of its band [K].
 
     The value at a place is the value of the last evaluation until then. The band is the 95 % interval, or the range of
@@ -113,7 +113,7 @@ def curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, F
         return at, mean, values.min(axis=0), values.max(axis=0)
     figures = group.first.figures
     bounds = bounds_of(values.ravel(), figures.better(y))
-    ends = [interval95(column, bounds) or (np.nan, np.nan) for column in values.T]
+    ends = [confidence_interval(column, bounds) or (np.nan, np.nan) for column in values.T]
     low, high = np.transpose(ends)
     return at, mean, low, high
 

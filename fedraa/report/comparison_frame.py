@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedraa.report.runs import load
-from fedraa.report.verdict import verdict
+from fedraa.report.runs import load_groups
+from fedraa.report.verdict import describe_comparison
 
 SUMMARISED = ("client_worst", "time", "steps", "staleness_mean")
 
@@ -46,7 +46,7 @@ class Comparison(pd.DataFrame):
     @property
     def words(self) -> list[str]:
         """Return paragraphs about the result; none for a single method."""
-        return verdict(load([self.folder]))
+        return describe_comparison(load_groups([self.folder]))
 
     def _repr_html_(self) -> str:
         paragraphs = "".join(f"<p>{escape(text)}</p>" for text in self.words)

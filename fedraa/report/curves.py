@@ -66,7 +66,7 @@ def plot_curves(
     if target is not None:
         axes.axhline(target, color="0.45", linewidth=0.8, linestyle=(0, (4, 3)))
         axes.annotate(f"target {target:g}", (0, target), (4, 3), textcoords="offset points", color="0.35", fontsize=8)
-    _label(axes, ends)
+    _label_lines(axes, ends)
     axes.set_xlabel(f"{clock} time")
     axes.set_ylabel(f"test {column.replace('_', ' ')}")
     axes.set_title(title, loc="left", fontsize=10)
@@ -75,7 +75,7 @@ def plot_curves(
     figure.savefig(path, dpi=110)
 
 
-def _label(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
+def _label_lines(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
     """Write the name of every line in its colour at the right edge. Labels of lines that end close together are spread.
 
     Args:
@@ -93,7 +93,7 @@ def _label(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
             labels[name] = f"{name}: not finite"
             shown[name] = low
     names = sorted(ends, key=shown.__getitem__)
-    heights = spread(np.array([(shown[name] - low) / (high - low) for name in names]), LABEL_GAP)
+    heights = spread_labels(np.array([(shown[name] - low) / (high - low) for name in names]), LABEL_GAP)
     for name, height in zip(names, heights, strict=True):
         last, _, colour = ends[name]
         axes.annotate(
@@ -117,7 +117,7 @@ def _label(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
         )
 
 
-def spread(wanted: Floats, gap: float) -> Floats:
+def spread_labels(wanted: Floats, gap: float) -> Floats:
     """Return positions in [0, 1] near the `wanted` ones (ascending), at least `gap` apart."""
     placed = wanted.copy()
     ceiling = 1.0

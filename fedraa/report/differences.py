@@ -8,33 +8,33 @@ import pandas as pd
 from fedraa.components.text import KIND
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
-from fedraa.report.runs import words
-from fedraa.settings.resolve import resolve
+from fedraa.report.runs import value_text
+from fedraa.settings.resolve import resolve_method
 
 AXES = ("local", "update", "submodel", "schedule")
 COLUMNS = ("setting", "value", "methods")
 
 
-def settings(method: Method) -> dict[str, str]:
+def method_settings(method: Method) -> dict[str, str]:
     """Return the resolved method as `choice.value`: its kinds and all values that are set."""
     values: dict[str, str] = {}
     for axis, choice in method.described().items():
-        values |= nested(axis, choice)
+        values |= flatten_choice(axis, choice)
     return {name: value for name, value in values.items() if value != "–"}
 
 
-def nested(name: str, value: object) -> dict[str, str]:
+def flatten_choice(name: str, value: object) -> dict[str, str]:
     """Return a described choice as a flat mapping."""
     if not isinstance(value, Mapping):
-        return {name: words(value)}
+        return {name: value_text(value)}
     flat = {name: str(value.get(KIND, ""))}
     for key, part in value.items():
         if key != KIND:
-            flat |= nested(f"{name}.{key}", part)
+            flat |= flatten_choice(f"{name}.{key}", part)
     return flat
 
 
-def differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.DataFrame:
+def setting_differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.DataFrame:
     """Return a row per setting and value that not all labels share.
 
     The column `methods` lists the labels with this value.
@@ -44,15 +44,15 @@ def differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.DataFrame:
     """
     by_label: dict[str, list[dict[str, str]]] = {}
     for label, experiment in experiments:
-        by_label.setdefault(label, []).append(settings(resolve(experiment)))
+        by_label.setdefault(label, []).append(method_settings(resolve_method(experiment)))
     names = dict.fromkeys(chain.from_iterable(chain.from_iterable(by_label.values())))
     rows = []
-    for name in sorted(names, key=_place):
+    for name in sorted(names, key=_sort_key):
         labels_by_values: dict[tuple[str, ...], list[str]] = {}
         for label, alternatives in by_label.items():
             values = tuple(dict.fromkeys(described.get(name, "") for described in alternatives))
             labels_by_values.setdefault(values, []).append(label)
-        if len(labels_by_values) == 1 or _follows(labels_by_values):
+        if len(labels_by_values) == 1 or _follows_from_kind(labels_by_values):
             continue
         for values, labels in labels_by_values.items():
             if any(values):
@@ -60,13 +60,13 @@ def differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _follows(labels_by_values: Mapping[tuple[str, ...], list[str]]) -> bool:
+def _follows_from_kind(labels_by_values: Mapping[tuple[str, ...], list[str]]) -> bool:
     """Return True if several methods share one value, and all other methods lack the setting."""
     labels_with_value = [labels for values, labels in labels_by_values.items() if any(values)]
     return len(labels_with_value) == 1 and len(labels_with_value[0]) > 1
 
 
-def _place(name: str) -> tuple[int, bool]:
+def _sort_key(name: str) -> tuple[int, bool]:
     """Return a sort key: local work first, and kinds before their values."""
     axis = name.partition(".")[0]
     return AXES.index(axis), "." in name

@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from fedraa.report.runs import Group, Run
 from fedraa.report.tables import NONE, Cell, Table
-from fedraa.report.theme import blank
+from fedraa.report.theme import new_figure
 
 Floats = npt.NDArray[np.float64]
 
@@ -46,7 +46,7 @@ def last_results(run: Run) -> pd.DataFrame:
     return pd.DataFrame(last[finite]).reset_index(drop=True)
 
 
-def tables(groups: Sequence[Group]) -> list[Table]:
+def fairness_tables(groups: Sequence[Group]) -> list[Table]:
     """Return a table with a row for each run that wrote the results of its clients; none if there is no such run."""
     main = groups[0].first.figures.main
     metric = main.replace("_", " ")
@@ -83,16 +83,16 @@ def _run_rows(group: Group) -> list[tuple[Cell, ...]]:
             (len(values), "d"),
             (jain_index(values), ".4f"),
             *((float(value), ".4f") for value in np.percentile(values, PERCENTILES)),
-            (_name(results, worst), ""),
+            (_client_name(results, worst), ""),
             (float(values[worst]), ".4f"),
-            (_name(results, best), ""),
+            (_client_name(results, best), ""),
             (float(values[best]), ".4f"),
         ]
         rows.append(tuple(Cell(NONE if value is None else format(value, form), value) for value, form in line))
     return rows
 
 
-def _name(results: pd.DataFrame, row: int) -> str:
+def _client_name(results: pd.DataFrame, row: int) -> str:
     """Return the name of a client in the data, or its number."""
     return str(results["name"].iloc[row]) or str(results["client"].iloc[row])
 
@@ -101,9 +101,9 @@ def distribution_caption(run: Run) -> str:
     return CAPTION.format(metric=run.figures.main.replace("_", " "))
 
 
-def distribution(run: Run) -> Figure:
+def draw_distribution(run: Run) -> Figure:
     """Return a plot of the cumulative distribution of the metric over clients."""
-    figure, axes = blank(2.8)
+    figure, axes = new_figure(2.8)
     values = np.sort(last_results(run)[run.figures.main].to_numpy(np.float64))
     axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color="C0")
     axes.axvline(float(np.median(values)), color="C1", linestyle="--")

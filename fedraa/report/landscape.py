@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
 from fedraa.reading import opened
@@ -39,7 +39,7 @@ class Surface:
     loss: Floats
 
 
-def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor, Tensor]:
+def load_model_and_samples(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor, Tensor]:
     """Return a run's final model in evaluation mode, and `samples` random samples of its test data.
 
     Raises ValueError for a run that cannot be built from its configuration, for example with a user-defined model.
@@ -51,7 +51,7 @@ def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor
             f"{history.directory} does not hold the objects of the run: {', '.join(objects)}",
             hint="leave --landscape out",
         )
-    spec = build(history.experiment)
+    spec = build_run(history.experiment)
     if not spec.objective.classifies or not isinstance(spec.example, Tensor):
         raise InputError("landscape", f"{history.directory} learns {spec.objective.name}", expected="a classification")
     module = copy.deepcopy(spec.traced.module)
@@ -71,7 +71,7 @@ def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor
     return module.to(device).eval(), x.to(device), y.to(device)
 
 
-def surface(
+def measure_surface(
     module: nn.Module, x: Tensor, y: Tensor, *, radius: float = RADIUS, points: int = POINTS, seed: int = 0
 ) -> Surface:
     """Return the loss on a square around the model, -radius to radius in each of two filter-normalised directions.
@@ -88,18 +88,18 @@ def surface(
         seed: The seed of the directions.
     """
     generator = torch.Generator().manual_seed(seed)
-    first, second = (_direction(module, generator) for _ in range(2))
+    first, second = (_draw_direction(module, generator) for _ in range(2))
     along = np.linspace(-radius, radius, points)
     loss = np.empty((points, points))
     with torch.inference_mode():
         for i, b in enumerate(along.tolist()):
             for j, a in enumerate(along.tolist()):
                 moved = {name: p + a * first[name] + b * second[name] for name, p in module.named_parameters()}
-                loss[i, j] = _loss(module, moved, x, y).item()
+                loss[i, j] = _mean_loss(module, moved, x, y).item()
     return Surface(along, along, loss)
 
 
-def sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = RHO, steps: int = ASCENT_STEPS) -> float:
+def measure_sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = RHO, steps: int = ASCENT_STEPS) -> float:
     """Return the largest rise of the loss that gradient ascent finds within the Euclidean distance `rho` of the model.
 
     The value is a lower bound of max L(theta + e) - L(theta) over |e| <= rho, which SAM minimises (Foret et al. 2021,
@@ -113,23 +113,23 @@ def sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = RHO, step
         steps: The number of ascent steps.
     """
     here = {name: p.detach() for name, p in module.named_parameters()}
-    start = _loss(module, here, x, y).item()
+    start = _mean_loss(module, here, x, y).item()
     worst = start
     offset = {name: torch.zeros_like(p) for name, p in here.items()}
     for _ in range(steps):
         leaves = {name: (here[name] + offset[name]).requires_grad_() for name in here}
-        loss = _loss(module, leaves, x, y)
+        loss = _mean_loss(module, leaves, x, y)
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         norm = torch.stack([g.norm() for g in gradients]).norm()
         if norm == 0:
             break
         offset = {name: rho * g / norm for name, g in zip(here, gradients, strict=True)}
         moved = {name: here[name] + offset[name] for name in here}
-        worst = max(worst, _loss(module, moved, x, y).item())
+        worst = max(worst, _mean_loss(module, moved, x, y).item())
     return worst - start
 
 
-def _direction(module: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+def _draw_direction(module: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
     """Return a random direction with filters as long as the filters of the model."""
     direction = {}
     for name, p in module.named_parameters():
@@ -143,6 +143,6 @@ def _direction(module: nn.Module, generator: torch.Generator) -> dict[str, Tenso
     return direction
 
 
-def _loss(module: nn.Module, params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+def _mean_loss(module: nn.Module, params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
     """Return the mean cross-entropy of the model with these parameters."""
     return F.cross_entropy(torch.func.functional_call(module, params, (x,)), y)

@@ -2,10 +2,10 @@
 
 from fedraa.engine.forecast import Forecast, dry_run
 from fedraa.ledger.dispatch import Dispatch
-from fedraa.numbers import counted
+from fedraa.numbers import format_count
 from fedraa.replay.rules import Rules
 from fedraa.report.runs import Run
-from fedraa.report.verdict import gains, uncovered
+from fedraa.report.verdict import still_improves, uncovered_share
 from fedraa.rundir.failures import describe_clients
 
 # Limits of a run that is predicted by a dry run.
@@ -14,15 +14,21 @@ MOST_STEPS, MOST_CLIENTS = 20_000, 10_000
 CLOSE = 0.02
 
 
-def outlook(run: Run) -> str:
+def compare_with_plan(run: Run) -> str:
     """Return a description of the run's result and its difference from the prediction."""
-    notes = [_end(run), _time(run), _idle(run), _bound(run), _failed(run)]
-    if gains(run):
+    notes = [
+        _describe_end(run),
+        _describe_time(run),
+        _describe_idle_time(run),
+        _describe_delay_bound(run),
+        _describe_failures(run),
+    ]
+    if still_improves(run):
         notes.append("It still improved at the end: try a larger budget.")
     return " ".join(note for note in notes if note)
 
 
-def _end(run: Run) -> str:
+def _describe_end(run: Run) -> str:
     main = run.figures.main
     best = run.figures.best(run.evals[main])
     last = float(run.evals[main].iloc[-1])
@@ -30,7 +36,7 @@ def _end(run: Run) -> str:
     if best != last:
         result += f" (best {best:.4f})"
     reason = str(run.summary["reason"])
-    end = f"{reason} at time {run.end:.4g} after {_steps(run)}, with {result}."
+    end = f"{reason} at time {run.end:.4g} after {_step_unit(run)}, with {result}."
     if run.ended:
         return f"Ended by {end}"
     if reason == "interrupted":
@@ -38,16 +44,16 @@ def _end(run: Run) -> str:
     return f"Not ended: {end}"
 
 
-def _steps(run: Run) -> str:
+def _step_unit(run: Run) -> str:
     """Return the number of server steps with its unit."""
     is_round = run.config["method"]["schedule"]["kind"] in ("Rounds", "ScheduledRounds")
-    return counted(run.summary["steps"], "round" if is_round else "update")
+    return format_count(run.summary["steps"], "round" if is_round else "update")
 
 
-def _time(run: Run) -> str:
+def _describe_time(run: Run) -> str:
     """Return a sentence about time and staleness against a dry run with the same costs, or else against task costs."""
     done = run.tasks[run.tasks["done"]]
-    predicted = forecast(run)
+    predicted = forecast_run(run)
     if predicted is None:
         if done.empty or not done["cost"].sum():
             return ""
@@ -67,7 +73,7 @@ def _time(run: Run) -> str:
     return f"{duration}; {staleness} (predicted: {expected[0]} and {expected[1]})."
 
 
-def forecast(run: Run) -> Forecast | None:
+def forecast_run(run: Run) -> Forecast | None:
     """Return a dry run with the same costs.
 
     Returns None if the costs do not determine the run: for rounds, sampled submodels and custom components.
@@ -78,28 +84,28 @@ def forecast(run: Run) -> Forecast | None:
         return None
     rules = Rules.read(run.directory)
     rule = rules.async_rule()
-    if rule is None or rules.believed or not rules.known:
+    if rule is None or rules.custom_components or not rules.costs_known:
         return None
 
     shapes = rules.resolved.fragments
     table = rules.costs.table(shapes)
 
-    def cost(task: Dispatch) -> float:
+    def task_cost(task: Dispatch) -> float:
         if task.resent:
             return rules.bill(shapes[task.fragment], task.client, held=True).cost
         return float(table[task.client, task.fragment])
 
-    return dry_run(rules.async_ledger(), rule, rules.timing, cost, steps=steps)
+    return dry_run(rules.async_ledger(), rule, rules.timing, task_cost, steps=steps)
 
 
-def _idle(run: Run) -> str:
+def _describe_idle_time(run: Run) -> str:
     idle = run.idle_share
     if idle < 0.01:
         return "No client waited."
     reason = ""
     if len(run.rounds):
         reason = ": in rounds the fast clients wait for the slow ones"
-        untrained = uncovered(run)
+        untrained = uncovered_share(run)
         if untrained > 0.01:
             reason += f"; a round left {untrained:.0%} of the parameters without training"
     elif run.config["method"]["schedule"].get("concurrency"):
@@ -107,19 +113,19 @@ def _idle(run: Run) -> str:
     return f"Clients had no task for {idle:.0%} of the time{reason}."
 
 
-def _bound(run: Run) -> str:
+def _describe_delay_bound(run: Run) -> str:
     """Return a sentence that compares the longest task with the scheduler's delay bound."""
     done = run.tasks[run.tasks["done"]]
     if run.config["method"]["schedule"].get("scheduler") != "gre-raa" or done.empty:
         return ""
     rules = Rules.read(run.directory)
-    if not rules.known or run.clients > MOST_CLIENTS:
+    if not rules.costs_known or run.clients > MOST_CLIENTS:
         return ""
     longest = float((done["end"] - done["start"]).max())
     return f"The longest task took {longest:.3g}; the delay bound is {rules.planner().bound:.3g} before jitter."
 
 
-def _failed(run: Run) -> str:
+def _describe_failures(run: Run) -> str:
     """Return sentences about clients that failed, with the reasons, and about faults."""
     quarantined = run.summary["quarantined"]
     faults = run.summary["faults"]
@@ -131,5 +137,5 @@ def _failed(run: Run) -> str:
     if dropped:
         sentences.append(f"Clients with dropped tasks: {'; '.join(describe_clients(dropped))}.")
     if faults:
-        sentences.append(f"The run handled {counted(faults, 'fault')} of workers.")
+        sentences.append(f"The run handled {format_count(faults, 'fault')} of workers.")
     return " ".join(sentences)

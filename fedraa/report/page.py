@@ -25,7 +25,7 @@ class Section:
     paragraphs: Sequence[str] = ()
 
 
-def page(title: str, text: str, sections: Sequence[Section], images: Images, themes: Sequence[Theme]) -> str:
+def render_page(title: str, text: str, sections: Sequence[Section], images: Images, themes: Sequence[Theme]) -> str:
     """Return the page.
 
     Args:
@@ -35,23 +35,25 @@ def page(title: str, text: str, sections: Sequence[Section], images: Images, the
         images: Every picture as SVG, by name and theme.
         themes: One theme, or a light one and one for dark screens.
     """
-    links = "".join(f'<a href="#{_anchor(i)}">{escape(section.title)}</a>' for i, section in enumerate(sections))
-    body = "".join(_section(i, section, images) for i, section in enumerate(sections))
+    links = "".join(
+        f'<a href="#{_section_anchor(i)}">{escape(section.title)}</a>' for i, section in enumerate(sections)
+    )
+    body = "".join(_render_section(i, section, images) for i, section in enumerate(sections))
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="color-scheme" content="{" ".join(theme.name for theme in themes)}">\n'
-        f"<style>\n{_colours(themes)}{_asset('page.css')}</style>\n</head>\n<body>\n"
+        f"<style>\n{_colour_rules(themes)}{_read_asset('page.css')}</style>\n</head>\n<body>\n"
         f'<header><h1>{escape(title)}</h1><p class="quiet">{escape(text)}</p><nav>{links}</nav></header>\n'
-        f"<main>\n{body}</main>\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+        f"<main>\n{body}</main>\n<script>\n{_read_asset('page.js')}</script>\n</body>\n</html>\n"
     )
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return files("fedraa.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _colours(themes: Sequence[Theme]) -> str:
+def _colour_rules(themes: Sequence[Theme]) -> str:
     """Return the colours of the first theme, and of the second for dark screens."""
     rules = [
         f":root {{ --ink: {theme.ink}; --faint: {theme.faint}; --grid: {theme.grid}; --paper: {theme.paper}; "
@@ -61,27 +63,27 @@ def _colours(themes: Sequence[Theme]) -> str:
     return rules[0] + "\n" + "".join(f"@media (prefers-color-scheme: dark) {{ {rule} }}\n" for rule in rules[1:])
 
 
-def _anchor(i: int) -> str:
+def _section_anchor(i: int) -> str:
     return f"section-{i}"
 
 
-def _section(i: int, section: Section, images: Images) -> str:
-    parts = [f'<section id="{_anchor(i)}"><h2>{escape(section.title)}</h2>\n']
+def _render_section(i: int, section: Section, images: Images) -> str:
+    parts = [f'<section id="{_section_anchor(i)}"><h2>{escape(section.title)}</h2>\n']
     if section.text:
         parts.append(f'<p class="quiet">{escape(section.text)}</p>\n')
     parts += [f"<p>{escape(paragraph)}</p>\n" for paragraph in section.paragraphs]
-    parts += [_table(table, f"<h3>{escape(table.title)}</h3>") for table in section.tables]
+    parts += [_render_table(table, f"<h3>{escape(table.title)}</h3>") for table in section.tables]
     if section.pictures:
-        figures = "".join(_figure(picture, images[picture.name]) for picture in section.pictures)
+        figures = "".join(_render_figure(picture, images[picture.name]) for picture in section.pictures)
         parts.append(f'<div class="figures">{figures}</div>\n')
     parts += [f"<pre>{escape(command)}</pre>\n" for command in section.commands]
     for table in section.folded:
-        parts.append(f"<details><summary>{escape(table.title)}</summary>{_table(table, '')}</details>")
+        parts.append(f"<details><summary>{escape(table.title)}</summary>{_render_table(table, '')}</details>")
     return "".join([*parts, "</section>\n"])
 
 
-def _figure(picture: Picture, images: Mapping[Theme, bytes]) -> str:
-    first, *dark = [_data("image/svg+xml", image) for image in images.values()]
+def _render_figure(picture: Picture, images: Mapping[Theme, bytes]) -> str:
+    first, *dark = [_data_url("image/svg+xml", image) for image in images.values()]
     sources = "".join(f'<source media="(prefers-color-scheme: dark)" srcset="{image}">' for image in dark)
     return (
         f'<figure><picture>{sources}<img alt="{escape(picture.title)}" src="{first}"></picture>'
@@ -89,16 +91,16 @@ def _figure(picture: Picture, images: Mapping[Theme, bytes]) -> str:
     )
 
 
-def _table(table: Table, heading: str) -> str:
+def _render_table(table: Table, heading: str) -> str:
     numeric = table.numeric_columns()
     kinds = [' class="number"' * is_numeric for is_numeric in numeric]
     head = "".join(
         f'<th scope="col"{kind}><button type="button">{escape(column)}</button></th>'
         for kind, column in zip(kinds, table.columns, strict=True)
     )
-    rows = "".join("<tr>" + "".join(map(_cell, row, kinds, table.columns)) + "</tr>\n" for row in table.rows)
+    rows = "".join("<tr>" + "".join(map(_render_cell, row, kinds, table.columns)) + "</tr>\n" for row in table.rows)
     links = " · ".join(
-        f'<a download="{table.name}.{ending}" href="{_data(kind, text.encode())}">{label}</a>'
+        f'<a download="{table.name}.{ending}" href="{_data_url(kind, text.encode())}">{label}</a>'
         for ending, kind, label, text in (
             ("csv", "text/csv", "CSV", table.csv),
             ("tex", "application/x-tex", "LaTeX", table.latex),
@@ -112,7 +114,7 @@ def _table(table: Table, heading: str) -> str:
     )
 
 
-def _cell(cell: Cell, kind: str, column: str) -> str:
+def _render_cell(cell: Cell, kind: str, column: str) -> str:
     value = "" if cell.value is None else str(cell.value)
     text = escape(cell.text)
     if isinstance(cell.value, str):
@@ -124,5 +126,5 @@ def _cell(cell: Cell, kind: str, column: str) -> str:
     return f'<td{kind} data-column="{escape(column)}" data-value="{escape(value)}">{text}</td>'
 
 
-def _data(kind: str, content: bytes) -> str:
+def _data_url(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"

@@ -8,15 +8,15 @@ from typing import Literal
 from fedraa.components.imports import importing_only
 from fedraa.engine.resume import refuse_foreign
 from fedraa.errors import InputError
-from fedraa.numbers import counted
+from fedraa.numbers import format_count
 from fedraa.report import comparison, fairness, single, tables, terrain
-from fedraa.report.landscape import sharpness, surface, trained
-from fedraa.report.outlook import outlook
-from fedraa.report.page import Section, page
-from fedraa.report.runs import Group, load, runs_of
-from fedraa.report.theme import DARK, LIGHT, render
-from fedraa.report.verdict import verdict
-from fedraa.rundir.atomic_files import replacing, write_text
+from fedraa.report.landscape import load_model_and_samples, measure_sharpness, measure_surface
+from fedraa.report.outlook import compare_with_plan
+from fedraa.report.page import Section, render_page
+from fedraa.report.runs import Group, load_groups, runs_of
+from fedraa.report.theme import DARK, LIGHT, render_picture
+from fedraa.report.verdict import describe_comparison
+from fedraa.rundir.atomic_files import replace_file, write_text
 
 THEMES = {"auto": (LIGHT, DARK), "light": (LIGHT,), "dark": (DARK,)}
 FILES = "_files"
@@ -44,7 +44,7 @@ def report(
 
     Raises ValueError for a directory that is not a run, has no evaluation yet, or is damaged.
     """
-    groups = load(runs)
+    groups = load_groups(runs)
     if landscape and not trust:
         for run in runs_of(groups):
             refuse_foreign(run.directory, run.config["experiment"])
@@ -54,29 +54,29 @@ def report(
     # An unwritable folder is reported before the slow work.
     folder.mkdir(parents=True, exist_ok=True)
     with nullcontext() if trust else importing_only(()):
-        sections = _sections(groups, landscape=landscape)
+        sections = _make_sections(groups, landscape=landscape)
     themes = THEMES[theme]
     pictures = [picture for section in sections for picture in section.pictures]
     # The pictures' names are file names.
     assert len({picture.name for picture in pictures}) == len(pictures)
-    images = {picture.name: {colours: render(picture, colours) for colours in themes} for picture in pictures}
+    images = {picture.name: {colours: render_picture(picture, colours) for colours in themes} for picture in pictures}
     for section in sections:
         for table in (*section.tables, *section.folded):
             write_text(folder / f"{table.name}.csv", table.csv)
             write_text(folder / f"{table.name}.tex", table.latex)
     for picture in pictures:
-        with replacing(folder / f"{picture.name}.pdf") as stream:
-            stream.write(render(picture, LIGHT, "pdf"))
-    write_text(out, page(*_title(groups), sections, images, themes))
+        with replace_file(folder / f"{picture.name}.pdf") as stream:
+            stream.write(render_picture(picture, LIGHT, "pdf"))
+    write_text(out, render_page(*_title_and_text(groups), sections, images, themes))
     return folder
 
 
-def _title(groups: Sequence[Group]) -> tuple[str, str]:
+def _title_and_text(groups: Sequence[Group]) -> tuple[str, str]:
     """Return the title of the page and the line below it."""
     runs = runs_of(groups)
     datasets = sorted({group.first.flags["dataset"] for group in groups})
     commits = sorted({str(run.config["commit"])[:10] for run in runs})
-    counts = f"{counted(len(runs), 'run')}, {counted(len(groups), 'method')}"
+    counts = f"{format_count(len(runs), 'run')}, {format_count(len(groups), 'method')}"
     text = f"{counts}, {', '.join(datasets)}. Commit {', '.join(commits)}."
     title = f"{len(groups)} methods compared"
     if len(groups) < 4:
@@ -84,16 +84,19 @@ def _title(groups: Sequence[Group]) -> tuple[str, str]:
     return title, text
 
 
-def _sections(groups: Sequence[Group], *, landscape: bool) -> list[Section]:
+def _make_sections(groups: Sequence[Group], *, landscape: bool) -> list[Section]:
     runs = runs_of(groups)
-    sharp = {run: sharpness(*trained(run.history)) for run in runs if run.ended and landscape}
-    columns = tables.metrics(groups, sharp)
-    differences, settings = tables.configuration(groups)
-    words = verdict(groups) or [outlook(groups[0].first)]
+    sharp = {run: measure_sharpness(*load_model_and_samples(run.history)) for run in runs if run.ended and landscape}
+    columns = tables.table_metrics(groups, sharp)
+    differences, settings = tables.configuration_tables(groups)
+    words = describe_comparison(groups) or [compare_with_plan(groups[0].first)]
     return [
         Section("In words", paragraphs=words),
         Section(
-            "Results", "", [tables.by_method(groups, columns), *fairness.tables(groups)], comparison.pictures(groups)
+            "Results",
+            "",
+            [tables.by_method(groups, columns), *fairness.fairness_tables(groups)],
+            comparison.comparison_pictures(groups),
         ),
         *(_of_group(group, sharp.get(group.first)) for group in groups),
         Section("Every run", "", [tables.by_run(groups, columns)]),
@@ -107,8 +110,8 @@ def _of_group(group: Group, sharp: float | None) -> Section:
     text = f"{run.clients} clients, {run.summary['tasks']} tasks in {run.end:.4g} time units."
     if len(group.runs) > 1:
         text += f" The plots show seed {run.seed}, one of {len(group.runs)} seeds."
-    pictures = single.pictures(run, group.slug)
+    pictures = single.run_pictures(run, group.slug)
     if sharp is not None:
-        module, x, y = trained(run.history)
-        pictures += terrain.pictures(surface(module, x, y), sharp, group.slug, len(y))
-    return Section(group.label, text, pictures=pictures, paragraphs=[outlook(run)])
+        module, x, y = load_model_and_samples(run.history)
+        pictures += terrain.landscape_pictures(measure_surface(module, x, y), sharp, group.slug, len(y))
+    return Section(group.label, text, pictures=pictures, paragraphs=[compare_with_plan(run)])

@@ -13,11 +13,11 @@ import pandas as pd
 
 from fedraa.errors import Inconsistent, InputError
 from fedraa.objectives import Figures, figures_of
-from fedraa.report.command import command
+from fedraa.report.command import run_command
 from fedraa.rundir.digests import check_seal
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.history import History, method_name
-from fedraa.rundir.summary import so_far
+from fedraa.rundir.summary import summarise_unfinished
 from fedraa.rundir.task_timeline import TaskTimeline, read_timeline
 
 # Fields in which two runs of a group may differ.
@@ -36,10 +36,10 @@ class Run:
         self.history = History(directory)
         self.config = self.history.config
         self.ended = (directory / SUMMARY).exists()
-        self.summary: dict[str, Any] = self.history.summary if self.ended else so_far(self.history)
-        self._check()
+        self.summary: dict[str, Any] = self.history.summary if self.ended else summarise_unfinished(self.history)
+        self._check_files()
 
-    def _check(self) -> None:
+    def _check_files(self) -> None:
         """Raise InputError if the files are damaged, or differ from the files that the run wrote."""
         try:
             if self.ended:
@@ -61,7 +61,7 @@ class Run:
     @property
     def command(self) -> str:
         """The command that reproduces the run."""
-        return command(self.history.experiment, self.config.get("given", ()))
+        return run_command(self.history.experiment, self.config.get("given", ()))
 
     @property
     def figures(self) -> Figures:
@@ -131,12 +131,12 @@ class Group:
         return re.sub(r"[^a-z0-9.]+", "-", self.label.lower())
 
 
-def load(directories: Sequence[Path]) -> list[Group]:
+def load_groups(directories: Sequence[Path]) -> list[Group]:
     """Return the runs in these directories, or in these folders of runs, in groups.
 
     Raises InputError if a directory is not a run, has no evaluation yet, or occurs twice.
     """
-    runs = [Run(directory) for directory in chain.from_iterable(map(_expand, directories))]
+    runs = [Run(directory) for directory in chain.from_iterable(map(_find_runs, directories))]
     if not runs:
         raise InputError("runs", "the list is empty", hint="give one or more run directories")
     for run in runs[1:]:
@@ -158,7 +158,7 @@ def load(directories: Sequence[Path]) -> list[Group]:
             )
         seeds[run.seed] = run
     members = [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
-    labels = _labels([runs_of_group[0] for runs_of_group in members])
+    labels = _label_runs([runs_of_group[0] for runs_of_group in members])
     return [Group(label, runs_of_group) for label, runs_of_group in zip(labels, members, strict=True)]
 
 
@@ -186,18 +186,18 @@ def _as_floats(described: Any) -> Any:
     return described
 
 
-def differing(runs: Sequence[Run]) -> list[str]:
+def differing_flags(runs: Sequence[Run]) -> list[str]:
     """Return the flags, besides method and seed, in which the runs differ."""
     names = [name for name in runs[0].flags if name not in PER_RUN | {"method"}]
     return [name for name in names if len({repr(run.flags.get(name)) for run in runs}) > 1]
 
 
-def _labels(runs: Sequence[Run]) -> list[str]:
+def _label_runs(runs: Sequence[Run]) -> list[str]:
     """Return a label per run: the method, and the flags or the number that distinguish it."""
     labels = []
     for run in runs:
         alike = [other for other in runs if other.method == run.method]
-        flags = differing(alike)
+        flags = differing_flags(alike)
         names = [_method_with_flags(other, flags) for other in alike]
         if max(map(len, names)) > LABEL:
             names = [run.method] * len(alike)
@@ -213,7 +213,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _method_with_flags(run: Run, flags: Sequence[str]) -> str:
-    return ", ".join([run.method, *(f"{name} {words(run.flags[name])}" for name in flags)])
+    return ", ".join([run.method, *(f"{name} {value_text(run.flags[name])}" for name in flags)])
 
 
 def own_figures(summary: Mapping[str, Any]) -> dict[str, float | None]:
@@ -221,10 +221,10 @@ def own_figures(summary: Mapping[str, Any]) -> dict[str, float | None]:
     return dict(summary.get("metrics", {}))
 
 
-def words(value: object) -> str:
+def value_text(value: object) -> str:
     """Return a value from JSON on one line, as a flag takes it."""
     if isinstance(value, list):
-        return " ".join(map(words, value))
+        return " ".join(map(value_text, value))
     if value is None:
         return "–"
     if isinstance(value, float):
@@ -232,7 +232,7 @@ def words(value: object) -> str:
     return str(value)
 
 
-def _expand(directory: Path) -> list[Path]:
+def _find_runs(directory: Path) -> list[Path]:
     """Return the run directories in a folder; the directory itself if it is a run, or holds none."""
     if (directory / CONFIG).is_file():
         return [directory]

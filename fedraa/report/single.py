@@ -7,10 +7,17 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from fedraa.report.fairness import distribution, distribution_caption, last_results
+from fedraa.report.fairness import distribution_caption, draw_distribution, last_results
 from fedraa.report.runs import Run
-from fedraa.report.theme import SEQUENTIAL, Picture, blank, fit_shares, is_share, legend
-from fedraa.report.timeline import lanes, sampled, time_use, time_use_caption, timeline, timeline_caption
+from fedraa.report.theme import SEQUENTIAL, Picture, draw_legend, fit_shares, is_share, new_figure
+from fedraa.report.timeline import (
+    draw_timeline,
+    select_clients,
+    selection_note,
+    time_use,
+    time_use_caption,
+    timeline_caption,
+)
 
 # Maximum number of bars of a histogram.
 BARS = 40
@@ -24,13 +31,13 @@ COVERAGE = (
 )
 
 
-def pictures(run: Run, name: str) -> list[Picture]:
+def run_pictures(run: Run, name: str) -> list[Picture]:
     """Return the plots that have something to show for this run; the names of their files begin with `name`."""
     fragments = run.tasks["fragment"].nunique()
     rounds = len(run.rounds)
     commits = bool(run.tasks["done"].any())
     shown: list[tuple[bool, str, str, str, Callable[[Run], Figure]]] = [
-        (True, "timeline", "Tasks over time", timeline_caption(run), timeline),
+        (True, "timeline", "Tasks over time", timeline_caption(run), draw_timeline),
         (True, "time-use", "Time breakdown", time_use_caption(run), time_use),
         (True, "clients", f"Client {run.figures.main.replace('_', ' ')}", clients_caption(run), client_figures),
         (
@@ -38,12 +45,12 @@ def pictures(run: Run, name: str) -> list[Picture]:
             "fairness",
             f"Clients by {run.figures.main.replace('_', ' ')}",
             distribution_caption(run),
-            distribution,
+            draw_distribution,
         ),
-        (commits and not rounds, "staleness", "Staleness", STALENESS, staleness),
-        (commits and fragments > 1, "updates", "Updates per fragment", UPDATES, updates),
-        (commits and fragments > 1, "heat", "Clients by fragments", HEAT + sampled(run), clients_by_fragments),
-        (rounds > 0, "coverage", "Coverage by round", COVERAGE, coverage),
+        (commits and not rounds, "staleness", "Staleness", STALENESS, draw_staleness),
+        (commits and fragments > 1, "updates", "Updates per fragment", UPDATES, draw_updates),
+        (commits and fragments > 1, "heat", "Clients by fragments", HEAT + selection_note(run), clients_by_fragments),
+        (rounds > 0, "coverage", "Coverage by round", COVERAGE, draw_coverage),
     ]
     return [
         Picture(f"{name}-{part}", title, caption, partial(draw, run))
@@ -52,8 +59,8 @@ def pictures(run: Run, name: str) -> list[Picture]:
     ]
 
 
-def staleness(run: Run) -> Figure:
-    figure, axes = blank(2.8)
+def draw_staleness(run: Run) -> Figure:
+    figure, axes = new_figure(2.8)
     values = run.tasks.loc[run.tasks["done"], "staleness"].to_numpy(int)
     # A bar covers a whole number of values.
     width = -(-(values.max() + 1) // BARS)
@@ -64,12 +71,12 @@ def staleness(run: Run) -> Figure:
     axes.set_xlabel("staleness")
     axes.set_ylabel("commits")
     axes.grid(axis="x", visible=False)
-    legend(axes)
+    draw_legend(axes)
     return figure
 
 
-def updates(run: Run) -> Figure:
-    figure, axes = blank(2.8)
+def draw_updates(run: Run) -> Figure:
+    figure, axes = new_figure(2.8)
     counts = run.tasks.loc[run.tasks["done"], "fragment"].value_counts().sort_index()
     bars = axes.bar(counts.index.astype(str), counts, color="C0", width=0.7)
     if len(counts) <= 12:
@@ -84,10 +91,10 @@ def updates(run: Run) -> Figure:
 
 
 def clients_by_fragments(run: Run) -> Figure:
-    shown = lanes(run.clients)
+    shown = select_clients(run.clients)
     done = run.tasks[run.tasks["done"]]
     counts = done.groupby(["client", "fragment"]).size().unstack(fill_value=0).reindex(shown, fill_value=0)
-    figure, axes = blank(1.7 + 0.11 * max(len(shown), 15))
+    figure, axes = new_figure(1.7 + 0.11 * max(len(shown), 15))
     image = axes.imshow(counts, aspect="auto", cmap=SEQUENTIAL, interpolation="nearest", vmin=0)
     figure.colorbar(image, ax=axes, label="commits", pad=0.02, ticks=MaxNLocator(integer=True))
     across, down = -(-counts.shape[1] // 12), -(-len(shown) // 10)
@@ -99,8 +106,8 @@ def clients_by_fragments(run: Run) -> Figure:
     return figure
 
 
-def coverage(run: Run) -> Figure:
-    figure, (above, below) = blank(3.6, rows=2, sharex=True, height_ratios=(2, 1))
+def draw_coverage(run: Run) -> Figure:
+    figure, (above, below) = new_figure(3.6, rows=2, sharex=True, height_ratios=(2, 1))
     rounds = run.rounds["round"].to_numpy(int)
     low = run.rounds["coverage_min"].to_numpy(int)
     high = run.rounds["coverage_max"].to_numpy(int)
@@ -116,7 +123,7 @@ def coverage(run: Run) -> Figure:
     below.set_ylabel("uncovered")
     below.set_xlabel("round")
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend(above)
+    draw_legend(above)
     return figure
 
 
@@ -129,7 +136,7 @@ def clients_caption(run: Run) -> str:
 
 
 def client_figures(run: Run) -> Figure:
-    figure, axes = blank(2.8)
+    figure, axes = new_figure(2.8)
     evals = run.evals
     mean, std = evals["client_mean"], evals["client_std"]
     low, high = mean - std, mean + std
@@ -142,5 +149,5 @@ def client_figures(run: Run) -> Figure:
     axes.set_xlim(0, run.end or 1.0)
     axes.set_xlabel(f"{run.flags['clock']} time")
     axes.set_ylabel(run.figures.main.replace("_", " "))
-    legend(axes)
+    draw_legend(axes)
     return figure

@@ -15,14 +15,14 @@ NOT_NEGATIVE = (0.0, math.inf)
 UNBOUNDED = (-math.inf, math.inf)
 
 
-def mean(values: Values) -> float:
+def mean_or_nan(values: Values) -> float:
     """Return the mean; NaN without values."""
     if len(values) == 0:
         return math.nan
     return float(np.mean(values))
 
 
-def ci95(values: Values) -> float | None:
+def half_interval95(values: Values) -> float | None:
     """Return half of the width of the 95 % confidence interval of the mean, by Student's t.
 
     Returns None for fewer than two values, or if one is not finite.
@@ -33,15 +33,15 @@ def ci95(values: Values) -> float | None:
     return float(stats.t.ppf(1 - LEVEL / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
 
 
-def interval95(values: Values, bounds: tuple[float, float] = UNBOUNDED) -> tuple[float, float] | None:
+def confidence_interval(values: Values, bounds: tuple[float, float] = UNBOUNDED) -> tuple[float, float] | None:
     """Return the ends of the 95 % confidence interval of the mean, clipped to the values that are possible.
 
     Returns None for fewer than two values, or if one is not finite.
     """
-    half = ci95(values)
+    half = half_interval95(values)
     if half is None:
         return None
-    return max(bounds[0], mean(values) - half), min(bounds[1], mean(values) + half)
+    return max(bounds[0], mean_or_nan(values) - half), min(bounds[1], mean_or_nan(values) + half)
 
 
 def bounds_of(values: Values, better: str) -> tuple[float, float]:
@@ -67,18 +67,18 @@ def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[fl
         form: A function that formats a number.
         bounds: The possible values, to which the interval is clipped.
     """
-    ends = interval95(values, bounds)
+    ends = confidence_interval(values, bounds)
     if ends is None or ends[0] == ends[1]:
-        return form(mean(values))
-    return f"{form(mean(values))} [{form(ends[0])}, {form(ends[1])}]"
+        return form(mean_or_nan(values))
+    return f"{form(mean_or_nan(values))} [{form(ends[0])}, {form(ends[1])}]"
 
 
 def standard_error(half: float, n: int) -> float:
-    """Return the standard error of the mean of n values from their `ci95`, which is `half`."""
+    """Return the standard error of the mean of n values from their `half_interval95`, which is `half`."""
     return float(half / stats.t.ppf(1 - LEVEL / 2, n - 1))
 
 
-def welch(a: Values, b: Values) -> float | None:
+def welch_p_value(a: Values, b: Values) -> float | None:
     """Return the two-sided p of Welch's t-test; None for too few values, or without any spread."""
     if min(len(a), len(b)) < 2 or not np.isfinite([*a, *b]).all() or np.ptp(a) == np.ptp(b) == 0:
         return None
@@ -88,7 +88,7 @@ def welch(a: Values, b: Values) -> float | None:
 
 
 def welch_of(a: tuple[float, float | None, int], b: tuple[float, float | None, int]) -> float | None:
-    """Return the p of `welch` for two groups of which only (mean, `ci95`, number of values) are known."""
+    """Return the p of Welch's test for two groups, each as (mean, half of its 95 % interval, count)."""
     means, deviations, counts = [], [], []
     for middle, half, n in (a, b):
         if n < 2 or half is None or not np.isfinite([middle, half]).all():
@@ -104,5 +104,5 @@ def welch_of(a: tuple[float, float | None, int], b: tuple[float, float | None, i
     return float(test.pvalue)
 
 
-def significant(p: float | None) -> bool:
+def is_significant(p: float | None) -> bool:
     return p is not None and p < LEVEL

@@ -7,12 +7,20 @@ from itertools import chain
 
 import pandas as pd
 
-from fedraa.numbers import quantity
+from fedraa.numbers import format_quantity
 from fedraa.objectives.figures import Direction
-from fedraa.report.differences import nested
+from fedraa.report.differences import flatten_choice
 from fedraa.report.landscape import RHO
-from fedraa.report.runs import Group, Run, own_figures, runs_of, words
-from fedraa.report.statistics import LEVEL, bounds_of, estimate_text, interval95, mean, significant, welch
+from fedraa.report.runs import Group, Run, own_figures, runs_of, value_text
+from fedraa.report.statistics import (
+    LEVEL,
+    bounds_of,
+    confidence_interval,
+    estimate_text,
+    is_significant,
+    mean_or_nan,
+    welch_p_value,
+)
 
 NONE = "–"
 LATEX = {
@@ -64,9 +72,9 @@ class Table:
             f"% {self.title}. {self.note}",
             rf"\begin{{tabular}}{{{alignment}}}",
             r"\toprule",
-            " & ".join(map(_escape, self.columns)) + r" \\",
+            " & ".join(map(_escape_latex, self.columns)) + r" \\",
             r"\midrule",
-            *(" & ".join(_escape(cell.text) for cell in row) + r" \\" for row in self.rows),
+            *(" & ".join(_escape_latex(cell.text) for cell in row) + r" \\" for row in self.rows),
             r"\bottomrule",
             r"\end{tabular}",
         ]
@@ -77,7 +85,7 @@ class Table:
         return [all(not isinstance(row[i].value, str) for row in self.rows) for i in range(len(self.columns))]
 
 
-def _escape(text: str) -> str:
+def _escape_latex(text: str) -> str:
     return "".join(LATEX.get(character, character) for character in text)
 
 
@@ -104,26 +112,26 @@ class Metric:
     better: Direction = "min"
 
 
-def heading(name: str) -> str:
+def metric_heading(name: str) -> str:
     """Return the name of a metric for readers."""
     return name.replace("_", " ")
 
 
-def _form(spec: str) -> Callable[[float], str]:
+def _format_by(spec: str) -> Callable[[float], str]:
     return lambda value: format(value, spec)
 
 
-def _unit(unit: str) -> Callable[[float], str]:
-    return partial(quantity, unit=unit)
+def _format_in(unit: str) -> Callable[[float], str]:
+    return partial(format_quantity, unit=unit)
 
 
-def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Metric]:
+def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Metric]:
     """Return the columns of the tables. Targets and sharpness appear only if a run has them."""
 
-    def summary(name: str) -> Callable[[Run], float | None]:
+    def summary_reader(name: str) -> Callable[[Run], float | None]:
         return lambda run: run.summary[name]
 
-    def own(name: str) -> Callable[[Run], float | None]:
+    def custom_reader(name: str) -> Callable[[Run], float | None]:
         return lambda run: own_figures(run.summary).get(name)
 
     runs = runs_of(groups)
@@ -131,42 +139,63 @@ def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Met
     main = figures.main
     better = figures.better(main)
     columns = [
-        Metric(name, heading(name), summary(name), _form(".4f"), interval=True, better=figures.better(name))
+        Metric(
+            name,
+            metric_heading(name),
+            summary_reader(name),
+            _format_by(".4f"),
+            interval=True,
+            better=figures.better(name),
+        )
         for name in dict.fromkeys((main, *figures.names))
     ]
     columns += [
         Metric(
-            f"best_{main}", f"best {heading(main)}", summary(f"best_{main}"), _form(".4f"), shown=False, better=better
+            f"best_{main}",
+            f"best {metric_heading(main)}",
+            summary_reader(f"best_{main}"),
+            _format_by(".4f"),
+            shown=False,
+            better=better,
         ),
-        Metric("client_worst", "worst client", summary("client_worst"), _form(".4f"), interval=True, better=better),
+        Metric(
+            "client_worst",
+            "worst client",
+            summary_reader("client_worst"),
+            _format_by(".4f"),
+            interval=True,
+            better=better,
+        ),
     ]
     if main != "loss":
-        columns.append(Metric("loss", "loss", summary("loss"), _form(".4f"), interval=True))
+        columns.append(Metric("loss", "loss", summary_reader("loss"), _format_by(".4f"), interval=True))
     columns += [
-        Metric(name, name, own(name), _form(".4g"), interval=True, better=figures.better(name))
+        Metric(name, name, custom_reader(name), _format_by(".4g"), interval=True, better=figures.better(name))
         for name in dict.fromkeys(chain.from_iterable(own_figures(run.summary) for run in runs))
     ]
     if any(run.summary["time_to_target"] is not None for run in runs):
         columns.append(
-            Metric("time_to_target", "time to target", summary("time_to_target"), _form(".4g"), interval=True)
+            Metric(
+                "time_to_target", "time to target", summary_reader("time_to_target"), _format_by(".4g"), interval=True
+            )
         )
     columns += [
-        Metric("time", "time", summary("time"), _form(".4g")),
-        Metric("steps", "steps", summary("steps"), _form(".5g")),
-        Metric("tasks", "tasks", summary("tasks"), _form(".5g"), shown=False),
-        Metric("bytes", "sent", lambda run: run.summary["bytes_down"] + run.summary["bytes_up"], _unit("B")),
-        Metric("bytes_down", "down", summary("bytes_down"), _unit("B"), shown=False),
-        Metric("bytes_up", "up", summary("bytes_up"), _unit("B"), shown=False),
-        Metric("flops", "computed", summary("flops"), _unit("FLOP")),
-        Metric("staleness_mean", "staleness", summary("staleness_mean"), _form(".2f")),
-        Metric("staleness_max", "most stale", summary("staleness_max"), _form("g"), shown=False),
-        Metric("idle", "idle", lambda run: run.idle_share, _form(".0%")),
-        Metric("faults", "faults", summary("faults"), _form("g"), shown=False),
+        Metric("time", "time", summary_reader("time"), _format_by(".4g")),
+        Metric("steps", "steps", summary_reader("steps"), _format_by(".5g")),
+        Metric("tasks", "tasks", summary_reader("tasks"), _format_by(".5g"), shown=False),
+        Metric("bytes", "sent", lambda run: run.summary["bytes_down"] + run.summary["bytes_up"], _format_in("B")),
+        Metric("bytes_down", "down", summary_reader("bytes_down"), _format_in("B"), shown=False),
+        Metric("bytes_up", "up", summary_reader("bytes_up"), _format_in("B"), shown=False),
+        Metric("flops", "computed", summary_reader("flops"), _format_in("FLOP")),
+        Metric("staleness_mean", "staleness", summary_reader("staleness_mean"), _format_by(".2f")),
+        Metric("staleness_max", "most stale", summary_reader("staleness_max"), _format_by("g"), shown=False),
+        Metric("idle", "idle", lambda run: run.idle_share, _format_by(".0%")),
+        Metric("faults", "faults", summary_reader("faults"), _format_by("g"), shown=False),
         *_of_bad_clients(runs),
-        Metric("wall", "real seconds", summary("wall"), _form(".3g"), shown=False),
+        Metric("wall", "real seconds", summary_reader("wall"), _format_by(".3g"), shown=False),
     ]
     if sharpness:
-        columns.append(Metric("sharpness", f"sharpness (ρ = {RHO:g})", sharpness.get, _form(".4f"), interval=True))
+        columns.append(Metric("sharpness", f"sharpness (ρ = {RHO:g})", sharpness.get, _format_by(".4f"), interval=True))
     return columns
 
 
@@ -175,36 +204,38 @@ def _of_bad_clients(runs: Sequence[Run]) -> list[Metric]:
     if not any(run.summary["dropped"] for run in runs):
         return []
     return [
-        Metric("dropped", "dropped", lambda run: run.summary["dropped"], _form("g")),
-        Metric("quarantined", "quarantined", lambda run: len(run.summary["quarantined"]), _form("g")),
+        Metric("dropped", "dropped", lambda run: run.summary["dropped"], _format_by("g")),
+        Metric("quarantined", "quarantined", lambda run: len(run.summary["quarantined"]), _format_by("g")),
     ]
 
 
 def by_method(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
     """Return a table with one row per group: means with 95 % intervals over seeds, tested against the first group."""
     rows, lines = [], []
-    base = _values(groups[0], columns[0])
+    base = _metric_values(groups[0], columns[0])
     for group in groups:
-        p = None if group is groups[0] else welch(_values(group, columns[0]), base)
+        p = None if group is groups[0] else welch_p_value(_metric_values(group, columns[0]), base)
         row = [Cell(group.label, group.label), Cell(str(len(group.runs)), len(group.runs))]
         line: dict[str, object] = {"method": group.label, "seeds": len(group.runs)}
         for metric in columns:
-            values = _values(group, metric)
-            bounds = bounds_of([*chain.from_iterable(_values(other, metric) for other in groups)], metric.better)
-            low, high = interval95(values, bounds) or (None, None)
-            mark = metric is columns[0] and significant(p)
+            values = _metric_values(group, metric)
+            bounds = bounds_of([*chain.from_iterable(_metric_values(other, metric) for other in groups)], metric.better)
+            low, high = confidence_interval(values, bounds) or (None, None)
+            mark = metric is columns[0] and is_significant(p)
             if metric.shown:
-                row.append(_estimate(metric, values, bounds, len(group.runs), mark=mark))
-            line |= {metric.name: mean(values), f"{metric.name}_low": low, f"{metric.name}_high": high}
+                row.append(_estimate_cell(metric, values, bounds, len(group.runs), mark=mark))
+            line |= {metric.name: mean_or_nan(values), f"{metric.name}_low": low, f"{metric.name}_high": high}
         row.insert(3, Cell(_or_dash(p, "{:.2g}".format), p))
         rows.append(tuple(row))
         lines.append(line | {f"p_{columns[0].name}": p})
     headings = ["method", "seeds", *(metric.heading for metric in columns if metric.shown)]
     headings.insert(3, "p")
-    return Table("methods", "Methods", _note(groups, columns), tuple(headings), tuple(rows), pd.DataFrame(lines))
+    return Table(
+        "methods", "Methods", _methods_note(groups, columns), tuple(headings), tuple(rows), pd.DataFrame(lines)
+    )
 
 
-def _note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
+def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
     counts = {len(group.runs) for group in groups}
     if counts == {1}:
         return "One seed per method: no interval and no test of significance; a difference may be chance."
@@ -219,13 +250,15 @@ def _note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
     return " ".join(sentences)
 
 
-def _values(group: Group, metric: Metric) -> list[float]:
+def _metric_values(group: Group, metric: Metric) -> list[float]:
     """Return the metric of every seed that reports it."""
     values = [metric.of(run) for run in group.runs]
     return [float(value) for value in values if value is not None]
 
 
-def _estimate(metric: Metric, values: Sequence[float], bounds: tuple[float, float], seeds: int, *, mark: bool) -> Cell:
+def _estimate_cell(
+    metric: Metric, values: Sequence[float], bounds: tuple[float, float], seeds: int, *, mark: bool
+) -> Cell:
     """Return the cell of a metric's mean over seeds.
 
     Args:
@@ -239,13 +272,13 @@ def _estimate(metric: Metric, values: Sequence[float], bounds: tuple[float, floa
         return Cell(f"reached in {len(values)} of {seeds}", None)
     if len(values) < seeds:
         return Cell(NONE, None)
-    text = metric.form(mean(values))
+    text = metric.form(mean_or_nan(values))
     if metric.interval:
         text = estimate_text(values, metric.form, bounds)
-    return Cell(text + "*" * mark, mean(values))
+    return Cell(text + "*" * mark, mean_or_nan(values))
 
 
-def _exact(metric: Metric, value: float | None) -> Cell:
+def _value_cell(metric: Metric, value: float | None) -> Cell:
     return Cell(_or_dash(value, metric.form), value)
 
 
@@ -262,8 +295,8 @@ def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
     for group in groups:
         for run in group.runs:
             numbers = {metric.name: metric.of(run) for metric in columns}
-            cells = [_exact(metric, numbers[metric.name]) for metric in columns if metric.shown]
-            ended = _ended(run)
+            cells = [_value_cell(metric, numbers[metric.name]) for metric in columns if metric.shown]
+            ended = _end_reason(run)
             digest = str(run.summary["model_sha256"])
             rows.append(
                 (
@@ -283,7 +316,7 @@ def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
     return Table("runs", "Runs", note, headings, tuple(rows), pd.DataFrame(lines))
 
 
-def _ended(run: Run) -> str:
+def _end_reason(run: Run) -> str:
     """Return the reason of the run's end and the note of its summary."""
     reason = str(run.summary["reason"])
     if run.summary.get("note"):
@@ -291,19 +324,21 @@ def _ended(run: Run) -> str:
     return reason
 
 
-def configuration(groups: Sequence[Group]) -> tuple[Table, Table]:
+def configuration_tables(groups: Sequence[Group]) -> tuple[Table, Table]:
     """Return a table of the settings that differ between the groups, and one of the whole resolved configuration."""
-    flat = {group.label: _flat(group.first) for group in groups}
+    flat = {group.label: _flatten_config(group.first) for group in groups}
     names = dict.fromkeys(chain.from_iterable(flat.values()))
     whole = [(name, [values.get(name, NONE) for values in flat.values()]) for name in names]
     differ = [(name, values) for name, values in whole if len(set(values)) > 1]
     return (
-        _settings("differences", "Differences", "Settings in which the methods differ.", flat, differ),
-        _settings("configuration", "All settings", "Flags, the method's four choices, versions.", flat, whole),
+        _settings_table("differences", "Differences", "Settings in which the methods differ.", flat, differ),
+        _settings_table("configuration", "All settings", "Flags, the method's four choices, versions.", flat, whole),
     )
 
 
-def _settings(name: str, title: str, note: str, labels: Iterable[str], lines: Sequence[tuple[str, list[str]]]) -> Table:
+def _settings_table(
+    name: str, title: str, note: str, labels: Iterable[str], lines: Sequence[tuple[str, list[str]]]
+) -> Table:
     """Return a table of settings.
 
     Args:
@@ -319,12 +354,12 @@ def _settings(name: str, title: str, note: str, labels: Iterable[str], lines: Se
     return Table(name, title, note, columns, rows, pd.DataFrame(texts, columns=list(columns)))
 
 
-def _flat(run: Run) -> dict[str, str]:
+def _flatten_config(run: Run) -> dict[str, str]:
     """Return the configuration as `part.name`: flags, choices, and the resolved values that fit on a line."""
     config = run.config
-    flat = {name: words(value) for name, value in run.flags.items() if name not in ("seed", "out", "quiet")}
+    flat = {name: value_text(value) for name, value in run.flags.items() if name not in ("seed", "out", "quiet")}
     for axis, choice in config["method"].items():
-        flat |= nested(axis, choice)
+        flat |= flatten_choice(axis, choice)
     flat["parameters"] = str(config["resolved"]["parameters"])
     flat |= {f"version of {name}": str(value) for name, value in config["versions"].items()}
     flat["commit"] = str(config.get("commit"))

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from mpl_toolkits.mplot3d import Axes3D
 
 from fedraa.report.landscape import RHO, Surface
-from fedraa.report.theme import SEQUENTIAL, WIDTH, Picture, blank
+from fedraa.report.theme import SEQUENTIAL, WIDTH, Picture, new_figure
 
 AROUND = (
     "Mean cross-entropy on {} test samples around the final model, in two random directions. A step of 1 has the "
@@ -16,7 +16,7 @@ AROUND = (
 )
 
 
-def pictures(surface: Surface, sharpness: float, name: str, samples: int) -> list[Picture]:
+def landscape_pictures(surface: Surface, sharpness: float, name: str, samples: int) -> list[Picture]:
     """Return the contour and the surface of one model's loss; the names of their files begin with `name`.
 
     Args:
@@ -28,13 +28,13 @@ def pictures(surface: Surface, sharpness: float, name: str, samples: int) -> lis
     about = AROUND.format(samples)
     sharp = f" Sharpness: the loss rises by {sharpness:.4f} at worst within a Euclidean distance of {RHO:g}."
     return [
-        Picture(f"{name}-contour", "Loss landscape, contour", about + sharp, partial(_contour, surface)),
-        Picture(f"{name}-surface", "Loss landscape, surface", about, partial(_relief, surface)),
+        Picture(f"{name}-contour", "Loss landscape, contour", about + sharp, partial(_draw_contour, surface)),
+        Picture(f"{name}-surface", "Loss landscape, surface", about, partial(_draw_relief, surface)),
     ]
 
 
-def _contour(surface: Surface) -> Figure:
-    figure, axes = blank(3.6)
+def _draw_contour(surface: Surface) -> Figure:
+    figure, axes = new_figure(3.6)
     filled = axes.contourf(surface.x, surface.y, surface.loss, levels=20, cmap=SEQUENTIAL)
     lines = axes.contour(surface.x, surface.y, surface.loss, levels=8, colors="white", linewidths=0.7)
     axes.clabel(lines, fontsize=8, fmt="%.2g")
@@ -48,7 +48,7 @@ def _contour(surface: Surface) -> Figure:
     return figure
 
 
-def _relief(surface: Surface) -> Figure:
+def _draw_relief(surface: Surface) -> Figure:
     figure = Figure(figsize=(WIDTH, 3.6))
     axes = figure.add_axes((0.0, 0.06, 0.92, 0.94), projection="3d")
     across, along = np.meshgrid(surface.x, surface.y)

@@ -102,7 +102,7 @@ class Picture:
     draw: Callable[[], Figure]
 
 
-def render(picture: Picture, theme: Theme, form: str = "svg") -> bytes:
+def render_picture(picture: Picture, theme: Theme, form: str = "svg") -> bytes:
     """Return the picture as SVG or PDF, with reproducible bytes.
 
     Args:
@@ -117,12 +117,12 @@ def render(picture: Picture, theme: Theme, form: str = "svg") -> bytes:
     return stream.getvalue()
 
 
-def look(i: int) -> dict[str, str]:
+def line_style(i: int) -> dict[str, str]:
     """Return colour and line style of the i-th line. The styles distinguish lines without colour."""
     return {"color": f"C{i % len(LIGHT.palette)}", "linestyle": STYLES[i % len(STYLES)]}
 
 
-def blank(height: float, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
+def new_figure(height: float, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
     """Return an empty figure of `WIDTH` inches, and its axes in one column."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.subplots(rows, 1, **options)
@@ -140,7 +140,7 @@ def is_share(values: pd.Series) -> bool:
     return bool(values.between(0, 1).all())
 
 
-def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None = None) -> None:
+def draw_legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None = None) -> None:
     """Draw the legend above the axes, where it hides nothing. The figure grows if the legend has many rows.
 
     Args:
@@ -149,7 +149,7 @@ def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None =
         keys: The entries; None for the entries of the axes.
     """
     handles = axes.get_legend_handles_labels()[0] if keys is None else list(keys)
-    columns = _columns([len(str(handle.get_label())) for handle in handles])
+    columns = _count_columns([len(str(handle.get_label())) for handle in handles])
     more = -(-len(handles) // columns) - ROWS
     if more > 0:
         figure = axes.figure.get_figure(root=True)
@@ -168,7 +168,7 @@ def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None =
     )
 
 
-def _columns(lengths: Sequence[int]) -> int:
+def _count_columns(lengths: Sequence[int]) -> int:
     """Return the number of columns in which labels of these lengths fit, filled row by row."""
     for columns in range(len(lengths), 1, -1):
         if sum(max(lengths[column::columns]) + KEY for column in range(columns)) <= CHARACTERS:

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from fedraa.report.runs import Run
-from fedraa.report.theme import SEQUENTIAL, blank, legend
+from fedraa.report.theme import SEQUENTIAL, draw_legend, new_figure
 
 Floats = npt.NDArray[np.float64]
 
@@ -21,39 +21,39 @@ TASKS_PER_LANE = 25
 FEW = 7
 
 
-def lanes(clients: int) -> npt.NDArray[np.int64]:
+def select_clients(clients: int) -> npt.NDArray[np.int64]:
     """Return all clients, or `LANES` of them at even distances."""
     return np.linspace(0, clients - 1, min(clients, LANES)).round().astype(np.int64)
 
 
-def sampled(run: Run) -> str:
+def selection_note(run: Run) -> str:
     """Return a sentence about the clients that a plot shows; empty if it shows all."""
     if run.clients <= LANES:
         return ""
     return f" {LANES} of {run.clients} clients, at even distances."
 
 
-def window(run: Run) -> float:
+def window_end(run: Run) -> float:
     """Return the end of a timeline: the time at which half of its lanes have `TASKS_PER_LANE` tasks."""
     tasks = run.tasks.sort_values("start")
     full = tasks[tasks.groupby("client").cumcount() == TASKS_PER_LANE].set_index("client")["start"]
-    return float(full.reindex(lanes(run.clients)).fillna(run.end).median())
+    return float(full.reindex(select_clients(run.clients)).fillna(run.end).median())
 
 
 def timeline_caption(run: Run) -> str:
-    shown = window(run)
+    shown = window_end(run)
     caption = "One lane per client. A bar is a task from dispatch to commit, and a gap is idle time."
     if shown < run.end:
         caption += f" The first {shown:.3g} of {run.end:.4g} time units."
-    return caption + sampled(run)
+    return caption + selection_note(run)
 
 
-def timeline(run: Run) -> Figure:
-    until = window(run)
-    shown = lanes(run.clients)
-    figure, axes = _lanes(run, shown)
+def draw_timeline(run: Run) -> Figure:
+    until = window_end(run)
+    shown = select_clients(run.clients)
+    figure, axes = _new_lanes(run, shown)
     tasks = run.tasks[run.tasks["client"].isin(shown) & (run.tasks["start"] < until)]
-    bars = _bars(
+    bars = _bar_corners(
         tasks["start"].to_numpy(float),
         np.minimum(tasks["end"].to_numpy(float), until),
         np.searchsorted(shown, tasks["client"].to_numpy()).astype(float),
@@ -65,7 +65,7 @@ def timeline(run: Run) -> Figure:
         edge = axes.get_facecolor()
         axes.add_collection(PolyCollection(bars, facecolors=colours, edgecolors=[edge], linewidths=0.5))
         if len(names) > 1:
-            legend(axes, "fragment", [Patch(color=f"C{i}", label=str(name)) for i, name in enumerate(names)])
+            draw_legend(axes, "fragment", [Patch(color=f"C{i}", label=str(name)) for i, name in enumerate(names)])
     else:
         bands = PolyCollection(bars, array=which, cmap=SEQUENTIAL, edgecolors="face", linewidths=0.3)
         bands.set_clim(0, len(names) - 1)
@@ -82,13 +82,13 @@ def timeline(run: Run) -> Figure:
 def time_use_caption(run: Run) -> str:
     return (
         "Share of the run in which each client worked on a task (training and transfer) or had none. "
-        f"Over all clients: {run.idle_share:.0%} idle.{sampled(run)}"
+        f"Over all clients: {run.idle_share:.0%} idle.{selection_note(run)}"
     )
 
 
 def time_use(run: Run) -> Figure:
-    shown = lanes(run.clients)
-    figure, axes = _lanes(run, shown)
+    shown = select_clients(run.clients)
+    figure, axes = _new_lanes(run, shown)
     busy = (run.tasks["end"] - run.tasks["start"]).groupby(run.tasks["client"]).sum() / run.end
     share = busy.reindex(shown).fillna(0).to_numpy(float)
     rows = np.arange(len(shown))
@@ -97,13 +97,13 @@ def time_use(run: Run) -> Figure:
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(PercentFormatter(1))
     axes.set_xlabel(f"share of {run.end:.4g} time units")
-    legend(axes)
+    draw_legend(axes)
     return figure
 
 
-def _lanes(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
+def _new_lanes(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
     """Return a figure with one row per client, the first on top."""
-    figure, axes = blank(1.7 + 0.11 * max(len(shown), 15))
+    figure, axes = new_figure(1.7 + 0.11 * max(len(shown), 15))
     axes.set_ylim(len(shown) - 0.4, -0.6)
     every = -(-len(shown) // 10)
     axes.set_yticks(range(0, len(shown), every), [str(client) for client in shown[::every]])
@@ -112,7 +112,7 @@ def _lanes(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _bars(left: Floats, right: Floats, lane: Floats) -> list[Floats]:
+def _bar_corners(left: Floats, right: Floats, lane: Floats) -> list[Floats]:
     """Return the corners [4, 2] of a rectangle per task, from its left, its right and its lane."""
     low, high = lane - 0.38, lane + 0.38
     corners = ((left, low), (right, low), (right, high), (left, high))

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedraa.objectives import Figures
 from fedraa.report.runs import Group, Run, runs_of
-from fedraa.report.statistics import LEVEL, mean, welch
+from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
 # Maximum number of groups behind the first that are described.
 MOST_BEHIND = 4
@@ -19,12 +19,18 @@ STALE_GAP = 1.0
 RISING = 0.01
 
 
-def verdict(groups: Sequence[Group]) -> list[str]:
+def describe_comparison(groups: Sequence[Group]) -> list[str]:
     """Return paragraphs about several groups of runs and their main metric; none for a single group."""
     if len(groups) < 2:
         return []
     ranking = Ranking.of(groups)
-    paragraphs = [ranking.in_words(), _behind(ranking), _weakness(ranking), _next(ranking), _not_ended(groups)]
+    paragraphs = [
+        ranking.in_words(),
+        _describe_followers(ranking),
+        _describe_weakness(ranking),
+        _suggest_next_runs(ranking),
+        _not_ended(groups),
+    ]
     return [paragraph for paragraph in paragraphs if paragraph]
 
 
@@ -59,7 +65,7 @@ class Ranking:
             values = [tuple(value_at(run, at) for run in group.runs) for group in groups]
             figures = groups[0].first.figures
             sign = -_gain_sign(figures, figures.main)
-        order = sorted(range(len(groups)), key=lambda i: _last(sign * mean(values[i])))
+        order = sorted(range(len(groups)), key=lambda i: _finite_or_inf(sign * mean_or_nan(values[i])))
         return cls(tuple(groups[i] for i in order), tuple(values[i] for i in order), by_time, at)
 
     @property
@@ -72,41 +78,41 @@ class Ranking:
             return self._times_in_words()
         first, second = self.groups[0].label, self.groups[1].label
         metric = self.first.first.figures.main.replace("_", " ")
-        best, other = mean(self.values[0]), mean(self.values[1])
+        best, other = mean_or_nan(self.values[0]), mean_or_nan(self.values[1])
         when = "at the end of each run" if self.at is None else f"at time {self.at:.4g}"
         if not np.isfinite([best, other]).all():
             return f"The methods cannot be compared: the {metric} of {second} is not finite {when}."
         behind = ""
         if len(self.groups) > 2:
             ranked = zip(self.groups[2:], self.values[2:], strict=True)
-            behind = f" Behind: {', '.join(f'{group.label} {mean(values):.4f}' for group, values in ranked)}."
+            behind = f" Behind: {', '.join(f'{group.label} {mean_or_nan(values):.4f}' for group, values in ranked)}."
         if best == other:
             return f"{first} and {second} have the same {metric}, {best:.4f}, {when}.{behind}"
         if self.tie:
             values = f"{metric} {best:.4f} and {other:.4f}"
-            return f"{first} and {second} are level {when}: {values}. {self._noise()}{behind}"
+            return f"{first} and {second} are level {when}: {values}. {self._describe_noise()}{behind}"
         gap = f"{abs(best - other):.4f} {'more' if best > other else 'less'}"
         values = f"{metric} {best:.4f}, {gap} than {second} ({other:.4f})"
-        return f"{first} is ahead {when}: {values}. {self._noise()}{behind}"
+        return f"{first} is ahead {when}: {values}. {self._describe_noise()}{behind}"
 
     def _times_in_words(self) -> str:
         """Return a sentence that compares the times at which the first two groups reached the target."""
         first, second = self.groups[0].label, self.groups[1].label
-        best = mean(self.values[0])
+        best = mean_or_nan(self.values[0])
         if not self.values[1]:
             return f"Only {first} reached the target with every seed, at time {best:.4g}."
-        later = mean(self.values[1])
+        later = mean_or_nan(self.values[1])
         if later == best:
             return f"{first} and {second} reached the target at the same time, {best:.4g}."
         if best == 0:
-            return f"{first} reached the target at time 0; {second} at time {later:.4g}. {self._noise()}"
+            return f"{first} reached the target at time 0; {second} at time {later:.4g}. {self._describe_noise()}"
         ratio = f"{later / best:.2f} times that time"
-        return f"{first} reached the target first, at time {best:.4g}; {second} took {ratio}. {self._noise()}"
+        return f"{first} reached the target first, at time {best:.4g}; {second} took {ratio}. {self._describe_noise()}"
 
     @property
     def tie(self) -> bool:
         """Return True if no test separates the first two groups."""
-        p = welch(self.values[0], self.values[1])
+        p = welch_p_value(self.values[0], self.values[1])
         return p is not None and p >= LEVEL
 
     @property
@@ -114,11 +120,11 @@ class Ranking:
         """Return True if one of the first two groups has a single seed."""
         return min(map(len, self.values[:2])) < 2
 
-    def _noise(self) -> str:
+    def _describe_noise(self) -> str:
         """Return a sentence about the difference of the first two groups and the spread over seeds."""
         if self.single:
             return "A single seed does not show whether the difference is more than noise."
-        p = welch(self.values[0], self.values[1])
+        p = welch_p_value(self.values[0], self.values[1])
         if p is None:
             return "The seeds of each method have equal values, so that no test is possible."
         side = "beyond" if p < LEVEL else "within"
@@ -154,19 +160,19 @@ def _gain_sign(figures: Figures, metric: str) -> int:
     return 1 if figures.better(metric) == "max" else -1
 
 
-def _last(value: float) -> float:
+def _finite_or_inf(value: float) -> float:
     """Return a sort key by which values that are not finite come last."""
     if np.isfinite(value):
         return value
     return np.inf
 
 
-def _behind(ranking: Ranking) -> str:
+def _describe_followers(ranking: Ranking) -> str:
     """Return a paragraph about differences in the logs that may explain the rank of the groups behind the first."""
     first = ranking.first
     sentences = []
     for group in ranking.groups[1 : 1 + MOST_BEHIND]:
-        notes = differences(group, first)
+        notes = log_differences(group, first)
         if notes:
             sentences.append(f"{group.label}: {'; '.join(notes)}.")
     if not sentences:
@@ -174,36 +180,36 @@ def _behind(ranking: Ranking) -> str:
     return f"Differences from {first.label} that may be the reason. {' '.join(sentences)}"
 
 
-def differences(group: Group, first: Group) -> list[str]:
+def log_differences(group: Group, first: Group) -> list[str]:
     """Return the differences in idle time, staleness, coverage, work and traffic that are large."""
     notes = []
     if all(run.summary["steps"] == 0 for run in group.runs):
         notes.append("its time ended before its first step")
-    idle, usual = _mean(group, _idle_share), _mean(first, _idle_share)
+    idle, usual = _mean_over_runs(group, _idle_share), _mean_over_runs(first, _idle_share)
     if abs(idle - usual) > IDLE_GAP:
         notes.append(f"its clients had no task for {idle:.0%} of the time, not {usual:.0%}")
-    staleness, usual = _mean(group, _staleness), _mean(first, _staleness)
+    staleness, usual = _mean_over_runs(group, _staleness), _mean_over_runs(first, _staleness)
     if staleness - usual > STALE_GAP:
         notes.append(f"its mean staleness was {staleness:.1f} versions, not {usual:.1f}")
-    untrained, usual = _mean(group, uncovered), _mean(first, uncovered)
+    untrained, usual = _mean_over_runs(group, uncovered_share), _mean_over_runs(first, uncovered_share)
     if abs(untrained - usual) > 0.01:
         notes.append(f"a round left {untrained:.0%} of the parameters without training, not {usual:.0%}")
-    for quantity, rate in (("FLOPs", _flops), ("traffic", _bytes)):
-        amount, usual = _mean(group, rate), _mean(first, rate)
+    for quantity, rate in (("FLOPs", _flops_per_time), ("traffic", _bytes_per_time)):
+        amount, usual = _mean_over_runs(group, rate), _mean_over_runs(first, rate)
         if min(amount, usual) > 0 and not 1 / TIMES < amount / usual < TIMES:
             notes.append(f"it had {amount / usual:.2g} times the {quantity} of {first.label} per unit of time")
     return notes
 
 
-def uncovered(run: Run) -> float:
+def uncovered_share(run: Run) -> float:
     """Return the mean share of the parameters that no client trained in a round; 0 without rounds."""
     if run.rounds.empty:
         return 0.0
     return float(run.rounds["uncovered"].mean()) / float(run.config["resolved"]["parameters"])
 
 
-def _mean(group: Group, quantity: Callable[[Run], float]) -> float:
-    return mean([quantity(run) for run in group.runs])
+def _mean_over_runs(group: Group, quantity: Callable[[Run], float]) -> float:
+    return mean_or_nan([quantity(run) for run in group.runs])
 
 
 def _idle_share(run: Run) -> float:
@@ -214,11 +220,11 @@ def _staleness(run: Run) -> float:
     return float(run.summary["staleness_mean"])
 
 
-def _flops(run: Run) -> float:
+def _flops_per_time(run: Run) -> float:
     return _per_time(run.summary["flops"], run)
 
 
-def _bytes(run: Run) -> float:
+def _bytes_per_time(run: Run) -> float:
     return _per_time(run.summary["bytes_down"] + run.summary["bytes_up"], run)
 
 
@@ -229,7 +235,7 @@ def _per_time(amount: float, run: Run) -> float:
     return float(amount) / run.end
 
 
-def _weakness(ranking: Ranking) -> str:
+def _describe_weakness(ranking: Ranking) -> str:
     """Return a sentence about metrics in which another group is better than the first: loss and worst client."""
     figures = ranking.first.first.figures
     notes = []
@@ -237,8 +243,8 @@ def _weakness(ranking: Ranking) -> str:
         if name == figures.main:
             continue
         sign = -_gain_sign(figures, name)
-        means = [mean([float(run.summary[name]) for run in group.runs]) for group in ranking.groups]
-        best = min(range(len(means)), key=lambda i: _last(sign * means[i]))
+        means = [mean_or_nan([float(run.summary[name]) for run in group.runs]) for group in ranking.groups]
+        best = min(range(len(means)), key=lambda i: _finite_or_inf(sign * means[i]))
         if best == 0 or means[best] == means[0]:
             continue
         rank = ""
@@ -251,14 +257,14 @@ def _weakness(ranking: Ranking) -> str:
     return f"A weakness of {ranking.first.label}: {'; '.join(notes)}."
 
 
-def _next(ranking: Ranking) -> str:
+def _suggest_next_runs(ranking: Ranking) -> str:
     """Return a sentence with experiments that would make the comparison clearer."""
     tips = []
     if ranking.single:
         tips.append("run several seeds (fedraa compare ... --seeds 0 1 2)")
     elif ranking.tie:
         tips.append("run more seeds, if such a small difference matters")
-    rising = [group.label for group in ranking.groups if all(map(gains, group.runs))]
+    rising = [group.label for group in ranking.groups if all(map(still_improves, group.runs))]
     if rising:
         names = "all methods" if len(rising) == len(ranking.groups) else " and ".join(rising[:2])
         tips.append(f"give more time: {names} still improved at the end")
@@ -269,7 +275,7 @@ def _next(ranking: Ranking) -> str:
     return f"Next: {'; '.join(tips)}."
 
 
-def gains(run: Run) -> bool:
+def still_improves(run: Run) -> bool:
     """Return True if the last fifth of the evaluations still brought a considerable part of the run's gain."""
     values = run.evals[run.figures.main].to_numpy(float)
     if len(values) < 5 or not np.isfinite(values[[0, -1]]).all():

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedraa.callbacks import Limits, RunStart, TensorBoard, WandB
-from fedraa.report.runs import Run, load
+from fedraa.report.runs import Run, load_groups
 
 # Columns of evals.csv that are not metrics.
 NO_METRICS = ("step", "t", "wall")
@@ -12,11 +12,11 @@ NO_METRICS = ("step", "t", "wall")
 
 def to_tensorboard(runs: Sequence[Path], directory: Path) -> None:
     """Write one TensorBoard run per run, by server step. Raises ValueError if the package is missing."""
-    for group in load(runs):
+    for group in load_groups(runs):
         for run in group.runs:
             writer = TensorBoard(directory, f"{group.slug}-{run.seed}")
-            writer.on_start(_start(run))
-            for step, t, wall, metrics in _rows(run):
+            writer.on_start(_start_event(run))
+            for step, t, wall, metrics in _evaluation_rows(run):
                 writer.write(step, {**metrics, "t": t}, wall)
             writer.on_close()
 
@@ -26,22 +26,22 @@ def to_wandb(runs: Sequence[Path], project: str) -> None:
 
     Raises ValueError if the package is missing.
     """
-    for group in load(runs):
+    for group in load_groups(runs):
         for run in group.runs:
             writer = WandB(project, f"{group.label}-{run.seed}", group.label)
-            writer.on_start(_start(run))
-            for step, t, _, metrics in _rows(run):
+            writer.on_start(_start_event(run))
+            for step, t, _, metrics in _evaluation_rows(run):
                 writer.on_eval(step, t, metrics)
             writer.on_end(run.summary)
             writer.on_close()
 
 
-def _start(run: Run) -> RunStart:
+def _start_event(run: Run) -> RunStart:
     limits = Limits.of(run.config["resolved"]["limits"])
     return RunStart(run.history.experiment, run.directory, limits, False, run.figures)
 
 
-def _rows(run: Run) -> Iterator[tuple[int, float, float, dict[str, float]]]:
+def _evaluation_rows(run: Run) -> Iterator[tuple[int, float, float, dict[str, float]]]:
     """Yield step, t, wall (s since the start) and metrics of every evaluation."""
     names = [name for name in run.evals.columns if name not in NO_METRICS]
     for row in run.evals.to_dict("records"):

@@ -17,7 +17,7 @@ CHUNK = 1 << 20
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replace_file(path: Path) -> Iterator[BinaryIO]:
     """Open a stream. Its content durably replaces `path` if the block ends without an error."""
     partial = path.with_name(path.name + PARTIAL)
     try:
@@ -37,7 +37,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path, text: str) -> None:
-    with replacing(path) as stream:
+    with replace_file(path) as stream:
         stream.write(text.encode())
 
 
@@ -51,7 +51,7 @@ def sync_directory(directory: Path) -> None:
 
 
 @contextmanager
-def written(directory: Path) -> Iterator[None]:
+def raise_unwritable(directory: Path) -> Iterator[None]:
     """Convert an OSError in the block to Unwritable."""
     try:
         yield
@@ -61,7 +61,7 @@ def written(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def digest(path: Path, size: int | None = None) -> "hashlib._Hash":
+def hash_file(path: Path, size: int | None = None) -> "hashlib._Hash":
     """Return the SHA-256 of the file, or of its first `size` bytes if it has more."""
     sha256 = hashlib.sha256()
     left = sys.maxsize if size is None else size

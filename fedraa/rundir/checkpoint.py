@@ -25,7 +25,7 @@ import numpy.typing as npt
 from fedraa.errors import Damaged, InputError, short_text
 from fedraa.messages import State
 from fedraa.reading import content, opened
-from fedraa.rundir.atomic_files import PARTIAL, digest, replacing
+from fedraa.rundir.atomic_files import PARTIAL, hash_file, replace_file
 from fedraa.rundir.config_file import FORMAT, check_format
 
 MAGIC = b"fedraa checkpoint 1\n"
@@ -45,9 +45,9 @@ ASKED = "experiment"
 FORMAT_KEY = "format"
 
 
-def save(directory: Path, step: int, state: State) -> None:
+def save_checkpoint(directory: Path, step: int, state: State) -> None:
     """Write `directory`/STEP.ckpt with its format, and delete all but the `CHECKPOINTS_KEPT` newest."""
-    _put(directory, step, *_laid_out({FORMAT_KEY: FORMAT} | state))
+    _store_checkpoint(directory, step, *_laid_out({FORMAT_KEY: FORMAT} | state))
 
 
 class Saver:
@@ -77,11 +77,11 @@ class Saver:
         self.wait()
         text, arrays = _laid_out({FORMAT_KEY: FORMAT} | state)
         if sum(array.nbytes for array in arrays) < self._min_thread_bytes:
-            self._write(directory, step, text, arrays)
+            self._write_checkpoint(directory, step, text, arrays)
             self.wait()
             return
         stable = [array.copy() if _may_change(array) else array for array in arrays]
-        self._writing = Thread(target=self._write, args=(directory, step, text, stable), name="checkpoint")
+        self._writing = Thread(target=self._write_checkpoint, args=(directory, step, text, stable), name="checkpoint")
         self._writing.start()
 
     def wait(self) -> None:
@@ -94,20 +94,20 @@ class Saver:
         if error is not None:
             raise error
 
-    def _write(self, directory: Path, step: int, text: bytes, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    def _write_checkpoint(self, directory: Path, step: int, text: bytes, arrays: Sequence[npt.NDArray[Any]]) -> None:
         started = time.monotonic()
         try:
-            _put(directory, step, text, arrays)
+            _store_checkpoint(directory, step, text, arrays)
         # `wait` raises the error in the thread of the run.
         except BaseException as error:
             self._error = error
         self.seconds = time.monotonic() - started
 
 
-def _put(directory: Path, step: int, text: bytes, arrays: Sequence[npt.NDArray[Any]]) -> None:
+def _store_checkpoint(directory: Path, step: int, text: bytes, arrays: Sequence[npt.NDArray[Any]]) -> None:
     """Write a checkpoint, and delete all but the `CHECKPOINTS_KEPT` newest."""
     directory.mkdir(exist_ok=True)
-    with replacing(directory / f"{step:08d}{SUFFIX}") as stream:
+    with replace_file(directory / f"{step:08d}{SUFFIX}") as stream:
         _write_parts(stream, text, arrays)
     for old in newest_first(directory)[CHECKPOINTS_KEPT:]:
         old.unlink()
@@ -136,7 +136,7 @@ def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> S
     Raises:
         InputError: No checkpoint can be used, or one has another format.
     """
-    choice = choose(directory, wrong_with, lambda path: read(_content(path)))
+    choice = choose_checkpoint(directory, wrong_with, lambda path: read_state(_read_content(path)))
     if choice is None:
         return None
     for path in (*map(directory.joinpath, choice.passed_over), *directory.glob("*" + PARTIAL)):
@@ -154,7 +154,7 @@ class Choice:
     passed_over: dict[str, str]
 
 
-def choose(
+def choose_checkpoint(
     directory: Path, wrong_with: Callable[[State], str | None], read_it: Callable[[Path], State]
 ) -> Choice | None:
     """Return the newest checkpoint that is whole and fits, without any change on the disk.
@@ -193,7 +193,7 @@ def newest_first(directory: Path) -> list[Path]:
     return sorted(directory.glob("*" + SUFFIX), reverse=True)
 
 
-def write(stream: BinaryIO, state: State) -> None:
+def write_state(stream: BinaryIO, state: State) -> None:
     """Write a state. Raise TypeError for a value that is neither JSON nor an array of plain numbers."""
     _write_parts(stream, *_laid_out(state))
 
@@ -201,7 +201,7 @@ def write(stream: BinaryIO, state: State) -> None:
 def _laid_out(state: State) -> tuple[bytes, list[npt.NDArray[Any]]]:
     """Return the text of the tree, and the arrays; arrays that share their memory are one."""
     arrays: dict[object, tuple[int, npt.NDArray[Any]]] = {}
-    text = json.dumps(state, default=lambda value: _encode(value, arrays)).encode()
+    text = json.dumps(state, default=lambda value: _encode_value(value, arrays)).encode()
     return text, [array for _, array in arrays.values()]
 
 
@@ -213,7 +213,7 @@ def _write_parts(stream: BinaryIO, text: bytes, arrays: Sequence[npt.NDArray[Any
     stream.write(hashed.digest())
 
 
-def read(content: bytes) -> State:
+def read_state(content: bytes) -> State:
     """Return the state in a checkpoint's bytes. Raise Damaged if they are not the bytes that were written."""
     if not content.startswith(MAGIC):
         raise Damaged("checkpoint", NOT_A_CHECKPOINT)
@@ -224,18 +224,18 @@ def read(content: bytes) -> State:
     stream.seek(len(MAGIC))
     length = int.from_bytes(stream.read(LENGTH), "little")
     tree = json.loads(stream.read(length))
-    arrays = list(_arrays(stream, len(body)))
-    return dict(_decode(tree, arrays))
+    arrays = list(_read_arrays(stream, len(body)))
+    return dict(_decode_tree(tree, arrays))
 
 
-def head(path: Path) -> State:
+def read_head(path: Path) -> State:
     """Return the state in a checkpoint without its arrays, in little memory. Raise Damaged if it was changed."""
     try:
         with opened(path) as stream:
             body = os.fstat(stream.fileno()).st_size - DIGEST
             if not stream.read(len(MAGIC)) == MAGIC or body < len(MAGIC) + LENGTH:
                 raise Damaged(path.name, NOT_A_CHECKPOINT)
-            if digest(path, body).digest() != _read_at(stream, body, DIGEST):
+            if hash_file(path, body).digest() != _read_at(stream, body, DIGEST):
                 raise Damaged(path.name, TORN)
             length = int.from_bytes(_read_at(stream, len(MAGIC), LENGTH), "little")
             return dict(json.loads(stream.read(length)))
@@ -248,14 +248,14 @@ def _read_at(stream: BinaryIO, place: int, length: int) -> bytes:
     return stream.read(length)
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     try:
         return content(path)
     except OSError as error:
         raise Damaged(path.name, f"it cannot be read: {error.strerror or error}") from None
 
 
-def _encode(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any]]]) -> object:
+def _encode_value(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any]]]) -> object:
     """Return the JSON value for a NumPy scalar or an array, and add a new array to `arrays`."""
     if isinstance(value, np.generic):
         return value.item()
@@ -269,19 +269,19 @@ def _encode(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any]]]) -
     return {ARRAY: index}
 
 
-def _arrays(stream: BinaryIO, end: int) -> Iterator[npt.NDArray[Any]]:
+def _read_arrays(stream: BinaryIO, end: int) -> Iterator[npt.NDArray[Any]]:
     while stream.tell() < end:
         yield np.lib.format.read_array(stream, allow_pickle=False)
 
 
-def _decode(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
+def _decode_tree(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
     """Return a tree with arrays in place of their references."""
     if isinstance(value, list):
-        return [_decode(item, arrays) for item in value]
+        return [_decode_tree(item, arrays) for item in value]
     if isinstance(value, dict):
         if value.keys() == {ARRAY}:
             return arrays[value[ARRAY]]
-        return {key: _decode(item, arrays) for key, item in value.items()}
+        return {key: _decode_tree(item, arrays) for key, item in value.items()}
     return value
 
 

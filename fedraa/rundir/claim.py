@@ -10,7 +10,7 @@ from typing import Self
 
 from fedraa.errors import InputError
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
-from fedraa.rundir.run_lock import WRITER, this_process, writable
+from fedraa.rundir.run_lock import WRITER, refuse_unwritable, this_process
 
 # The files that a run creates empty before it writes its first event.
 STARTED = (EVENTS, EVALS, CLIENTS)
@@ -32,14 +32,14 @@ class Claim:
         refuse_used(directory)
         self._made: list[Path] = []
         try:
-            with writable(directory):
-                self._make()
-                self._lock = self._locked()
+            with refuse_unwritable(directory):
+                self._make_directories()
+                self._lock = self._take_lock()
         except ValueError:
-            self._unmake()
+            self._remove_directories()
             raise
         if self._lock is None:
-            self._unmake()
+            self._remove_directories()
             raise in_use(directory)
 
     def __enter__(self) -> Self:
@@ -58,7 +58,7 @@ class Claim:
             if _is_at(self._lock, self.directory / WRITER):
                 (self.directory / WRITER).unlink()
         os.close(self._lock)
-        self._unmake()
+        self._remove_directories()
 
     def _is_unused(self) -> bool:
         """Return True if the directory holds only empty logs."""
@@ -67,7 +67,7 @@ class Claim:
             return sizes.keys() <= {*STARTED, WRITER} and not any(sizes.get(name) for name in STARTED)
         return False
 
-    def _make(self) -> None:
+    def _make_directories(self) -> None:
         """Make the directory, and the directories above it that do not exist."""
         missing = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
         for path in reversed(missing):
@@ -76,13 +76,13 @@ class Claim:
                 path.mkdir()
                 self._made.insert(0, path)
 
-    def _unmake(self) -> None:
+    def _remove_directories(self) -> None:
         """Remove the directories that were made, if they are empty."""
         for path in self._made:
             with suppress(OSError):
                 path.rmdir()
 
-    def _locked(self) -> int | None:
+    def _take_lock(self) -> int | None:
         """Return the lock, or None if another process has it or the directory is not empty."""
         path = self.directory / WRITER
         is_new = True
@@ -113,7 +113,7 @@ class Claim:
 
 
 @contextmanager
-def claimed(directory: Path | None, names: Callable[[int], Path]) -> Iterator[Path]:
+def claim_directory(directory: Path | None, names: Callable[[int], Path]) -> Iterator[Path]:
     """Claim a directory; for None, the first of `names(1)`, `names(2)`, ... that does not exist."""
     claim = _first_free(names) if directory is None else Claim(directory)
     with claim:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedraa.errors import Inconsistent
 from fedraa.reading import content
-from fedraa.rundir.atomic_files import digest, write_text
+from fedraa.rundir.atomic_files import hash_file, write_text
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, MODEL, PARTITION, SEAL, SUMMARY
 from fedraa.rundir.profile import PROFILE
 
@@ -16,12 +16,12 @@ OPTIONAL = (CLIENTS, PARTITION)
 _LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>\S+)")
 
 
-def seal(directory: Path, pending: Mapping[str, str]) -> None:
+def write_seal(directory: Path, pending: Mapping[str, str]) -> None:
     """Write the digests of the files. `pending` holds the texts of files that are not written yet."""
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in pending.items()}
     names = [*FILES, *(name for name in OPTIONAL if (directory / name).exists())]
-    digests |= {name: digest(directory / name).hexdigest() for name in names if name not in pending}
-    write_text(directory / SEAL, _text(digests))
+    digests |= {name: hash_file(directory / name).hexdigest() for name in names if name not in pending}
+    write_text(directory / SEAL, _seal_text(digests))
 
 
 def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> None:
@@ -30,12 +30,12 @@ def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> N
     Raises:
         Inconsistent: A file was changed. The error names the first one.
     """
-    written = _digests(directory)
+    written = _read_seal(directory)
     for name in names:
         if name in OPTIONAL and name not in written and not (directory / name).exists():
             continue
         try:
-            is_same = digest(directory / name).hexdigest() == written.get(name)
+            is_same = hash_file(directory / name).hexdigest() == written.get(name)
         except OSError as error:
             raise Inconsistent(
                 name, f"it cannot be read, although the run has ended: {error.strerror or error}"
@@ -44,16 +44,16 @@ def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> N
             raise Inconsistent(name, f"it is not the file that the run wrote; {SEAL} has another digest of it")
 
 
-def _digests(directory: Path) -> dict[str, str]:
+def _read_seal(directory: Path) -> dict[str, str]:
     try:
         text = content(directory / SEAL).decode()
     except (OSError, ValueError) as error:
         raise Inconsistent(SEAL, f"it cannot be read, although the run has ended: {error}") from None
     digests = {match["name"]: match["digest"] for match in _LINE.finditer(text)}
-    if not set(FILES) <= digests.keys() <= {*FILES, *OPTIONAL} or _text(digests) != text:
+    if not set(FILES) <= digests.keys() <= {*FILES, *OPTIONAL} or _seal_text(digests) != text:
         raise Inconsistent(SEAL, "it is damaged", expected=f"the digests of {', '.join(FILES)}")
     return digests
 
 
-def _text(digests: Mapping[str, str]) -> str:
+def _seal_text(digests: Mapping[str, str]) -> str:
     return "".join(f"{digests[name]}  {name}\n" for name in (*FILES, *OPTIONAL) if name in digests)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedraa.messages import Evaluation, State
 from fedraa.objectives import Figures
-from fedraa.rundir.atomic_files import written
+from fedraa.rundir.atomic_files import raise_unwritable
 from fedraa.rundir.clients_file import as_rows, columns_of, rows_of
 from fedraa.rundir.file_names import CLIENTS
 from fedraa.rundir.growing_file import DIGESTS, LOGS, GrowingFile
@@ -57,7 +57,7 @@ class EventLog:
         try:
             self._hold = Hold(directory, self._events.stream, driver or this_process())
         except BaseException:
-            self._close()
+            self._close_files()
             raise
         self._started = time.monotonic()
         self._seq = 0
@@ -124,14 +124,14 @@ class EventLog:
 
     def sync(self) -> None:
         """Write all lines durably to the disk."""
-        with written(self._directory):
+        with raise_unwritable(self._directory):
             for file in self._files.values():
                 os.fsync(file.stream.fileno())
 
     def close(self) -> None:
         self._hold.release()
-        self._close()
+        self._close_files()
 
-    def _close(self) -> None:
+    def _close_files(self) -> None:
         for file in self._files.values():
             file.stream.close()

@@ -36,7 +36,7 @@ class Failures:
         if action == QUARANTINED:
             self.quarantined.append({"client": client, "reason": reason, "time": time})
 
-    def totals(self) -> dict[str, Any]:
+    def summary_entries(self) -> dict[str, Any]:
         """Return the keys of a summary.
 
         `dropped` is the number of tasks. `dropped_clients` has every client with such a task, its number of tasks and

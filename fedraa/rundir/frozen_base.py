@@ -22,18 +22,18 @@ def base_sha256(state: Mapping[str, Any], trained: Collection[str], changed: Col
         trained: Names of the trained tensors.
         changed: Names of buffers that training changes.
     """
-    alike = {_place(state[name]) for name in trained}
+    alike = {_memory_address(state[name]) for name in trained}
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name]
         if not isinstance(tensor, Tensor) or name in changed or name in trained or name.endswith(STATISTICS):
             continue
-        if _place(tensor) in alike:
+        if _memory_address(tensor) in alike:
             continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
-def _place(tensor: Tensor) -> tuple[int, torch.Size]:
+def _memory_address(tensor: Tensor) -> tuple[int, torch.Size]:
     return tensor.data_ptr(), tensor.shape

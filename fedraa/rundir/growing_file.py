@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedraa.errors import Unwritable
 from fedraa.messages import State
-from fedraa.rundir.atomic_files import digest
+from fedraa.rundir.atomic_files import hash_file
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 
 # The logs by their names in a checkpoint.
@@ -22,7 +22,7 @@ class GrowingFile:
         self.path = path
         self.stream = path.open("ab", buffering=0)
         self.size = os.fstat(self.stream.fileno()).st_size
-        self._digest = digest(path)
+        self._digest = hash_file(path)
 
     def append(self, line: bytes) -> None:
         """Append the whole line, or raise Unwritable and append nothing."""
@@ -44,14 +44,14 @@ class GrowingFile:
         """Cut back to the first `size` bytes."""
         self.stream.truncate(size)
         self.size = size
-        self._digest = digest(self.path, size)
+        self._digest = hash_file(self.path, size)
 
     @property
     def sha256(self) -> str:
         return self._digest.hexdigest()
 
 
-def damage(directory: Path, log: State) -> str | None:
+def describe_damage(directory: Path, log: State) -> str | None:
     """Return a clause about a checkpoint that does not fit the logs, or None if the run can resume from it.
 
     The logs must begin with the bytes that they had when the checkpoint was written.
@@ -64,7 +64,7 @@ def damage(directory: Path, log: State) -> str | None:
         try:
             if path.stat().st_size < size:
                 return f"it is ahead of {file}"
-            if digest(path, size).hexdigest() != log[DIGESTS][name]:
+            if hash_file(path, size).hexdigest() != log[DIGESTS][name]:
                 return f"it does not fit {file}, which was changed"
         except OSError as error:
             return f"it does not fit {file}, which cannot be read: {error.strerror or error}"

@@ -211,13 +211,13 @@ class History:
         Raises ValueError for a column that does not exist.
         """
         # matplotlib is slow to import, and workers do without it.
-        from fedraa.rundir.plots import plot
+        from fedraa.rundir.plots import plot_column
 
         clock = str(self.config["experiment"]["clock"])
-        return plot(self.evals, self.figures.main if y is None else y, x, title=self.title, clock=clock)
+        return plot_column(self.evals, self.figures.main if y is None else y, x, title=self.title, clock=clock)
 
     def _repr_html_(self) -> str:
-        from fedraa.rundir.plots import html
+        from fedraa.rundir.plots import render_html
 
         rows = {"state": self.state, "directory": str(self.directory)}
         last = self._last_eval()
@@ -225,7 +225,7 @@ class History:
             rows |= {"step": f"{last['step']:.0f}", "time": f"{last['t']:.4g}"}
             names = (*self.figures.names, "loss", "client_worst")
             rows |= {name.replace("_", " "): f"{last[name]:.4f}" for name in dict.fromkeys(names)}
-        return html(self.title, rows, self.evals, self.figures.main)
+        return render_html(self.title, rows, self.evals, self.figures.main)
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the events of the log; InputError names the first line that is not an event."""

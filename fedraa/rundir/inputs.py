@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedraa.components.calls import calling
-from fedraa.components.text import KIND, describe, is_ours
+from fedraa.components.calls import convert_errors
+from fedraa.components.text import KIND, describe_component, is_ours
 from fedraa.data.scaling import ChannelScaling, Scaling
 from fedraa.data.transforms import Transform, Transforms
-from fedraa.data.transforms.transform import called
+from fedraa.data.transforms.transform import transform_name
 from fedraa.data.tree import Tree
 from fedraa.errors import InputError
 from fedraa.rundir import packed_columns
@@ -37,7 +37,7 @@ class Inputs:
     scaling: Scaling
     fitted: tuple[Any, ...]
 
-    def fit(self, transforms: Transforms) -> Transforms:
+    def restore_transforms(self, transforms: Transforms) -> Transforms:
         """Return the transforms that are not random with the values to which the run fitted them."""
         parts = transforms.fixed.parts
         if len(parts) != len(self.fitted):
@@ -49,18 +49,18 @@ class Inputs:
             if described == LOST:
                 raise InputError(
                     "transforms",
-                    f"{called(part)} was fitted to the data, but its arguments do not hold the fitted values",
+                    f"{transform_name(part)} was fitted to the data, but its arguments do not hold the fitted values",
                     hint="let `fitted` return a transform with arguments that hold them",
                 )
             if described is not None:
-                part = _restore(part, described)
+                part = _restore_transform(part, described)
             fitted.append(part)
         return Transforms(tuple(fitted), transforms.seed)
 
 
-def _restore(part: Transform, described: Mapping[str, Any]) -> Transform:
+def _restore_transform(part: Transform, described: Mapping[str, Any]) -> Transform:
     """Return a transform of the class of `part` with the described values."""
-    with calling("transforms", part):
+    with convert_errors("transforms", part):
         return type(part)(**{name: value for name, value in described.items() if name != KIND})
 
 
@@ -87,8 +87,8 @@ def _describe_fitted(before: Transform, part: Transform) -> Any:
     """Return the entry of a transform for `Inputs.fitted`."""
     if type(before).fitted is Transform.fitted:
         return None
-    described = describe(part)
-    if is_ours(type(part)) or described != describe(before):
+    described = describe_component(part)
+    if is_ours(type(part)) or described != describe_component(before):
         return described
     return LOST
 
@@ -99,7 +99,7 @@ def read_inputs(config: Mapping[str, Any]) -> Inputs:
         written = config["resolved"]["inputs"]
         return Inputs(
             int(written["classes"]),
-            _from_json(written["samples"], _SHAPE, _zeros),
+            _from_json(written["samples"], _SHAPE, _zero_samples),
             _from_json(written["scaling"], _NUMBERS, _read_scaling),
             tuple(written["transforms"]),
         )
@@ -113,16 +113,16 @@ def read_inputs(config: Mapping[str, Any]) -> Inputs:
 def _describe_scaling(scaling: ChannelScaling | None) -> Any:
     if scaling is None:
         return None
-    return {name: packed_columns.written(getattr(scaling, name).astype(np.float64)) for name in (_NUMBERS, "std")}
+    return {name: packed_columns.pack_column(getattr(scaling, name).astype(np.float64)) for name in (_NUMBERS, "std")}
 
 
 def _read_scaling(written: Mapping[str, Any]) -> ChannelScaling:
-    mean = np.array(packed_columns.read(written[_NUMBERS]), np.float32)
-    std = np.array(packed_columns.read(written["std"]), np.float32)
+    mean = np.array(packed_columns.unpack_column(written[_NUMBERS]), np.float32)
+    std = np.array(packed_columns.unpack_column(written["std"]), np.float32)
     return ChannelScaling(mean, std)
 
 
-def _zeros(written: Mapping[str, Any]) -> torch.Tensor:
+def _zero_samples(written: Mapping[str, Any]) -> torch.Tensor:
     return torch.zeros([2, *written[_SHAPE]], dtype=getattr(torch, written["dtype"]))
 
 

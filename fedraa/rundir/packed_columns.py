@@ -15,7 +15,7 @@ MAX_LIST_ENTRIES = 10_000
 Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 
-def written(column: Column) -> Any:
+def pack_column(column: Column) -> Any:
     """Return a column for JSON: a list in which None is infinite, or the compressed bytes of the array as text."""
     if len(column) > MAX_LIST_ENTRIES:
         little_endian = np.ascontiguousarray(column, column.dtype.newbyteorder("<"))
@@ -24,7 +24,7 @@ def written(column: Column) -> Any:
     return _with_nulls(column)
 
 
-def read(written: Any) -> Any:
+def unpack_column(written: Any) -> Any:
     """Return the column as a list, in which None is infinite. Raise InputError if it is damaged."""
     if not isinstance(written, dict):
         return written

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fedraa.data import Federated
 from fedraa.errors import InputError
-from fedraa.rundir.atomic_files import replacing
+from fedraa.rundir.atomic_files import replace_file
 from fedraa.rundir.file_names import PARTITION
 
 Index = npt.NDArray[np.int64]
@@ -76,11 +76,13 @@ def write_partition(directory: Path, data: Federated) -> None:
         arrays["train_order"] = data.order
     if data.names is not None:
         arrays["names"] = np.array(data.names)
-    with replacing(directory / PARTITION) as stream:
-        np.savez_compressed(stream, allow_pickle=False, **{name: _small(array) for name, array in arrays.items()})
+    with replace_file(directory / PARTITION) as stream:
+        np.savez_compressed(
+            stream, allow_pickle=False, **{name: _shrink_integers(array) for name, array in arrays.items()}
+        )
 
 
-def _small(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _shrink_integers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return integers in four bytes, if they fit."""
     if array.dtype.kind == "i" and array.size and array.max() < 2**31:
         return array.astype(np.int32)

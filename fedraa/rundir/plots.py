@@ -29,7 +29,7 @@ class Plot(Figure):
         return stream.getvalue()
 
 
-def plot(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str) -> Plot:
+def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str) -> Plot:
     """Return a plot of column `y` of the evaluations over column `x`.
 
     Args:
@@ -55,7 +55,7 @@ def plot(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str) -> Pl
     return figure
 
 
-def html(title: str, rows: Mapping[str, str], evals: "pd.DataFrame", y: str) -> str:
+def render_html(title: str, rows: Mapping[str, str], evals: "pd.DataFrame", y: str) -> str:
     """Return a table of these rows, beside the curve of column `y` of the evaluations over time.
 
     Args:
@@ -66,11 +66,11 @@ def html(title: str, rows: Mapping[str, str], evals: "pd.DataFrame", y: str) -> 
     """
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items())
     table = f"<table><caption><b>{escape(title)}</b></caption>{cells}</table>"
-    line = _curve(evals["t"].tolist(), evals[y].tolist(), f"{y.replace('_', ' ')} over time")
+    line = _draw_curve(evals["t"].tolist(), evals[y].tolist(), f"{y.replace('_', ' ')} over time")
     return f'<div style="display: flex; flex-wrap: wrap; gap: 1em 2em; align-items: center">{table}{line}</div>'
 
 
-def _curve(x: Sequence[float], y: Sequence[float], caption: str) -> str:
+def _draw_curve(x: Sequence[float], y: Sequence[float], caption: str) -> str:
     """Return a small line through the finite points; empty for fewer than two.
 
     Args:

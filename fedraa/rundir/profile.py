@@ -67,7 +67,7 @@ class RunTimes:
         self.workers.seconds.update(state["workers"])
 
 
-def profile(directory: Path) -> list[tuple[str, str, float, float]]:
+def read_profile(directory: Path) -> list[tuple[str, str, float, float]]:
     """Return rows (server or workers, work, seconds, share) of a finished run; the remaining time is `other`.
 
     The remaining time of a worker is idle time, transfer, and its start. With the engine `local`, the waiting time of

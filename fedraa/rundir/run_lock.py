@@ -32,7 +32,7 @@ class Hold:
 
     def __init__(self, directory: Path, log: FileIO, driver: str) -> None:
         deadline = time.monotonic() + LOCK_SECONDS
-        while not _locked(log, fcntl.LOCK_EX):
+        while not _try_lock(log, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
                 raise InputError("run", f"another process is writing {directory}", hint="wait for it, or stop it")
             time.sleep(0.1)
@@ -52,10 +52,10 @@ def this_process() -> str:
 def is_written(log: Path) -> bool:
     """Return True if a living process holds the lock on this log."""
     with opened(log) as stream:
-        return not _locked(stream, fcntl.LOCK_SH)
+        return not _try_lock(stream, fcntl.LOCK_SH)
 
 
-def interrupt(directory: Path, log: Path) -> None:
+def interrupt_run(directory: Path, log: Path) -> None:
     """Send SIGTERM to the process of a run, which writes a checkpoint and ends. Raise InputError if none runs here."""
     if not is_written(log):
         raise InputError("run", f"no process is writing {directory}, and there is nothing to stop")
@@ -73,7 +73,7 @@ def interrupt(directory: Path, log: Path) -> None:
 
 
 @contextmanager
-def alone(directory: Path, doing: str) -> Iterator[None]:
+def lock_directory(directory: Path, doing: str) -> Iterator[None]:
     """Hold the lock of a directory of many runs, so that only one process at a time works there.
 
     Args:
@@ -83,11 +83,11 @@ def alone(directory: Path, doing: str) -> Iterator[None]:
     Raises:
         InputError: Another process holds the lock, or the directory cannot be written.
     """
-    with writable(directory):
+    with refuse_unwritable(directory):
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT)
     try:
-        if not _locked(lock, fcntl.LOCK_EX):
+        if not _try_lock(lock, fcntl.LOCK_EX):
             raise InputError("out", f"another process is {doing} in {directory}", hint="wait for it, or stop it")
         yield
     finally:
@@ -95,7 +95,7 @@ def alone(directory: Path, doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def writable(directory: Path) -> Iterator[None]:
+def refuse_unwritable(directory: Path) -> Iterator[None]:
     """Convert an OSError in the block to an InputError about `out`."""
     try:
         yield
@@ -103,7 +103,7 @@ def writable(directory: Path) -> Iterator[None]:
         raise InputError("out", f"{directory} cannot be written: {error.strerror or error}") from None
 
 
-def _locked(file: int | BinaryIO | FileIO, kind: int) -> bool:
+def _try_lock(file: int | BinaryIO | FileIO, kind: int) -> bool:
     """Take a lock without waiting. Return False if another process holds it."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)

@@ -73,8 +73,8 @@ class RunStats:
         Raises:
             KeyError, TypeError, OverflowError: A run does not write such an event. The totals then stay unchanged.
         """
-        t = number(event["t"])
-        wall = number(event["wall"])
+        t = float_number(event["t"])
+        wall = float_number(event["wall"])
         step = whole_number(event.get("step", self.step))
         match event["kind"]:
             case "dispatch":
@@ -98,7 +98,7 @@ class RunStats:
     def _add_commit(self, event: Mapping[str, Any]) -> None:
         bytes_up = whole_number(event["bytes_up"])
         staleness = whole_number(event["staleness"])
-        flops = number(event["flops"])
+        flops = float_number(event["flops"])
         self.committed += 1
         self.bytes_up += bytes_up
         self.flops += flops
@@ -125,7 +125,7 @@ def read_stats(directory: Path, *, partial: bool = False) -> RunStats:
     return stats
 
 
-def number(value: object) -> float:
+def float_number(value: object) -> float:
     """Return the value as a float.
 
     Raises:

@@ -38,7 +38,7 @@ class Status:
     note: str = ""
 
 
-def status(directory: Path) -> Status:
+def read_status(directory: Path) -> Status:
     """Return the status of a run. Raise InputError if the directory is not a run directory, or is damaged."""
     history = History(directory)
     main = history.figures.main
@@ -66,12 +66,12 @@ def status(directory: Path) -> Status:
     )
 
 
-def statuses(directory: Path) -> list[Status]:
+def read_statuses(directory: Path) -> list[Status]:
     """Return the status of all runs in a folder. The state of an unreadable run is its error."""
     rows = []
     for path in runs_below(directory):
         try:
-            rows.append(status(path))
+            rows.append(read_status(path))
         except ValueError as error:
             rows.append(Status(str(path), f"damaged ({error})", step=0, t=0.0, accuracy=None, faults=0))
     return rows

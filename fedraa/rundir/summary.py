@@ -12,15 +12,15 @@ from fedraa.rundir.run_stats import RunStats, read_stats
 NO_STEP = "no step was finished"
 
 
-def summarise(history: History) -> dict[str, object]:
+def summarise_run(history: History) -> dict[str, object]:
     """Return the totals of a finished run."""
     stats = read_stats(history.directory)
     if stats.end is None:
         raise InputError("events", f"the log of {history.directory} has no end", hint="resume the run")
-    return _totals(history, stats, stats.end)
+    return _make_totals(history, stats, stats.end)
 
 
-def so_far(history: History) -> dict[str, object]:
+def summarise_unfinished(history: History) -> dict[str, object]:
     """Return the totals of a run that has not ended. `reason` is its state, and the model has no digest.
 
     Raises InputError if the run has no evaluation yet.
@@ -29,10 +29,10 @@ def so_far(history: History) -> dict[str, object]:
         raise InputError("run", f"{history.directory} has no evaluation yet", hint="wait for the first one")
     stats = read_stats(history.directory, partial=True)
     end = {"reason": history.state, "model_sha256": "", "step": stats.step, "t": stats.t, "wall": stats.wall}
-    return _totals(history, stats, end) | {"time_to_target": None}
+    return _make_totals(history, stats, end) | {"time_to_target": None}
 
 
-def _totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> dict[str, object]:
+def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> dict[str, object]:
     """Return the totals of a run.
 
     Args:
@@ -62,7 +62,7 @@ def _totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> dict[s
         "staleness_mean": stats.staleness_mean or 0.0,
         "staleness_max": stats.staleness_max,
         "faults": stats.faults,
-        **stats.failures.totals(),
+        **stats.failures.summary_entries(),
         "model_sha256": end["model_sha256"],
     }
     if figures.own:

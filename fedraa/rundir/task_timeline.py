@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.rundir.event_reader import not_an_event, read_events
-from fedraa.rundir.run_stats import WRONG_VALUES, number, whole_number
+from fedraa.rundir.run_stats import WRONG_VALUES, float_number, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,18 +82,18 @@ class TaskTimeline:
         Raises:
             KeyError, TypeError, OverflowError: A run does not write such an event. The columns then stay unchanged.
         """
-        t = number(event["t"])
+        t = float_number(event["t"])
         match event["kind"]:
             case "dispatch":
                 self._add_dispatch(event, t)
             case "commit":
                 self._add_commit(event, t)
             case "drop":
-                failure = _failure(event)
+                failure = _failure_fields(event)
                 self._end_task(self._in_flight.pop(event["task"]), t, Fate.DROPPED)
                 self.failures.append(failure)
             case "fault":
-                self.failures.append(_failure(event))
+                self.failures.append(_failure_fields(event))
             case "round":
                 columns = {name: whole_number(event[name]) for name in ROUND_COLUMNS}
                 self.round_events.append({**event, **columns})
@@ -155,7 +155,7 @@ class TaskTimeline:
         client = whole_number(event["client"])
         fragment = whole_number(event["fragment"])
         bytes_down = whole_number(event["bytes_down"])
-        cost = number(event.get("cost", nan))
+        cost = float_number(event.get("cost", nan))
         self._in_flight[task] = len(self.start)
         self.task.append(task)
         self.client.append(client)
@@ -204,9 +204,9 @@ def read_timeline(directory: Path, *, partial: bool = False) -> TaskTimeline:
     return timeline
 
 
-def _failure(event: Mapping[str, Any]) -> dict[str, Any]:
+def _failure_fields(event: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a fault or a drop; the texts are None if the event does not have them."""
-    failure = {"kind": event["kind"], "t": number(event["t"]), "wall": number(event["wall"])}
+    failure = {"kind": event["kind"], "t": float_number(event["t"]), "wall": float_number(event["wall"])}
     for name in ("error", "action", "task", "client", "worker"):
         value = event.get(name)
         failure[name] = None if value is None else str(value)

@@ -56,9 +56,9 @@ def load_trained(
     if transforms is None:
         transforms = experiment.transforms
     unfitted = make_transforms(transforms, seed=experiment.seed)
-    module = _make(experiment, inputs, model, seed=experiment.seed)
+    module = _make_module(experiment, inputs, model, seed=experiment.seed)
     _load_parameters(module, directory / MODEL)
-    return RawInputModel(module, inputs.scaling, inputs.fit(unfitted)).eval()
+    return RawInputModel(module, inputs.scaling, inputs.restore_transforms(unfitted)).eval()
 
 
 def _refuse_foreign(
@@ -87,7 +87,7 @@ def _refuse_foreign(
         )
 
 
-def _make(problem: ProblemOptions, inputs: Inputs, model: object, *, seed: int) -> nn.Module:
+def _make_module(problem: ProblemOptions, inputs: Inputs, model: object, *, seed: int) -> nn.Module:
     """Return a copy of the user's model without wrappers, or the named model of the experiment."""
     if isinstance(model, nn.Module):
         return deepcopy(unwrap_module(model))

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from fedraa.components.calls import calling
+from fedraa.components.calls import convert_errors
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError
@@ -226,7 +226,7 @@ def update_without_values(
 
 def factor_at(staleness: int, factor: Any) -> float:
     """Return a StalenessWeight's factor. Raise InputError if it is not finite or is over `MAX_WEIGHT`."""
-    with calling("staleness", factor):
+    with convert_errors("staleness", factor):
         weight = factor(staleness)
     if is_finite(weight) and abs(weight) <= MAX_WEIGHT:
         return float(weight)

@@ -66,7 +66,7 @@ class AsyncServer(Stateful):
         self._learn = learn
         # The task in flight of each client that trains its buffer again.
         self._kept_flights: dict[int, InFlightTask] = {}
-        self._plan()
+        self._plan_scheduler()
 
     @property
     def step(self) -> int:
@@ -104,7 +104,7 @@ class AsyncServer(Stateful):
         done = self.ledger.commit(task.id, loss=update.loss, new_version=result.new_version, keep_task=result.keep_task)
         self.task_table.commit(update, done, result.weight, now)
         if self._learn and self.task_table.costs.observe(task.widths, task.client, now - flight.left):
-            self._plan()
+            self._plan_scheduler()
         return done.next_clients
 
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
@@ -131,13 +131,13 @@ class AsyncServer(Stateful):
         self.task_table.restore_in_flight(state["in_flight"], self.ledger.in_flight.values(), self._store.sent_again)
         kept = restored_flights(state["kept_tasks"], self.ledger.kept_tasks.values(), self._store.sent_again)
         self._kept_flights = {flight.task.client: flight for flight in kept}
-        self._plan()
+        self._plan_scheduler()
 
-    def _plan(self) -> None:
+    def _plan_scheduler(self) -> None:
         """Derive the balances and the scheduler's plan from the current costs."""
         costs = self.task_table.costs
         shapes = [assignment.submodel.widths for assignment in self._assignments]
         samples = np.array(self.task_table.sizes, np.int64)
         self.balances = planned_balances(costs, shapes, samples, self._balance, self.ledger.concurrency.limit)
         if self.ledger.scheduler is not None:
-            self.ledger.replan(costs.table(shapes), self._bound)
+            self.ledger.use_costs(costs.table(shapes), self._bound)

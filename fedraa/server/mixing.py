@@ -3,11 +3,11 @@
 import numpy as np
 
 from fedraa.messages import Index, Vector
-from fedraa.vectors.chunked import accumulate, map_chunks, scale
-from fedraa.vectors.index_runs import CoordinateSet, index_of, views
+from fedraa.vectors.chunked import add_scaled, map_chunks, scale_chunk
+from fedraa.vectors.index_runs import CoordinateSet, index_of, iterate_parts
 
 
-def blend(params: Vector, where: CoordinateSet, new: Vector, mix: float) -> None:
+def blend_weights(params: Vector, where: CoordinateSet, new: Vector, mix: float) -> None:
     """Mix `new` in: theta <- (1 - mix) theta + mix theta_new, in place, element by element.
 
     The result has the same bits however the coordinates are divided among calls.
@@ -21,16 +21,16 @@ def blend(params: Vector, where: CoordinateSet, new: Vector, mix: float) -> None
     old_weight = np.float32(1 - mix)
     new_weight = np.float32(mix)
 
-    def mixed(piece: slice) -> None:
-        change = scale(new_weight, new[piece])
-        for values, part in views(params, where, piece):
+    def mix_piece(piece: slice) -> None:
+        change = scale_chunk(new_weight, new[piece])
+        for values, part in iterate_parts(params, where, piece):
             values *= old_weight
             values += change[part].reshape(values.shape)
 
-    map_chunks(len(new), mixed)
+    map_chunks(len(new), mix_piece)
 
 
-def add(
+def add_delta(
     params: Vector,
     where: CoordinateSet,
     weight: float,
@@ -51,7 +51,7 @@ def add(
         shared_weight: Share of the weight that these coordinates get.
     """
     if common is None or not len(common):
-        accumulate(params, where, weight, new, sent)
+        add_scaled(params, where, weight, new, sent)
         return
     places = common
     coordinates = index_of(where)
@@ -61,5 +61,5 @@ def add(
     if sent is not None:
         change -= sent[common]
     shared = params[places] + np.float32(weight * shared_weight) * change
-    accumulate(params, where, weight, new, sent)
+    add_scaled(params, where, weight, new, sent)
     params[places] = shared

@@ -9,7 +9,7 @@ import numpy as np
 from fedraa.components.state import Stateful
 from fedraa.messages import EXTRA_PREFIX, Extra, MadeBuffer, Update, Vector
 from fedraa.submodels.assignment import Assignment, Mask
-from fedraa.vectors.chunked import cut
+from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.index_runs import CoordinateSet, where_of
 
@@ -42,9 +42,9 @@ class OptimizerStates(Stateful):
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         """Return the buffers [k] for the client's task; they are 0 outside the mask."""
         where = where_of(assignment.submodel)
-        return {name: MadeBuffer(partial(self._cut, name, client, where, assignment.mask)) for name in self._rows}
+        return {name: MadeBuffer(partial(self._cut_state, name, client, where, assignment.mask)) for name in self._rows}
 
-    def _cut(self, name: str, client: int, where: CoordinateSet, mask: Mask | None) -> Vector:
+    def _cut_state(self, name: str, client: int, where: CoordinateSet, mask: Mask | None) -> Vector:
         """Return a copy of the client's state. It does not change while the client's task is in flight.
 
         Args:
@@ -53,7 +53,7 @@ class OptimizerStates(Stateful):
             where: The coordinates [k] of the submodel.
             mask: True for trained coordinates [k], None if all are.
         """
-        buffer: Vector = cut(self._rows[name].peek(client), where)
+        buffer: Vector = copy_coordinates(self._rows[name].peek_row(client), where)
         if mask is not None:
             buffer[~mask] = 0.0
         return buffer

@@ -17,7 +17,7 @@ from fedraa.components.state import Stateful
 from fedraa.errors import InputError
 from fedraa.messages import Vector
 from fedraa.numbers import Decay, Positive
-from fedraa.vectors.chunked import map_chunks, mask_or_true, scale
+from fedraa.vectors.chunked import map_chunks, mask_or_true, scale_chunk
 
 Mask = npt.NDArray[np.bool_]
 
@@ -66,7 +66,7 @@ class Sgd(ServerOptimizer):
     state_fields: ClassVar[tuple[str, ...]] = ()
 
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
-        move(params, self.server_lr, delta, moved)
+        move_params(params, self.server_lr, delta, moved)
 
 
 @dataclass
@@ -86,12 +86,12 @@ class Momentum(ServerOptimizer):
         return 4 * size
 
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
-        def mix(piece: slice) -> None:
+        def mix_piece(piece: slice) -> None:
             m = self._m[piece]
             np.copyto(m, np.float32(self.beta) * m + delta[piece], where=moved[piece])
 
-        map_chunks(len(params), mix)
-        move(params, self.server_lr, self._m, moved)
+        map_chunks(len(params), mix_piece)
+        move_params(params, self.server_lr, self._m, moved)
 
 
 @dataclass
@@ -123,18 +123,18 @@ class Adaptive(ServerOptimizer):
         return 8 * size
 
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
-        def step(piece: slice) -> None:
+        def step_piece(piece: slice) -> None:
             m = self._m[piece]
             v = self._v[piece]
             where = mask_or_true(moved[piece])
-            np.copyto(v, self._second(v, np.square(delta[piece])), where=where)
+            np.copyto(v, self._second_moment(v, np.square(delta[piece])), where=where)
             np.copyto(m, np.float32(self.beta1) * m + np.float32(1 - self.beta1) * delta[piece], where=where)
             direction: Vector = np.divide(m, np.sqrt(v) + np.float32(self.tau), dtype=np.float32)
             np.add(params[piece], np.float32(self.server_lr) * direction, out=params[piece], where=where)
 
-        map_chunks(len(params), step)
+        map_chunks(len(params), step_piece)
 
-    def _second(self, v: Vector, square: Vector) -> npt.NDArray[np.floating[Any]]:
+    def _second_moment(self, v: Vector, square: Vector) -> npt.NDArray[np.floating[Any]]:
         """Return the new second moment."""
         moment: npt.NDArray[np.floating[Any]]
         match self.rule:
@@ -178,7 +178,7 @@ class AmsGrad(ServerOptimizer):
             first = 1 - self.beta1**self._steps
             second = 1 - self.beta2**self._steps
 
-        def step(piece: slice) -> None:
+        def step_piece(piece: slice) -> None:
             m = self._m[piece]
             v = self._v[piece]
             v_max = self._max[piece]
@@ -191,10 +191,10 @@ class AmsGrad(ServerOptimizer):
             direction = (m / np.float32(first) / root).astype(np.float32)
             np.add(params[piece], np.float32(self.server_lr) * direction, out=params[piece], where=where)
 
-        map_chunks(len(params), step)
+        map_chunks(len(params), step_piece)
 
 
-def move(params: Vector, server_lr: float, direction: Vector, moved: Mask) -> None:
+def move_params(params: Vector, server_lr: float, direction: Vector, moved: Mask) -> None:
     """Add server_lr * direction to theta in place.
 
     Args:
@@ -205,10 +205,12 @@ def move(params: Vector, server_lr: float, direction: Vector, moved: Mask) -> No
     """
     factor = np.float32(server_lr)
 
-    def step(piece: slice) -> None:
-        np.add(params[piece], scale(factor, direction[piece]), out=params[piece], where=mask_or_true(moved[piece]))
+    def step_piece(piece: slice) -> None:
+        np.add(
+            params[piece], scale_chunk(factor, direction[piece]), out=params[piece], where=mask_or_true(moved[piece])
+        )
 
-    map_chunks(len(params), step)
+    map_chunks(len(params), step_piece)
 
 
 SERVER_OPTIMIZER: ComponentRegistry[ServerOptimizer] = ComponentRegistry(

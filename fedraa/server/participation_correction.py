@@ -12,7 +12,7 @@ BISECTIONS = 40
 Floats = npt.NDArray[np.float64]
 
 
-def balances(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Floats:
+def balance_factors(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Floats:
     """Return c_n = ((n's share of samples) / (n's share of local steps)) ** power [N], over their mean by steps.
 
     With the power 1, all samples count alike in the long run, however fast their device is. With 0, all steps count
@@ -30,7 +30,7 @@ def balances(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Flo
     return np.asarray(factors / (shares @ factors))
 
 
-def balanced(weight: float, balance: float) -> float:
+def balanced_weight(weight: float, balance: float) -> float:
     """Return an update's weight times its client's factor, at most 1. A factor of 1 leaves the weight unchanged."""
     if balance == 1:
         return weight
@@ -58,10 +58,10 @@ def planned_balances(
     if power == 0:
         return np.ones(len(samples))
     table = costs.table(shapes)
-    return balances(samples, costs.rates(shapes, table + pause(table, at_a_time)), power)
+    return balance_factors(samples, costs.step_rates(shapes, table + mean_pause(table, at_a_time)), power)
 
 
-def pause(table: Floats, at_a_time: int | None) -> float:
+def mean_pause(table: Floats, at_a_time: int | None) -> float:
     """Return the mean time that a client waits between two of its tasks, 0 if all clients train at a time.
 
     The next client is drawn uniformly, so the time is the same for all clients. It is the time at which `at_a_time`

@@ -46,14 +46,14 @@ class PolyakAveraging:
     def commit(self, update: Update, now: float) -> Iterable[int]:
         before = self._server.step
         waiting = self._server.commit(update, now)
-        self._follow(before)
+        self._update_mean(before)
         return waiting
 
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         before = self._server.step
         waiting = self._server.drop(task, error, now)
         # The dropped task may have been the last of a round, so the other updates of the round have moved the model.
-        self._follow(before)
+        self._update_mean(before)
         return waiting
 
     def state(self) -> State:
@@ -63,7 +63,7 @@ class PolyakAveraging:
         self._server.restore(state)
         self._mean.restore(state["mean"])
 
-    def _follow(self, before: int) -> None:
+    def _update_mean(self, before: int) -> None:
         """Update the mean if the server has made a step since `before`."""
         if self._server.step > before:
             self._mean.follow(1 / (self._share * before + 1))

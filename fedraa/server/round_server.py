@@ -10,7 +10,7 @@ import torch
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.client.compression import Compressor
-from fedraa.components.calls import calling
+from fedraa.components.calls import convert_errors
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError
 from fedraa.ledger.dispatch import Committed, Dropped
@@ -22,12 +22,12 @@ from fedraa.server.tasks import Record, TaskTable
 from fedraa.server.update_checks import refuse_unsound
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelSampler
-from fedraa.vectors.chunked import cut
+from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.coverage_counter import CoverageCounter
 from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.index_runs import where_of
 from fedraa.vectors.last_trained import LastTrained
-from fedraa.vectors.run_length import spread
+from fedraa.vectors.run_length import summarise_coverage
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ class RoundServer(Stateful):
         self._download = components.download
         self._coverage = CoverageCounter(len(params), np.int32)
         self._last_trained = LastTrained(len(params))
-        self._reset()
+        self._reset_round()
 
     @property
     def step(self) -> int:
@@ -135,7 +135,7 @@ class RoundServer(Stateful):
             decision,
             now,
             assignment,
-            self._snapshot(assignment.submodel),
+            self._cut_snapshot(assignment.submodel),
             extras=dict(self._auxiliary.send(client, assignment)),
             extra_buffers=[follower.extra_buffers for follower in self._followers],
             traffic_sizes=self._aggregator.traffic_sizes(client, assignment),
@@ -152,7 +152,7 @@ class RoundServer(Stateful):
         task = flight.task
         assignment = flight.assignment
         if self._reportable is not None:
-            assignment = _reported(assignment, self._reportable(task.client))
+            assignment = _reported_part(assignment, self._reportable(task.client))
         weight = self.ledger.weight(task.client)
         change = DeltaView(
             where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True, gather=True
@@ -163,7 +163,7 @@ class RoundServer(Stateful):
         self._sampler.receive(assignment, update, weight)
         self._aggregator.add(contribution)
         self._coverage.add(change)
-        change.settle()
+        change.run_joined()
         self._lr_steps += lr * update.steps
         self._square += change.squared
         self._lr = lr
@@ -180,7 +180,7 @@ class RoundServer(Stateful):
         return super().state() | {"in_flight": self.task_table.in_flight_state()}
 
     def restore(self, state: State) -> None:
-        self._reset()
+        self._reset_round()
         super().restore(state)
         self.task_table.restore_in_flight(state["in_flight"], self.ledger.in_flight.values())
 
@@ -190,10 +190,10 @@ class RoundServer(Stateful):
             return ()
         self._close_round(now)
         self.ledger.close_round()
-        self._reset()
+        self._reset_round()
         return self.ledger.begin_round()
 
-    def _reset(self) -> None:
+    def _reset_round(self) -> None:
         """Forget the sums and the snapshots of a round."""
         # The sum of learning rate times local steps over the clients that have reported.
         self._lr_steps: float = 0.0
@@ -207,28 +207,28 @@ class RoundServer(Stateful):
         coverage = self._coverage.finish()
         reported = self.ledger.reported
         if reported:
-            self._move(RoundTotals(coverage, self._lr))
+            self._move_model(RoundTotals(coverage, self._lr))
         self._last_trained.now(self.step, coverage)
         self._record(
             "round",
             now,
             round=self.step,
             clients=reported,
-            **spread(coverage, reported),
+            **summarise_coverage(coverage, reported),
             longest_untrained=self.step - self._last_trained.oldest,
             drift=(self._square / max(1, reported)) ** 0.5,
         )
 
-    def _move(self, totals: RoundTotals) -> None:
+    def _move_model(self, totals: RoundTotals) -> None:
         """Move the model by the reports of the round, and pass the step to the auxiliary state and the sampler."""
         delta, moved = self._aggregator.finish(totals)
-        with calling("server_optimizer", self._optimizer):
+        with convert_errors("server_optimizer", self._optimizer):
             self._optimizer.step(self.params, delta, moved)
         refuse_unsound("server_optimizer", self._optimizer, self.params)
         for follower in self._followers:
             follower.close(self.params, delta, moved, self._lr_steps / self.ledger.reported)
 
-    def _snapshot(self, submodel: Submodel) -> SharedBuffer:
+    def _cut_snapshot(self, submodel: Submodel) -> SharedBuffer:
         """Return the submodel at the start of the round, as clients receive it.
 
         All clients that train it share the buffer. The whole model is not copied, because it does not change until all
@@ -240,20 +240,20 @@ class RoundServer(Stateful):
             values = self.params[:]
             values.flags.writeable = False
             if not whole:
-                values = cut(values, where_of(submodel))
+                values = copy_coordinates(values, where_of(submodel))
             if not self._download.lossless:
-                values = arriving(self._download, values)
+                values = received_buffer(self._download, values)
             self._snapshots[key] = SharedBuffer(values)
         return self._snapshots[key]
 
 
-def arriving(download: Compressor, part: Vector) -> Vector:
+def received_buffer(download: Compressor, part: Vector) -> Vector:
     """Return the buffer [k] that a client receives after compression.
 
     Raises:
         InputError: A custom compressor returned no tensor, or one of another shape.
     """
-    with calling("schedule.download_compressor", download):
+    with convert_errors("schedule.download_compressor", download):
         arrived = download.apply(torch.tensor(part))
         if not isinstance(arrived, torch.Tensor) or arrived.shape != part.shape:
             problem = f"{type(download).__name__}.apply returned it"
@@ -262,7 +262,7 @@ def arriving(download: Compressor, part: Vector) -> Vector:
     return np.asarray(arrived.numpy(), np.float32)
 
 
-def _reported(assignment: Assignment, reportable: Mask) -> Assignment:
+def _reported_part(assignment: Assignment, reportable: Mask) -> Assignment:
     """Return the assignment without the coordinates that the client may not report.
 
     Args:
@@ -271,7 +271,7 @@ def _reported(assignment: Assignment, reportable: Mask) -> Assignment:
     """
     mask = reportable
     if assignment.submodel.index is not None:
-        mask = cut(mask, where_of(assignment.submodel))
+        mask = copy_coordinates(mask, where_of(assignment.submodel))
     if mask.all():
         return assignment
     if assignment.mask is not None:

@@ -42,14 +42,14 @@ class Mean:
         if not isinstance(self.auxiliary, RoundState):
             raise InputError("auxiliary", got=self.auxiliary, expected="an object of RoundState or of a subclass")
 
-    def averaging(self) -> Aggregator:
+    def resolve_aggregator(self) -> Aggregator:
         """Return the aggregator of the deltas."""
         return AGGREGATOR.resolve(self.aggregator)
 
-    def stepping(self) -> ServerOptimizer:
+    def resolve_optimizer(self) -> ServerOptimizer:
         """Return the optimizer that steps along their mean."""
         return SERVER_OPTIMIZER.resolve(self.optimizer)
 
     def memory(self, size: int, clients: int) -> int:
         """Return the bytes needed besides the model, at most. The small state of input adversaries is not included."""
-        return self.averaging().memory(size, clients) + self.auxiliary.memory(size, clients, 0)
+        return self.resolve_aggregator().memory(size, clients) + self.auxiliary.memory(size, clients, 0)

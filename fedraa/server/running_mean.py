@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from fedraa.messages import Vector
-from fedraa.vectors.chunked import accumulate
+from fedraa.vectors.chunked import add_scaled
 
 
 class Mean(Protocol):
@@ -36,13 +36,13 @@ class MeanHere:
         self.params = model.params.copy()
 
     def follow(self, share: float) -> None:
-        follow(self.params, self._model.params, share)
+        update_mean(self.params, self._model.params, share)
 
     def restore(self, params: Vector) -> None:
         self.params[:] = params
 
 
-def follow(mean: Vector, params: Vector, share: float) -> None:
+def update_mean(mean: Vector, params: Vector, share: float) -> None:
     """Update the mean in place: mean <- mean + share * (params - mean).
 
     The result has the same bits however the coordinates are divided among calls.
@@ -52,4 +52,4 @@ def follow(mean: Vector, params: Vector, share: float) -> None:
         params: The model [d].
         share: Weight of the model.
     """
-    accumulate(mean, slice(None), share, params, mean)
+    add_scaled(mean, slice(None), share, params, mean)

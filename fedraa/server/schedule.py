@@ -117,12 +117,12 @@ class AsyncSampled(Schedule):
                 hint="take a policy that draws every task independently",
             )
 
-        def sample(client: int, step: int, now: float, params: Vector) -> Assignment:
+        def sample_assignment(client: int, step: int, now: float, params: Vector) -> Assignment:
             return sampler.draw(RoundContext(client, step, client, run.clients, now, params, run))
 
         store = LocalStore(setup.params, (), update, setup.task_table.sizes, setup.share)
         ledger = AsyncLedger(clients=run.clients, seed=run.seed, bad_clients=setup.bad_clients)
-        return AsyncServer(store, ledger, setup.task_table, sample=sample)
+        return AsyncServer(store, ledger, setup.task_table, sample=sample_assignment)
 
 
 class Barrier(Schedule):
@@ -136,33 +136,33 @@ class Barrier(Schedule):
         """Return the scheduler with its costs, if there is one."""
         return None
 
-    def participants(self) -> Participation:
+    def choose_participation(self) -> Participation:
         return All()
 
     def server(self, update: Mean, setup: ServerSetup) -> Server:
         run = setup.run
         size = run.traced.size
         clients = run.clients
-        participation = self.participants()
+        participation = self.choose_participation()
         submodels = self.submodels(setup)
         alone = submodels.alone if isinstance(submodels, SubmodelSampler) else 0
 
-        def cohort(round: int, quarantined: Collection[int]) -> Sequence[int]:
+        def choose_cohort(round: int, quarantined: Collection[int]) -> Sequence[int]:
             return draw_cohort(participation, clients, round, run.seed, quarantined, alone)
 
         ledger = RoundLedger(
             clients=clients,
             seed=run.seed,
             bad_clients=setup.bad_clients,
-            draw_cohort=cohort,
+            draw_cohort=choose_cohort,
             samples=setup.task_table.sizes if update.weights == "samples" else None,
             fragments=len(setup.submodels),
             scheduler=self.planner(setup),
         )
         components = RoundComponents(
             submodels=submodels,
-            aggregator=BoundAggregator(update.averaging(), run),
-            optimizer=update.stepping().bind(size),
+            aggregator=BoundAggregator(update.resolve_aggregator(), run),
+            optimizer=update.resolve_optimizer().bind(size),
             auxiliary=update.auxiliary.bind(RoundStateContext(size, clients, setup.inputs, setup.grad_mix)),
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.resolve(self.download_compressor),
@@ -182,7 +182,7 @@ class Rounds(Barrier):
     def submodels(self, setup: ServerSetup) -> SubmodelSampler:
         return setup.policy.bind(setup.run)
 
-    def participants(self) -> Participation:
+    def choose_participation(self) -> Participation:
         return PARTICIPATION.own(self.participation)
 
 

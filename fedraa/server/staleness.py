@@ -72,7 +72,7 @@ class DelayAdaptive(StalenessWeight):
         return DelayAdaptive(self.clients or clients)
 
 
-def among(weight: StalenessWeight, clients: int) -> StalenessWeight:
+def weight_for_clients(weight: StalenessWeight, clients: int) -> StalenessWeight:
     """Return the weight for a run with this number of clients. A plain function is returned unchanged."""
     return weight.among(clients) if isinstance(weight, StalenessWeight) else weight
 

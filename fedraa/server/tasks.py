@@ -113,7 +113,7 @@ class TaskTable(Stateful):
         """
         client = decision.client
         widths = assignment.submodel.widths
-        down, up = self._bytes(assignment, client, extra_buffers, traffic_sizes)
+        down, up = self._count_bytes(assignment, client, extra_buffers, traffic_sizes)
         if decision.resent:
             down = 0
         steps = self.costs.steps(widths, client)
@@ -126,7 +126,7 @@ class TaskTable(Stateful):
             step=decision.step,
             widths=widths,
             buffer=buffer,
-            lr=self._lr(self._at(decision.step, now), widths),
+            lr=self._lr(self._run_progress(decision.step, now), widths),
             cost=self.costs.cost(widths, client, down, up),
             mask=assignment.mask,
             extras={**(extras or {}), **self._optimizer_states.send(client, assignment)},
@@ -202,7 +202,7 @@ class TaskTable(Stateful):
         """Return the mean learning rate of a task over this number of local steps."""
         return task.lr * self._mean_factor(steps)
 
-    def _at(self, step: int, now: float) -> float:
+    def _run_progress(self, step: int, now: float) -> float:
         """Return the progress of the run in the unit of the learning rate's schedule."""
         if self._counts == "passes":
             return self._trained / sum(self.sizes)
@@ -210,7 +210,7 @@ class TaskTable(Stateful):
             return now
         return step
 
-    def _bytes(
+    def _count_bytes(
         self,
         assignment: Assignment,
         client: int,
@@ -219,7 +219,7 @@ class TaskTable(Stateful):
     ) -> tuple[int, int]:
         """Return the bytes of a task's traffic down and up. The arguments are those of `dispatch`."""
         sent = self.costs.sent(assignment.submodel.widths)
-        crossing = self.costs.crossing(client)
+        crossing = self.costs.activation_bytes(client)
         down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes, self.costs.download.bytes)
         if traffic_sizes is not None:
             down = self.costs.download.bytes(traffic_sizes[0])
@@ -283,7 +283,7 @@ def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
         "steps": task.steps,
         "first": task.first,
         "asks": list(task.asks),
-        "extras": {name: task.extra(name) for name in task.extras if not name.startswith(EXTRA_PREFIX)},
+        "extras": {name: task.extra_values(name) for name in task.extras if not name.startswith(EXTRA_PREFIX)},
     }
 
 

@@ -12,7 +12,15 @@ from fedraa.components.state import Stateful
 from fedraa.errors import InputError, short_text
 from fedraa.messages import EXTRA_PREFIX, Receipt, RemoteBuffer, Task, Update, Vector
 from fedraa.vectors.chunked import map_chunks, ordered_sum
-from fedraa.vectors.finite import LARGEST, at_most, count_not_finite, is_finite, largest_of, unfit, wrong_kind
+from fedraa.vectors.finite import (
+    LARGEST,
+    at_most,
+    count_not_finite,
+    describe_unfit,
+    find_largest,
+    is_finite,
+    wrong_kind,
+)
 
 # No value of an update may exceed this multiple of max(1, largest value that the client received).
 MAX_GROWTH = 1e3
@@ -45,24 +53,24 @@ class Bounds(Stateful):
         # The norms of the last accepted updates of each fragment.
         self._seen: dict[int, list[float]] = {}
 
-    def refuse(self, update: Update, task: Task | None) -> str | None:
+    def judge_update(self, update: Update, task: Task | None) -> str | None:
         """Return the reason to refuse the update, or None. An accepted update counts in later medians."""
         if task is not None and update.receipt is None and not isinstance(task.buffer, RemoteBuffer):
             # The receipt is computed once, and all later checks use it.
             update = replace(update, receipt=receipt_of(task.params, update.params, norms=self._max_norm is not None))
         max_norm = self._max_norm if isinstance(self._max_norm, int | float) else None
-        wrong = refuse(update, task, max_norm=max_norm)
+        wrong = check_update(update, task, max_norm=max_norm)
         if wrong is not None or task is None:
             return wrong
-        wrong = outgrown(update, task)
+        wrong = outgrown_values(update, task)
         if wrong is None and self._max_norm == AUTO:
-            wrong = self._unusual(update, task)
+            wrong = self._unusual_norm(update, task)
         return wrong
 
-    def _unusual(self, update: Update, task: Task) -> str | None:
+    def _unusual_norm(self, update: Update, task: Task) -> str | None:
         """Return the reason if the norm of the update is over the bound of `auto`. Otherwise add it to the medians."""
         seen = self._seen.setdefault(task.fragment, [])
-        norm, sent = norms(update, task)
+        norm, sent = update_norms(update, task)
         usual = 0.0
         if len(seen) >= WARM_UP_UPDATES:
             usual = median(seen)
@@ -77,7 +85,7 @@ class Bounds(Stateful):
         return None
 
 
-def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) -> str | None:
+def check_update(update: Update, task: Task | None, *, max_norm: float | None = None) -> str | None:
     """Return the reason to refuse the update as the result of the task, or None.
 
     Args:
@@ -104,7 +112,7 @@ def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) 
         if name not in update.extras:
             return f"{name} is missing"
     for name, buffer in update.extras.items():
-        wrong = wrong_kind(buffer, _shape(name, task)) or _not_finite(buffer)
+        wrong = wrong_kind(buffer, _expected_shape(name, task)) or _not_finite(buffer)
         if wrong is not None:
             return f"{name} {wrong}"
     if not isinstance(update.steps, int | np.integer) or update.steps < 1:
@@ -114,13 +122,13 @@ def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) 
     if not is_finite(update.seconds) or update.seconds < 0:
         return f"the duration is {update.seconds} seconds"
     if max_norm is not None:
-        norm, _ = norms(update, task)
+        norm, _ = update_norms(update, task)
         if norm > max_norm:
             return f"the update's norm {norm:.4g} is over the bound {max_norm:g}"
     return None
 
 
-def outgrown(update: Update, task: Task) -> str | None:
+def outgrown_values(update: Update, task: Task) -> str | None:
     """Return the reason if the update holds finite values that are too large for any training, else None.
 
     Such values would pass the other checks and spoil the weights of the next clients, which would then be blamed.
@@ -132,19 +140,19 @@ def outgrown(update: Update, task: Task) -> str | None:
         # Squares of honest gradients may be as large, and no other client receives them.
         if name.startswith(EXTRA_PREFIX):
             continue
-        largest = largest_of(buffer)
+        largest = find_largest(buffer)
         if largest > LARGEST:
             return f"{name} hold values up to {largest:.4g}"
     return None
 
 
-def unsound(task: Task, update: Update | None) -> str | None:
+def model_defect(task: Task, update: Update | None) -> str | None:
     """Return the defect of the model that the task was cut from if it explains a bad update, else None."""
     if update is not None and update.receipt is not None:
-        return unfit(update.receipt.sent)
+        return describe_unfit(update.receipt.sent)
     if isinstance(task.buffer, RemoteBuffer):
         return None
-    return unfit(largest_of(task.params))
+    return describe_unfit(find_largest(task.params))
 
 
 def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> None:
@@ -158,12 +166,12 @@ def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> 
     """
     if at_most(params, LARGEST):
         return
-    wrong = unfit(largest_of(params))
+    wrong = describe_unfit(find_largest(params))
     if wrong:
         raise InputError(where, f"{type(part).__name__} left {wrong} in the model{when}")
 
 
-def norms(update: Update, task: Task) -> tuple[float, float]:
+def update_norms(update: Update, task: Task) -> tuple[float, float]:
     """Return the norm of the delta and the norm of the weights that the client received."""
     receipt = update.receipt or receipt_of(task.params, update.params, norms=True)
     return receipt.squared**0.5, receipt.squared_sent**0.5
@@ -185,24 +193,24 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
     if not norms and at_most(new, MAX_GROWTH):
         # No value is over MAX_GROWTH, so none can have outgrown the sent weights.
         return Receipt(push, None, 0, 0.0)
-    largest = largest_of(new)
+    largest = find_largest(new)
     bad = count_not_finite(new, largest)
-    before = largest_of(sent) if bad or largest > MAX_GROWTH else 0.0
+    before = find_largest(sent) if bad or largest > MAX_GROWTH else 0.0
     if bad or not norms:
         return Receipt(push, None, bad, 0.0, 0.0, largest, before)
 
-    def squared(piece: slice) -> tuple[float, float]:
+    def squared_norms(piece: slice) -> tuple[float, float]:
         whole = sent[piece].astype(np.float64)
         change = new[piece].astype(np.float64) - whole
         return float(change @ change), float(whole @ whole)
 
-    sums = map_chunks(new.size, squared)
+    sums = map_chunks(new.size, squared_norms)
     changes = ordered_sum([change for change, _ in sums])
     wholes = ordered_sum([whole for _, whole in sums])
     return Receipt(push, None, 0, changes, wholes, largest, before)
 
 
-def joined(push: str, pieces: Sequence[Receipt]) -> Receipt:
+def join_receipts(push: str, pieces: Sequence[Receipt]) -> Receipt:
     """Join the receipts of the pieces of a buffer into one."""
     return Receipt(
         push,
@@ -218,21 +226,21 @@ def joined(push: str, pieces: Sequence[Receipt]) -> Receipt:
 def _wrong_params(update: Update, task: Task) -> str | None:
     if update.receipt is None:
         return wrong_kind(update.params, (task.size,)) or _not_finite(update.params)
-    return update.receipt.wrong or _told(update.receipt.bad)
+    return update.receipt.wrong or _not_finite_text(update.receipt.bad)
 
 
-def _shape(name: str, task: Task) -> tuple[int, ...] | None:
+def _expected_shape(name: str, task: Task) -> tuple[int, ...] | None:
     """Return the expected shape of a further buffer of a client, or None if any shape is valid."""
     if name in AS_LONG_AS_THE_PART:
         return (task.size,)
-    return task.extra(name).shape if name in task.extras else None
+    return task.extra_values(name).shape if name in task.extras else None
 
 
 def _not_finite(buffer: npt.NDArray[np.float32]) -> str | None:
-    return _told(count_not_finite(buffer, largest_of(buffer)))
+    return _not_finite_text(count_not_finite(buffer, find_largest(buffer)))
 
 
-def _told(bad: int) -> str | None:
+def _not_finite_text(bad: int) -> str | None:
     if not bad:
         return None
     return f"hold {bad} values that are not finite"

@@ -19,7 +19,7 @@ from fedraa.composition.compatibility import (
 )
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, chosen_value, foreign_names, set_values
-from fedraa.composition.registry import find
+from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import Overrides
 from fedraa.config.sections import LocalOptions, MethodOptions
@@ -33,13 +33,13 @@ CAPACITIES = "submodel.capacities.levels"
 REDRAW = "submodel.capacities.redraw"
 
 
-def resolve(experiment: Experiment) -> Method:
+def resolve_method(experiment: Experiment) -> Method:
     """Return the experiment's method with the experiment's values in place. Only classification is calibrated.
 
     Raises InputError for a value that the method does not have, for values that exclude each other, and for a method
     that cannot train the objective.
     """
-    method = find(experiment.method)
+    method = find_method(experiment.method)
     solver = replace(
         method.local,
         lr=experiment.lr,
@@ -137,12 +137,12 @@ def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
         return method
     if policy.capacities.redraw:
         raise without_effect(REDRAW, True, "capacities auto, which follow each client's device")
-    return replace(method, submodel=replace(policy, capacities=Capacities.following(compute, policy.shares)))
+    return replace(method, submodel=replace(policy, capacities=Capacities.from_speeds(compute, policy.shares)))
 
 
 def without_foreign_flags(experiment: Experiment) -> Experiment:
     """Return the experiment without the values that have no effect on its method, to compare methods by one command."""
-    method = find(experiment.method)
+    method = find_method(experiment.method)
     values = values_set(experiment, method)
     foreign = foreign_names(method, values)
     known = {name: value for name, value in values.items() if name not in foreign and value != "auto"}
@@ -158,7 +158,7 @@ def without_foreign_flags(experiment: Experiment) -> Experiment:
 
 def values_set(experiment: Experiment, method: Method) -> dict[str, Any]:
     """Return the method's values that the experiment sets, by shortcut or by path."""
-    values = {name: getattr(experiment, name) for name in SHORTCUTS} | {"ratios": _ratios(experiment, method)}
+    values = {name: getattr(experiment, name) for name in SHORTCUTS} | {"ratios": _fragment_ratios(experiment, method)}
     override: dict[str, Any] = experiment.override
     return {name: value for name, value in values.items() if value is not None} | override
 
@@ -171,7 +171,7 @@ def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
     return {REDRAW: False, **values, **auto}
 
 
-def _ratios(options: MethodOptions, method: Method) -> tuple[float, ...] | None:
+def _fragment_ratios(options: MethodOptions, method: Method) -> tuple[float, ...] | None:
     """Return the ratios for the number of fragments: equal like the method's, or those of the table."""
     if options.ratios is not None or options.fragments is None:
         return options.ratios

@@ -9,7 +9,7 @@ from fedraa.client.lr_schedule import lr_unit
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.overrides import SHORTCUTS, chosen_value
-from fedraa.composition.registry import find
+from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import Overrides, split_paths
 from fedraa.errors import InputError
@@ -52,19 +52,19 @@ def on_terms(
         raise InputError("tuned", problem, hint="give both or neither")
     if terms is None:
         return experiment
-    method = find(experiment.method)
+    method = find_method(experiment.method)
     name = method.name
     if isinstance(experiment.method, str):
         name = experiment.method
     if terms == "equal":
-        return experiment.model_copy(update=_equal(experiment, method))
+        return experiment.model_copy(update=_equal_values(experiment, method))
     if terms == "paper":
         fields = paper_settings(method).fields(experiment.clients)
-        return _with(experiment, fields, f"the paper of {name}", over=over)
+        return _set_terms(experiment, fields, f"the paper of {name}", over=over)
     assert tuned is not None
     if name not in tuned:
         raise InputError("tuned", f"it has no values for {name}", hint="tune this method also, or leave it out")
-    return _with(experiment, tuned[name], f"the tuned file for {name}", over=over)
+    return _set_terms(experiment, tuned[name], f"the tuned file for {name}", over=over)
 
 
 def paper_settings(method: Method) -> PaperSettings:
@@ -76,7 +76,7 @@ def paper_settings(method: Method) -> PaperSettings:
 
 def check_schedules(experiments: Mapping[str, Experiment]) -> None:
     """Raise InputError if a learning rate falls with server steps, of which the methods take unequal numbers."""
-    asynchronous = {find(experiment.method).asynchronous for experiment in experiments.values()}
+    asynchronous = {find_method(experiment.method).asynchronous for experiment in experiments.values()}
     spec = next(iter(experiments.values())).lr_schedule
     same = {experiment.lr_schedule for experiment in experiments.values()} == {spec}
     if same and len(asynchronous) > 1 and spec != "constant" and lr_unit(spec) == "steps":
@@ -88,7 +88,7 @@ def check_schedules(experiments: Mapping[str, Experiment]) -> None:
         )
 
 
-def _equal(experiment: Experiment, method: Method) -> dict[str, Any]:
+def _equal_values(experiment: Experiment, method: Method) -> dict[str, Any]:
     """Return the values of equal terms that the experiment leaves open."""
     values = {field: value for field, value in EQUAL.items() if chosen_value(experiment, field) is None}
     if experiment.local_steps is not None:
@@ -113,7 +113,7 @@ def _at_a_time(participation: object, clients: int) -> int | None:
     return None
 
 
-def _with(experiment: Experiment, values: Mapping[str, Any], origin: str, *, over: bool) -> Experiment:
+def _set_terms(experiment: Experiment, values: Mapping[str, Any], origin: str, *, over: bool) -> Experiment:
     """Return the experiment with these values in place.
 
     Args:

@@ -46,18 +46,18 @@ def write_tuned(path: Path, about: Mapping[str, object], methods: Mapping[str, M
         about: Facts about the file.
         methods: A table for every method. Its `terms` become a table inside.
     """
-    lines = [f"{name} = {_toml(value)}" for name, value in about.items()]
+    lines = [f"{name} = {_format_toml(value)}" for name, value in about.items()]
     for name, table in methods.items():
         lines += ["", f"[methods.{json.dumps(name)}]"]
-        lines += [f"{key} = {_toml(value)}" for key, value in table.items() if key != TERMS_KEY]
+        lines += [f"{key} = {_format_toml(value)}" for key, value in table.items() if key != TERMS_KEY]
         lines += ["", f"[methods.{json.dumps(name)}.{TERMS_KEY}]"]
-        lines += [f"{key} = {_toml(value)}" for key, value in table[TERMS_KEY].items()]
+        lines += [f"{key} = {_format_toml(value)}" for key, value in table[TERMS_KEY].items()]
     write_text(path, "\n".join(lines) + "\n")
 
 
-def _toml(value: object) -> str:
+def _format_toml(value: object) -> str:
     """Return text, a number, a truth value or a list of these as TOML, which has the form of JSON."""
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(_format_toml, value)) + "]"
     assert isinstance(value, str | bool | int | float)
     return json.dumps(value, ensure_ascii=False)

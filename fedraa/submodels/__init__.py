@@ -1,19 +1,26 @@
 """The parts of a model that clients train: width groups of any module, dense cuts, index sets, masks, costs."""
 
 from fedraa.submodels.cost import Cost
-from fedraa.submodels.flat import drop_weights, flatten, load, trainable, twin, view
-from fedraa.submodels.indices import (
-    disjoint,
-    fragments,
-    owners,
-    prefix,
-    random_units,
-    window,
+from fedraa.submodels.flat import (
+    copy_structure,
+    drop_weights,
+    flatten_parameters,
+    load_parameters,
+    trainable_parameters,
+    view_as_tensor,
 )
-from fedraa.submodels.masks import bernoulli, magnitude, random_parts
-from fedraa.submodels.meter import measure
+from fedraa.submodels.indices import (
+    count_owners,
+    deal_disjoint,
+    make_fragments,
+    random_units,
+    take_prefix,
+    take_window,
+)
+from fedraa.submodels.masks import draw_bernoulli, random_parts, select_by_magnitude
+from fedraa.submodels.meter import measure_cost
 from fedraa.submodels.traced import Entry, Group, IndexSet, Traced
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels.tracing.trace import trace_module
 
 __all__ = [
     "Cost",
@@ -21,21 +28,21 @@ __all__ = [
     "Group",
     "IndexSet",
     "Traced",
-    "bernoulli",
-    "disjoint",
+    "copy_structure",
+    "count_owners",
+    "deal_disjoint",
+    "draw_bernoulli",
     "drop_weights",
-    "flatten",
-    "fragments",
-    "load",
-    "magnitude",
-    "measure",
-    "owners",
-    "prefix",
+    "flatten_parameters",
+    "load_parameters",
+    "make_fragments",
+    "measure_cost",
     "random_parts",
     "random_units",
-    "trace",
-    "trainable",
-    "twin",
-    "view",
-    "window",
+    "select_by_magnitude",
+    "take_prefix",
+    "take_window",
+    "trace_module",
+    "trainable_parameters",
+    "view_as_tensor",
 ]

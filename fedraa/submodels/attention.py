@@ -38,9 +38,9 @@ class CutAttention(nn.MultiheadAttention):
         )
         mask = q.new_zeros(())
         if attn_mask is not None:
-            mask = _additive(attn_mask, q)
+            mask = _convert_mask(attn_mask, q)
         if key_padding_mask is not None:
-            mask = mask + _additive(key_padding_mask[:, None, None, :], q)
+            mask = mask + _convert_mask(key_padding_mask[:, None, None, :], q)
         p = self.dropout if self.training else 0.0
         if need_weights:
             scores = q @ k.transpose(-1, -2) * self.head_dim**-0.5
@@ -57,7 +57,7 @@ class CutAttention(nn.MultiheadAttention):
         return out, attention
 
 
-def _additive(mask: Tensor, like: Tensor) -> Tensor:
+def _convert_mask(mask: Tensor, like: Tensor) -> Tensor:
     """Return the mask as numbers to add to the scores. True in a boolean mask excludes a position."""
     if mask.dtype != torch.bool:
         return mask

@@ -8,7 +8,7 @@ from fedraa.errors import Uncuttable
 from fedraa.submodels.traced import Traced
 
 
-def maskable(traced: Traced) -> tuple[str, ...]:
+def find_maskable_names(traced: Traced) -> tuple[str, ...]:
     """Return the parameters inside repeated blocks, or those that width groups cut if the model has no such blocks.
 
     In SubDisMO's Table 7 exactly the encoder blocks are masked (133,120 parameters of its ViT), never the patch
@@ -20,7 +20,7 @@ def maskable(traced: Traced) -> tuple[str, ...]:
     entries = chain.from_iterable(group.entries for group in traced.groups)
     cut = {entry.tensor for entry in entries}
     if not cut:
-        raise Uncuttable("model", f"nothing of {type(traced.module).__name__} can be masked: {traced.reasons()}")
+        raise Uncuttable("model", f"nothing of {type(traced.module).__name__} can be masked: {traced.explain_uncut()}")
     return tuple(name for name in traced.names if name in cut)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from fedraa.submodels.attention import CutAttention
-from fedraa.submodels.resize import Place, Stated, resized
+from fedraa.submodels.resize import Place, Stated, resize_layer
 from fedraa.submodels.scripted import copy_scripts
 
 Kept = Mapping[str, Mapping[int, np.ndarray]]
@@ -23,7 +23,7 @@ Kept = Mapping[str, Mapping[int, np.ndarray]]
 _WEIGHTS = ("weight", "weight_v", "parametrizations.weight.original1")
 
 
-def shrink(
+def shrink_module(
     module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Mapping[Place, Stated]]
 ) -> nn.Module:
     """Return a copy of `module` with the kept slices of its tensors and layers of matching widths.
@@ -36,7 +36,7 @@ def shrink(
         grouped: Names of convolution weights with groups that are cut with the output channels.
         sizes: Per module, the places at which its code must use other widths.
     """
-    memo = computed(module) | copy_scripts(module)
+    memo = copy_computed(module) | copy_scripts(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         part = tensor.detach()
         for dim, index in kept.get(name, {}).items():
@@ -54,19 +54,19 @@ def shrink(
         return small
     full = dict(module.named_modules())
     for name, layer in small.named_modules():
-        _fit(layer, full[name], any(f"{name}.{weight}".lstrip(".") in grouped for weight in _WEIGHTS))
+        _fit_layer(layer, full[name], any(f"{name}.{weight}".lstrip(".") in grouped for weight in _WEIGHTS))
         if name in sizes:
-            resized(layer, sizes[name])
+            resize_layer(layer, sizes[name])
     return small
 
 
-def computed(module: nn.Module) -> dict[int, object]:
+def copy_computed(module: nn.Module) -> dict[int, object]:
     """Return copies of tensors that hooks computed, such as a pruned layer's weight, by id for `copy.deepcopy`."""
     values = chain.from_iterable(vars(part).values() for part in module.modules())
     return {id(value): value.detach().clone() for value in values if isinstance(value, Tensor) and not value.is_leaf}
 
 
-def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
+def _fit_layer(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
     """Set the widths that a layer records from the shapes of its tensors.
 
     Args:
@@ -88,13 +88,13 @@ def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
             layer.hidden_size = full.hidden_size * recurrent.size(0) // rows
             layer.input_size = into.size(1)
         return
-    weight = _weight(layer)
+    weight = _find_weight(layer)
     if weight is None:
         return
     if isinstance(layer, nn.Linear):
         layer.out_features, layer.in_features = weight.shape
     elif isinstance(layer, nn.modules.conv._ConvNd):
-        before = _weight(full)
+        before = _find_weight(full)
         assert isinstance(full, nn.modules.conv._ConvNd)
         assert before is not None
         if grouped:
@@ -114,7 +114,7 @@ def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
         layer.num_parameters = weight.size(0)
 
 
-def _weight(layer: nn.Module) -> Tensor | None:
+def _find_weight(layer: nn.Module) -> Tensor | None:
     """Return a layer's weight or a tensor of its shape. A weight computed in another way belongs to a whole layer."""
     own = dict(layer.named_parameters(recurse=is_parametrized(layer)))
     known = (own.get(name) for name in _WEIGHTS)

@@ -16,14 +16,14 @@ BY_PIECE = 2**19
 """Parameters above which a submodel is updated in chunks. The cache of a core holds about this number."""
 
 
-def flatten(module: nn.Module) -> np.ndarray:
+def flatten_parameters(module: nn.Module) -> np.ndarray:
     """Return a copy of the trainable parameters in the order of `named_parameters`: float32 `[d]`."""
-    parts = [p.detach().to("cpu", torch.float32).reshape(-1).numpy() for p in trainable(module)]
+    parts = [p.detach().to("cpu", torch.float32).reshape(-1).numpy() for p in trainable_parameters(module)]
     return np.concatenate([np.zeros(0, np.float32), *parts])
 
 
-def load(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> None:
-    """Make the trainable parameters views of a copy of a vector in the layout of `flatten`.
+def load_parameters(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> None:
+    """Make the trainable parameters views of a copy of a vector in the layout of `flatten_parameters`.
 
     Without `writable` they are views of the vector itself, if the module is on the CPU. Raises InputError if the length
     does not match.
@@ -33,11 +33,11 @@ def load(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> Non
         vector: Float32 `[d]`.
         writable: Copy the vector, so that the parameters can be trained.
     """
-    parameters = trainable(module)
+    parameters = trainable_parameters(module)
     size = sum(p.numel() for p in parameters)
     if vector.shape != (size,):
         raise InputError("vector", got=vector, expected=f"{size} values, as this module has parameters")
-    flat = view(vector)
+    flat = view_as_tensor(vector)
     if writable:
         flat = torch.tensor(vector)
     start = 0
@@ -48,27 +48,27 @@ def load(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> Non
 
 def drop_weights(module: nn.Module) -> None:
     """Replace the trainable parameters by their shapes, which take no memory. The values are lost."""
-    for p in trainable(module):
+    for p in trainable_parameters(module):
         p.data = p.new_zeros(()).expand(p.shape)
 
 
-def twin(module: nn.Module) -> nn.Module:
+def copy_structure(module: nn.Module) -> nn.Module:
     """Return a copy of the module that shares the memory of its parameters until one of them is replaced."""
     shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
     return copy.deepcopy(module, shared | copy_scripts(module))
 
 
-def trainable(module: nn.Module) -> list[nn.Parameter]:
+def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that the flat vector holds, in its order."""
     return [p for p in module.parameters() if p.requires_grad]
 
 
-def frozen(module: nn.Module) -> list[nn.Parameter]:
+def frozen_parameters(module: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that training does not change."""
     return [p for p in module.parameters() if not p.requires_grad]
 
 
-def view(array: np.ndarray) -> torch.Tensor:
+def view_as_tensor(array: np.ndarray) -> torch.Tensor:
     """Return a tensor in the array's memory. Never write to it: it may be read-only, like the object store's."""
     return torch.from_numpy(array)
 

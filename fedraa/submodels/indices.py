@@ -16,7 +16,7 @@ from fedraa.errors import InputError
 from fedraa.submodels.traced import Group, IndexSet, Traced
 
 
-def fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
+def make_fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
     """Return Fed-RAA's fixed fragments: disjoint, contiguous blocks of every group, in the order of `ratios`.
 
     Sizes are rounded by largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100. A group with too few
@@ -24,20 +24,20 @@ def fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
     """
     if not ratios or min(ratios) <= 0 or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
         raise InputError("ratios", got=tuple(ratios), expected="positive numbers that sum to 1")
-    return _blocks(traced, "ratios", ratios)
+    return _divide_groups(traced, "ratios", ratios)
 
 
-def blocks(traced: Traced, count: int) -> tuple[IndexSet, ...]:
+def make_blocks(traced: Traced, count: int) -> tuple[IndexSet, ...]:
     """Return `count` disjoint, contiguous blocks of every group, as equal as their sizes allow."""
-    return _blocks(traced, "count", [1 / _positive("count", count)] * count)
+    return _divide_groups(traced, "count", [1 / _check_positive("count", count)] * count)
 
 
-def prefix(traced: Traced, ratio: float) -> IndexSet:
+def take_prefix(traced: Traced, ratio: float) -> IndexSet:
     """Return the first `ceil(ratio * K)` units of every group of `K` (HeteroFL)."""
-    return tuple(np.arange(_ceil(ratio, group.size)) for group in traced.groups)
+    return tuple(np.arange(_count_units(ratio, group.size)) for group in traced.groups)
 
 
-def window(traced: Traced, ratio: float, start: int) -> IndexSet:
+def take_window(traced: Traced, ratio: float, start: int) -> IndexSet:
     """Return `ceil(ratio * K)` units of every group of `K`, from `start` modulo `K` on, wrapping (FedRolex).
 
     Args:
@@ -45,7 +45,7 @@ def window(traced: Traced, ratio: float, start: int) -> IndexSet:
         ratio: Share of each group.
         start: First unit, modulo the group's size.
     """
-    return tuple(np.sort((start + np.arange(_ceil(ratio, group.size))) % group.size) for group in traced.groups)
+    return tuple(np.sort((start + np.arange(_count_units(ratio, group.size))) % group.size) for group in traced.groups)
 
 
 def random_units(traced: Traced, ratio: float, rng: np.random.Generator) -> IndexSet:
@@ -56,10 +56,10 @@ def random_units(traced: Traced, ratio: float, rng: np.random.Generator) -> Inde
         ratio: Share of each group.
         rng: Source of random numbers.
     """
-    return tuple(np.sort(rng.permutation(group.size)[: _ceil(ratio, group.size)]) for group in traced.groups)
+    return tuple(np.sort(rng.permutation(group.size)[: _count_units(ratio, group.size)]) for group in traced.groups)
 
 
-def disjoint(traced: Traced, parts: int, rng: np.random.Generator) -> tuple[IndexSet, ...]:
+def deal_disjoint(traced: Traced, parts: int, rng: np.random.Generator) -> tuple[IndexSet, ...]:
     """Shuffle every group and deal it to `parts` disjoint parts as equal as possible (IST).
 
     Args:
@@ -67,12 +67,12 @@ def disjoint(traced: Traced, parts: int, rng: np.random.Generator) -> tuple[Inde
         parts: Number of parts.
         rng: Source of random numbers.
     """
-    equal = blocks(traced, parts)
+    equal = make_blocks(traced, parts)
     orders = [rng.permutation(group.size) for group in traced.groups]
     return tuple(tuple(np.sort(order[kept]) for order, kept in zip(orders, part, strict=True)) for part in equal)
 
 
-def owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
+def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
     """Return the number of index sets that contain each coordinate of the flat vector: int32 `[d]`.
 
     For the fragments of a model, 1 means that one fragment owns the coordinate, and `len(index_sets)` that all share it
@@ -88,7 +88,7 @@ def owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
     return total
 
 
-def _blocks(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
+def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
     """Return the blocks of every group. A group with too few units is whole in all of them.
 
     Raises InputError if every group has too few units.
@@ -136,14 +136,14 @@ def _largest_remainder(size: int, ratios: Sequence[float]) -> list[int]:
     return sizes
 
 
-def _ceil(ratio: float, size: int) -> int:
+def _count_units(ratio: float, size: int) -> int:
     """Return the number of units of a share of `size` units, rounded up."""
     if not 0 < ratio <= 1:
         raise InputError("ratio", got=ratio, expected="a number over 0 and at most 1")
     return math.ceil(round(ratio * size, 9))
 
 
-def _positive(field: str, value: int) -> int:
+def _check_positive(field: str, value: int) -> int:
     if value < 1:
         raise InputError(field, got=value, expected="1 or more")
     return value

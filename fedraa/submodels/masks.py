@@ -15,7 +15,7 @@ from fedraa.errors import InputError
 from fedraa.submodels.traced import Traced
 
 
-def bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.ndarray:
+def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.ndarray:
     """Return a mask that has each coordinate with probability `p` (shuffled sub-models, Algorithm 1).
 
     Args:
@@ -28,7 +28,7 @@ def bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.ndarray:
     return np.less(rng.random(traced.size), p)
 
 
-def magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
+def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
     """Return the coordinates of a vector `[d]` with a rank by absolute value in `[low * d, high * d)`.
 
     Rank 0 is the smallest value. Equal values rank in the order of their coordinates. `(1 - r, 1)` keeps the largest
@@ -49,7 +49,7 @@ def magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
     return chosen
 
 
-def top(vector: np.ndarray, count: int) -> np.ndarray:
+def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
     """Return the `count` coordinates of a vector `[d]` with the largest `|value|`.
 
     Of equal values the first ones are chosen, and NaN comes after all others. This selects in linear time, because

@@ -13,20 +13,20 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
-from fedraa.data.tree import Tree, leaves, mapped
+from fedraa.data.tree import Tree, list_leaves, map_tree
 from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.submodels.cost import Cost
-from fedraa.submodels.flat import trainable
+from fedraa.submodels.flat import trainable_parameters
 from fedraa.submodels.traced import IndexSet, Traced
 from fedraa.submodels.tracing.accept import first_line
-from fedraa.submodels.tracing.recorder import tensors
+from fedraa.submodels.tracing.recorder import iterate_tensors
 
 # Bytes of one float32.
 _BYTES = 4
 
 
-def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
+def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
     """Return the cost of a cut.
 
     One real step is taken for each shape of a module and batch, and its cost is cached in `traced`. Raises InputError
@@ -38,34 +38,37 @@ def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -
         example: A batch `[b, ...]` with b >= 2.
     """
     shape = tuple(w if isinstance(w, int) else len(w) for w in widths)
-    key = (shape, tuple(chain.from_iterable(part.shape for part in leaves(example))))
+    key = (shape, tuple(chain.from_iterable(part.shape for part in list_leaves(example))))
     if key not in traced.costs:
-        module = traced.skeleton(shape)
-        inputs = mapped(lambda part: part.clone(), example)
+        module = traced.make_skeleton(shape)
+        inputs = map_tree(lambda part: part.clone(), example)
         try:
-            traced.costs[key] = _measure(module, inputs)
+            traced.costs[key] = _measure_step(module, inputs)
         # The code of a module may raise any type.
         except Exception as error:
-            rows = len(leaves(example)[0])
+            rows = len(list_leaves(example)[0])
             problem = f"{type(module).__name__} cannot be trained on a batch of {rows}: {first_line(error)}"
             raise InputError("model", problem) from error
     return traced.costs[key]
 
 
-def _measure(module: nn.Module, example: Tree) -> Cost:
+def _measure_step(module: nn.Module, example: Tree) -> Cost:
     """Return the cost of one step of SGD on a batch."""
     module.train()
-    params = sum(p.numel() for p in trainable(module))
+    params = sum(p.numel() for p in trainable_parameters(module))
     # The step of SGD is in place, so it adds neither FLOPs nor memory.
     with torch.random.fork_rng(), Meter() as meter:
-        torch.autograd.backward([_loss(module, example)])
+        torch.autograd.backward([_sum_outputs(module, example)])
     still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
     return Cost(
-        params=params, bytes=_BYTES * params, flops=meter.flops / len(leaves(example)[0]), memory=still + meter.peak
+        params=params,
+        bytes=_BYTES * params,
+        flops=meter.flops / len(list_leaves(example)[0]),
+        memory=still + meter.peak,
     )
 
 
-def _convolution_backward(
+def _convolution_backward_flops(
     grad_out: Sequence[int], x: Sequence[int], weight: Sequence[int], *options: Any, **_: object
 ) -> int:
     """Return the FLOPs of a convolution's gradients.
@@ -84,29 +87,29 @@ def _convolution_backward(
     return 2 * math.prod(positions) * math.prod(weight[1:]) * int(sum(output_mask[:2]))
 
 
-def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object) -> int:
+def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object) -> int:
     # Torch's formula has no types.
     return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
 
-def _attention_backward(
+def _attention_backward_flops(
     grad_out: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object
 ) -> int:
     # Torch's formula has no types.
     return int(sdpa_backward_flop_count(grad_out, query, key, value))  # type: ignore[no-untyped-call]
 
 
-def _grouped_product(left: Sequence[int], right: Sequence[int], *_: object, **__: object) -> int:
+def _grouped_product_flops(left: Sequence[int], right: Sequence[int], *_: object, **__: object) -> int:
     # Each row is multiplied by one expert's matrix.
     return 2 * math.prod(left) * right[-1]
 
 
 # Torch does not count attention on a CPU, or products of experts.
 _MISSING_FORMULAS = {
-    torch.ops.aten._grouped_mm: _grouped_product,
-    torch.ops.aten.convolution_backward: _convolution_backward,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    torch.ops.aten._grouped_mm: _grouped_product_flops,
+    torch.ops.aten.convolution_backward: _convolution_backward_flops,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
 }
 _FORMULAS = flop_registry | {
     # Torch's wrapper has no types.
@@ -115,9 +118,9 @@ _FORMULAS = flop_registry | {
 }
 
 
-def _loss(module: nn.Module, example: Tree) -> Tensor:
+def _sum_outputs(module: nn.Module, example: Tree) -> Tensor:
     """Return the sum of all outputs that have a gradient."""
-    out = [x.float().sum() for x in tensors(forward(module, example)) if x.requires_grad]
+    out = [x.float().sum() for x in iterate_tensors(forward(module, example)) if x.requires_grad]
     return torch.stack(out).sum()
 
 
@@ -144,12 +147,12 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Iterable[type], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        known = {x.untyped_storage().data_ptr() for x in tensors((args, kwargs)) if x.layout == torch.strided}
+        known = {x.untyped_storage().data_ptr() for x in iterate_tensors((args, kwargs)) if x.layout == torch.strided}
         out = func(*args, **kwargs)
         formula = _FORMULAS.get(func.overloadpacket)
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
-        for x in tensors(out):
+        for x in iterate_tensors(out):
             # A sparse tensor has no storage. Other operators made its parts.
             if x.layout != torch.strided:
                 continue
@@ -157,9 +160,9 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if storage.data_ptr() not in known:
                 known.add(storage.data_ptr())
                 self._now += storage.nbytes()
-                weakref.finalize(storage, self._free, storage.nbytes())
+                weakref.finalize(storage, self._free_bytes, storage.nbytes())
         self.peak = max(self.peak, self._now)
         return out
 
-    def _free(self, size: int) -> None:
+    def _free_bytes(self, size: int) -> None:
         self._now -= size

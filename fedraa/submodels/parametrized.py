@@ -14,7 +14,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from fedraa.submodels.scripted import PackedScript, find_scripts
 
 
-def packed(module: nn.Module) -> nn.Module:
+def pack_module(module: nn.Module) -> nn.Module:
     """Return the module if pickle can handle it, else a copy that shares its tensors."""
     scripts = find_scripts(module)
     if not scripts and not any(map(is_parametrized, module.modules())):
@@ -27,28 +27,30 @@ def packed(module: nn.Module) -> nn.Module:
     return same
 
 
-def unpack(module: nn.Module) -> nn.Module:
-    """Reverse `packed`: restore the properties of layers and the code of TorchScript."""
+def unpack_module(module: nn.Module) -> nn.Module:
+    """Reverse `pack_module`: restore the properties of layers and the code of TorchScript."""
     if isinstance(module, PackedScript):
-        return module.unpack()
+        return module.load_script()
     for layer in list(module.modules()):
         for name, part in layer.named_children():
             if isinstance(part, PackedScript):
-                setattr(layer, name, part.unpack())
+                setattr(layer, name, part.load_script())
     for layer in module.modules():
         if is_parametrized(layer):
             kind = type(layer)
             lists = layer.get_submodule("parametrizations")
             assert isinstance(lists, nn.ModuleDict)
-            layer.__class__ = type(f"Parametrized{kind.__name__}", (kind,), {name: _property(name) for name in lists})
+            layer.__class__ = type(
+                f"Parametrized{kind.__name__}", (kind,), {name: _make_property(name) for name in lists}
+            )
     return module
 
 
-def _property(name: str) -> property:
+def _make_property(name: str) -> property:
     """Return a property that computes the tensor of a parametrization."""
 
-    def compute(layer: nn.Module) -> Tensor:
+    def compute_tensor(layer: nn.Module) -> Tensor:
         result: Tensor = layer.get_submodule(f"parametrizations.{name}")()
         return result
 
-    return property(compute)
+    return property(compute_tensor)

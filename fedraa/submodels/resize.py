@@ -83,7 +83,7 @@ def name_of(func: Callable[..., Any]) -> str:
     return name.removesuffix("_")
 
 
-def place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
+def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
     """Return the module and the place of a call by the calling frame, or None outside of any module's forward."""
     steps = list[tuple[str, int]]()
     while frame is not None:
@@ -96,7 +96,7 @@ def place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
     return None
 
 
-def stated(
+def slice_ranges(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, line: np.ndarray
 ) -> list[tuple[int, int]] | None:
     """Return the ranges of units, along a dimension, that the numbers of a slicing call span.
@@ -112,18 +112,18 @@ def stated(
         line: Units along this dimension.
     """
     size = len(line)
-    if name != "getitem" and _dim(name, args, kwargs) != dim:
+    if name != "getitem" and _find_dim(name, args, kwargs) != dim:
         return []
     if name == "split":
-        sizes = _argument(args, kwargs, 1, "split_size_or_sections", "split_size")
+        sizes = _find_argument(args, kwargs, 1, "split_size_or_sections", "split_size")
         if isinstance(sizes, int):
             sizes = [min(sizes, size - start) for start in range(0, size, sizes)]
         return list(pairwise((0, *accumulate(sizes))))
     if name == "narrow":
-        start = int(_argument(args, kwargs, 2, "start")) % size
-        length = int(_argument(args, kwargs, 3, "length"))
+        start = int(_find_argument(args, kwargs, 2, "start")) % size
+        length = int(_find_argument(args, kwargs, 3, "length"))
         return [(0, start), (start, start + length)]
-    at, index = _slice(args, dim)
+    at, index = _find_slice(args, dim)
     part = index[at]
     if not isinstance(part, slice):
         return []
@@ -138,7 +138,9 @@ def stated(
     return [(0, start), (0, stop)]
 
 
-def restated(sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]) -> dict[str, dict[Place, Stated]]:
+def find_cut_numbers(
+    sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]
+) -> dict[str, dict[Place, Stated]]:
     """Return the places that must use other numbers in a cut, by module.
 
     Args:
@@ -158,7 +160,7 @@ def restated(sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[i
     return by_module
 
 
-def resized(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
+def resize_layer(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
     """Make a layer's code follow the widths of its arguments."""
     kind = type(layer)
     layer.__class__ = type(kind.__name__, (_Resized, kind), {"_sizes": sizes})
@@ -189,12 +191,12 @@ class _Resizing(TorchFunctionMode):
         kwargs = kwargs or {}
         if name not in RESIZED:
             return func(*args, **kwargs)
-        caller = place(sys._getframe(1))
+        caller = find_place(sys._getframe(1))
         if caller is None or caller[0] is not self._module or caller[1] not in self._sizes:
             return func(*args, **kwargs)
         if name == GROUPED:
             return grouped_product(*args, **kwargs)
-        args, kwargs = _followed(name, args, kwargs, self._sizes[caller[1]])
+        args, kwargs = _follow_widths(name, args, kwargs, self._sizes[caller[1]])
         return func(*args, **kwargs)
 
 
@@ -210,7 +212,7 @@ def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> 
     return torch.cat([x[a:b] @ w for a, b, w in zip([0, *ends], ends, weight, strict=False)])
 
 
-def _followed(
+def _follow_widths(
     name: str, args: Any, kwargs: Mapping[str, Any], stated: Stated
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call with the numbers that fit the width of the first.
@@ -224,24 +226,24 @@ def _followed(
     numbers = stated.numbers
     # Code may make zeros of the full width, or of the width of other units.
     if name in ZERO_MAKERS:
-        _, sizes = _shape(name, args, kwargs)
+        _, sizes = _find_shape(name, args, kwargs)
         sizes[stated.outs[0]] = numbers[0]
         owner = args[: int(name == "new_zeros")]
         return (*owner, sizes), {key: value for key, value in kwargs.items() if key != "size"}
     x: Tensor = args[0]
     if name == "unflatten":
-        at, sizes = _shape(name, args, kwargs)
-        _reshaped(sizes, [out - at for out in stated.outs], stated, x.size(at))
+        at, sizes = _find_shape(name, args, kwargs)
+        _put_numbers(sizes, [out - at for out in stated.outs], stated, x.size(at))
         return (x, at, sizes), {}
     if name in _SHAPED:
-        _, sizes = _shape(name, args, kwargs)
-        _reshaped(sizes, stated.outs, stated, x.numel())
+        _, sizes = _find_shape(name, args, kwargs)
+        _put_numbers(sizes, stated.outs, stated, x.numel())
         return (x, sizes), {}
     if name == "split":
         return (x, numbers, stated.dim), {}
     if name == "narrow":
         return (x, stated.dim, *numbers), {}
-    at, index = _slice(args, stated.dim)
+    at, index = _find_slice(args, stated.dim)
     part = index[at]
     start, stop = numbers
     # A bound that the code omits stays omitted.
@@ -249,7 +251,7 @@ def _followed(
     return (x, tuple(index)), {}
 
 
-def _reshaped(sizes: list[int], places: Sequence[int], stated: Stated, elements: int) -> None:
+def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elements: int) -> None:
     """Put the numbers into a shape, of which one entry may be left to torch.
 
     Args:
@@ -275,7 +277,7 @@ def _reshaped(sizes: list[int], places: Sequence[int], stated: Stated, elements:
         sizes[first] = -1
 
 
-def _shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
+def _find_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
     """Return the first dimension of the result that a shape describes, and the shape.
 
     Args:
@@ -284,15 +286,15 @@ def _shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[i
         kwargs: Its keyword arguments.
     """
     if name == "unflatten":
-        dim = _argument(args, kwargs, 1, "dim")
-        return dim % args[0].dim(), list(_argument(args, kwargs, 2, "sizes"))
-    sizes = args[int(name != "zeros") :] or _argument(args, kwargs, 1, "shape", "size")
+        dim = _find_argument(args, kwargs, 1, "dim")
+        return dim % args[0].dim(), list(_find_argument(args, kwargs, 2, "sizes"))
+    sizes = args[int(name != "zeros") :] or _find_argument(args, kwargs, 1, "shape", "size")
     if isinstance(sizes[0], Sequence):
         sizes = sizes[0]
     return 0, list(sizes)
 
 
-def _dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+def _find_dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """Return the dimension that a call splits or narrows, counted from 0.
 
     Args:
@@ -301,11 +303,11 @@ def _dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         kwargs: Its keyword arguments.
     """
     place = {"split": 2}.get(name, 1)
-    dim = _argument(args, {"dim": 0, **kwargs}, place, "dim")
+    dim = _find_argument(args, {"dim": 0, **kwargs}, place, "dim")
     return int(dim % args[0].dim())
 
 
-def _slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
+def _find_slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
     """Return the position of dimension `dim` of x in an index `x[...]`, and the index."""
     index = list(args[1]) if isinstance(args[1], tuple) else [args[1]]
     at = 0
@@ -319,7 +321,7 @@ def _slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
     return 0, [slice(None)]
 
 
-def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:
+def _find_argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:
     """Return an argument of a call.
 
     Args:

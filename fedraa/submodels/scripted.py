@@ -14,11 +14,11 @@ class PackedScript(nn.Module):
 
     def __init__(self, module: torch.jit.ScriptModule) -> None:
         super().__init__()
-        self.content = _written(module)
+        self.content = _write_script(module)
 
-    def unpack(self) -> nn.Module:
+    def load_script(self) -> nn.Module:
         """Return the module."""
-        return _read(self.content)
+        return _read_script(self.content)
 
 
 def copy_scripts(module: nn.Module) -> dict[int, object]:
@@ -26,7 +26,7 @@ def copy_scripts(module: nn.Module) -> dict[int, object]:
 
     In a deep copy of such a module the parameters are results of a computation, which get no gradient.
     """
-    return {id(part): _read(_written(part)) for part in find_scripts(module)}
+    return {id(part): _read_script(_write_script(part)) for part in find_scripts(module)}
 
 
 def find_scripts(module: nn.Module) -> list[torch.jit.ScriptModule]:
@@ -39,12 +39,12 @@ def find_scripts(module: nn.Module) -> list[torch.jit.ScriptModule]:
     return scripts
 
 
-def _written(module: torch.jit.ScriptModule) -> bytes:
+def _write_script(module: torch.jit.ScriptModule) -> bytes:
     stream = io.BytesIO()
     torch.jit.save(module, stream)
     return stream.getvalue()
 
 
-def _read(content: bytes) -> nn.Module:
+def _read_script(content: bytes) -> nn.Module:
     # Torch's function has no types.
     return cast(nn.Module, torch.jit.load(io.BytesIO(content)))  # type: ignore[no-untyped-call]

@@ -14,10 +14,10 @@ from torch import nn
 
 from fedraa.errors import InputError
 from fedraa.submodels.cost import Cost
-from fedraa.submodels.cutting import shrink
-from fedraa.submodels.flat import frozen, twin
-from fedraa.submodels.parametrized import packed, unpack
-from fedraa.submodels.resize import Sizes, restated
+from fedraa.submodels.cutting import shrink_module
+from fedraa.submodels.flat import copy_structure, frozen_parameters
+from fedraa.submodels.parametrized import pack_module, unpack_module
+from fedraa.submodels.resize import Sizes, find_cut_numbers
 
 IndexSet = tuple[np.ndarray, ...]
 """One sorted int64 array of kept units per group, in the order of `Traced.groups`."""
@@ -88,16 +88,16 @@ class Traced:
     _flat: OrderedDict[tuple[bytes, ...], np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_flat": OrderedDict(), "module": packed(self.module)}
+        return self.__dict__ | {"_flat": OrderedDict(), "module": pack_module(self.module)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state | {"module": unpack(state["module"])})
+        self.__dict__.update(state | {"module": unpack_module(state["module"])})
 
     def full(self) -> IndexSet:
         """Return the index set of the whole module."""
         return tuple(np.arange(group.size) for group in self.groups)
 
-    def reasons(self) -> str:
+    def explain_uncut(self) -> str:
         """Return the most frequent reasons why units stay whole, in a few words."""
         counts = Counter(sentence.partition(": ")[2].rstrip(".") for sentence in self.uncut.values())
         reasons = [f"{reason} ({count} x)" for reason, count in counts.most_common(2)]
@@ -118,10 +118,10 @@ class Traced:
         Buffers that run through units (running statistics) are also cut. Raises InputError for an index set that does
         not fit the groups.
         """
-        sizes = restated(self.sizes, self.widths(indices), [group.size for group in self.groups])
-        return shrink(self.module, self._kept(indices), self.grouped, sizes)
+        sizes = find_cut_numbers(self.sizes, self.widths(indices), [group.size for group in self.groups])
+        return shrink_module(self.module, self._find_kept(indices), self.grouped, sizes)
 
-    def skeleton(self, widths: Sequence[int]) -> nn.Module:
+    def make_skeleton(self, widths: Sequence[int]) -> nn.Module:
         """Return a cut of these widths. With the right weights it becomes any cut of these widths.
 
         Units differ only in their trained parameters, and in running statistics, which are estimated again.
@@ -130,14 +130,14 @@ class Traced:
 
     def on(self, device: torch.device) -> Traced:
         """Return a copy with its frozen parameters, which all cuts share, on the device."""
-        module = twin(self.module)
-        for p in frozen(module):
+        module = copy_structure(self.module)
+        for p in frozen_parameters(module):
             p.data = p.data.to(device)
         return replace(self, module=module)
 
     def count(self, indices: IndexSet) -> int:
         """Return the number of parameters of a cut."""
-        kept = self._kept(indices)
+        kept = self._find_kept(indices)
         return sum(
             math.prod(len(kept.get(name, {}).get(dim, range(size))) for dim, size in enumerate(shape))
             for name, shape in zip(self.names, self.shapes, strict=True)
@@ -153,7 +153,7 @@ class Traced:
         if key in self._flat:
             self._flat.move_to_end(key)
             return self._flat[key]
-        kept = self._kept(indices)
+        kept = self._find_kept(indices)
         parts = []
         for name, shape, offset in zip(self.names, self.shapes, self.offsets, strict=True):
             place = np.full((1,) * len(shape), offset)
@@ -182,7 +182,7 @@ class Traced:
                 raise InputError(f"indices of group {group.name!r}", got=np.asarray(kept).tolist(), expected=expected)
         return indices
 
-    def _kept(self, indices: IndexSet) -> dict[str, dict[int, np.ndarray]]:
+    def _find_kept(self, indices: IndexSet) -> dict[str, dict[int, np.ndarray]]:
         """Return the kept indices, per tensor and cut dimension."""
         present = np.zeros(sum(group.size for group in self.groups) + 1, dtype=bool)
         # Indices that are always kept have unit -1.

@@ -8,22 +8,22 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from fedraa.data.tree import Tree, mapped
+from fedraa.data.tree import Tree, map_tree
 from fedraa.errors import InputError
 from fedraa.models.forward import forward
-from fedraa.submodels.flat import BY_PIECE, trainable
+from fedraa.submodels.flat import BY_PIECE, trainable_parameters
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.accept import (
     check_kinds,
     first_line,
-    no_gradient,
-    no_output,
+    no_gradient_error,
+    no_output_error,
     refuse_sparse,
-    unregistered,
+    unregistered_error,
 )
 from fedraa.submodels.tracing.grouping import flat_layout
-from fedraa.submodels.tracing.recorder import tensors
-from fedraa.submodels.tracing.trace import copied
+from fedraa.submodels.tracing.recorder import iterate_tensors
+from fedraa.submodels.tracing.trace import copy_to_cpu
 
 
 def take_whole(module: nn.Module, example: Tree) -> Traced:
@@ -37,10 +37,10 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
         InputError: The module does not train on the example, or not as one float32 vector.
     """
     check_kinds(module)
-    module = copied(module)
+    module = copy_to_cpu(module)
     whole = Traced(module, (), {}, *flat_layout(module), {}, frozenset())
-    example = mapped(lambda part: part.cpu(), example)
-    gradients = _checked_gradients(whole.skeleton(()), example)
+    example = map_tree(lambda part: part.cpu(), example)
+    gradients = _checked_gradients(whole.make_skeleton(()), example)
     return _with_known_updates(whole, example, gradients)
 
 
@@ -48,8 +48,8 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
     """Return a traced module that is trained by the whole gradient if its code needs that."""
     if traced.size < BY_PIECE:
         return traced
-    example = mapped(lambda part: part.cpu(), example)
-    gradients = _checked_gradients(traced.skeleton(traced.widths(traced.full())), example)
+    example = map_tree(lambda part: part.cpu(), example)
+    gradients = _checked_gradients(traced.make_skeleton(traced.widths(traced.full())), example)
     return _with_known_updates(traced, example, gradients)
 
 
@@ -61,7 +61,7 @@ def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tenso
         example: A batch of inputs.
         gradients: The expected gradient of each trainable parameter.
     """
-    module = traced.skeleton(traced.widths(traced.full()))
+    module = traced.make_skeleton(traced.widths(traced.full()))
     if traced.size < BY_PIECE or _survive_updates(module, example, gradients):
         return traced
     return replace(traced, by_piece=False)
@@ -74,23 +74,23 @@ def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
     module's. Those would never be trained.
     """
     kind = type(module).__name__
-    parameters = trainable(module)
+    parameters = trainable_parameters(module)
     registered = {id(p) for p in parameters}
     try:
-        outputs = _run(module, inputs)
+        outputs = _run_forward(module, inputs)
         strange = [p for p in _read_parameters(outputs) if id(p) not in registered]
         if outputs and not strange:
-            _differentiate(outputs)
+            _differentiate_sum(outputs)
     # The code of a module may raise any type.
     except Exception as error:
         raise InputError("module", f"{kind} cannot be trained: {first_line(error)}") from error
     if not outputs:
-        raise no_output(kind)
+        raise no_output_error(kind)
     if strange:
-        raise unregistered(kind, strange[0])
+        raise unregistered_error(kind, strange[0])
     gradients = [p.grad for p in parameters]
     if all(gradient is None for gradient in gradients):
-        raise no_gradient(kind)
+        raise no_gradient_error(kind)
     refuse_sparse(module, gradients)
     return gradients
 
@@ -106,11 +106,11 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
         inputs: A batch of inputs.
         gradients: The expected gradient of each trainable parameter.
     """
-    parameters = trainable(module)
+    parameters = trainable_parameters(module)
     computed: dict[int, Tensor] = {}
     repeated: list[int] = []
 
-    def take(p: Tensor) -> None:
+    def take_gradient(p: Tensor) -> None:
         assert p.grad is not None
         if id(p) in computed:
             repeated.append(id(p))
@@ -120,9 +120,9 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
 
     for p in parameters:
         # Torch's method has no types.
-        p.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
+        p.register_post_accumulate_grad_hook(take_gradient)  # type: ignore[no-untyped-call]
     try:
-        _differentiate(_run(module, inputs))
+        _differentiate_sum(_run_forward(module, inputs))
     # The code of a module may raise any type for NaN.
     except Exception:
         return False
@@ -133,13 +133,13 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
     return not repeated
 
 
-def _run(module: nn.Module, inputs: Tree) -> list[Tensor]:
+def _run_forward(module: nn.Module, inputs: Tree) -> list[Tensor]:
     """Return the tensors in the output of a pass in training mode."""
     with torch.enable_grad(), torch.random.fork_rng():
-        return list(tensors(forward(module.train(), mapped(lambda part: part.clone(), inputs))))
+        return list(iterate_tensors(forward(module.train(), map_tree(lambda part: part.clone(), inputs))))
 
 
-def _differentiate(outputs: Sequence[Tensor]) -> None:
+def _differentiate_sum(outputs: Sequence[Tensor]) -> None:
     """Leave the gradient of the sum of the outputs in the parameters."""
     sums = [x.abs().sum() if x.is_complex() else x.sum() for x in outputs if x.requires_grad]
     if sums:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from fedraa.components.imports import imported, is_path
+from fedraa.components.imports import import_object, is_path
 from fedraa.components.text import KIND
 from fedraa.errors import InputError, short_text
 from fedraa.testing.kinds import KINDS, Kind
@@ -19,7 +19,7 @@ METHODS_OF = {
 }
 
 
-def belongs(component: object, as_: str | None = None) -> tuple[Kind, Any]:
+def identify_component(component: object, as_: str | None = None) -> tuple[Kind, Any]:
     """Return the kind of a component in any form, and the component itself.
 
     Raises InputError if it is not a component, or may be of several kinds and `as_` does not name one.
@@ -29,38 +29,38 @@ def belongs(component: object, as_: str | None = None) -> tuple[Kind, Any]:
         if kind is None:
             raise InputError("as", got=as_, expected=f"one of {', '.join(KINDS)}")
         return kind, kind.make(component)
-    kinds = _kinds(component)
+    kinds = _possible_kinds(component)
     if not kinds:
         raise InputError(
             "part",
-            f"{_said(component)} is not a component",
+            f"{_describe_object(component)} is not a component",
             expected=f"package.module:Name, a name, a class or an object, of one of the kinds {', '.join(KINDS)}",
         )
     if len(kinds) > 1:
         choices = ", ".join(f"{kind.name}{kind.arguments}" for kind in kinds)
         raise InputError(
             "part",
-            f"{_said(component)} may be a component of several kinds: {choices}",
+            f"{_describe_object(component)} may be a component of several kinds: {choices}",
             hint="name its kind by --as, or by as_=",
         )
     return kinds[0], kinds[0].make(component)
 
 
-def _kinds(component: object) -> list[Kind]:
+def _possible_kinds(component: object) -> list[Kind]:
     """Return all kinds of component that the object may be."""
     text = component
     if isinstance(component, Mapping):
         text = component.get(KIND)
     if not isinstance(text, str):
-        return _of(component)
+        return _kinds_of_object(component)
     path = text.partition("(")[0].strip()
     if is_path(path) and path.partition(":")[0] not in ("sample", "topk", "bernoulli"):
-        return _of(imported("part", path))
+        return _kinds_of_object(import_object("part", path))
     name = path.partition(":")[0]
     return [kind for kind in KINDS.values() if name in kind.seam.names()]
 
 
-def _of(thing: object) -> list[Kind]:
+def _kinds_of_object(thing: object) -> list[Kind]:
     """Return the kinds of an object.
 
     An object of a kind's base class is of this kind. Otherwise a kind matches if the object has its required methods.
@@ -71,8 +71,8 @@ def _of(thing: object) -> list[Kind]:
     derived = [kind for kind in KINDS.values() if issubclass(owner, kind.base)]
     if derived:
         return derived
-    required = {kind.name: _needs(kind) for kind in KINDS.values()}
-    able = {name: needs for name, needs in required.items() if needs and _can(owner, needs)}
+    required = {kind.name: _required_methods(kind) for kind in KINDS.values()}
+    able = {name: needs for name, needs in required.items() if needs and _has_methods(owner, needs)}
     if able:
         longest = max(map(len, able.values()))
         return [KINDS[name] for name, needs in able.items() if len(needs) == longest]
@@ -81,15 +81,15 @@ def _of(thing: object) -> list[Kind]:
     return []
 
 
-def _needs(kind: Kind) -> tuple[str, ...]:
+def _required_methods(kind: Kind) -> tuple[str, ...]:
     return METHODS_OF.get(kind.name, kind.seam.needs)
 
 
-def _can(owner: type, needs: tuple[str, ...]) -> bool:
+def _has_methods(owner: type, needs: tuple[str, ...]) -> bool:
     return all(callable(getattr(owner, name, None)) for name in needs)
 
 
-def _said(component: object) -> str:
+def _describe_object(component: object) -> str:
     """Return the name of an object for error messages."""
     if isinstance(component, str):
         return component

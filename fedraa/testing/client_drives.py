@@ -8,15 +8,15 @@ import numpy as np
 import torch
 
 from fedraa.client.gradient_transforms import StepContext
-from fedraa.data import divide
+from fedraa.data import divide_samples
 from fedraa.evaluation.metrics import make_metrics
 from fedraa.messages import Update
 from fedraa.models import build_model
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.policy import RoundContext, RunContext
 from fedraa.submodels.traced import Traced
-from fedraa.submodels.tracing.trace import trace
-from fedraa.testing.drive import CLIENTS, COVERED, SIZE, Drive, numbers, rng
+from fedraa.submodels.tracing.trace import trace_module
+from fedraa.testing.drive import CLIENTS, COVERED, SIZE, Drive, draw_numbers, make_rng
 
 PIECES = "same bits in pieces"
 SHARDS = 10
@@ -30,28 +30,28 @@ class PolicyDrive(Drive):
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(deepcopy(part), size)
-        self._params = numbers(_traced().size, 0)
-        self._run = RunContext(_traced(), CLIENTS, 3, self._params)
+        self._params = draw_numbers(_trace_model().size, 0)
+        self._run = RunContext(_trace_model(), CLIENTS, 3, self._params)
         # A policy with a scheduler only defines the fragments.
         self._sampler = None if self.part.scheduled else self.part.bind(self._run)
 
     def step(self, k: int) -> object:
         if self._sampler is None:
-            with self.watched({}):
-                return [[units.tobytes() for units in kept] for kept in self.part.submodels(_traced())]
+            with self.watch_arguments({}):
+                return [[units.tobytes() for units in kept] for kept in self.part.submodels(_trace_model())]
         round, client = divmod(k, CLIENTS)
-        with self.watched({"context.params": self._params}):
+        with self.watch_arguments({"context.params": self._params}):
             drawn = self._sampler.draw(RoundContext(client, round, client, CLIENTS, float(k), self._params, self._run))
-        trained = self._trained(drawn)
+        trained = self._trained_coordinates(drawn)
         delta = np.full(len(trained), 0.01, np.float32)
-        squares = np.abs(numbers(len(self._params), 1, k))
+        squares = np.abs(draw_numbers(len(self._params), 1, k))
         update = Update(k, client, drawn.label, round, delta, 1, 1.0, 0.0, {"squares": squares})
         self._sampler.receive(drawn, update, 1.0)
         if client == CLIENTS - 1:
-            self._sampler.close(self._params, numbers(len(self._params), 2, k), self._params != 0, 0.05)
+            self._sampler.close(self._params, draw_numbers(len(self._params), 2, k), self._params != 0, 0.05)
         return drawn.label, drawn.submodel.widths, trained.tobytes()
 
-    def _trained(self, drawn: Assignment) -> Any:
+    def _trained_coordinates(self, drawn: Assignment) -> Any:
         """Return the coordinates that a client trains, and record a mask or an index that is invalid."""
         size = len(self._params)
         length = size if drawn.submodel.index is None else len(drawn.submodel.index)
@@ -67,9 +67,9 @@ class PolicyDrive(Drive):
 
 
 @cache
-def _traced() -> Traced:
-    example = torch.from_numpy(numbers(2 * 16, 9).reshape(2, 16))
-    return trace(build_model("mlp", example, SHARDS, hidden=(8, 8), dropout=0.0, seed=0), example)
+def _trace_model() -> Traced:
+    example = torch.from_numpy(draw_numbers(2 * 16, 9).reshape(2, 16))
+    return trace_module(build_model("mlp", example, SHARDS, hidden=(8, 8), dropout=0.0, seed=0), example)
 
 
 class TermDrive(Drive):
@@ -80,11 +80,11 @@ class TermDrive(Drive):
     def step(self, k: int) -> object:
         # The size is a multiple of the piece size.
         size = 256
-        mask = torch.from_numpy(rng(4, k).random(size) < 0.5)
-        gradient, weights, received = (torch.from_numpy(numbers(size, which, k)) * mask for which in (1, 2, 3))
+        mask = torch.from_numpy(make_rng(4, k).random(size) < 0.5)
+        gradient, weights, received = (torch.from_numpy(draw_numbers(size, which, k)) * mask for which in (1, 2, 3))
         term = self.part.begin({})
         changed = gradient.clone()
-        with self.watched({"context.weights": weights, "context.received": received}):
+        with self.watch_arguments({"context.weights": weights, "context.received": received}):
             term.apply(changed, StepContext(weights, received, ...))
         if not term.masked and changed[~mask].any():
             self.broken.setdefault(
@@ -109,8 +109,8 @@ class TermDrive(Drive):
 class CompressorDrive(Drive):
     def step(self, k: int) -> object:
         size = (self.size, 1, 0)[k % 3]
-        delta = torch.from_numpy(numbers(size, 1, k))
-        with self.watched({"delta": delta}):
+        delta = torch.from_numpy(draw_numbers(size, 1, k))
+        with self.watch_arguments({"delta": delta}):
             arrived = self.part.apply(delta)
         if arrived.shape != delta.shape or arrived.dtype != delta.dtype:
             got = f"{arrived.dtype} {list(arrived.shape)}"
@@ -124,10 +124,10 @@ class MetricDrive(Drive):
     covers: ClassVar[bool] = False
 
     def step(self, k: int) -> object:
-        outputs = torch.from_numpy(numbers(32 * SHARDS, 1, k).reshape(32, SHARDS))
-        labels = torch.from_numpy(rng(2, k).integers(0, SHARDS, 32))
+        outputs = torch.from_numpy(draw_numbers(32 * SHARDS, 1, k).reshape(32, SHARDS))
+        labels = torch.from_numpy(make_rng(2, k).integers(0, SHARDS, 32))
         (metric,) = make_metrics([self.part])
-        with self.watched({}):
+        with self.watch_arguments({}):
             return metric.values(outputs, labels).tobytes()
 
 
@@ -135,8 +135,8 @@ class PartitionerDrive(Drive):
     covers: ClassVar[bool] = False
 
     def step(self, k: int) -> object:
-        train, test = rng(1, k).permutation(2000) % SHARDS, np.arange(100) % SHARDS
+        train, test = make_rng(1, k).permutation(2000) % SHARDS, np.arange(100) % SHARDS
         train, test = train.astype(np.int64), test.astype(np.int64)
-        with self.watched({"labels": train}):
-            dealt = divide(self.part, train, test, SHARDS, seed=k)
+        with self.watch_arguments({"labels": train}):
+            dealt = divide_samples(self.part, train, test, SHARDS, seed=k)
         return [array.tobytes() for array in (*dealt.train, *dealt.test)]

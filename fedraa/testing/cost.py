@@ -3,7 +3,7 @@
 import tracemalloc
 from collections.abc import Callable
 
-from fedraa.testing.drive import Drive, answers
+from fedraa.testing.drive import Drive, collect_answers
 
 # Numbers in a model beside which the other objects of a component are small.
 LARGE = 100_000
@@ -16,10 +16,10 @@ TIMED_STEPS = 24
 TIMED_TRIES = 5
 
 
-def memory(start: Callable[..., Drive]) -> str | None:
+def check_memory(start: Callable[..., Drive]) -> str | None:
     """Return the failure of a component that holds more bytes than it claims, or None."""
-    claimed = start(size=LARGE).claimed() or 0
-    held = _held(start)
+    claimed = start(size=LARGE).claimed_bytes() or 0
+    held = _measure_held(start)
     if held <= claimed + SLACK:
         return None
     return (
@@ -28,7 +28,7 @@ def memory(start: Callable[..., Drive]) -> str | None:
     )
 
 
-def cost(start: Callable[..., Drive], usual: Callable[..., Drive], name: object) -> str:
+def describe_cost(start: Callable[..., Drive], usual: Callable[..., Drive], name: object) -> str:
     """Return the time per call and the bytes of a component, compared with the usual one of its kind, as text.
 
     Args:
@@ -36,21 +36,21 @@ def cost(start: Callable[..., Drive], usual: Callable[..., Drive], name: object)
         usual: A function that starts a drive of the usual component.
         name: The name of the usual component.
     """
-    seconds, usual_seconds = _seconds(start), _seconds(usual)
+    seconds, usual_seconds = _seconds_per_call(start), _seconds_per_call(usual)
     against = name if isinstance(name, str) else "the usual one"
     text = f"{seconds * 1e6:.3g} µs a call, {seconds / max(usual_seconds, 1e-9):.2g} times {against}"
     if not start().sized:
         return text
-    return f"{text}; holds {_held(start) / LARGE:.2g} bytes per number of the model"
+    return f"{text}; holds {_measure_held(start) / LARGE:.2g} bytes per number of the model"
 
 
-def _seconds(start: Callable[..., Drive]) -> float:
+def _seconds_per_call(start: Callable[..., Drive]) -> float:
     """Return the seconds per call of the fastest try, because other processes may slow the machine down."""
-    tries = (answers(start, TIMED_STEPS)[1].seconds for _ in range(TIMED_TRIES))
+    tries = (collect_answers(start, TIMED_STEPS)[1].seconds for _ in range(TIMED_TRIES))
     return min(sum(seconds) / len(seconds) for seconds in tries)
 
 
-def _held(start: Callable[..., Drive]) -> int:
+def _measure_held(start: Callable[..., Drive]) -> int:
     """Return the peak number of bytes that a component holds between decisions."""
     # One-time allocations, such as caches, are made before the measurement.
     start(size=LARGE).step(0)

@@ -10,17 +10,17 @@ import torch
 
 from fedraa.components.imports import is_path
 from fedraa.config.experiment import Experiment
-from fedraa.data import Dataset, Dealing, FederatedDataset, Rows, deal, load_dataset, make_partitioner
+from fedraa.data import Dataset, Dealing, FederatedDataset, Rows, deal_samples, load_dataset, make_partitioner
 from fedraa.data.load import SOURCES
 from fedraa.data.sources.rows import as_rows
 from fedraa.data.transforms import Transforms
-from fedraa.data.tree import leaves, mapped
-from fedraa.engine.build import targets, with_clients
+from fedraa.data.tree import list_leaves, map_tree
+from fedraa.engine.build import target_check, with_clients
 from fedraa.errors import InputError
 from fedraa.objectives import make_objective
 from fedraa.rng import generator
 from fedraa.testing.drive import SIZE, Drive
-from fedraa.testing.samples import Trial, images, made_up, pixel_model, token_model, tokens
+from fedraa.testing.samples import Trial, made_up, make_images, make_tokens, pixel_model, token_model
 
 EACH = "each sample independently"
 ALONE = "same row in any read"
@@ -44,7 +44,7 @@ class TransformDrive(Drive):
     def step(self, k: int) -> object:
         rows = slice((ROWS, 3, 1)[k % 3])
         x = self._x[rows].clone()
-        with self.watched({"x": x}):
+        with self.watch_arguments({"x": x}):
             changed = self.part.apply(x, generator(0, "check", k))
         if not self.part.random:
             among_all = self.part.apply(self._x, generator(0, "check", k))[rows]
@@ -60,7 +60,7 @@ class TransformDrive(Drive):
 def first_samples(part: Any) -> Dataset:
     """Return the first samples that the transform accepts. Raises its first error if it accepts none."""
     first: Exception | None = None
-    for data in (images(3), images(1), made_up(), tokens()):
+    for data in (make_images(3), make_images(1), made_up(), make_tokens()):
         try:
             Transforms((part,)).fitted(data.x_train[:ROWS])
         # A user-defined transform may raise any exception.
@@ -74,7 +74,7 @@ def first_samples(part: Any) -> Dataset:
 
 def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:
     data = first_samples(part)
-    if data is tokens():
+    if data is make_tokens():
         tokenised = experiment(part).model_copy(update={"objective": "next-token"})
         return Trial(tokenised, data, token_model(data.classes))
     return Trial(experiment(part), data)
@@ -87,42 +87,44 @@ class DataDrive(Drive):
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(part, size)
-        dataset = opened(part)
+        dataset = open_samples(part)
         experiment = with_clients(data_trial(dataset, lambda clients: Experiment()).experiment, dataset)
         how = Dealing(
             make_partitioner(experiment.partition),
             experiment.clients,
             0,
-            targets=targets(make_objective(experiment.objective)),
+            targets=target_check(make_objective(experiment.objective)),
         )
-        self._data = deal(dataset, how)
+        self._data = deal_samples(dataset, how)
         self._rows = None
         if isinstance(dataset, FederatedDataset) and not dataset.made:
             self._rows = as_rows("train", dataset.train, dataset.input, dataset.target)
             self.further = (ALONE, LABELS)
 
     def step(self, k: int) -> object:
-        with self.watched({}):
+        with self.watch_arguments({}):
             x, y = self._data.client(k % len(self._data.sizes))
         if self._rows is not None and k < 3:
-            self._look(self._rows, np.random.default_rng(k).choice(len(self._rows), min(3, len(self._rows)), False))
-        return [leaf.tobytes() for leaf in (*leaves(x), y)]
+            self._check_rows(
+                self._rows, np.random.default_rng(k).choice(len(self._rows), min(3, len(self._rows)), False)
+            )
+        return [leaf.tobytes() for leaf in (*list_leaves(x), y)]
 
-    def _look(self, rows: Rows, chosen: Any) -> None:
+    def _check_rows(self, rows: Rows, chosen: Any) -> None:
         chosen = np.sort(chosen)
         x, y = rows.read(chosen)
         labels = np.asarray(rows.labels())
         for place, row in enumerate(chosen.tolist()):
             alone = rows.read(chosen[place : place + 1])
-            if not all(map(_equal, leaves(alone), [leaf[place : place + 1] for leaf in leaves((x, y))])):
+            if not all(map(_are_equal, list_leaves(alone), [leaf[place : place + 1] for leaf in list_leaves((x, y))])):
                 self.broken.setdefault(ALONE, f"reads row {row} differently by itself and with rows {chosen.tolist()}")
-            if not _equal(labels[row], np.asarray(y)[place]):
+            if not _are_equal(labels[row], np.asarray(y)[place]):
                 self.broken.setdefault(
                     LABELS, f"returns {labels[row]} for row {row} from labels(), and {np.asarray(y)[place]} from read()"
                 )
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _are_equal(a: Any, b: Any) -> bool:
     return np.array_equal(np.asarray(a), np.asarray(b))
 
 
@@ -133,7 +135,7 @@ def make_data(source: object) -> Any:
     return SOURCES.resolve(source)
 
 
-def opened(part: Any) -> Dataset | FederatedDataset:
+def open_samples(part: Any) -> Dataset | FederatedDataset:
     """Return the samples of an object or a function.
 
     The function either reads all samples or makes those of one client.
@@ -147,9 +149,9 @@ def opened(part: Any) -> Dataset | FederatedDataset:
         raise InputError("part", got=part, expected="a FederatedDataset, a Dataset or Rows")
     required = [item for item in inspect.signature(part).parameters.values() if item.default is item.empty]
     if not required:
-        return opened(part())
+        return open_samples(part())
     if len(required) > 1 or required[0].name == "data_dir":
-        return opened(part(data_dir=None))
+        return open_samples(part(data_dir=None))
     shards = [part(client) for client in range(MADE)]
     labels = np.concatenate([np.asarray(y) for _, y in shards])
     classes = None
@@ -164,8 +166,8 @@ def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
     Raises ValueError if only the user can choose them. `experiment` returns an experiment with the given number of
     clients.
     """
-    dataset = opened(part)
-    x, y = _two(dataset)
+    dataset = open_samples(part)
+    x, y = _read_two(dataset)
     if isinstance(x, dict | tuple):
         problem = f"{dataset.name} has samples of several inputs, which need a custom model"
         raise InputError("part", problem, hint="try it in a run")
@@ -176,10 +178,10 @@ def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
         fields["objective"] = "regression"
     elif y.ndim == 2 and words:
         fields["objective"] = "next-token"
-        model = token_model(_classes(dataset))
+        model = token_model(_count_classes(dataset))
     elif y.ndim == 3:
         fields["objective"] = "segmentation"
-        model = pixel_model(x.shape[1], _classes(dataset))
+        model = pixel_model(x.shape[1], _count_classes(dataset))
     if words and model is None:
         fields |= {"model": "fasttext", "hidden": Experiment.model_fields["hidden"].default}
     clients = None
@@ -189,15 +191,15 @@ def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
     return Trial(base.model_copy(update=fields), dataset, model)
 
 
-def _two(dataset: Dataset | FederatedDataset) -> tuple[Any, Any]:
+def _read_two(dataset: Dataset | FederatedDataset) -> tuple[Any, Any]:
     """Return two test samples."""
     if isinstance(dataset, Dataset):
-        return mapped(lambda x: np.asarray(x)[:2], dataset.x_test), np.asarray(dataset.y_test)[:2]
+        return map_tree(lambda x: np.asarray(x)[:2], dataset.x_test), np.asarray(dataset.y_test)[:2]
     x, y = as_rows("test", dataset.test, dataset.input, dataset.target).read(np.arange(2))
     return x, np.asarray(y)
 
 
-def _classes(dataset: Dataset | FederatedDataset) -> int:
+def _count_classes(dataset: Dataset | FederatedDataset) -> int:
     if dataset.classes:
         return int(dataset.classes)
     if isinstance(dataset, Dataset):

@@ -24,18 +24,18 @@ CLIENTS = 4
 SEED = 20
 
 
-def rng(*index: int) -> np.random.Generator:
+def make_rng(*index: int) -> np.random.Generator:
     """Return a generator that depends only on these numbers."""
     return np.random.default_rng([SEED, *index])
 
 
-def numbers(size: int, *index: int) -> Vector:
-    return rng(*index).standard_normal(size, np.float32)
+def draw_numbers(size: int, *index: int) -> Vector:
+    return make_rng(*index).standard_normal(size, np.float32)
 
 
-def some(size: int, *index: int) -> Index:
+def draw_coordinates(size: int, *index: int) -> Index:
     """Return about half of the coordinates, ascending, without the last tenth."""
-    return np.flatnonzero(rng(*index).random(size - size // 10) < 0.5)
+    return np.flatnonzero(make_rng(*index).random(size - size // 10) < 0.5)
 
 
 class Drive(Stateful, ABC):
@@ -68,23 +68,23 @@ class Drive(Stateful, ABC):
     def step(self, k: int) -> object:
         """Return the component's k-th decision in a form that can be compared."""
 
-    def claimed(self) -> int | None:
+    def claimed_bytes(self) -> int | None:
         """Return the bytes that the component claims for a model of this size; None if its kind makes no claim."""
         return None
 
     @contextmanager
-    def watched(self, arguments: Mapping[str, npt.NDArray[Any] | Tensor | slice]) -> Iterator[None]:
+    def watch_arguments(self, arguments: Mapping[str, npt.NDArray[Any] | Tensor | slice]) -> Iterator[None]:
         """Measure the duration of the enclosed calls, and record the `arguments`, by name, that they change."""
-        before = {name: _bytes(value) for name, value in arguments.items()}
+        before = {name: _value_bytes(value) for name, value in arguments.items()}
         started = time.perf_counter()
         yield
         self.seconds.append(time.perf_counter() - started)
         for name, value in arguments.items():
-            if _bytes(value) != before[name]:
+            if _value_bytes(value) != before[name]:
                 self.broken.setdefault(GIVEN, f"changes {name}, which other code reads later; let it work on a copy")
 
 
-def _bytes(value: npt.NDArray[Any] | Tensor | slice) -> bytes:
+def _value_bytes(value: npt.NDArray[Any] | Tensor | slice) -> bytes:
     if isinstance(value, slice):
         return b""
     if isinstance(value, Tensor):
@@ -92,7 +92,7 @@ def _bytes(value: npt.NDArray[Any] | Tensor | slice) -> bytes:
     return value.tobytes()
 
 
-def answers(start: Callable[[], Drive], steps: int) -> tuple[list[object], Drive]:
+def collect_answers(start: Callable[[], Drive], steps: int) -> tuple[list[object], Drive]:
     """Return the answers of a fresh copy to the first `steps` steps, and its drive."""
     drive = start()
     return [drive.step(k) for k in range(steps)], drive

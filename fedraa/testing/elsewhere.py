@@ -6,9 +6,9 @@ import subprocess
 import sys
 from typing import Any
 
-from fedraa.components.text import describe, is_ours
+from fedraa.components.text import describe_component, is_ours
 from fedraa.testing.kinds import KINDS, Kind
-from fedraa.testing.trial import play
+from fedraa.testing.trial import play_trial
 
 # Hash seeds, which determine the order of sets of text.
 ORDERS = ("1", "2")
@@ -20,17 +20,19 @@ def can_travel(kind: Kind, part: Any) -> bool:
     if definition.__module__ == "__main__" or "<" in definition.__qualname__ or is_ours(definition):
         return False
     try:
-        return bool(describe(kind.make(json.loads(json.dumps(describe(part))))) == describe(part))
+        return bool(
+            describe_component(kind.make(json.loads(json.dumps(describe_component(part))))) == describe_component(part)
+        )
     except (ValueError, TypeError):
         return False
 
 
-def digests(kind: Kind, part: Any) -> list[str]:
+def digest_elsewhere(kind: Kind, part: Any) -> list[str]:
     """Return the digests of the small experiment in other processes.
 
     Raises RuntimeError with the last line of an error.
     """
-    command = [sys.executable, "-m", __name__, kind.name, json.dumps(describe(part))]
+    command = [sys.executable, "-m", __name__, kind.name, json.dumps(describe_component(part))]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     started = [
         subprocess.Popen(
@@ -52,4 +54,4 @@ def digests(kind: Kind, part: Any) -> list[str]:
 if __name__ == "__main__":
     name, described = sys.argv[1:]
     here = KINDS[name]
-    sys.stdout.write(play(lambda: here.trial(here.make(json.loads(described)))).digest + "\n")
+    sys.stdout.write(play_trial(lambda: here.trial(here.make(json.loads(described)))).digest + "\n")

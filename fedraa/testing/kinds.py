@@ -13,7 +13,7 @@ from fedraa.client.compression import COMPRESSOR, Compressor
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM, GradientTransform, WeightDecay
 from fedraa.components.registry import ComponentRegistry
 from fedraa.composition.method import Method
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.data import FederatedDataset, Rows, Transform
 from fedraa.data.load import SOURCES
@@ -88,16 +88,16 @@ class Kind:
         return Experiment(**SMALL | self.fields(part))
 
 
-def _asynchronous(field: str) -> Fields:
+def _asynchronous_fields(field: str) -> Fields:
     return lambda part: {"method": "fed-raa", field: part, "updates": ARRIVALS // getattr(part, "per_step", 1) or 1}
 
 
-def _rounds(field: str, **more: Any) -> Fields:
+def _round_fields(field: str, **more: Any) -> Fields:
     """Return the fields of a method with rounds, in which every client trains a different mask."""
     return lambda part: {"method": "ra-fed", field: part, "rounds": ROUNDS, **more}
 
 
-def _aggregation(part: Any) -> dict[str, Any]:
+def _aggregator_fields(part: Any) -> dict[str, Any]:
     """Return the fields for an aggregator. Aggregators of low-rank adapters need a method that cuts adapters."""
     method = "hetlora" if isinstance(part, LowRank) else "ra-fed"
     return {"method": method, "aggregator": part, "rounds": ROUNDS}
@@ -110,10 +110,10 @@ def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> Trial
     return Trial(experiment(part), made_up())
 
 
-def _policy(part: Any) -> dict[str, Any]:
+def _policy_fields(part: Any) -> dict[str, Any]:
     """Return the fields of a method with a policy of this class, or of a basic method with this policy."""
-    base: Method = methods()["fed-raa" if part.scheduled else "fedavg"]
-    for method in methods().values():
+    base: Method = list_methods()["fed-raa" if part.scheduled else "fedavg"]
+    for method in list_methods().values():
         if type(method.submodel) is type(part) and method.asynchronous == part.scheduled:
             base = method
             break
@@ -121,7 +121,7 @@ def _policy(part: Any) -> dict[str, Any]:
     return {"method": replace(base, submodel=part), **limit}
 
 
-def _among(field: str) -> Fields:
+def _list_fields(field: str) -> Fields:
     """Return the fields of an experiment in which the component is the only one of a list."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 
@@ -131,20 +131,20 @@ def _of_data(clients: int) -> dict[str, Any]:
     return {"method": "ra-fed", "clients": 10, "participation": f"sample:{min(4, clients)}", "rounds": ROUNDS}
 
 
-def hits(outputs: Tensor, labels: Tensor) -> Tensor:
+def is_correct(outputs: Tensor, labels: Tensor) -> Tensor:
     """Return for each sample 1 if it is classified correctly, else 0."""
     return outputs.argmax(dim=1) == labels
 
 
 _LIST = (
-    Kind("scheduler", Scheduler, SCHEDULER, server_drives.SchedulerDrive, "gre-raa", _asynchronous("scheduler")),
+    Kind("scheduler", Scheduler, SCHEDULER, server_drives.SchedulerDrive, "gre-raa", _asynchronous_fields("scheduler")),
     Kind(
         "staleness",
         StalenessWeight,
         STALENESS,
         server_drives.StalenessDrive,
         "constant",
-        _asynchronous("staleness"),
+        _asynchronous_fields("staleness"),
         "(staleness)",
     ),
     Kind(
@@ -153,7 +153,7 @@ _LIST = (
         ASYNC_RULE,
         server_drives.AsyncRuleDrive,
         "convex-mix",
-        _asynchronous("async_rule"),
+        _asynchronous_fields("async_rule"),
     ),
     Kind(
         "aggregator",
@@ -161,7 +161,7 @@ _LIST = (
         AGGREGATOR,
         server_drives.AggregatorDrive,
         "covered",
-        _aggregation,
+        _aggregator_fields,
         trial_maker=_try_aggregator,
     ),
     Kind(
@@ -170,7 +170,7 @@ _LIST = (
         SERVER_OPTIMIZER,
         server_drives.OptimizerDrive,
         "sgd",
-        _rounds("server_optimizer"),
+        _round_fields("server_optimizer"),
     ),
     Kind(
         "participation",
@@ -178,25 +178,25 @@ _LIST = (
         PARTICIPATION,
         server_drives.ParticipationDrive,
         "all",
-        _rounds("participation", clients=12, local_steps=1),
+        _round_fields("participation", clients=12, local_steps=1),
     ),
-    Kind("submodel", SubmodelPolicy, SUBMODEL, client_drives.PolicyDrive, "full", _policy),
+    Kind("submodel", SubmodelPolicy, SUBMODEL, client_drives.PolicyDrive, "full", _policy_fields),
     Kind(
         "local-term",
         GradientTransform,
         GRADIENT_TRANSFORM,
         client_drives.TermDrive,
         WeightDecay(1e-4),
-        _among("gradient_transforms"),
+        _list_fields("gradient_transforms"),
     ),
-    Kind("compressor", Compressor, COMPRESSOR, client_drives.CompressorDrive, "8bit", _rounds("compress")),
+    Kind("compressor", Compressor, COMPRESSOR, client_drives.CompressorDrive, "8bit", _round_fields("compress")),
     Kind(
         "partitioner",
         Partitioner,
         PARTITIONERS,
         client_drives.PartitionerDrive,
         "iid",
-        _rounds("partition", clients=10, local_steps=1),
+        _round_fields("partition", clients=10, local_steps=1),
         "(labels, clients, rng)",
         make_partitioner,
     ),
@@ -205,8 +205,8 @@ _LIST = (
         Metric,
         METRICS,
         client_drives.MetricDrive,
-        hits,
-        _among("metrics"),
+        is_correct,
+        _list_fields("metrics"),
         "(outputs, labels)",
     ),
     Kind(
@@ -215,7 +215,7 @@ _LIST = (
         OBJECTIVE,
         objective_drive.ObjectiveDrive,
         "regression",
-        _rounds("objective"),
+        _round_fields("objective"),
         maker=make_objective,
         trial_maker=objective_drive.objective_trial,
     ),
@@ -225,7 +225,7 @@ _LIST = (
         TRANSFORMS,
         data_drives.TransformDrive,
         "flip",
-        _among("transforms"),
+        _list_fields("transforms"),
         "(x, rng)",
         make_transform,
         data_drives.transform_trial,

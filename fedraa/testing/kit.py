@@ -4,14 +4,14 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-from fedraa.testing.belongs import belongs
+from fedraa.testing.belongs import identify_component
 from fedraa.testing.client_drives import PIECES
-from fedraa.testing.cost import cost, memory
-from fedraa.testing.drive import COVERED, GIVEN, Drive, answers
-from fedraa.testing.elsewhere import can_travel, digests
+from fedraa.testing.cost import check_memory, describe_cost
+from fedraa.testing.drive import COVERED, GIVEN, Drive, collect_answers
+from fedraa.testing.elsewhere import can_travel, digest_elsewhere
 from fedraa.testing.findings import Findings
 from fedraa.testing.kinds import Kind
-from fedraa.testing.trial import Outcome, play, play_on_ray, round_trip, settled
+from fedraa.testing.trial import Outcome, drop_speed_effects, play_on_ray, play_trial, round_trip
 
 # Number of decisions of a drive.
 STEPS = 24
@@ -53,7 +53,7 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
 
     Raises ValueError for an object that is not a component, or that may be of several kinds if `as_` does not name one.
     """
-    kind, component = belongs(part, as_)
+    kind, component = identify_component(part, as_)
     name: str = getattr(component, "__qualname__", None) or type(component).__qualname__
     findings = Findings(name.rpartition(".")[2])
     _Look(kind, component, findings).at_all(ray=ray)
@@ -72,15 +72,15 @@ class _Look:
         """Check all promises. Of promises that build on each other, those after the first failure are skipped."""
         record = self._findings.found
         try:
-            _, drive = answers(self._drive, STEPS)
-            self._base = self._play()
+            _, drive = collect_answers(self._start_drive, STEPS)
+            self._base = self._play_trial()
         # A user-defined component may raise any exception.
         except Exception as error:
-            record(RUNS, f"fails with {_told(error)}")
+            record(RUNS, f"fails with {_format_error(error)}")
             return
         record(RUNS, None)
         sound = True
-        for promise, look in self._chain(drive, ray):
+        for promise, look in self._list_checks(drive, ray):
             if sound:
                 sound = record(promise, look())
             else:
@@ -91,35 +91,35 @@ class _Look:
             record(PIECES, drive.broken.get(PIECES))
         for promise in drive.further:
             record(promise, drive.broken.get(promise))
-        if drive.claimed() is not None:
-            record(MEMORY, memory(self._drive))
-        self._findings.lines.append(("costs", cost(self._drive, self._usual, self._kind.usual)))
+        if drive.claimed_bytes() is not None:
+            record(MEMORY, check_memory(self._start_drive))
+        self._findings.lines.append(("costs", describe_cost(self._start_drive, self._start_usual, self._kind.usual)))
 
-    def _chain(self, drive: Drive, ray: bool) -> list[tuple[str, Callable[[], Verdict]]]:
-        chain = [(GIVEN, lambda: drive.broken.get(GIVEN)), (SEEDED, self._seeded), (WORKERS, self._workers)]
+    def _list_checks(self, drive: Drive, ray: bool) -> list[tuple[str, Callable[[], Verdict]]]:
+        chain = [(GIVEN, lambda: drive.broken.get(GIVEN)), (SEEDED, self._check_seeds), (WORKERS, self._check_workers)]
         if drive.stateful:
-            chain.append((STATE, self._state))
+            chain.append((STATE, self._check_state))
         else:
-            chain.append((ARGUMENTS, self._arguments))
-        chain.append((RESUMED, self._resumed))
+            chain.append((ARGUMENTS, self._check_arguments))
+        chain.append((RESUMED, self._check_resumption))
         # This check is the last one, because other processes take seconds to start.
         if can_travel(self._kind, self._part):
-            chain.append((PROCESS, self._elsewhere))
+            chain.append((PROCESS, self._check_elsewhere))
         if ray:
             chain.append((RAY, self._on_ray))
         return chain
 
-    def _seeded(self) -> Verdict:
-        self._again = self._base.parts_from(self._play(seed=1, workers=2))
+    def _check_seeds(self) -> Verdict:
+        self._again = self._base.parts_from(self._play_trial(seed=1, workers=2))
         if self._again is None:
             return None
-        where = self._base.parts_from(self._play())
+        where = self._base.parts_from(self._play_trial())
         if where:
             return (
                 f"makes two equal runs differ {where}: it draws numbers that no seed determines, or keeps state "
                 "outside its attributes, as in a global"
             )
-        where = self._base.parts_from(self._play(seed=1))
+        where = self._base.parts_from(self._play_trial(seed=1))
         if where:
             return (
                 f"makes runs differ {where} if the generators of the process have other seeds: it draws from one of "
@@ -127,7 +127,7 @@ class _Look:
             )
         return None
 
-    def _workers(self) -> Verdict:
+    def _check_workers(self) -> Verdict:
         if self._again is None:
             return None
         return (
@@ -135,9 +135,9 @@ class _Look:
             "have another order on two workers"
         )
 
-    def _elsewhere(self) -> Verdict:
+    def _check_elsewhere(self) -> Verdict:
         try:
-            other_digests = set(digests(self._kind, self._part))
+            other_digests = set(digest_elsewhere(self._kind, self._part))
         except RuntimeError as error:
             return f"fails in another process: {error}"
         if other_digests == {self._base.digest}:
@@ -147,16 +147,16 @@ class _Look:
             "of a set of text or of hash(); sort the values"
         )
 
-    def _state(self) -> Verdict:
+    def _check_state(self) -> Verdict:
         for cut in CUTS:
-            drive, again = self._drive(), self._drive()
+            drive, again = self._start_drive(), self._start_drive()
             for k in range(cut):
                 drive.step(k)
             try:
                 again.restore(round_trip(drive.state()))
             # A user-defined component may raise any exception.
             except Exception as error:
-                return f"cannot be restored from its state after {cut} decisions: {_told(error)}"
+                return f"cannot be restored from its state after {cut} decisions: {_format_error(error)}"
             for k in range(cut, STEPS):
                 if drive.step(k) != again.step(k):
                     return (
@@ -165,26 +165,26 @@ class _Look:
                     )
         return None
 
-    def _arguments(self) -> Verdict:
-        forth, _ = answers(self._drive, STEPS)
-        drive = self._drive()
+    def _check_arguments(self) -> Verdict:
+        forth, _ = collect_answers(self._start_drive, STEPS)
+        drive = self._start_drive()
         back = [drive.step(k) for k in reversed(range(STEPS))]
         if forth == back[::-1]:
             return None
         return "gives other answers if the calls have another order; let it depend only on its arguments"
 
-    def _resumed(self) -> Verdict:
+    def _check_resumption(self) -> Verdict:
         try:
-            where = self._base.parts_from(self._play(pauses=PAUSES, events=len(self._base.events)))
+            where = self._base.parts_from(self._play_trial(pauses=PAUSES, events=len(self._base.events)))
         # A user-defined component may raise any exception.
         except Exception as error:
-            return f"fails when its run is killed and resumed, with {_told(error)}"
+            return f"fails when its run is killed and resumed, with {_format_error(error)}"
         if where:
             return f"makes a run differ {where} after it is killed and resumed"
         return None
 
     def _on_ray(self) -> Verdict:
-        base = settled(self._base)
+        base = drop_speed_effects(self._base)
         for workers in (1, 2):
             outcome = play_on_ray(lambda: self._kind.trial(deepcopy(self._part)), workers)
             where = base.parts_from(outcome)
@@ -192,16 +192,16 @@ class _Look:
                 return f"makes a run on Ray with {workers} worker{'s' * (workers > 1)} differ {where}"
         return None
 
-    def _play(self, **how: int) -> Outcome:
-        return play(lambda: self._kind.trial(deepcopy(self._part)), **how)
+    def _play_trial(self, **how: int) -> Outcome:
+        return play_trial(lambda: self._kind.trial(deepcopy(self._part)), **how)
 
-    def _drive(self, **how: int) -> Drive:
+    def _start_drive(self, **how: int) -> Drive:
         return self._kind.drive(deepcopy(self._part), **how)
 
-    def _usual(self, **how: int) -> Drive:
+    def _start_usual(self, **how: int) -> Drive:
         return self._kind.drive(self._kind.make(self._kind.usual), **how)
 
 
-def _told(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     """Return the error on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

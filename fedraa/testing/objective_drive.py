@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError, short_text
-from fedraa.objectives import Objective, misfit
-from fedraa.testing.drive import SIZE, Drive, numbers
-from fedraa.testing.samples import Task, Trial, made_up, tasks
+from fedraa.objectives import Objective, describe_misfit
+from fedraa.testing.drive import SIZE, Drive, draw_numbers
+from fedraa.testing.samples import Task, Trial, list_tasks, made_up
 
 EXACT = "exact sums over unequal batches"
 GRADIENT = "finite gradient of the loss"
@@ -29,7 +29,7 @@ DESCENT_RATE = 0.05
 def first_task(objective: Objective) -> tuple[Task, Tensor]:
     """Return the first task that the objective accepts, and some targets. Raises its first error if it accepts none."""
     first: Exception | None = None
-    for task in tasks():
+    for task in list_tasks():
         data = task.data
         if objective.classifies != (data is made_up()):
             continue
@@ -38,7 +38,7 @@ def first_task(objective: Objective) -> tuple[Task, Tensor]:
             if not objective.classifies:
                 _, y, classes = objective.targets(data.y_train, data.y_test, data.classes)
             targets = torch.from_numpy(y[:ROWS].copy())
-            problem = misfit(objective, torch.zeros(ROWS, *task.outputs), targets, classes)
+            problem = describe_misfit(objective, torch.zeros(ROWS, *task.outputs), targets, classes)
             if problem is None:
                 return task, targets
             raise InputError(objective.name, f"it does not accept the outputs of a model, which {problem}")
@@ -67,40 +67,43 @@ class ObjectiveDrive(Drive):
 
     def step(self, k: int) -> object:
         if k == 0:
-            self._look()
+            self._check_promises()
         rows = slice((1, 3, ROWS)[k % 3])
-        outputs, targets = self._outputs(k)[rows], self._targets[rows]
-        with self.watched({"outputs": outputs, "targets": targets}):
+        outputs, targets = self._draw_outputs(k)[rows], self._fresh_targets[rows]
+        with self.watch_arguments({"outputs": outputs, "targets": targets}):
             loss = self.part.loss(outputs, targets)
             sums = self.part.sums(outputs, targets)
         return float(loss), {name: values.numpy().tobytes() for name, values in sums.items()}
 
     @property
-    def _targets(self) -> Tensor:
+    def _fresh_targets(self) -> Tensor:
         """Return a copy of the targets, so that an objective cannot change them for later calls."""
         return self._given.clone()
 
-    def _outputs(self, k: int) -> Tensor:
-        return torch.from_numpy(numbers(ROWS * math.prod(self._shape), 1, k)).reshape(ROWS, *self._shape)
+    def _draw_outputs(self, k: int) -> Tensor:
+        return torch.from_numpy(draw_numbers(ROWS * math.prod(self._shape), 1, k)).reshape(ROWS, *self._shape)
 
-    def _look(self) -> None:
+    def _check_promises(self) -> None:
         """Check the promises of objectives and record a sentence for each broken one."""
-        outputs = self._outputs(0)
+        outputs = self._draw_outputs(0)
         for promise, sentence in (
-            (EXACT, self._exact(outputs)),
-            (GRADIENT, self._gradient(outputs) or self._gradient(torch.zeros_like(outputs), may_be_zero=True)),
-            (NUMBERS, self._numbers(outputs)),
+            (EXACT, self._check_sums(outputs)),
+            (
+                GRADIENT,
+                self._check_gradient(outputs) or self._check_gradient(torch.zeros_like(outputs), may_be_zero=True),
+            ),
+            (NUMBERS, self._check_numbers(outputs)),
         ):
             if sentence is not None:
                 self.broken[promise] = sentence
         if not self.broken:
-            sentence = self._direction(outputs)
+            sentence = self._check_direction(outputs)
             if sentence is not None:
                 self.broken[DIRECTION] = sentence
 
-    def _exact(self, outputs: Tensor) -> str | None:
-        whole = self.part.sums(outputs, self._targets)
-        pieces = [self.part.sums(outputs[a:b], self._targets[a:b]) for a, b in pairwise(CUTS)]
+    def _check_sums(self, outputs: Tensor) -> str | None:
+        whole = self.part.sums(outputs, self._fresh_targets)
+        pieces = [self.part.sums(outputs[a:b], self._fresh_targets[a:b]) for a, b in pairwise(CUTS)]
         for name, values in whole.items():
             if not torch.allclose(values, torch.cat([piece[name] for piece in pieces]), rtol=1e-4, atol=1e-5):
                 return (
@@ -109,10 +112,10 @@ class ObjectiveDrive(Drive):
                 )
         return None
 
-    def _gradient(self, outputs: Tensor, *, may_be_zero: bool = False) -> str | None:
+    def _check_gradient(self, outputs: Tensor, *, may_be_zero: bool = False) -> str | None:
         where = "at outputs of 0" if may_be_zero else "at random outputs"
         outputs = outputs.clone().requires_grad_()
-        loss = self.part.training_loss(outputs, outputs, self._targets)
+        loss = self.part.training_loss(outputs, outputs, self._fresh_targets)
         if not loss.requires_grad:
             return "has a loss without a gradient to the outputs, as after detach or argmax; no model can learn from it"
         (gradient,) = torch.autograd.grad(loss, outputs, allow_unused=True)
@@ -122,31 +125,31 @@ class ObjectiveDrive(Drive):
             return f"has a gradient that is not finite {where}, as that of a root or a logarithm of 0"
         return None
 
-    def _figures(self, outputs: Tensor) -> dict[str, float]:
-        sums = {name: values.sum(0).numpy() for name, values in self.part.sums(outputs, self._targets).items()}
+    def _compute_figures(self, outputs: Tensor) -> dict[str, float]:
+        sums = {name: values.sum(0).numpy() for name, values in self.part.sums(outputs, self._fresh_targets).items()}
         return {**self.part.figures(sums), "loss": float(sums["loss"] / sums["count"])}
 
-    def _numbers(self, outputs: Tensor) -> str | None:
-        for name, value in self._figures(outputs).items():
+    def _check_numbers(self, outputs: Tensor) -> str | None:
+        for name, value in self._compute_figures(outputs).items():
             if not isinstance(value, int | float | np.number) or not math.isfinite(value):
                 return f"returns {name} {short_text(value)} for {ROWS} synthetic samples; it must be a finite number"
-        sums = {name: values[:3].numpy() for name, values in self.part.sums(outputs, self._targets).items()}
+        sums = {name: values[:3].numpy() for name, values in self.part.sums(outputs, self._fresh_targets).items()}
         clients = np.asarray(self.part.of_clients(sums))
         if clients.shape != (3,):
             return f"returns values {list(clients.shape)} for 3 clients from of_clients; expected one for each"
         return None
 
-    def _direction(self, outputs: Tensor) -> str | None:
+    def _check_direction(self, outputs: Tensor) -> str | None:
         main = self.part.main
         direction = self.part.summary().better(main)
-        before = self._figures(outputs)[main]
+        before = self._compute_figures(outputs)[main]
         moved = outputs.clone().requires_grad_()
         optimizer = torch.optim.Adam([moved], lr=DESCENT_RATE)
         for _ in range(DESCENT_STEPS):
             optimizer.zero_grad()
-            self.part.loss(moved, self._targets).backward()
+            self.part.loss(moved, self._fresh_targets).backward()
             optimizer.step()
-        after = self._figures(moved.detach())[main]
+        after = self._compute_figures(moved.detach())[main]
         improvement = after - before if direction == "max" else before - after
         if improvement < -1e-6:
             return (

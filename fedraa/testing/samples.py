@@ -48,48 +48,48 @@ def made_up() -> Dataset:
     centres = rng.standard_normal((CLASSES, 16))
     labels = rng.permutation(np.arange(TRAIN + TEST) % CLASSES)
     samples = (centres[labels] + rng.standard_normal((len(labels), 16))).astype(np.float32)
-    return _split(samples, labels, CLASSES)
+    return _split_samples(samples, labels, CLASSES)
 
 
 @cache
-def images(channels: int) -> Dataset:
+def make_images(channels: int) -> Dataset:
     """Return images of 8 x 8: a colour for each class plus noise."""
     rng = np.random.default_rng(1)
     labels = rng.permutation(np.arange(TRAIN + TEST) % CLASSES)
     colours = rng.standard_normal((CLASSES, channels, 1, 1))
-    return _split((colours[labels] + rng.standard_normal((len(labels), channels, 8, 8))), labels, CLASSES)
+    return _split_samples((colours[labels] + rng.standard_normal((len(labels), channels, 8, 8))), labels, CLASSES)
 
 
 @cache
-def numbers(outputs: int) -> Dataset:
+def make_number_targets(outputs: int) -> Dataset:
     """Return samples with numbers as targets, including a 0, for a model with this number of outputs."""
     x = made_up()
     both = np.concatenate([x.x_train, x.x_test])
     y = (both[:, 0] - 2 * both[:, 1] + 0.1).astype(np.float32)
     y[TRAIN] = 0.0
-    return _split(both, y, 0 if outputs == 1 else outputs)
+    return _split_samples(both, y, 0 if outputs == 1 else outputs)
 
 
 @cache
-def marks() -> Dataset:
+def make_binary_targets() -> Dataset:
     """Return samples with five binary targets each."""
-    data = numbers(1)
+    data = make_number_targets(1)
     both = np.concatenate([data.x_train, data.x_test])
-    return _split(both, (both[:, :5] > 0).astype(np.float32), 0)
+    return _split_samples(both, (both[:, :5] > 0).astype(np.float32), 0)
 
 
 @cache
-def tokens() -> Dataset:
+def make_tokens() -> Dataset:
     """Return sequences of tokens that each increase by one, and the next token at every position."""
     runs = (np.random.default_rng(2).integers(0, CLASSES, (TRAIN + TEST, 1)) + np.arange(9)) % CLASSES
-    return _split(runs[:, :-1], runs[:, 1:], CLASSES)
+    return _split_samples(runs[:, :-1], runs[:, 1:], CLASSES)
 
 
 @cache
-def pixels() -> Dataset:
+def make_pixels() -> Dataset:
     """Return images with a label per pixel: the brighter one of its two channels."""
     x = np.random.default_rng(3).standard_normal((TRAIN + TEST, 2, 6, 6))
-    return _split(x, x.argmax(axis=1), 2)
+    return _split_samples(x, x.argmax(axis=1), 2)
 
 
 def token_model(classes: int) -> Callable[[], nn.Module]:
@@ -117,19 +117,19 @@ class Task(NamedTuple):
     model: Callable[[], nn.Module] | None = None
 
 
-def tasks() -> tuple[Task, ...]:
+def list_tasks() -> tuple[Task, ...]:
     """Return all tasks, those with numbers as targets first."""
     return (
-        Task(numbers(1), (1,)),
-        Task(numbers(2), (2,)),
+        Task(make_number_targets(1), (1,)),
+        Task(make_number_targets(2), (2,)),
         Task(made_up(), (CLASSES,)),
-        Task(marks(), (5,)),
-        Task(tokens(), (8, CLASSES), token_model(CLASSES)),
-        Task(pixels(), (2, 6, 6), pixel_model(2, 2)),
+        Task(make_binary_targets(), (5,)),
+        Task(make_tokens(), (8, CLASSES), token_model(CLASSES)),
+        Task(make_pixels(), (2, 6, 6), pixel_model(2, 2)),
     )
 
 
-def _split(x: Any, y: Any, classes: int) -> Dataset:
+def _split_samples(x: Any, y: Any, classes: int) -> Dataset:
     if x.dtype.kind == "f":
         x = x.astype(np.float32)
     return Dataset("made up", x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:], classes)

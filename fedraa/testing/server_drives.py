@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
-from fedraa.components.state import saved
+from fedraa.components.state import save_state
 from fedraa.ledger.participation import draw_cohort
 from fedraa.messages import Index, State
 from fedraa.server.async_rule import AsyncModel, ClientUpdate
-from fedraa.testing.drive import CLIENTS, COVERED, SIZE, Drive, numbers, rng, some
+from fedraa.testing.drive import CLIENTS, COVERED, SIZE, Drive, draw_coordinates, draw_numbers, make_rng
 from fedraa.vectors.delta_view import DeltaView
 from schedulers import FragmentStats, SchedulerRunner
 
@@ -25,12 +25,12 @@ class SchedulerDrive(Drive):
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(deepcopy(part), size)
-        self._costs = np.sort(rng(0).uniform(0.2, 2, (CLIENTS, FRAGMENTS)), axis=1)
+        self._costs = np.sort(make_rng(0).uniform(0.2, 2, (CLIENTS, FRAGMENTS)), axis=1)
         self._planner = SchedulerRunner(self.part)
         self._planner.plan(self._costs, None)
 
     def step(self, k: int) -> object:
-        draw = rng(1, k)
+        draw = make_rng(1, k)
         counts, sent, staleness = (draw.integers(0, 9, FRAGMENTS) for _ in range(3))
         losses = draw.uniform(0, 3, FRAGMENTS)
         standing = FragmentStats(counts, sent, staleness, losses)
@@ -44,11 +44,11 @@ class SchedulerDrive(Drive):
             "view.staleness": staleness,
             "view.losses": losses,
         }
-        with self.watched(arguments):
+        with self.watch_arguments(arguments):
             return self._planner.choose(client, k // CLIENTS, float(k), feasible, standing, draw)
 
     def state(self) -> State:
-        return {"scheduler": saved(self.part)}
+        return {"scheduler": save_state(self.part)}
 
     def restore(self, state: State) -> None:
         self.part.restore(state["scheduler"])
@@ -60,7 +60,7 @@ class StalenessDrive(Drive):
     covers: ClassVar[bool] = False
 
     def step(self, k: int) -> object:
-        with self.watched({}):
+        with self.watch_arguments({}):
             return self.part(k % 8)
 
 
@@ -68,7 +68,7 @@ class ParticipationDrive(Drive):
     covers: ClassVar[bool] = False
 
     def step(self, k: int) -> object:
-        with self.watched({}):
+        with self.watch_arguments({}):
             return list(draw_cohort(self.part, 12, k, 3))
 
 
@@ -79,24 +79,24 @@ class AsyncRuleDrive(Drive):
     state_fields: ClassVar[tuple[str, ...]] = ("_params", "part")
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
-        self._model = AsyncModel(numbers(size, 0), CLIENTS, FRAGMENTS)
+        self._model = AsyncModel(draw_numbers(size, 0), CLIENTS, FRAGMENTS)
         self._start = self._model.params.copy()
         self._seen = np.zeros(size, bool)
         super().__init__(part.bind(self._model), size)
         self._params = self._model.params
 
     def step(self, k: int) -> object:
-        where = some(self.size, 1, k % FRAGMENTS)
-        sent, new = (numbers(len(where), which, k) for which in (2, 3))
+        where = draw_coordinates(self.size, 1, k % FRAGMENTS)
+        sent, new = (draw_numbers(len(where), which, k) for which in (2, 3))
         update = ClientUpdate(k % CLIENTS, k % FRAGMENTS, where, new, sent, k % 3, 10 + k % CLIENTS, 1 / (1 + k))
-        with self.watched({"update.where": where, "update.new": new, "update.sent": sent}):
+        with self.watch_arguments({"update.where": where, "update.new": new, "update.sent": sent}):
             taken = self.part.apply_update(update, self._model)
         self._seen[where] = True
         if (self._model.params != self._start)[~self._seen].any():
             self.broken.setdefault(COVERED, "changes coordinates of the model that no update covers")
         return tuple(taken), self._model.params.tobytes()
 
-    def claimed(self) -> int | None:
+    def claimed_bytes(self) -> int | None:
         if not hasattr(self.part, "memory"):
             return 0
         return int(self.part.memory(self.size, CLIENTS))
@@ -113,16 +113,16 @@ class AggregatorDrive(Drive):
         super().__init__(part.bind(size, CLIENTS), size)
 
     def step(self, k: int) -> object:
-        where = self._where(k)
-        delta = numbers(len(np.arange(self.size)[where]), 2, k)
-        with self.watched({"contribution.where": where}):
+        where = self._draw_coverage(k)
+        delta = draw_numbers(len(np.arange(self.size)[where]), 2, k)
+        with self.watch_arguments({"contribution.where": where}):
             self.part.add(ClientDelta(k % CLIENTS, DeltaView(where, delta), 1.0 + k % 2, 0.05))
         if k % ROUND != ROUND - 1:
             return None
         coverage = np.zeros(self.size, np.int32)
         for one in range(k - ROUND + 1, k + 1):
-            coverage[self._where(one)] += 1
-        with self.watched({"totals.coverage": coverage}):
+            coverage[self._draw_coverage(one)] += 1
+        with self.watch_arguments({"totals.coverage": coverage}):
             mean, moved = self.part.finish(RoundTotals(coverage, 0.05))
         if not self.part.keeps and (moved & (coverage == 0)).any():
             self.broken.setdefault(
@@ -132,13 +132,13 @@ class AggregatorDrive(Drive):
             )
         return mean[moved].tobytes(), moved.tobytes()
 
-    def claimed(self) -> int | None:
+    def claimed_bytes(self) -> int | None:
         return int(self.part.memory(self.size, CLIENTS))
 
-    def _where(self, k: int) -> Index | slice:
+    def _draw_coverage(self, k: int) -> Index | slice:
         if k % (2 * ROUND) == ROUND:
             return slice(None)
-        return some(self.size, 1, k)
+        return draw_coordinates(self.size, 1, k)
 
 
 class OptimizerDrive(Drive):
@@ -149,12 +149,12 @@ class OptimizerDrive(Drive):
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(part.bind(size), size)
-        self._params = numbers(size, 0)
+        self._params = draw_numbers(size, 0)
 
     def step(self, k: int) -> object:
-        delta, moved = numbers(self.size, 1, k), rng(2, k).random(self.size) < 0.5
+        delta, moved = draw_numbers(self.size, 1, k), make_rng(2, k).random(self.size) < 0.5
         before = self._params.copy()
-        with self.watched({"delta": delta, "moved": moved}):
+        with self.watch_arguments({"delta": delta, "moved": moved}):
             self.part.step(self._params, delta, moved)
         if (before != self._params)[~moved].any():
             self.broken.setdefault(COVERED, "moves coordinates outside `moved`, which no client covered")

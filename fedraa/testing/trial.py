@@ -17,17 +17,17 @@ import numpy as np
 import torch
 
 from fedraa.client import Trainer
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.loop import Loop
 from fedraa.engine.loop_options import LoopOptions
-from fedraa.engine.process_guard import exclusive
-from fedraa.engine.run_description import sha256
+from fedraa.engine.process_guard import exclusive_process
+from fedraa.engine.run_description import params_digest
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunFailed
 from fedraa.messages import State, Vector
-from fedraa.rundir.checkpoint import read, write
+from fedraa.rundir.checkpoint import read_state, write_state
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import EVENTS
 from fedraa.testing.samples import Trial
@@ -65,17 +65,19 @@ class TwoWorkers(LocalExecutor):
     """An executor that trains all waiting tasks in reverse order, alternating between two independent workers."""
 
     def __init__(self, spec: RunSpec) -> None:
-        super().__init__(_trainer(spec), make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu"), spec.data)
-        self._other = _trainer(spec)
+        super().__init__(_make_trainer(spec), make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu"), spec.data)
+        self._other = _make_trainer(spec)
 
-    def _train(self, task: int) -> None:
+    def _train_stack(self, task: int) -> None:
         waiting = [work for number, work in self._tasks.items() if number not in self._trained]
         for work in reversed(waiting):
-            self._trained |= zip([work.id], self.outcomes(self._trainer, [work]) or (), strict=True)
+            self._trained |= zip([work.id], self.train_together(self._trainer, [work]) or (), strict=True)
             self._trainer, self._other = self._other, self._trainer
 
 
-def play(make: Callable[[], Trial], *, seed: int = 0, workers: int = 1, pauses: int = 0, events: int = 0) -> Outcome:
+def play_trial(
+    make: Callable[[], Trial], *, seed: int = 0, workers: int = 1, pauses: int = 0, events: int = 0
+) -> Outcome:
     """Run a fresh trial in this process and return its outcome.
 
     Args:
@@ -86,20 +88,20 @@ def play(make: Callable[[], Trial], *, seed: int = 0, workers: int = 1, pauses: 
         events: The number of events of the run, over which the interruptions are spread evenly.
     """
     stops = [events * (number + 1) // (pauses + 1) for number in range(pauses)]
-    with _generators(seed), TemporaryDirectory() as folder:
+    with _seed_generators(seed), TemporaryDirectory() as folder:
         state: State | None = None
         for stop in [*stops, None]:
             trial = make()
-            spec = build(trial.experiment, trial.module(), trial.dataset)
-            state, params = _stretch(spec, Path(folder), state, stop, workers)
+            spec = build_run(trial.experiment, trial.module(), trial.dataset)
+            state, params = _run_stretch(spec, Path(folder), state, stop, workers)
             if state is None:
                 break
         lines = [json.loads(line) for line in (Path(folder) / EVENTS).read_text().splitlines()]
-        return Outcome(tuple(_timeless(line) for line in lines), sha256(spec, params))
+        return Outcome(tuple(_drop_times(line) for line in lines), params_digest(spec, params))
 
 
 def play_on_ray(make: Callable[[], Trial], workers: int) -> Outcome:
-    """Return the outcome of a run on Ray. The times of evaluations and faults are removed from it by `settled`."""
+    """Return the outcome of a run on Ray without the times of evaluations and faults (`drop_speed_effects`)."""
     # An import at the top would be circular, because `fedraa.api` imports every module.
     from fedraa.api import run
 
@@ -107,11 +109,11 @@ def play_on_ray(make: Callable[[], Trial], workers: int) -> Outcome:
         trial = make()
         experiment = trial.experiment.model_copy(update={"engine": "ray", "workers": workers, "quiet": True})
         history = run(experiment, model=trial.module(), dataset=trial.dataset, out=Path(folder) / "run")
-        lines = tuple(_timeless(line) for line in history.lines())
-        return settled(Outcome(lines, str(history.summary["model_sha256"])))
+        lines = tuple(_drop_times(line) for line in history.lines())
+        return drop_speed_effects(Outcome(lines, str(history.summary["model_sha256"])))
 
 
-def settled(outcome: Outcome) -> Outcome:
+def drop_speed_effects(outcome: Outcome) -> Outcome:
     """Return the outcome without the effects of speed: no faults, evaluations last, and new numbers."""
     kept = [line for line in outcome.events if line["kind"] not in ("fault", "end")]
     kept.sort(key=lambda line: line["kind"] == "eval")
@@ -121,11 +123,11 @@ def settled(outcome: Outcome) -> Outcome:
 def round_trip(state: State) -> State:
     """Return the state as read from the bytes of a checkpoint."""
     stream = io.BytesIO()
-    write(stream, state)
-    return deepcopy(read(stream.getvalue()))
+    write_state(stream, state)
+    return deepcopy(read_state(stream.getvalue()))
 
 
-def _stretch(
+def _run_stretch(
     spec: RunSpec, directory: Path, state: State | None, until: int | None, workers: int
 ) -> tuple[State | None, Vector]:
     """Run from `state`, or from the start if it is None, to the end or to event `until`.
@@ -174,22 +176,22 @@ def _stretch(
 
 
 def _one_worker(spec: RunSpec) -> LocalExecutor:
-    return LocalExecutor(_trainer(spec), make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu"), spec.data)
+    return LocalExecutor(_make_trainer(spec), make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu"), spec.data)
 
 
-def _trainer(spec: RunSpec) -> Trainer:
+def _make_trainer(spec: RunSpec) -> Trainer:
     """Return a trainer from a copy of the WorkerSpec, as a separate worker would have it."""
     return deepcopy(make_worker_spec(spec)).trainer("cpu")
 
 
-def _timeless(line: Mapping[str, Any]) -> Mapping[str, Any]:
+def _drop_times(line: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in line.items() if name != "wall"}
 
 
 @contextmanager
-def _generators(seed: int) -> Iterator[None]:
+def _seed_generators(seed: int) -> Iterator[None]:
     """Seed the global generators and restore them at the end. Torch uses one thread meanwhile."""
-    with exclusive():
+    with exclusive_process():
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)

@@ -65,7 +65,7 @@ class Watch(Callback):
         if goal is not None and goal.reached(metrics[goal.name]):
             self._at_target(t)
             return True
-        reached = tenths(self._limits, step, t)
+        reached = tenths_passed(self._limits, step, t)
         for tenth in range(1 + max(self.curve, default=0), min(reached, TENTHS - 1) + 1):
             self.curve[tenth] = self.last
             self.hopeless = self.hopeless or self._judge.hopeless(tenth, self.last)
@@ -83,7 +83,7 @@ class Watch(Callback):
             self.curve[tenth] = self.last
 
 
-def tenths(limits: Limits, step: int, t: float) -> int:
+def tenths_passed(limits: Limits, step: int, t: float) -> int:
     """Return the number of whole tenths of the budget that have passed.
 
     Args:
@@ -100,7 +100,7 @@ def tenths(limits: Limits, step: int, t: float) -> int:
     return int(TENTHS * share + 1e-9)
 
 
-def attempt(planned: Attempt) -> Trial:
+def run_attempt(planned: Attempt) -> Trial:
     """Run the trial. If its values or data are impossible, the result is a trial that failed."""
     experiment = planned.experiment
     assert experiment.out is not None
@@ -115,17 +115,17 @@ def attempt(planned: Attempt) -> Trial:
     except (RunFailed, ValueError) as error:
         failure = str(error)
     shutil.rmtree(experiment.out, ignore_errors=True)
-    return replace(_trial(planned, watch, failure, time.monotonic() - started), steps=summary.get("steps"))
+    return replace(_make_trial(planned, watch, failure, time.monotonic() - started), steps=summary.get("steps"))
 
 
 def attempt_elsewhere(planned: Attempt) -> Trial:
     """Run the trial on a node without access to the tuning's directory."""
     with TemporaryDirectory(prefix="fedraa-trial-") as folder:
         experiment = planned.experiment.model_copy(update={"out": Path(folder) / "run"})
-        return attempt(replace(planned, experiment=experiment))
+        return run_attempt(replace(planned, experiment=experiment))
 
 
-def _trial(planned: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:
+def _make_trial(planned: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:
     """Return the result of a trial.
 
     Args:
@@ -144,7 +144,7 @@ def _trial(planned: Attempt, watch: Watch, failure: str, seconds: float) -> Tria
     return Trial(*common, "done", watch.last, curve, seconds=round(seconds, 2), reached=watch.reached)
 
 
-def repeated(planned: Attempt, ended: Sequence[Trial]) -> Trial | None:
+def find_repeated(planned: Attempt, ended: Sequence[Trial]) -> Trial | None:
     """Return the result of an earlier trial with the same values; None without one.
 
     A run with the same seed gives the same result.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedraa.errors import InputError
 from fedraa.rundir.atomic_files import write_text
-from fedraa.rundir.run_lock import LOCK, alone, writable
+from fedraa.rundir.run_lock import LOCK, lock_directory, refuse_unwritable
 
 PLAN = "tune.json"
 
@@ -21,15 +21,15 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
     """
     plan = directory / PLAN
     text = json.dumps(described, indent=2) + "\n"
-    with writable(directory):
+    with refuse_unwritable(directory):
         has_foreign_files = not plan.is_file() and directory.is_dir() and set(os.listdir(directory)) - {LOCK}
     if has_foreign_files:
         raise InputError("out", f"{directory} is in use", hint="choose a directory that is new or empty")
-    with alone(directory, "tuning"):
+    with lock_directory(directory, "tuning"):
         if not plan.is_file():
-            with writable(directory):
+            with refuse_unwritable(directory):
                 write_text(plan, text)
-        elif _plan(plan) != json.loads(text):
+        elif _read_plan(plan) != json.loads(text):
             raise InputError(
                 "out",
                 f"{directory} holds a tuning of other methods, values or flags",
@@ -38,7 +38,7 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
         yield directory
 
 
-def _plan(path: Path) -> object:
+def _read_plan(path: Path) -> object:
     """Return the plan in a file; None if the file is damaged."""
     try:
         return json.loads(path.read_text())

@@ -53,7 +53,7 @@ class Journal:
         content = self._path.read_bytes()
         size = 0
         for line in content.splitlines(keepends=True):
-            trial = _trial(line)
+            trial = _parse_trial(line)
             if trial is None:
                 break
             self.trials.append(trial)
@@ -80,7 +80,7 @@ def _with_tuples(value: object) -> object:
     return value
 
 
-def _trial(line: bytes) -> Trial | None:
+def _parse_trial(line: bytes) -> Trial | None:
     """Return the trial in a line; None if the line is incomplete or no trial."""
     if not line.endswith(b"\n"):
         return None

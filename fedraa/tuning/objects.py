@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from fedraa.data import Dataset, FederatedDataset
-from fedraa.data.tree import leaves
+from fedraa.data.tree import list_leaves
 from fedraa.engine.run_spec import RunSpec
 
 
@@ -28,7 +28,7 @@ class TrialObjects:
         data = spec.data.dataset
         arrays = {
             "model": [spec.params],
-            "dataset": [*leaves(data.x_train), *leaves(data.x_test), data.y_train, data.y_test],
+            "dataset": [*list_leaves(data.x_train), *list_leaves(data.x_test), data.y_train, data.y_test],
         }
         return {name: digest_arrays(arrays[name]) for name in self.by_name()}
 

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from fedraa.components.text import text_of
 from fedraa.composition.overrides import SHORTCUTS
 from fedraa.config.experiment import Experiment
-from fedraa.config.overrides import literal
+from fedraa.config.overrides import read_literal
 from fedraa.config.usual_names import USUAL_PATHS, suggest_name
 from fedraa.errors import InputError
 
@@ -40,21 +40,21 @@ class Range:
     def ends(self) -> tuple[Value, ...]:
         return self.low, self.high
 
-    def edge(self, value: Value) -> int:
+    def edge_side(self, value: Value) -> int:
         """Return -1 or 1 if the value is at the lower or upper edge, else 0."""
-        low, high, at = map(self._scaled, (self.low, self.high, float(value)))
+        low, high, at = map(self._to_scale, (self.low, self.high, float(value)))
         place = (at - low) / (high - low)
         if place <= EDGE:
             return -1
         return int(place >= 1 - EDGE)
 
-    def widened(self, side: int) -> "Range":
+    def widen_side(self, side: int) -> "Range":
         """Return the range extended by half of its length on that side."""
-        low, high = self._scaled(self.low), self._scaled(self.high)
+        low, high = self._to_scale(self.low), self._to_scale(self.high)
         step = side * (high - low) / 2
         if side > 0:
-            return replace(self, high=self._back(high + step))
-        return replace(self, low=self._back(low + step))
+            return replace(self, high=self._from_scale(high + step))
+        return replace(self, low=self._from_scale(low + step))
 
     def rounded(self, value: float) -> Value:
         """Return a value of the range with at most `DIGITS` significant digits."""
@@ -62,13 +62,13 @@ class Range:
             return round(value)
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
-    def _scaled(self, value: float) -> float:
+    def _to_scale(self, value: float) -> float:
         """Return the value on the scale on which the range is uniform."""
         if self.log:
             return math.log(value)
         return value
 
-    def _back(self, value: float) -> float:
+    def _from_scale(self, value: float) -> float:
         """Return the rounded value of a place on this scale."""
         if self.log:
             value = math.exp(value)
@@ -88,13 +88,13 @@ class Choices:
 
     @property
     def ordered(self) -> bool:
-        return _family(self.values) is not None
+        return _varying_numbers(self.values) is not None
 
     @property
     def ends(self) -> tuple[Value, ...]:
         return self.values
 
-    def edge(self, value: Value) -> int:
+    def edge_side(self, value: Value) -> int:
         """Return -1 or 1 if the value is the first or the last of ordered values, else 0."""
         if not self.ordered or len(self.values) < 2:
             return 0
@@ -102,12 +102,12 @@ class Choices:
             return -1
         return int(value == self.values[-1])
 
-    def widened(self, side: int) -> "Choices":
+    def widen_side(self, side: int) -> "Choices":
         """Return the choices with one more value on that side.
 
         The new value continues the ratio of the last two, or their difference if one of them is 0.
         """
-        family = _family(self.values)
+        family = _varying_numbers(self.values)
         if family is None:
             return self
         numbers, make = family
@@ -129,7 +129,7 @@ class Choices:
         return Choices((make(following), *self.values))
 
 
-def _family(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value]] | None:
+def _varying_numbers(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value]] | None:
     """Return the numbers in which the values differ and a function from a number to a value.
 
     Returns None if the values are neither numbers nor texts that differ in exactly one number.
@@ -147,7 +147,7 @@ def _family(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value
         return None
     at = differ[0]
     first = parts[0]
-    numbers = [literal(texts[at]) for texts in parts]
+    numbers = [read_literal(texts[at]) for texts in parts]
     # A text such as 007 is not a number.
     if any(isinstance(number, str) for number in numbers):
         return None
@@ -167,7 +167,7 @@ def make_space(description: Mapping[str, object] | Sequence[str]) -> dict[str, P
     """
     if isinstance(description, str) or not isinstance(description, Mapping | Sequence):
         raise InputError("space", got=description, expected="NAME=VALUES of one or more fields")
-    pairs = description.items() if isinstance(description, Mapping) else [_pair(text) for text in description]
+    pairs = description.items() if isinstance(description, Mapping) else [_split_pair(text) for text in description]
     if not pairs:
         raise InputError("space", "it is empty", hint="give NAME=VALUES of one or more fields, such as lr=0.01:1:log")
     space: dict[str, Parameter] = {}
@@ -176,7 +176,7 @@ def make_space(description: Mapping[str, object] | Sequence[str]) -> dict[str, P
             raise _not_tunable(name)
         if name in space:
             raise InputError("space", f"{name} occurs twice", hint="give it once")
-        space[name] = _parameter(name, values)
+        space[name] = _make_parameter(name, values)
     return space
 
 
@@ -191,19 +191,19 @@ def _not_tunable(name: str) -> InputError:
     return InputError("space", f"{name!r} cannot be tuned", expected=expected, hint=suggestion)
 
 
-def described(space: Space) -> dict[str, str]:
+def describe_space(space: Space) -> dict[str, str]:
     """Return the space as texts that `make_space` takes."""
-    return {name: _text(parameter) for name, parameter in space.items()}
+    return {name: _parameter_text(parameter) for name, parameter in space.items()}
 
 
-def _text(parameter: Parameter) -> str:
+def _parameter_text(parameter: Parameter) -> str:
     """Return the values of a parameter as `make_space` takes them."""
     if isinstance(parameter, Choices):
         return ",".join(str(value if isinstance(value, tuple) else text_of(value)) for value in parameter.values)
     return f"{parameter.low:g}:{parameter.high:g}" + ":log" * parameter.log
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _split_pair(text: str) -> tuple[str, str]:
     """Return the name and the values of NAME=VALUES."""
     name, equals, values = text.partition("=")
     if not equals:
@@ -211,23 +211,23 @@ def _pair(text: str) -> tuple[str, str]:
     return name.strip().replace("-", "_"), values
 
 
-def _parameter(name: str, values: object) -> Parameter:
+def _make_parameter(name: str, values: object) -> Parameter:
     """Return the range or the choices that the values of a field describe."""
     if isinstance(values, list):
-        return _choices(name, values, values)
+        return _make_choices(name, values, values)
     if isinstance(values, str):
         parts = values.split(":")
-        numbers = [literal(part) for part in parts[:2]]
+        numbers = [read_literal(part) for part in parts[:2]]
         log = parts[2:] == ["log"]
         if not (len(parts) == 2 or log) or not all(isinstance(number, int | float) for number in numbers):
-            return _choices(name, [literal(part) for part in _parts(values)], values)
-        return _range(name, numbers, log=log, values=values)
+            return _make_choices(name, [read_literal(part) for part in _split_values(values)], values)
+        return _make_range(name, numbers, log=log, values=values)
     if isinstance(values, tuple) and values[2:] in ((), ("log",)) and len(values) > 1:
-        return _range(name, list(values[:2]), log=len(values) > 2, values=values)
+        return _make_range(name, list(values[:2]), log=len(values) > 2, values=values)
     raise _wrong_values(name, values, expected=TAKES)
 
 
-def _range(name: str, numbers: list[Any], *, log: bool, values: object) -> Range:
+def _make_range(name: str, numbers: list[Any], *, log: bool, values: object) -> Range:
     """Return a range.
 
     Args:
@@ -242,7 +242,7 @@ def _range(name: str, numbers: list[Any], *, log: bool, values: object) -> Range
     if log and low <= 0:
         raise _wrong_values(name, values, problem="a logarithmic range begins above 0")
     # The type of a path depends on the method, and is checked later.
-    types = {int} if "." in name else _kinds(Experiment.model_fields[name].annotation)
+    types = {int} if "." in name else _field_types(Experiment.model_fields[name].annotation)
     if not types & {int, float}:
         raise _wrong_values(name, values, problem="it takes no numbers", hint="give values with commas between them")
     if isinstance(low, int) and isinstance(high, int) and float not in types:
@@ -250,11 +250,11 @@ def _range(name: str, numbers: list[Any], *, log: bool, values: object) -> Range
     return Range(float(low), float(high), log)
 
 
-def _kinds(annotation: Any) -> set[Any]:
+def _field_types(annotation: Any) -> set[Any]:
     """Return the types that a field takes."""
     types = {annotation}
     if get_origin(annotation):
-        types.update(*map(_kinds, get_args(annotation)))
+        types.update(*map(_field_types, get_args(annotation)))
     return types
 
 
@@ -263,7 +263,7 @@ def _wrong_values(name: str, values: object, *, problem: str = "", expected: str
     return InputError(f"space.{name}", problem, got=values, expected=expected, hint=hint)
 
 
-def _choices(name: str, choices: list[Any], values: object) -> Choices:
+def _make_choices(name: str, choices: list[Any], values: object) -> Choices:
     """Return choices, in ascending order if they are ordered.
 
     Args:
@@ -274,13 +274,13 @@ def _choices(name: str, choices: list[Any], values: object) -> Choices:
     if not choices or any(value == "" for value in choices) or len({repr(value) for value in choices}) < len(choices):
         raise _wrong_values(name, values, expected=f"{TAKES}, each value once")
     choices = [tuple(value) if isinstance(value, list) else value for value in choices]
-    family = _family(choices)
+    family = _varying_numbers(choices)
     if family is not None:
         choices = [value for _, value in sorted(zip(family[0], choices, strict=True), key=lambda pair: pair[0])]
     return Choices(tuple(choices))
 
 
-def _parts(text: str) -> list[str]:
+def _split_values(text: str) -> list[str]:
     """Return the texts between the commas that are not in parentheses."""
     parts = [""]
     depth = 0

@@ -35,7 +35,7 @@ def check_optuna() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def suggest(space: Space, ended: Sequence[Trial], seed: int, number: int, better: Direction) -> dict[str, Value]:
+def suggest_values(space: Space, ended: Sequence[Trial], seed: int, number: int, better: Direction) -> dict[str, Value]:
     """Return the values of trial `number` of a method: the first of `MAX_SUGGESTIONS` suggestions that was not tried.
 
     Args:
@@ -47,9 +47,9 @@ def suggest(space: Space, ended: Sequence[Trial], seed: int, number: int, better
     """
     tried = [dict(trial.values) for trial in ended]
     for attempt in range(MAX_SUGGESTIONS):
-        study = _study(space, ended, torch_seed(seed, "tune", number, attempt) % 2**32, better)
-        suggestion = study.ask({name: _distribution(parameter) for name, parameter in space.items()})
-        values = {name: _value(space[name], suggestion.params[name]) for name in space}
+        study = _make_study(space, ended, torch_seed(seed, "tune", number, attempt) % 2**32, better)
+        suggestion = study.ask({name: _make_distribution(parameter) for name, parameter in space.items()})
+        values = {name: _decode_value(space[name], suggestion.params[name]) for name in space}
         if values not in tried:
             break
     return values
@@ -65,10 +65,10 @@ class Judge:
         import optuna
 
         pruner = optuna.pruners.MedianPruner(n_startup_trials=MIN_TRIALS_TO_STOP, n_warmup_steps=FIRST_TENTH_TO_STOP)
-        self._study = optuna.create_study(direction=_direction(better), pruner=pruner)
+        self._study = optuna.create_study(direction=_optuna_direction(better), pruner=pruner)
         for trial in ended:
             if trial.state == "done":
-                self._study.add_trial(_frozen(trial, {}, trial.value))
+                self._study.add_trial(_make_frozen_trial(trial, {}, trial.value))
         self._trial = self._study.ask()
 
     def hopeless(self, tenth: int, value: float) -> bool:
@@ -77,24 +77,26 @@ class Judge:
         return bool(self._trial.should_prune())
 
 
-def _study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -> Any:
+def _make_study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -> Any:
     """Return an Optuna study with the finished trials in this space, each with the rank of its merit as its value."""
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    merits = sorted({merit(trial, better) for trial in ended if trial.state == "done"})
+    merits = sorted({trial_merit(trial, better) for trial in ended if trial.state == "done"})
     for trial in ended:
-        if trial.values.keys() != space.keys() or not all(_holds(space[name], trial.values[name]) for name in space):
+        if trial.values.keys() != space.keys() or not all(
+            _holds_value(space[name], trial.values[name]) for name in space
+        ):
             continue
         rank = None
         if trial.state == "done":
-            rank = merits.index(merit(trial, better))
-        study.add_trial(_frozen(trial, space, rank))
+            rank = merits.index(trial_merit(trial, better))
+        study.add_trial(_make_frozen_trial(trial, space, rank))
     return study
 
 
-def _frozen(trial: Trial, space: Space, value: float | None) -> Any:
+def _make_frozen_trial(trial: Trial, space: Space, value: float | None) -> Any:
     """Return a finished trial in Optuna's form. A trial that failed or stopped counts as worse than all others."""
     import optuna
 
@@ -104,13 +106,13 @@ def _frozen(trial: Trial, space: Space, value: float | None) -> Any:
     return optuna.trial.create_trial(
         state=state,
         value=value,
-        params={name: _asked(parameter, trial.values[name]) for name, parameter in space.items()},
-        distributions={name: _distribution(parameter) for name, parameter in space.items()},
+        params={name: _encode_value(parameter, trial.values[name]) for name, parameter in space.items()},
+        distributions={name: _make_distribution(parameter) for name, parameter in space.items()},
         intermediate_values={int(tenth): value for tenth, value in trial.curve.items()},
     )
 
 
-def _distribution(parameter: Parameter) -> Any:
+def _make_distribution(parameter: Parameter) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(parameter, Choices) and parameter.ordered:
@@ -122,31 +124,31 @@ def _distribution(parameter: Parameter) -> Any:
     return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
 
 
-def _value(parameter: Parameter, suggested: Any) -> Value:
+def _decode_value(parameter: Parameter, suggested: Any) -> Value:
     """Return the value for Optuna's suggestion, which is an index for choices."""
     if isinstance(parameter, Choices):
         return parameter.values[suggested]
     return parameter.rounded(suggested)
 
 
-def _asked(parameter: Parameter, value: Value) -> Any:
+def _encode_value(parameter: Parameter, value: Value) -> Any:
     """Return the suggestion of Optuna for a value."""
     if isinstance(parameter, Choices):
         return parameter.values.index(value)
     return value
 
 
-def _holds(parameter: Parameter, value: Value) -> bool:
+def _holds_value(parameter: Parameter, value: Value) -> bool:
     if isinstance(parameter, Choices):
         return value in parameter.values
     return bool(parameter.low <= value <= parameter.high)
 
 
-def _direction(better: Direction) -> Literal["minimize", "maximize"]:
+def _optuna_direction(better: Direction) -> Literal["minimize", "maximize"]:
     return "maximize" if better == "max" else "minimize"
 
 
-def merit(trial: Trial, better: Direction) -> tuple[float, float]:
+def trial_merit(trial: Trial, better: Direction) -> tuple[float, float]:
     """Return a sort key of a trial, larger if better: the time to the target if reached, then the final metric."""
     assert trial.value is not None
     earliness = -math.inf
@@ -158,4 +160,4 @@ def merit(trial: Trial, better: Direction) -> tuple[float, float]:
 def best_of(trials: Sequence[Trial], better: Direction) -> Trial | None:
     """Return the best trial that is done, the first of equal ones; None without such a trial."""
     done = [trial for trial in trials if trial.state == "done"]
-    return max(done, key=lambda trial: (merit(trial, better), -trial.number), default=None)
+    return max(done, key=lambda trial: (trial_merit(trial, better), -trial.number), default=None)

@@ -15,28 +15,28 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from fedraa.api import RUNS, run_name, session
+from fedraa.api import RUNS, open_session, run_name
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import chosen_value, values_by_path
-from fedraa.composition.registry import find
+from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.config.overrides import split_paths
 from fedraa.data import Dataset, FederatedDataset
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.objects import split_objects
 from fedraa.errors import InputError
 from fedraa.objectives import Figures
-from fedraa.report.cells import cells
-from fedraa.settings.resolve import resolve
+from fedraa.report.cells import make_experiments
+from fedraa.settings.resolve import resolve_method
 from fedraa.settings.tuned import write_tuned
 from fedraa.tuning.attempt import Attempt
 from fedraa.tuning.folder import tuning_folder
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.objects import TrialObjects
-from fedraa.tuning.space import OF_EVERY_METHOD, Parameter, Range, Space, Value, described, make_space
-from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest
-from fedraa.tuning.work import refuse_unsendable, work
+from fedraa.tuning.space import OF_EVERY_METHOD, Parameter, Range, Space, Value, describe_space, make_space
+from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest_values
+from fedraa.tuning.work import refuse_unsendable, run_trials
 
 # Share of every client's training samples, unless the experiment sets another one.
 VALIDATION = 0.1
@@ -130,11 +130,11 @@ def tune(
     ray_cluster: AbstractContextManager[object] = nullcontext()
     if experiment.address:
         cluster = experiment.model_copy(update={"engine": "ray"})
-        ray_cluster = session(cluster, cluster.clients)
+        ray_cluster = open_session(cluster, cluster.clients)
     with ray_cluster, tuning_folder(out, plan.described()) as folder:
         journal = Journal(folder)
         _work_off(plan, folder, journal, jobs, cluster, ended)
-        return _outcome(plan, folder, journal)
+        return _write_outcome(plan, folder, journal)
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,10 @@ class _Plan:
         common = experiment.model_copy(
             update={"validation": share, "seed": 0, "out": None, "quiet": True, "engine": "local", "address": None}
         )
-        experiments = {str(template.method): template for template in cells(methods, (experiment.seed,), common)}
-        spaces = {method: _known(template.method, space) for method, template in experiments.items()}
+        experiments = {
+            str(template.method): template for template in make_experiments(methods, (experiment.seed,), common)
+        }
+        spaces = {method: _known_parameters(template.method, space) for method, template in experiments.items()}
         for name in space:
             if not any(name in known for known in spaces.values()):
                 raise InputError(
@@ -188,8 +190,8 @@ class _Plan:
                 raise InputError("space", f"{method} has none of {', '.join(space)}", hint="add a field of this method")
             for name, parameter in spaces[method].items():
                 for value in parameter.ends:
-                    resolve(_with(template, {name: value}))
-            spec = build(template, objects.model, objects.dataset)
+                    resolve_method(_replace_values(template, {name: value}))
+            spec = build_run(template, objects.model, objects.dataset)
         dataset = experiment.dataset if objects.dataset is None else spec.data.dataset.name
         return cls(experiments, spaces, trials, spec.figures, dataset, follow, objects, objects.digest_objects(spec))
 
@@ -206,9 +208,9 @@ class _Plan:
         """Return the settings that must be equal when the tuning continues."""
         settings: dict[str, object] = {
             "trials": self.trials,
-            "spaces": {method: described(space) for method, space in self.spaces.items()},
+            "spaces": {method: describe_space(space) for method, space in self.spaces.items()},
             "experiments": {method: template.model_dump(mode="json") for method, template in self.experiments.items()},
-            "methods": {method: resolve(template).described() for method, template in self.experiments.items()},
+            "methods": {method: resolve_method(template).described() for method, template in self.experiments.items()},
         }
         if self.digests:
             settings["given"] = dict(self.digests)
@@ -222,13 +224,13 @@ class _Plan:
         if best is None or self.trials == self.first:
             return space, ()
         for name, parameter in self.spaces[method].items():
-            wider = self.beyond(method, name, parameter, best.values[name])
+            wider = self.widen_parameter(method, name, parameter, best.values[name])
             if wider is not None:
                 space[name] = wider
                 widened.append(name)
         return space, tuple(widened)
 
-    def beyond(self, method: str, name: str, parameter: Parameter, value: Value) -> Parameter | None:
+    def widen_parameter(self, method: str, name: str, parameter: Parameter, value: Value) -> Parameter | None:
         """Return a wider parameter if this value is at an edge and the wider one can run; else None.
 
         Args:
@@ -237,19 +239,19 @@ class _Plan:
             parameter: The range or the choices of the field.
             value: The best value of the field.
         """
-        side = parameter.edge(value)
+        side = parameter.edge_side(value)
         if side == 0:
             return None
-        wider = parameter.widened(side)
+        wider = parameter.widen_side(side)
         new_end = wider.ends[-1 if side > 0 else 0]
-        if wider == parameter or not self._can(method, {name: new_end}):
+        if wider == parameter or not self._can_run(method, {name: new_end}):
             return None
         return wider
 
-    def _can(self, method: str, values: Mapping[str, object]) -> bool:
+    def _can_run(self, method: str, values: Mapping[str, object]) -> bool:
         """Return True if the method can run with these values."""
         try:
-            resolve(_with(self.experiments[method], values))
+            resolve_method(_replace_values(self.experiments[method], values))
         except ValueError:
             return False
         return True
@@ -268,7 +270,7 @@ class _Plan:
         space = self.spaces[method]
         if number >= self.first:
             space, _ = self.space(method, ended)
-        values = suggest(space, ended, experiment.seed, number, self.better)
+        values = suggest_values(space, ended, experiment.seed, number, self.better)
         fields: dict[str, object] = dict(values)
         if self.follow is not None:
             fields |= self.follow(values)
@@ -277,7 +279,7 @@ class _Plan:
             method=method,
             number=number,
             values=values,
-            experiment=_with(experiment, fields),
+            experiment=_replace_values(experiment, fields),
             ended=tuple(ended),
             better=self.better,
             model=self.objects.model,
@@ -294,9 +296,9 @@ def _refuse_fixed(space: Space, experiment: Experiment) -> None:
             raise InputError(name, "it is also in the space", got=value, hint="give it once")
 
 
-def _known(method: object, space: Space) -> dict[str, Parameter]:
+def _known_parameters(method: object, space: Space) -> dict[str, Parameter]:
     """Return the parameters of the space that the method has."""
-    resolved = find(method)
+    resolved = find_method(method)
     values = values_by_path(resolved)
     known: dict[str, Parameter] = {}
     for name, parameter in space.items():
@@ -307,7 +309,7 @@ def _known(method: object, space: Space) -> dict[str, Parameter]:
     return known
 
 
-def _with(experiment: Experiment, values: Mapping[str, object]) -> Experiment:
+def _replace_values(experiment: Experiment, values: Mapping[str, object]) -> Experiment:
     """Return the experiment with these values of fields and paths."""
     fields = dict(experiment)
     # Local steps replace local epochs.
@@ -335,7 +337,7 @@ def _work_off(
     for numbers in (range(plan.first), range(plan.first, plan.trials)):
         finished = {(trial.method, trial.number) for trial in journal.trials}
         left = [(method, number) for number, method in product(numbers, plan.experiments)]
-        for trial in work(
+        for trial in run_trials(
             [which for which in left if which not in finished],
             lambda method, number: plan.next(method, number, journal, folder),
             journal,
@@ -349,7 +351,7 @@ def _work_off(
                 ended(trial, count, total, remaining_s)
 
 
-def _outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
+def _write_outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
     """Write the result to `TUNED` and return it."""
     results: dict[str, dict[str, Any]] = {}
     edges: dict[str, tuple[str, ...]] = {}
@@ -363,7 +365,9 @@ def _outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
         bests[method] = best
         space, widened = plan.space(method, trials)
         edges[method] = tuple(
-            name for name, value in best.values.items() if plan.beyond(method, name, space[name], value) is not None
+            name
+            for name, value in best.values.items()
+            if plan.widen_parameter(method, name, space[name], value) is not None
         )
         states = [trial.state for trial in trials]
         results[method] = {"value": best.value}

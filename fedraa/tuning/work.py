@@ -11,11 +11,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from multiprocessing.connection import wait as gone
 
-from fedraa.api import calls
+from fedraa.api import open_calls
 from fedraa.components.calls import one_line
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError, Interrupted
-from fedraa.tuning.attempt import Attempt, attempt, attempt_elsewhere, repeated
+from fedraa.tuning.attempt import Attempt, attempt_elsewhere, find_repeated, run_attempt
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.suggest import check_optuna
 
@@ -24,7 +24,7 @@ Which = tuple[str, int]
 Start = Callable[[Attempt], Future[Trial]]
 
 
-def work(
+def run_trials(
     left: Sequence[Which],
     plan: Plan,
     journal: Journal,
@@ -48,34 +48,36 @@ def work(
         return
     try:
         if cluster is not None:
-            with calls(cluster, cluster.clients, [cluster, *objects]) as submit:
-                yield from _beside(left, plan, journal, jobs, lambda planned: submit(attempt_elsewhere, planned))
+            with open_calls(cluster, cluster.clients, [cluster, *objects]) as submit:
+                yield from _run_concurrently(
+                    left, plan, journal, jobs, lambda planned: submit(attempt_elsewhere, planned)
+                )
         elif jobs == 1:
-            yield from _here(left, plan, journal)
+            yield from _run_here(left, plan, journal)
         else:
-            with _processes(jobs) as start:
-                yield from _beside(left, plan, journal, jobs, start)
+            with _trial_processes(jobs) as start:
+                yield from _run_concurrently(left, plan, journal, jobs, start)
     except KeyboardInterrupt:
         raise Interrupted("stopped; the same command continues with the trials that have not ended") from None
 
 
-def _here(left: Sequence[Which], plan: Plan, journal: Journal) -> Iterator[Trial]:
+def _run_here(left: Sequence[Which], plan: Plan, journal: Journal) -> Iterator[Trial]:
     """Run the trials one after another in this process."""
     for which in left:
         planned = plan(*which)
-        trial = repeated(planned, journal.of(planned.method)) or attempt(planned)
+        trial = find_repeated(planned, journal.of(planned.method)) or run_attempt(planned)
         journal.add(trial)
         yield trial
 
 
-def _beside(left: Sequence[Which], plan: Plan, journal: Journal, jobs: int, start: Start) -> Iterator[Trial]:
+def _run_concurrently(left: Sequence[Which], plan: Plan, journal: Journal, jobs: int, start: Start) -> Iterator[Trial]:
     """Run `jobs` trials at a time; `start` starts one."""
     waiting = deque(left)
     running: set[Future[Trial]] = set()
     while waiting or running:
         while waiting and len(running) < jobs:
             planned = plan(*waiting.popleft())
-            repetition = repeated(planned, journal.of(planned.method))
+            repetition = find_repeated(planned, journal.of(planned.method))
             if repetition is None:
                 running.add(start(planned))
                 continue
@@ -90,13 +92,13 @@ def _beside(left: Sequence[Which], plan: Plan, journal: Journal, jobs: int, star
 
 
 @contextmanager
-def _processes(jobs: int) -> Iterator[Start]:
+def _trial_processes(jobs: int) -> Iterator[Start]:
     """Yield a function that starts a trial in one of `jobs` processes."""
     context = multiprocessing.get_context("spawn")
     earlier = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as executor:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_prepare_process) as executor:
         try:
-            yield lambda planned: executor.submit(attempt, planned)
+            yield lambda planned: executor.submit(run_attempt, planned)
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
             # A SIGTERM may have reached only this process.
@@ -125,14 +127,14 @@ def refuse_unsendable(parts: Mapping[str, object]) -> None:
         )
 
 
-def _begin() -> None:
+def _prepare_process() -> None:
     """Prepare a process for trials: it is quiet and ends when the tuning is killed."""
     check_optuna()
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def watch() -> None:
+    def end_with_parent() -> None:
         gone([parent.sentinel])
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()

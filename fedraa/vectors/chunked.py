@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Vector
-from fedraa.vectors.index_runs import CoordinateSet, IndexRuns, views
+from fedraa.vectors.index_runs import CoordinateSet, IndexRuns, iterate_parts
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -38,10 +38,10 @@ _OF_THREAD = local()
 
 def map_chunks(size: int, work: Callable[[slice], T]) -> list[T]:
     """Return the result of `work` for each chunk of a buffer, in order. A long buffer is spread over several cores."""
-    return parallel_map(pieces(size), work)
+    return parallel_map(split_into_chunks(size), work)
 
 
-def pieces(size: int) -> list[slice]:
+def split_into_chunks(size: int) -> list[slice]:
     """Return the slices that divide a buffer of `size` elements into chunks."""
     return [slice(start, min(size, start + CHUNK_SIZE)) for start in range(0, size, CHUNK_SIZE)]
 
@@ -53,20 +53,20 @@ def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
     """
     threads = 1
     if len(items) * CHUNK_SIZE >= MIN_PARALLEL_SIZE:
-        threads = min(MAX_THREADS, _cores())
+        threads = min(MAX_THREADS, _count_cores())
     if threads == 1:
         return [work(item) for item in items]
     size = -(-len(items) // (SHARES_PER_THREAD * threads))
     shares = [items[first : first + size] for first in range(0, len(items), size)]
 
-    def do(share: Sequence[S]) -> list[T]:
+    def map_share(share: Sequence[S]) -> list[T]:
         return [work(item) for item in share]
 
-    return list(chain.from_iterable(_pool().map(do, shares)))
+    return list(chain.from_iterable(_start_pool().map(map_share, shares)))
 
 
 # A type checker accepts no default for the type of a type variable.
-def scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[Kind]:  # type: ignore[assignment]
+def borrow_scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[Kind]:  # type: ignore[assignment]
     """Return uninitialised memory of this thread for the numbers of a chunk.
 
     The memory is the same for the same role, so that it is in the cache. The next call with that role overwrites it.
@@ -82,24 +82,24 @@ def scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[
     return kept[role][:size]
 
 
-def subtract(new: Vector, sent: Vector | None) -> Vector:
+def subtract_chunk(new: Vector, sent: Vector | None) -> Vector:
     """Return `new` minus `sent` for a chunk, in scratch memory that the caller must not keep.
 
     Without `sent` it is `new`.
     """
     if sent is None:
         return new
-    return np.subtract(new, sent, out=scratch("subtract", len(new)))
+    return np.subtract(new, sent, out=borrow_scratch("subtract", len(new)))
 
 
-def scale(factor: np.float32, values: Vector) -> Vector:
+def scale_chunk(factor: np.float32, values: Vector) -> Vector:
     """Return a multiple of a chunk, in scratch memory that the caller must not keep."""
     if factor == 1:
         return values
-    return np.multiply(factor, values, out=scratch("scale", len(values)))
+    return np.multiply(factor, values, out=borrow_scratch("scale", len(values)))
 
 
-def accumulate(
+def add_scaled(
     target: Vector, where: CoordinateSet, weight: float | np.float32, new: Vector, sent: Vector | None = None
 ) -> None:
     """Add weight * new, or weight * (new - sent), to target[where] in place.
@@ -113,28 +113,28 @@ def accumulate(
     """
     factor = np.float32(weight)
 
-    def add(piece: slice) -> None:
+    def add_chunk(piece: slice) -> None:
         change = new[piece]
         if sent is not None:
-            change = subtract(change, sent[piece])
-        change = scale(factor, change)
-        for values, part in views(target, where, piece):
+            change = subtract_chunk(change, sent[piece])
+        change = scale_chunk(factor, change)
+        for values, part in iterate_parts(target, where, piece):
             values += change[part].reshape(values.shape)
 
-    map_chunks(len(new), add)
+    map_chunks(len(new), add_chunk)
 
 
-def cut(params: npt.NDArray[Kind], where: CoordinateSet) -> npt.NDArray[Kind]:
+def copy_coordinates(params: npt.NDArray[Kind], where: CoordinateSet) -> npt.NDArray[Kind]:
     """Return a copy of the coordinates `where` [k] of a full vector [d]."""
     if not isinstance(where, IndexRuns):
         return np.array(params[where])
     taken = np.empty(len(where.index), params.dtype)
 
-    def take(piece: slice) -> None:
-        for view, part in where.views(params, piece):
+    def copy_chunk(piece: slice) -> None:
+        for view, part in where.iterate_views(params, piece):
             np.copyto(taken[piece][part].reshape(view.shape), view)
 
-    map_chunks(len(taken), take)
+    map_chunks(len(taken), copy_chunk)
     return taken
 
 
@@ -147,10 +147,10 @@ def step_along(params: Vector, server_lr: float, direction: npt.NDArray[np.float
         direction: Direction [d], float64.
     """
 
-    def step(piece: slice) -> None:
+    def step_chunk(piece: slice) -> None:
         params[piece] += (server_lr * direction[piece]).astype(np.float32)
 
-    map_chunks(len(params), step)
+    map_chunks(len(params), step_chunk)
 
 
 def mask_or_true(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal[True]:
@@ -171,12 +171,12 @@ def ordered_sum(sums: Sequence[float]) -> float:
     return float(np.add.accumulate(sums)[-1])
 
 
-def squares(delta: Vector) -> list[float]:
+def sum_squares(delta: Vector) -> list[float]:
     """Return the sum of squares of each block of `SUM_BLOCK` elements, as input of `ordered_sum`.
 
     This is the order in which NumPy sums products in float64. The logs contain the bits of that result.
     """
-    wide = scratch("squares", len(delta), np.float64)
+    wide = borrow_scratch("squares", len(delta), np.float64)
     np.copyto(wide, delta)
     end = len(wide) - len(wide) % SUM_BLOCK
     rows = wide[:end].reshape(-1, SUM_BLOCK)
@@ -188,15 +188,15 @@ def squares(delta: Vector) -> list[float]:
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(MAX_THREADS, _cores()), "pass")
+def _start_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(MAX_THREADS, _count_cores()), "pass")
 
 
 # A child process has only the thread that forked it, so the pool must be made again.
-os.register_at_fork(after_in_child=_pool.cache_clear)
+os.register_at_fork(after_in_child=_start_pool.cache_clear)
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -42,10 +42,10 @@ class ClientRows:
         if place is None:
             place = self._place[client] = len(self._place)
             if place == len(self._blocks) * self._each:
-                self._blocks.append(self._block(len(self._blocks)))
+                self._blocks.append(self._allocate_block(len(self._blocks)))
                 self._saved.append([])
-            self._writable(place)[:] = self._new()
-        return self._writable(place)
+            self._find_writable_row(place)[:] = self._new()
+        return self._find_writable_row(place)
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over the clients in the order in which they appeared."""
@@ -55,11 +55,11 @@ class ClientRows:
         """Return True if the client has appeared."""
         return client in self._place
 
-    def peek(self, client: int) -> Vector:
+    def peek_row(self, client: int) -> Vector:
         """Return the row of a client for reading. For a new client return its initial values without creating a row."""
         if client not in self._place:
             return self._new()
-        return self._row(self._place[client])
+        return self._find_row(self._place[client])
 
     def sum(self, piece: slice) -> Vector:
         """Return the sum of one chunk of the rows of all clients, in the order of their numbers.
@@ -68,27 +68,27 @@ class ClientRows:
         """
         total = np.zeros(piece.stop - piece.start, np.float32)
         for client in sorted(self._place):
-            total += self._row(self._place[client])[piece]
+            total += self._find_row(self._place[client])[piece]
         return total
 
-    def _row(self, place: int) -> Vector:
+    def _find_row(self, place: int) -> Vector:
         row: Vector = self._blocks[place // self._each][place % self._each]
         return row
 
-    def _writable(self, place: int) -> Vector:
+    def _find_writable_row(self, place: int) -> Vector:
         """Return a row to write to. A block that a saved state refers to is copied first."""
         number = place // self._each
         block = self._blocks[number]
         if not block.flags.writeable:
             if any(saved() is not None for saved in self._saved[number]):
-                self._blocks[number] = self._block(number)
+                self._blocks[number] = self._allocate_block(number)
                 self._blocks[number][:] = block
                 self._saved[number] = []
             else:
                 block.flags.writeable = True
-        return self._row(place)
+        return self._find_row(place)
 
-    def _block(self, number: int) -> Any:
+    def _allocate_block(self, number: int) -> Any:
         """Return uninitialised memory for a block, in a file if all memory is used."""
         shape = (self._each, self._size)
         if number < self._in_memory:

@@ -9,7 +9,7 @@ from fedraa.messages import Index, State
 from fedraa.vectors.chunked import map_chunks
 from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.reusable_buffer import ReusableBuffer
-from fedraa.vectors.run_length import Run, RunLengthArray, Sums, added
+from fedraa.vectors.run_length import Run, RunLengthArray, Sums, sum_runs
 
 # A float32 represents every whole number up to this one.
 LARGEST_EXACT = 2.0**24
@@ -26,9 +26,9 @@ class CoverageCounter:
         self._size = size
         self._kind = kind
         self._room = ReusableBuffer(size, kind)
-        self._start()
+        self._reset_sums()
 
-    def _start(self) -> None:
+    def _reset_sums(self) -> None:
         # Sums of the coordinates [size].
         self._sums: npt.NDArray[Any] | None = None
         self._runs: list[Run] = []
@@ -46,14 +46,14 @@ class CoverageCounter:
             if runs is not None:
                 self._runs.append((*runs, amount))
                 return
-        self._spread()
+        self._spread_runs()
         for place in change.places():
-            self._put(place, amount)
+            self._add_at(place, amount)
 
     def finish(self) -> Sums:
         """Return the sums [size], which may be read-only, and start again from 0."""
-        sums = self._all()
-        self._start()
+        sums = self._finish_sums()
+        self._reset_sums()
         return sums
 
     def state(self) -> State:
@@ -62,43 +62,43 @@ class CoverageCounter:
             return {"count": 0, "whole": self._whole}
         whole = self._whole
         self._whole = self._kind(0)
-        count = np.asarray(self._all())
+        count = np.asarray(self._finish_sums())
         self._whole = whole
         return {"count": count, "whole": whole}
 
     def restore(self, state: State) -> None:
-        self._start()
+        self._reset_sums()
         self._whole = self._kind(state["whole"])
         if np.any(state["count"]):
-            self._each()[:] = state["count"]
+            self._coordinate_sums()[:] = state["count"]
             # The total is not saved, so it is taken as too large for exact runs.
             self._total = LARGEST_EXACT
 
-    def _all(self) -> Sums:
+    def _finish_sums(self) -> Sums:
         """Return the sums, with all pending runs and the number for all coordinates."""
         if self._sums is None:
-            return added(self._runs, self._whole, self._kind, self._size)
-        self._spread()
+            return sum_runs(self._runs, self._whole, self._kind, self._size)
+        self._spread_runs()
         sums = self._sums
         if self._whole:
             map_chunks(self._size, lambda piece: np.add(sums[piece], self._whole, out=sums[piece]))
         return sums
 
-    def _put(self, place: Index | slice, amount: float) -> None:
-        sums = self._each()
+    def _add_at(self, place: Index | slice, amount: float) -> None:
+        sums = self._coordinate_sums()
         sums[place] = sums[place] + self._kind(amount)
 
-    def _each(self) -> npt.NDArray[Any]:
+    def _coordinate_sums(self) -> npt.NDArray[Any]:
         """Return the array of sums, which is created if needed."""
         if self._sums is None:
             self._sums = self._room.filled(0)
         return self._sums
 
-    def _spread(self) -> None:
+    def _spread_runs(self) -> None:
         """Add the pending runs to the sums of their coordinates."""
         if not self._runs:
             return
-        levels: RunLengthArray = added(self._runs, self._kind(0), self._kind, self._size)
-        sums = self._each()
+        levels: RunLengthArray = sum_runs(self._runs, self._kind(0), self._kind, self._size)
+        sums = self._coordinate_sums()
         self._runs = []
         map_chunks(self._size, lambda piece: np.add(sums[piece], levels[piece], out=sums[piece]))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Index, Vector
-from fedraa.vectors.chunked import CHUNK_SIZE, ordered_sum, parallel_map, pieces, squares, subtract
+from fedraa.vectors.chunked import CHUNK_SIZE, ordered_sum, parallel_map, split_into_chunks, subtract_chunk, sum_squares
 from fedraa.vectors.index_runs import MIN_RUN_LENGTH, CoordinateSet, IndexRuns, global_slices, in_runs, index_of
 
 Mask = npt.NDArray[np.bool_]
@@ -69,24 +69,24 @@ class DeltaView:
     def squared(self) -> float:
         """Return the square of the norm, or 0 if the norm was not requested."""
         if self._measuring:
-            self.each()
+            self.feed_consumers()
         return ordered_sum(self._sums)
 
     def join(self, take: Take) -> None:
         """Register a consumer of the whole delta. It runs at once, or with `gather` in the pass of `settle`."""
         if self._joined is None:
-            self.each(take)
+            self.feed_consumers(take)
         else:
             self._joined.append(take)
 
-    def settle(self) -> None:
+    def run_joined(self) -> None:
         """Run all registered consumers in one pass."""
         takes = self._joined
         self._joined = None
         if takes:
-            self.each(*takes)
+            self.feed_consumers(*takes)
 
-    def each(self, *takes: Take) -> None:
+    def feed_consumers(self, *takes: Take) -> None:
         """Pass the whole delta to each consumer, chunk by chunk.
 
         A consumer gets coordinates and the delta on them, which it must not keep. A large delta is read by several
@@ -94,16 +94,16 @@ class DeltaView:
         """
         measuring = self._measuring
 
-        def visit(piece: slice) -> list[float]:
-            delta, places = self._cut(piece)
+        def visit_chunk(piece: slice) -> list[float]:
+            delta, places = self._cut_chunk(piece)
             for place, part in places:
                 for take in takes:
                     take(place, delta[part])
             if not measuring:
                 return []
-            return squares(delta)
+            return sum_squares(delta)
 
-        sums = list(chain.from_iterable(parallel_map(self._pieces, visit)))
+        sums = list(chain.from_iterable(parallel_map(self._trained_chunks, visit_chunk)))
         if measuring:
             self._sums = sums
             self._measuring = False
@@ -113,8 +113,8 @@ class DeltaView:
         if self._mask is None:
             yield from (place for place, _ in global_slices(self._where, slice(0, len(self._new))))
         else:
-            for piece in self._pieces:
-                yield from (place for place, _ in self._places(piece)[0])
+            for piece in self._trained_chunks:
+                yield from (place for place, _ in self._find_places(piece)[0])
 
     def runs(self) -> tuple[Index, Index] | None:
         """Return the starts and the ends of the runs of coordinates, or None if there are too many runs."""
@@ -128,17 +128,17 @@ class DeltaView:
         starts = np.array([part.start for part in slices], np.int64)
         return starts, np.array([part.stop for part in slices], np.int64)
 
-    def _cut(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
+    def _cut_chunk(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
         """Return the delta on a chunk, and its coordinates as `_places` returns them."""
         delta = self._new[piece]
         if self._sent is not None:
-            delta = subtract(delta, self._sent[piece])
-        places, kept = self._places(piece)
+            delta = subtract_chunk(delta, self._sent[piece])
+        places, kept = self._find_places(piece)
         if kept is not None:
             delta = delta[kept]
         return delta, places
 
-    def _places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
+    def _find_places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
         """Return the trained coordinates of a chunk, and their positions in the chunk (None: all)."""
         if self._mask is None or self._mask[piece].all():
             return list(global_slices(self._where, piece)), None
@@ -155,17 +155,17 @@ class DeltaView:
         return list(global_slices(coordinates, slice(0, len(kept)))), kept
 
     @cached_property
-    def _pieces(self) -> list[slice]:
+    def _trained_chunks(self) -> list[slice]:
         """Return slices of the buffers with `CHUNK_SIZE` trained coordinates each, except the last.
 
         With these slices the norm has the bits of one pass over the trained coordinates.
         """
         if self._mask is None:
-            return pieces(len(self._new))
+            return split_into_chunks(len(self._new))
         slices = []
         start = 0
         held = 0
-        for piece in pieces(len(self._mask)):
+        for piece in split_into_chunks(len(self._mask)):
             mask = self._mask[piece]
             count = int(np.count_nonzero(mask))
             held += count

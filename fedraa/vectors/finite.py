@@ -15,7 +15,7 @@ def is_finite(number: object) -> bool:
     return isinstance(number, int | float | np.integer | np.floating) and bool(np.isfinite(number))
 
 
-def unfit(largest: float) -> str | None:
+def describe_unfit(largest: float) -> str | None:
     """Describe the problem of a buffer with the largest absolute value `largest` (NaN if it holds one), or None."""
     if not np.isfinite(largest):
         return "values that are not finite"
@@ -33,15 +33,15 @@ def wrong_kind(buffer: object, shape: tuple[int, ...] | None) -> str | None:
     return None
 
 
-def largest_of(buffer: npt.NDArray[np.float32]) -> float:
+def find_largest(buffer: npt.NDArray[np.float32]) -> float:
     """Return the largest absolute value, NaN if there is one. It makes no temporary array of the buffer's size."""
     flat = buffer.reshape(-1)
 
-    def largest(piece: slice) -> tuple[float, float]:
+    def find_extremes(piece: slice) -> tuple[float, float]:
         values = flat[piece]
         return float(np.maximum.reduce(values)), -float(np.minimum.reduce(values))
 
-    parts = map_chunks(flat.size, largest)
+    parts = map_chunks(flat.size, find_extremes)
     if not parts:
         return 0.0
     return abs(float(np.max(parts)))
@@ -58,7 +58,7 @@ def at_most(params: Vector, bound: float) -> bool:
 
 
 def count_not_finite(buffer: npt.NDArray[np.float32], largest: float) -> int:
-    """Return the number of values that are not finite. `largest` is `largest_of(buffer)`."""
+    """Return the number of values that are not finite. `largest` is `find_largest(buffer)`."""
     if np.isfinite(largest):
         return 0
     return int(np.count_nonzero(~np.isfinite(buffer)))

@@ -43,7 +43,7 @@ class IndexRuns:
             slices.append((slice(start, start + last - first), slice(first - piece.start, last - piece.start)))
         return slices
 
-    def views(self, target: npt.NDArray[Number], piece: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
+    def iterate_views(self, target: npt.NDArray[Number], piece: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
         """Yield views of a vector for a chunk of the coordinates, each with its slice of the chunk.
 
         Runs of equal length at equal distances, such as those of a matrix, become one view with a row for each run.
@@ -56,30 +56,30 @@ class IndexRuns:
             first, stop = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)
             start = self.starts[run] + first - self.places[run]
             end = run + 1
-            if first == self.places[run] and self._steps[run] > 0:
-                end = max(end, min(whole, self._alike[bisect_right(self._alike, run)] + 1))
+            if first == self.places[run] and self._run_distances[run] > 0:
+                end = max(end, min(whole, self._distance_changes[bisect_right(self._distance_changes, run)] + 1))
             if end == run + 1:
                 view = target[start : start + stop - first]
             else:
                 size = target.itemsize
                 shape = (end - run, stop - first)
-                strides = (size * self._steps[run], size)
+                strides = (size * self._run_distances[run], size)
                 view = np.ndarray(shape, target.dtype, target.data, size * start, strides)
                 stop = self.places[end]
             yield view, slice(first - piece.start, stop - piece.start)
             run = end
 
     @cached_property
-    def _steps(self) -> list[int]:
+    def _run_distances(self) -> list[int]:
         """Return the distance of each run to the next, or 0 if the next differs in length or overlaps."""
         steps, lengths = np.diff(self.starts), np.diff(self.places)
         alike = (lengths[1:] == lengths[:-1]) & (steps >= lengths[1:])
         return [*np.where(alike, steps, 0).tolist(), 0]
 
     @cached_property
-    def _alike(self) -> list[int]:
+    def _distance_changes(self) -> list[int]:
         """Return the runs with another step than the run before, then the number of runs."""
-        return [*(np.flatnonzero(np.diff(self._steps)) + 1).tolist(), len(self.starts)]
+        return [*(np.flatnonzero(np.diff(self._run_distances)) + 1).tolist(), len(self.starts)]
 
 
 CoordinateSet = Index | slice | IndexRuns
@@ -131,7 +131,7 @@ def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ..
     return tuple(np.flatnonzero(common[where]) for where in held)
 
 
-def views(
+def iterate_parts(
     target: npt.NDArray[Number], where: CoordinateSet, piece: slice
 ) -> Iterator[tuple[npt.NDArray[Number], slice]]:
     """Yield the values of a vector on a chunk of the coordinates, in few parts, each with its slice of the chunk.
@@ -144,7 +144,7 @@ def views(
         piece: The chunk of the buffer.
     """
     if isinstance(where, IndexRuns):
-        yield from where.views(target, piece)
+        yield from where.iterate_views(target, piece)
         return
     for place, part in global_slices(where, piece):
         values = target[place]

@@ -27,7 +27,7 @@ class ReusableBuffer:
             if value:
                 memory.fill(value)
             self._memory = memory.data
-            return self._given(self._memory)
+            return self._wrap_memory(self._memory)
         map_chunks(self._size, lambda piece: array[piece].fill(value))
         return array
 
@@ -35,9 +35,9 @@ class ReusableBuffer:
         """Return the last array with its values, or None if there is none or it is still in use."""
         if self._memory is None or (self._last is not None and self._last() is not None):
             return None
-        return self._given(self._memory)
+        return self._wrap_memory(self._memory)
 
-    def _given(self, memory: memoryview) -> npt.NDArray[Any]:
+    def _wrap_memory(self, memory: memoryview) -> npt.NDArray[Any]:
         """Return the memory as an array, and note the array as the last one."""
         array = np.frombuffer(memory, self._kind)
         # Views of the array keep this reference alive, because their base is the array and not the memory behind it.

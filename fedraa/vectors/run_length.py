@@ -48,7 +48,7 @@ Run = tuple[Index, Index, float]
 """An amount to add to the coordinates from `starts` [r] to `stops` [r]."""
 
 
-def added(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int) -> RunLengthArray:
+def sum_runs(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int) -> RunLengthArray:
     """Return the sums of the runs per coordinate, plus `whole`.
 
     Args:
@@ -78,7 +78,7 @@ def distinct_values(sums: Sums) -> npt.NDArray[Any]:
     return sums
 
 
-def spread(coverage: Sums, clients: int) -> dict[str, int]:
+def summarise_coverage(coverage: Sums, clients: int) -> dict[str, int]:
     """Return the log's summary of a round's coverage [d], in which `clients` clients took part."""
     values = distinct_values(coverage)
     covered = values > 0

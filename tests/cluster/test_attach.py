@@ -12,7 +12,7 @@ import pytest
 from nodes import Nodes, free_port
 from refusals import refuses
 
-from actors.cluster.attach import attach
+from actors.cluster.attach import join_cluster
 from actors.cluster.submit import GCS_STORAGE_MAX_SIZE, check_size
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("three nodes")]
@@ -26,7 +26,7 @@ RUN = ("--hidden", "8", "--clients", "4", "--local-steps", "2", "--updates", "20
 def test_where_nobody_answers(scheme: str) -> None:
     started, address = time.monotonic(), f"{scheme}127.0.0.1:{free_port()}"
     with refuses("address", address, "ray start --head"):
-        attach(address)
+        join_cluster(address)
     assert time.monotonic() - started < SECONDS
 
 
@@ -35,7 +35,7 @@ def test_where_somebody_else_listens(scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         started, address = time.monotonic(), f"{scheme}127.0.0.1:{silent.getsockname()[1]}"
         with refuses("address", address):
-            attach(address)
+            join_cluster(address)
     assert time.monotonic() - started < SECONDS
 
 

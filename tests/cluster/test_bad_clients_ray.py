@@ -13,7 +13,7 @@ from torch import Tensor
 
 import fedraa as fl
 from fedraa.client.gradient_transforms import GradientTransform, StepContext
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.testing.samples import made_up
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
@@ -48,7 +48,7 @@ def run(out: Path, **flags: Any) -> fl.History:
     data = replace(data, x_train=rows)
     experiment = fl.Experiment(**settings | {"method": "fed-raa", "updates": 24} | flags)
     history = fl.run(experiment, dataset=data, out=out)
-    (bad,) = (n for n in range(4) if (np.abs(build(experiment, dataset=data).data.client(n)[0]) > 1e38).any())
+    (bad,) = (n for n in range(4) if (np.abs(build_run(experiment, dataset=data).data.client(n)[0]) > 1e38).any())
     assert [entry["client"] for entry in history.summary["quarantined"]] == [bad]  # type: ignore[attr-defined]
     assert "consistent" in fl.replay(out)
     return history

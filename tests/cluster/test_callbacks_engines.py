@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from running import until
 
-from benchmarks.system.processes import descendants, title
+from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import resume, run
 from fedraa.callbacks import Callback, EarlyStopping, Event, RunStart
 from fedraa.config.experiment import Experiment
@@ -174,7 +174,11 @@ def test_when_the_server_dies_callbacks_begin_again_and_end_the_run_where_they_w
 
         def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
             if step == 20 and not self.killed:
-                (server,) = [pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::ParameterServer")]
+                (server,) = [
+                    pid
+                    for pid in list_descendants(os.getpid())
+                    if process_title(pid).startswith("ray::ParameterServer")
+                ]
                 os.kill(server, signal.SIGKILL)
                 self.killed = (server,)
 
@@ -210,10 +214,10 @@ def test_a_driver_killed_while_the_run_waits_for_it_leaves_nobody_and_resumes(en
     process = subprocess.Popen(command, start_new_session=True)
     try:
         until(lambda: (tmp_path / "mark").exists())
-        below = descendants(process.pid)
+        below = list_descendants(process.pid)
     finally:
         process.kill()
         process.wait()
-    until(lambda: not any(title(each).startswith("ray::ParameterServer") for each in below))
+    until(lambda: not any(process_title(each).startswith("ray::ParameterServer") for each in below))
     assert (tmp_path / "run" / EVENTS).read_text().count('"commit"') == 20
     same([resume(tmp_path / "run", callbacks=[EarlyStopping(patience=9)]), undisturbed])

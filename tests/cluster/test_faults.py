@@ -25,7 +25,7 @@ from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.session import RunSession
 from fedraa.errors import RunFailed
 from fedraa.messages import Evaluation, Task, Update, Vector
@@ -78,7 +78,7 @@ def execute(
     resume: bool = False,
 ) -> History:
     directory.mkdir(exist_ok=True)
-    spec = build(trial)
+    spec = build_run(trial)
     groups = (WorkerGroup(workers, {"CPU": 1}),)
     there = executor.of(
         spec,
@@ -145,9 +145,9 @@ def test_a_worker_that_hangs_is_replaced(undisturbed: History, tmp_path: Path) -
             return 5.0 if (tmp_path / f"{ANY} 9").exists() and not hangs.is_set() else 3600.0
 
     class Once(RayExecutor):
-        def _bury(self, handle: WorkerHandle, cause: str) -> None:
+        def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
             hangs.set()
-            super()._bury(handle, cause)
+            super()._replace_worker(handle, cause)
 
     plan = faulty({(ANY, 9): hang}, tmp_path)
     history = execute(experiment(), tmp_path / "run", plan, workers=1, hang_detector=Patient(), executor=Once)

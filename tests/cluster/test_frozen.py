@@ -12,9 +12,9 @@ from running import FIELDS, PATIENCE, resumed, started, until
 from same_run import same
 
 from actors.cluster import engine
-from actors.cluster.processes import crowded
+from actors.cluster.processes import load_factor
 from actors.pool.pulse import Heartbeat
-from benchmarks.system.processes import descendants, title
+from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import run
 from fedraa.callbacks import Callback, Event
 from fedraa.config.experiment import Experiment
@@ -43,7 +43,7 @@ class Freeze(Callback):
     def on_commit(self, event: Event) -> None:
         self.commits += 1
         if self.commits >= 60 and not self.stopped:
-            self.stopped = max(pid for pid in descendants(os.getpid()) if title(pid).startswith(self.name))
+            self.stopped = max(pid for pid in list_descendants(os.getpid()) if process_title(pid).startswith(self.name))
             os.kill(self.stopped, signal.SIGSTOP)
 
 
@@ -64,14 +64,14 @@ def test_who_freezes_is_as_good_as_dead(
     freeze, began = Freeze(frozen), time.monotonic()
     run(Experiment(**FIELDS, **changes, updates=UPDATES, workers=1, out=tmp_path / "run"), callbacks=[freeze])
     assert freeze.stopped
-    assert time.monotonic() - began < 60 * crowded()
+    assert time.monotonic() - began < 60 * load_factor()
     # Ray may remove the process after the run.
     until(lambda: not Path("/proc", str(freeze.stopped)).exists())
     same(tmp_path / "run", undisturbed)
 
 
 def below(process: subprocess.Popen[str], name: str) -> int:
-    return next(pid for pid in descendants(process.pid) if name in title(pid))
+    return next(pid for pid in list_descendants(process.pid) if name in process_title(pid))
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_ctrl_c_ends_a_run_whose_server_is_frozen(undisturbed: History, tmp_path
         process.send_signal(signal.SIGINT)
         pressed = time.monotonic()
         said, _ = process.communicate(timeout=PATIENCE)
-        assert time.monotonic() - pressed < 10 * crowded()
+        assert time.monotonic() - pressed < 10 * load_factor()
     assert process.returncode == 130
     assert "last checkpoint" in said
     assert said.endswith(f": fedraa resume {out}\n")

@@ -20,7 +20,7 @@ from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.messages import SharedBuffer, Task, Update, values_of
@@ -33,7 +33,7 @@ CLIENTS = 60
 
 
 def trial(**changes: Any) -> RunSpec:
-    return build(
+    return build_run(
         Experiment(method="fedavg", hidden=(8,), clients=CLIENTS, local_steps=2, rounds=2, eval_every=2, **changes)
     )
 
@@ -91,7 +91,7 @@ def test_an_array_is_put_once_and_small_ones_travel_inside() -> None:
         *(np.zeros((2, 3), np.float32), np.zeros(2, np.int64)),
         2,
     )
-    spec = build(Experiment(method="fedavg", clients=8), dataset=dataset)
+    spec = build_run(Experiment(method="fedavg", clients=8), dataset=dataset)
     large = SharedBuffer(rng.random(INLINE_BYTES // 4, np.float32))
     other, small = large.values + 1, rng.random(7, np.float32)
     mask = rng.random(large.size) < 0.5
@@ -116,7 +116,7 @@ def test_an_array_is_put_once_and_small_ones_travel_inside() -> None:
                 np.testing.assert_array_equal(received.mask, original.mask)
             assert received.extras.keys() == original.extras.keys()
             for name, extra in original.extras.items():
-                np.testing.assert_array_equal(received.extra(name), values_of(extra))
+                np.testing.assert_array_equal(received.extra_values(name), values_of(extra))
             for got, expected in zip((x, y), spec.data.client(original.client), strict=True):
                 np.testing.assert_array_equal(got, expected)
     assert list(serializer._refs) == [large]

@@ -10,7 +10,7 @@ from running import FIELDS, FLAGS, PATIENCE, until
 from same_run import same
 from test_real_cluster import commits
 
-from benchmarks.system.processes import descendants, title
+from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import resume, run
 from fedraa.config.experiment import Experiment
 
@@ -29,8 +29,8 @@ def test_the_run_ends_in_one_sentence_and_goes_on(client: bool, tmp_path: Path) 
         driver = cluster.begin("run", *FLAGS, *flags)
         try:
             until(lambda: commits(out) > 60, driver)
-            below = descendants(cluster.started["head"].pid)
-            os.kill(next(pid for pid in below if "/gcs/gcs_server" in title(pid)), signal.SIGKILL)
+            below = list_descendants(cluster.started["head"].pid)
+            os.kill(next(pid for pid in below if "/gcs/gcs_server" in process_title(pid)), signal.SIGKILL)
             said, _ = driver.communicate(timeout=PATIENCE)
         finally:
             driver.kill()

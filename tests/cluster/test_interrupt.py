@@ -10,7 +10,7 @@ import pytest
 from running import FIELDS, PATIENCE, resumed, started, until
 from same_run import same
 
-from benchmarks.system.processes import descendants, title
+from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.checkpoint import newest_first
@@ -29,7 +29,7 @@ def interrupt(process: subprocess.Popen[str]) -> None:
 
 def gone(processes: list[int]) -> bool:
     """Return True if these processes have ended, or are about to be ended by Ray's reaper."""
-    return not any(title(process) for process in processes)
+    return not any(process_title(process) for process in processes)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_nothing_else(engine: str, undisturbed: H
     out = tmp_path / "run"
     memory = set(Path("/dev/shm").iterdir())
     with started(out, "--updates", str(UPDATES), "--engine", engine) as process:
-        below = descendants(process.pid)
+        below = list_descendants(process.pid)
         interrupt(process)
         said, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
@@ -61,7 +61,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_nothing_else(engine: str, undisturbed: H
 def test_the_second_ctrl_c_ends_at_once(engine: str, undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with started(out, "--updates", str(UPDATES), "--engine", engine) as process:
-        below = descendants(process.pid)
+        below = list_descendants(process.pid)
         interrupt(process)
         interrupt(process)
         assert process.wait(timeout=PATIENCE) == 130
@@ -75,7 +75,7 @@ def test_the_second_ctrl_c_ends_at_once(engine: str, undisturbed: History, tmp_p
 def test_a_killed_driver_takes_its_cluster_with_it_and_the_run_goes_on(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with started(out, "--updates", str(UPDATES), "--engine", "ray") as process:
-        below = descendants(process.pid)
+        below = list_descendants(process.pid)
         process.kill()
         process.wait()
         resumed(out)
@@ -87,7 +87,9 @@ def test_a_killed_driver_takes_its_cluster_with_it_and_the_run_goes_on(undisturb
 def test_a_killed_server_starts_again_by_itself(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with started(out, "--updates", str(UPDATES), "--engine", "ray") as process:
-        (server,) = [child for child in descendants(process.pid) if title(child).startswith("ray::ParameterServer")]
+        (server,) = [
+            child for child in list_descendants(process.pid) if process_title(child).startswith("ray::ParameterServer")
+        ]
         os.kill(server, signal.SIGKILL)
         said, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, said

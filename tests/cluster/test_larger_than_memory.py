@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.system.processes import descendants, memory, title
+from benchmarks.system.processes import list_descendants, memory, process_title
 
 ROOT = Path(__file__).parents[2]
 # Bytes of RSS, with pages that are mapped from files or shared with the object store.
@@ -30,8 +30,8 @@ def test_a_worker_stays_under_600_mb_with_an_array_of_3_gb(tmp_path: Path) -> No
     )
     most: dict[int, dict[str, int]] = defaultdict(dict)
     while example.poll() is None:
-        for process in descendants(example.pid):
-            if title(process).startswith("ray::Worker"):
+        for process in list_descendants(example.pid):
+            if process_title(process).startswith("ray::Worker"):
                 seen = memory(process)
                 most[process] |= {name: max(size, most[process].get(name, 0)) for name, size in seen.items()}
         time.sleep(0.05)

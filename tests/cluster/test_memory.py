@@ -67,7 +67,7 @@ def test_large_blocks_go_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     (tmp_path / "enabled").write_text("always [madvise] never\n")
     monkeypatch.setattr(memory, "HUGE_PAGES", tmp_path / "enabled")
     without = held()
-    with memory.lean():
+    with memory.return_freed_memory():
         assert held() < without - 0.9 * BLOCK
     assert memory.TUNABLES not in os.environ
 
@@ -76,12 +76,12 @@ def test_users_tunables_and_kernels_without_huge_pages_are_left_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(memory.TUNABLES, "glibc.malloc.check=0")
-    with memory.lean():
+    with memory.return_freed_memory():
         assert os.environ[memory.TUNABLES] == "glibc.malloc.check=0"
     assert os.environ[memory.TUNABLES] == "glibc.malloc.check=0"
     monkeypatch.delenv(memory.TUNABLES)
     (tmp_path / "enabled").write_text("always madvise [never]\n")
     for path in (tmp_path / "enabled", tmp_path / "none"):
         monkeypatch.setattr(memory, "HUGE_PAGES", path)
-        with memory.lean():
+        with memory.return_freed_memory():
             assert memory.TUNABLES not in os.environ

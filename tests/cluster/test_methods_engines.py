@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fedraa import Experiment, History, run
-from fedraa.composition.registry import find, methods
+from fedraa.composition.registry import find_method, list_methods
 from fedraa.submodels.policies.pruning import AdaptivePruning
 
-METHODS = methods()
+METHODS = list_methods()
 
 CROSSED = [
     f"{submodel}+{solver}"
@@ -44,11 +44,11 @@ ON_RAY = {
 
 
 def go(method: str, model: str, out: Path, **engine: Any) -> History:
-    budget = {"updates": CLIENTS * ROUNDS} if find(method).asynchronous else {"rounds": ROUNDS}
-    if isinstance(find(method).submodel, AdaptivePruning):
+    budget = {"updates": CLIENTS * ROUNDS} if find_method(method).asynchronous else {"rounds": ROUNDS}
+    if isinstance(find_method(method).submodel, AdaptivePruning):
         # In the initial rounds only the first client trains.
         budget["rounds"] += AdaptivePruning.initial
-    if find(method).path("buffer_size"):
+    if find_method(method).path("buffer_size"):
         budget["buffer_size"] = 2
     return run(
         Experiment(

@@ -19,7 +19,7 @@ from actors.worker.worker import Worker
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import group_of_clients, parse_group
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.session import RunSession
 from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
@@ -46,7 +46,7 @@ def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Pa
 
     trial = experiment(compute="1:0.25,3:0.75")
     groups = (parse_group("1:CPU=1"), parse_group("1:CPU=0.5,memory=1000000"))
-    spec, there = build(trial), tmp_path / "run"
+    spec, there = build_run(trial), tmp_path / "run"
     there.mkdir()
     who = group_of_clients(groups, trial.compute, trial.clients)
     executor = RayExecutor.of(spec, groups=groups, group_of=who, worker=Telling)
@@ -77,7 +77,7 @@ def test_nodes_read_the_data_themselves(undisturbed: History, tmp_path: Path, mo
 
 @pytest.mark.slow
 def test_a_node_with_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "fingerprint", lambda data: 0)
+    monkeypatch.setattr(engine, "data_checksum", lambda data: 0)
     with refuses("workers", "data_dir: digits", error=RunFailed):
         run(experiment(data_on_nodes=True, workers=1, out=tmp_path / "run"))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from benchmarks.system.processes import descendants, title
+from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
 
@@ -22,7 +22,7 @@ def left() -> list[object]:
     actors = ("ray::Worker", "ray::ParameterServer")
     whole, free = ray.cluster_resources(), ray.available_resources()
     return [
-        *(name for process in descendants(os.getpid()) if (name := title(process)).startswith(actors)),
+        *(name for process in list_descendants(os.getpid()) if (name := process_title(process)).startswith(actors)),
         *((what, free.get(what)) for what in ("CPU", "object_store_memory") if free.get(what) != whole[what]),
     ]
 

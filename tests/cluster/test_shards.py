@@ -20,19 +20,19 @@ from actors.pool.executor import RayExecutor
 from actors.pool.serializer import TaskSerializer, put_blocks
 from actors.server.sharded_store import ShardedStore
 from actors.worker.worker import Worker
-from benchmarks.system.processes import descendants, title
+from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import run
 from fedraa.callbacks import Callback, Event
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server
 from fedraa.engine.session import RunSession
 from fedraa.messages import Task, Update
 from fedraa.rundir.history import History
 from fedraa.server.async_rule import ApplyResult
-from fedraa.server.update_checks import refuse
+from fedraa.server.update_checks import check_update
 from fedraa.settings.resolve import without_foreign_flags
 from fedraa.submodels.assignment import Assignment
 
@@ -68,7 +68,7 @@ def execute(
 ) -> bool:
     """Run on two shards with a cluster of this process. Return True if the run reached its end."""
     directory.mkdir(exist_ok=True)
-    spec, stop = build(experiment(**{"server_shards": 2, **changes})), threading.Event()
+    spec, stop = build_run(experiment(**{"server_shards": 2, **changes})), threading.Event()
     store = ShardedStore.of(spec)
     executor = RayExecutor.of(spec, groups=(WorkerGroup(1, {"CPU": 1}),), worker=worker, check=store.check)
 
@@ -112,7 +112,7 @@ def test_any_number_of_shards_gives_the_same_run(shards: int, undisturbed: Histo
 
 @pytest.mark.usefixtures("cluster")
 def test_no_parameters_pass_through_the_server() -> None:
-    spec = build(experiment(hidden=(4000,), server_shards=2))
+    spec = build_run(experiment(hidden=(4000,), server_shards=2))
     store = ShardedStore.of(spec)
     try:
         task = make_server(spec, lambda *_, **__: None, store).assign(0, 0.0)
@@ -124,13 +124,13 @@ def test_no_parameters_pass_through_the_server() -> None:
         # The server knows the places of the pieces; workers fetch them there and count their pushes.
         route, *cuts = (ray.get(shared_args[number]) for number in job.buffer)
         assert all(isinstance(piece, ray.ObjectRef) for [piece] in cuts)
-        buffer = route.pull(cuts)
+        buffer = route.pull_buffer(cuts)
         assert buffer.tobytes() == spec.submodels[task.fragment].take(spec.params).tobytes()
         update = route.push(Update(task.id, 0, task.fragment, 0, buffer + 1, 1, 0.0, 0.0), cuts)
         assert update.params.nbytes == 0
         short = route.push(Update(task.id, 0, task.fragment, 0, buffer[1:], 1, 0.0, 0.0), cuts)
-        assert f"({len(buffer) - 1},), not ({len(buffer)},)" in str(refuse(short, task))
-        assert refuse(update, task) is None
+        assert f"({len(buffer) - 1},), not ({len(buffer)},)" in str(check_update(short, task))
+        assert check_update(update, task) is None
         assert store.apply_update(
             task, Assignment(task.fragment, spec.submodels[task.fragment]), update, 0
         ) == ApplyResult(0.6)
@@ -170,7 +170,7 @@ def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(undisturb
     history = History(tmp_path / "run")
     faults = [line for line in history.lines() if line["kind"] == "fault"]
     same(history.directory, undisturbed)
-    sizes = [len(part.index) for part in build(experiment()).submodels if part.index is not None]
+    sizes = [len(part.index) for part in build_run(experiment()).submodels if part.index is not None]
     sent = {line["task"]: sizes[int(str(line["fragment"]))] for line in history.lines() if line["kind"] == "dispatch"}
     assert [line["task"] for line in faults] == [4, 9, 11]
     said = [str(line["error"]).removeprefix("update refused: ") for line in faults]
@@ -205,7 +205,11 @@ def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
         def on_commit(self, event: Event) -> None:
             self.commits += 1
             if self.commits >= 6 and not killed:
-                killed.append(max(pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::ShardActor")))
+                killed.append(
+                    max(
+                        pid for pid in list_descendants(os.getpid()) if process_title(pid).startswith("ray::ShardActor")
+                    )
+                )
                 os.kill(killed[0], signal.SIGKILL)
 
     history = run(experiment(server_shards=2, workers=1, updates=300, out=tmp_path / "run"), callbacks=[KillOne()])
@@ -231,7 +235,7 @@ def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
 )
 def test_what_cannot_be_spread_is_refused(flags: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        build(Experiment(**flags))
+        build_run(Experiment(**flags))
 
 
 def test_beside_others_each_method_is_spread_if_it_can_be() -> None:

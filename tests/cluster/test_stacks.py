@@ -15,7 +15,7 @@ from actors.pool.serializer import Job
 from actors.worker.worker import Worker
 from fedraa import Experiment, run
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.session import RunSession
 from fedraa.messages import Update
 
@@ -61,7 +61,7 @@ def test_a_worker_that_dies_at_a_stack_changes_nothing(tmp_path: Path) -> None:
     """Each task of a failed stack is sent again and trained separately."""
     trial = experiment(**METHODS[1])
     local = run(trial.model_copy(update={"engine": "local", "out": tmp_path / "local"}))
-    spec, directory = build(trial), tmp_path / "run"
+    spec, directory = build_run(trial), tmp_path / "run"
     directory.mkdir()
     executor = RayExecutor.of(spec, groups=(WorkerGroup(2, {"CPU": 1}),), worker=mortal(tmp_path / "mark"))
     try:

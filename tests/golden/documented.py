@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from benchmarks.__main__ import COMMANDS
-from fedraa.cli.main import _parse, main
+from fedraa.cli.main import _parse_arguments, main
 
 ROOT = Path(__file__).parents[2]
 SHORTER = {"--seeds 0 1 2": "--seeds 0", "--time 8": "--time 1", "--time 3": "--time 1", "--time 5": "--time 1"}
@@ -59,7 +59,7 @@ def run(line: str, *, only_parse: bool = False) -> None:
         assert program == "fedraa"
         # tests/cluster/test_real_cluster.py runs commands with an address on a cluster. A board is served until Ctrl-C.
         if "--address" in arguments or arguments[0] == "board" or (only_parse and "--config" not in arguments):
-            assert _parse(arguments)
+            assert _parse_arguments(arguments)
             return
         if only_parse:
             return

@@ -21,9 +21,9 @@ import fedraa
 from benchmarks.studies.claims import load_claims
 from fedraa import Experiment
 from fedraa.cli.main import COMMANDS
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 
-METHODS = methods()
+METHODS = list_methods()
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))

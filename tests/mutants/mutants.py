@@ -92,7 +92,11 @@ MUTANTS: list[Mutant] = [
         "fedraa/methods/fedbuff.py",
         ("local=PLAIN_SGD,", "", DEFAULTS),
         ("size: Count = 10\n", "size: Count = 7\n", DEFAULTS),
-        ("self._step(model.params, self.server_lr / self.size)", "self._step(model.params, self.server_lr)", RIVALS),
+        (
+            "self._apply_buffer(model.params, self.server_lr / self.size)",
+            "self._step(model.params, self.server_lr)",
+            RIVALS,
+        ),
     ),
     *_in(
         "fedraa/methods/fadas.py",
@@ -142,9 +146,13 @@ MUTANTS: list[Mutant] = [
     # the local step
     *_in(
         "fedraa/client/local_step.py",
-        ("w.add_(g.mul_(self._solver.sam_rho / (norm(g) + EPSILON)))", "w.add_(g.mul_(self._solver.sam_rho))", SOLVER),
+        (
+            "w.add_(g.mul_(self._solver.sam_rho / (gradient_norm(g) + EPSILON)))",
+            "w.add_(g.mul_(self._solver.sam_rho))",
+            SOLVER,
+        ),
         ("        w.copy_(unperturbed)\n", "", SOLVER),
-        ("self._masked(model.weights)\n", "pass\n", SUBMODELS),
+        ("self._apply_mask(model.weights)\n", "pass\n", SUBMODELS),
         (
             "self.squares.addcmul_(self.model.gradient, self.model.gradient)",
             "self.squares.add_(self.model.gradient)",

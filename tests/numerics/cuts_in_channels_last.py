@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.system.cut_zoo import build
-from fedraa.submodels import IndexSet, Traced, trace, trainable
+from benchmarks.system.cut_zoo import build_zoo_model
+from fedraa.submodels import IndexSet, Traced, trace_module, trainable_parameters
 
 NARROW = 8
 TOLERANCE = 0.01
@@ -45,14 +45,14 @@ def run(module: nn.Module, x: Tensor) -> list[Tensor]:
     """Return the output and all gradients of a fixed projection of it."""
     out = module(x)
     along = torch.arange(out.numel()).sin().view(out.shape)
-    return [out.detach(), *torch.autograd.grad(out, trainable(module), along)]
+    return [out.detach(), *torch.autograd.grad(out, trainable_parameters(module), along)]
 
 
 def main(name: str, cuts: int) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    module, example = build(f"torchvision:{name}")
-    traced, rng, count = trace(module, example), np.random.default_rng(0), 0
+    module, example = build_zoo_model(f"torchvision:{name}")
+    traced, rng, count = trace_module(module, example), np.random.default_rng(0), 0
     for number in range(cuts):
         # Every second cut is narrow enough for the fault.
         widest = NARROW - 1 if number % 2 == 0 else max(group.size for group in traced.groups)

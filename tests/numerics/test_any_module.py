@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fedraa as fl
 from fedraa.client import trainer as local
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.rng import generator
 from fedraa.submodels import whole
 
@@ -262,7 +262,7 @@ def test_a_client_trains_a_module_as_plain_pytorch_does(
     before = {name: tensor.clone() for name, tensor in given.state_dict().items()}
     data = dataset(x)
     # The run's own view of the samples: inputs are scaled by the statistics of the training samples.
-    scaled = build(experiment(), given, data).data
+    scaled = build_run(experiment(), given, data).data
     shard, labels = scaled.client(0)
 
     history = fl.run(experiment(), model=given, dataset=data, out=tmp_path / "run")

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from fedraa.client import LocalTraining, Trainer
 from fedraa.client import trainer as local
 from fedraa.messages import Task
-from fedraa.submodels import flatten
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels import flatten_parameters
+from fedraa.submodels.tracing.trace import trace_module
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(23, 3)).astype(np.float32)
@@ -21,7 +21,7 @@ Y = RNG.integers(0, 4, 23)
 
 def traced() -> Any:
     torch.manual_seed(0)
-    return trace(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4)), torch.from_numpy(X[:2]))
+    return trace_module(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4)), torch.from_numpy(X[:2]))
 
 
 def buffer(size: int) -> np.ndarray:
@@ -49,7 +49,7 @@ def test_the_bits_are_those_of_the_whole_buffer(
     if "grad_mix" in terms:
         extras["momentum"] = buffer(size)
     mask = RNG.random(size) < 0.6 if masked else None
-    params = flatten(model.module)
+    params = flatten_parameters(model.module)
     params.flags.writeable = False  # as from the object store
     task = Task(0, 0, 0, 0, 0, 0, (5,), params, 0.1, 1.0, mask=mask, extras=extras)
     updates = []

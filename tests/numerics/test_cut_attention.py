@@ -7,7 +7,7 @@ from cut_cases import SEQUENCE, Calls, Case, check_case, head_of
 from torch import Tensor, nn
 
 from fedraa.submodels import Traced
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels.tracing.trace import trace_module
 
 
 class Attention(nn.Module):
@@ -77,7 +77,7 @@ def test_cuts_are_right(name: str) -> None:
 
 def transformer_cut(**options: object) -> tuple[Traced, nn.Module, nn.Module]:
     """A traced transformer layer, its cut to heads 1 and 3, and the full module with heads 0 and 2 silenced."""
-    traced = trace(transformer(**options), SEQUENCE)
+    traced = trace_module(transformer(**options), SEQUENCE)
     small = traced.cut((np.array([1, 3]), np.arange(20)))
     silent = traced.cut(traced.full())
     with torch.no_grad():

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from cut_cases import IMAGE, VECTOR, Calls, Case, Parameter, check_case, conv, head, head_of
 from torch import Tensor, nn
 
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels.tracing.trace import trace_module
 
 
 def checked(x: Tensor, width: int) -> Tensor:
@@ -111,9 +111,9 @@ REASONS = {
 @pytest.mark.parametrize("name", REASONS)
 def test_what_stays_whole_is_reported(name: str) -> None:
     module, example, _ = CASES[name]
-    assert trace(module, example).uncut == REASONS[name]
+    assert trace_module(module, example).uncut == REASONS[name]
 
 
 def test_code_with_constant_widths_is_reported() -> None:
     module, example, _ = CASES["a width that is checked"]
-    assert "the code of the module fixes its width" in trace(module, example).uncut["layers.a"]
+    assert "the code of the module fixes its width" in trace_module(module, example).uncut["layers.a"]

@@ -4,23 +4,23 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.system.cut_check import check, random_cut, share
-from benchmarks.system.cut_models import row
-from benchmarks.system.cut_zoo import build, listed
+from benchmarks.system.cut_check import check_cut, grouped_share, random_cut
+from benchmarks.system.cut_models import survey_model
+from benchmarks.system.cut_zoo import build_zoo_model, list_models
 from fedraa.models.build import MODELS, build_model
-from fedraa.submodels import Traced, measure
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels import Traced, measure_cost
+from fedraa.submodels.tracing.trace import trace_module
 
 LIGHT = ("mnasnet0_5", "mobilenet_v3_small", "regnet_y_400mf", "shufflenet_v2_x0_5", "squeezenet1_1")
 
 
 def check_three_cuts(traced: Traced, example: torch.Tensor) -> None:
     rng = np.random.default_rng(0)
-    full = measure(traced, traced.full(), example)
+    full = measure_cost(traced, traced.full(), example)
     for seed in range(3):
         indices = random_cut(traced, rng)
-        check(traced, example, indices, seed)
-        cost = measure(traced, indices, example)
+        check_cut(traced, example, indices, seed)
+        cost = measure_cost(traced, indices, example)
         assert cost.params == len(traced.flat_index(indices)) < full.params
         assert cost.bytes < full.bytes
         assert cost.flops < full.flops
@@ -29,21 +29,21 @@ def check_three_cuts(traced: Traced, example: torch.Tensor) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_our_models(name: str) -> None:
     example = torch.randint(0, 10_000, (4, 20)) if name == "fasttext" else torch.randn(2, 3, 16, 16)
-    traced = trace(build_model(name, example, classes=10), example)
+    traced = trace_module(build_model(name, example, classes=10), example)
     check_three_cuts(traced, example)
     # a transformer's stream, normalised as a whole, stays: patches, positions, norms and head
-    assert share(traced) > (0.85 if name.startswith("vit") else 0.99)
+    assert grouped_share(traced) > (0.85 if name.startswith("vit") else 0.99)
 
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_some_of_torchvision(name: str) -> None:
-    module, example = build(f"torchvision:{name}")
-    check_three_cuts(trace(module, example), example)
+    module, example = build_zoo_model(f"torchvision:{name}")
+    check_three_cuts(trace_module(module, example), example)
 
 
 @pytest.mark.slow
 def test_all_of_torchvision() -> None:
-    lines = [row(f"torchvision:{name}") for name in listed("torchvision")]
+    lines = [survey_model(f"torchvision:{name}") for name in list_models("torchvision")]
     assert len(lines) >= 78
     assert [line for line in lines if line["verdict"] != "cut"] == []
 
@@ -51,6 +51,6 @@ def test_all_of_torchvision() -> None:
 @pytest.mark.parametrize("name", ["bert", "mixtral", "t5"])
 def test_some_of_transformers(name: str) -> None:
     pytest.importorskip("transformers", reason="in the extra zoo")
-    line = row(f"transformers:{name}")
+    line = survey_model(f"transformers:{name}")
     assert line["verdict"] == "cut", line
     assert float(str(line["share_in_groups"])) > 0.85

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from benchmarks.system.cut_zoo import build
+from benchmarks.system.cut_zoo import build_zoo_model
 from fedraa.models.build import build_model
-from fedraa.submodels import prefix
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels import take_prefix
+from fedraa.submodels.tracing.trace import trace_module
 
 
 def seconds(call: Callable[[], object], times: int = 3) -> float:
@@ -23,15 +23,15 @@ def seconds(call: Callable[[], object], times: int = 3) -> float:
 
 
 def test_resnet50() -> None:
-    module, example = build("torchvision:resnet50")
-    assert seconds(lambda: trace(module, example), times=1) < 10
-    traced = trace(module, example)
-    assert seconds(lambda: traced.cut(prefix(traced, 0.5))) < 0.05
+    module, example = build_zoo_model("torchvision:resnet50")
+    assert seconds(lambda: trace_module(module, example), times=1) < 10
+    traced = trace_module(module, example)
+    assert seconds(lambda: traced.cut(take_prefix(traced, 0.5))) < 0.05
 
 
 @pytest.mark.parametrize("name", ["mlp", "resnet18"])
 def test_index_sets_of_a_fleet(name: str) -> None:
     example = torch.randn(2, 3, 32, 32)
-    traced = trace(build_model(name, example, classes=10), example)
+    traced = trace_module(build_model(name, example, classes=10), example)
     capacities = [1.0, 0.5, 0.25, 0.125, 0.0625] * 200
-    assert seconds(lambda: [traced.flat_index(prefix(traced, r)) for r in capacities], times=1) < 1
+    assert seconds(lambda: [traced.flat_index(take_prefix(traced, r)) for r in capacities], times=1) < 1

@@ -11,8 +11,8 @@ from tiny import CLIENTS, Stepped, close, spec
 
 from fedraa import Experiment
 from fedraa.composition.method import Method
-from fedraa.composition.registry import methods
-from fedraa.engine.build import build
+from fedraa.composition.registry import list_methods
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server
 from fedraa.engine.run_spec import RunSpec
 from fedraa.methods.fedasync import ConvexMix
@@ -22,7 +22,7 @@ from fedraa.submodels.policies.masked import Pruned
 from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.slices import Full
 
-METHODS = methods()
+METHODS = list_methods()
 
 ARRIVALS = (2, 0, 2, 1, 1, 0, 0, 2)
 
@@ -119,4 +119,4 @@ def test_any_rule_goes_with_it() -> None:
 def test_what_needs_rounds_is_refused() -> None:
     method = Method(submodel=AdaptivePruning(), update=ConvexMix(), schedule=AsyncSampled(), name="mine")
     with refuses("submodel", "AdaptivePruning"):
-        build(Experiment(method=method, engine="local"))
+        build_run(Experiment(method=method, engine="local"))

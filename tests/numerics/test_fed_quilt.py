@@ -7,7 +7,7 @@ import pytest
 from numpy_mlp import Weights, gradient, train
 
 from fedraa import Dataset, Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.rng import generator
@@ -23,7 +23,7 @@ def spec(clients: int, **flags: Any) -> RunSpec:
     common: dict[str, Any] = {"hidden": (HIDDEN,), "lr": LR, "batch_size": BATCH, "seed": SEED, "engine": "local"}
     common |= {"method": "fed-quilt", "clients": clients, "local_steps": f"auto:{STEPS}"}
     common |= {"clip": 0.0, "override": {"local.logit_calibration": 0.0}}
-    return build(Experiment(**common | flags), dataset=Dataset("tiny", x[:70], y[:70], x[70:], y[70:], CLASSES))
+    return build_run(Experiment(**common | flags), dataset=Dataset("tiny", x[:70], y[:70], x[70:], y[70:], CLASSES))
 
 
 def batches(run: RunSpec, client: int, first: int, steps: int) -> list[tuple[Any, Any]]:

@@ -8,7 +8,7 @@ from numpy_mlp import Weights, mean, train
 from tiny import minibatches
 
 from fedraa import Dataset, Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 
@@ -31,7 +31,7 @@ def spec(method: str, clients: int, **flags: Any) -> RunSpec:
         "engine": "local",
     }
     experiment = Experiment(method=method, clients=clients, **(common | flags))
-    return build(experiment, dataset=Dataset("tiny", x[:70], y[:70], x[70:], y[70:], CLASSES))
+    return build_run(experiment, dataset=Dataset("tiny", x[:70], y[:70], x[70:], y[70:], CLASSES))
 
 
 def weights(flat: np.ndarray) -> Weights:

@@ -18,7 +18,7 @@ from fedraa.client.local_optimizer import LocalOptimizer
 from fedraa.client.trainer import Work
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
-from fedraa.submodels import flatten, load
+from fedraa.submodels import flatten_parameters, load_parameters
 
 # Of the comparison with torch.optim, which has double precision: rounding of float32 grows with the rate.
 ROUNDS, RATE = 3, 0.005
@@ -50,8 +50,8 @@ OPTIMIZERS: list[tuple[dict[str, Any], type[torch.optim.Optimizer], dict[str, An
 
 def module_of(run: RunSpec, params: np.ndarray, widths: tuple[int, ...] | None = None) -> nn.Module:
     """Return the model of a run, or a cut of it, with these parameters and double precision."""
-    module = run.traced.skeleton(widths or run.traced.widths(run.traced.full()))
-    load(module, params.astype(np.float32))
+    module = run.traced.make_skeleton(widths or run.traced.widths(run.traced.full()))
+    load_parameters(module, params.astype(np.float32))
     return module.double()
 
 
@@ -72,7 +72,7 @@ def bare_loop(
             optimizer.zero_grad()
             cross_entropy(module(torch.from_numpy(x).double()), torch.from_numpy(y)).backward()
             optimizer.step()
-        models.append(flatten(module))
+        models.append(flatten_parameters(module))
     return models
 
 
@@ -157,13 +157,13 @@ def test_masked_coordinates_keep_their_state_and_their_weights() -> None:
     for _ in range(4):
         tasks = [stepped.server.assign(client, 0.0) for client in stepped.server.begin()]
         for task in tasks:
-            before = {name: rows.peek(task.client).copy() for name, rows in states._rows.items()}
+            before = {name: rows.peek_row(task.client).copy() for name, rows in states._rows.items()}
             stepped.server.commit(stepped.train(task), 1.0)
             mask = np.ones(task.size, bool) if task.mask is None else task.mask
             masked += int((~mask).sum())
             for name, rows in states._rows.items():
-                assert (rows.peek(task.client)[~mask] == before[name][~mask]).all()
-                assert (rows.peek(task.client)[mask] != before[name][mask]).any()
+                assert (rows.peek_row(task.client)[~mask] == before[name][~mask]).all()
+                assert (rows.peek_row(task.client)[mask] != before[name][mask]).any()
     assert masked > 0
 
 
@@ -261,7 +261,7 @@ def test_local_schedule_equals_torch_lr_scheduler(schedule: str, made: Any, opti
             torch_optimizer.step()
             scheduler.step()
         stepped.round()
-        np.testing.assert_allclose(stepped.server.params, flatten(module), atol=2e-6)
+        np.testing.assert_allclose(stepped.server.params, flatten_parameters(module), atol=2e-6)
 
 
 def test_scaffold_divides_by_the_sum_of_the_local_rates() -> None:
@@ -272,11 +272,11 @@ def test_scaffold_divides_by_the_sum_of_the_local_rates() -> None:
     assert steps == EPOCHS * 10
     stepped.round()
     rates = LR * 0.8 ** np.arange(steps)
-    control = stepped.server._auxiliary._client.peek(0)  # type: ignore[attr-defined]  # of a RoundServer
+    control = stepped.server._auxiliary._client.peek_row(0)  # type: ignore[attr-defined]  # of a RoundServer
     np.testing.assert_allclose(control, (before - stepped.server.params) / rates.sum(), atol=1e-6)
     plain = Stepped(spec("scaffold", clients=1))
     plain.round()
-    assert np.abs(plain.server._auxiliary._client.peek(0) - control).max() > 1e-3  # type: ignore[attr-defined]  # likewise
+    assert np.abs(plain.server._auxiliary._client.peek_row(0) - control).max() > 1e-3  # type: ignore[attr-defined]  # likewise
 
 
 class Signs(LocalOptimizer):

@@ -11,16 +11,16 @@ from torch import nn
 
 import fedraa as fl
 from fedraa import Dataset, Experiment
-from fedraa.aggregation.adapters import adapters
+from fedraa.aggregation.adapters import find_adapters
 from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update
 from fedraa.methods.flora import FLoRA
 from fedraa.methods.hetlora import HetLoRA
-from fedraa.submodels import trace
-from fedraa.submodels.indices import prefix
+from fedraa.submodels import trace_module
+from fedraa.submodels.indices import take_prefix
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.vectors.delta_view import DeltaView
 
@@ -31,7 +31,7 @@ B2, A2 = np.eye(2), np.array([[0.0, 1.0], [1.0, 0.0]])
 def two_by_two(*, merge: bool, alpha: float = 2.0) -> RunContext:
     """A linear layer [2, 2] with an adapter of rank 2, and the model as it stands: A is random, B is 0."""
     model = fl.lora(nn.Linear(2, 2, bias=False), 2, alpha=alpha, merge=merge)
-    traced = trace(model, torch.randn(2, 2))
+    traced = trace_module(model, torch.randn(2, 2))
     params = np.concatenate([p.detach().numpy().reshape(-1) for p in model.parameters() if p.requires_grad])
     return RunContext(traced, 2, 0, params)
 
@@ -43,12 +43,12 @@ def given(aggregator: Aggregator, run: RunContext, *, masked: bool = False) -> t
     bound.see(run)
     params, coverage = run.params, np.zeros(run.traced.size, np.int32)
     assert params is not None
-    (pair,) = adapters(run.traced)
+    (pair,) = find_adapters(run.traced)
     for client, (share, b, a) in enumerate([(0.5, B1, A1), (1.0, B2, A2)]):
         full = params.copy()
         full[pair.a] = np.pad(a, ((0, 2 - len(a)), (0, 0))).reshape(-1)
         full[pair.b] = np.pad(b, ((0, 0), (0, 2 - len(a)))).reshape(-1)
-        where = run.traced.flat_index(prefix(run.traced, share))
+        where = run.traced.flat_index(take_prefix(run.traced, share))
         coverage[where] += 1
         if masked:  # what is beside it does not count
             mask = np.isin(np.arange(len(params)), where)
@@ -58,7 +58,7 @@ def given(aggregator: Aggregator, run: RunContext, *, masked: bool = False) -> t
         bound.add(ClientDelta(client, change, weights[client], 0.1))
     delta, moved = bound.finish(RoundTotals(coverage, 0.1))
     params += np.where(moved, delta, 0)
-    b, a = pair.factors(params)
+    b, a = pair.read_factors(params)
     return b, a
 
 
@@ -79,7 +79,7 @@ def test_flora_stacks(alpha: float, masked: bool) -> None:
     run = two_by_two(merge=True, alpha=alpha)
     assert run.params is not None
     before = run.params.copy()
-    (pair,) = adapters(run.traced)
+    (pair,) = find_adapters(run.traced)
     b, a = given(FLoRA(), run, masked=masked)
     stacked = np.hstack([B1, B2]) @ np.vstack([0.25 * A1, 0.75 * A2])
     np.testing.assert_allclose(stacked, [[0.25, 1.25], [0.75, 0]])
@@ -93,21 +93,21 @@ def test_flora_leaves_the_row_that_pads() -> None:
     """Of a table [4, 2] the row moves by B A, transposed; the one of padding does not, also when A is drawn anew."""
     torch.manual_seed(0)
     model = fl.lora(nn.Embedding(4, 2, padding_idx=1), 2, targets="", merge=True)
-    traced = trace(model, torch.tensor([[0, 1], [2, 3]]))
+    traced = trace_module(model, torch.tensor([[0, 1], [2, 3]]))
     run = RunContext(traced, 1, 0, np.concatenate([p.detach().numpy().reshape(-1) for p in model.parameters()][1:]))
-    bound, (pair,), theta = FLoRA().bind(traced.size, 1), adapters(traced), run.params
+    bound, (pair,), theta = FLoRA().bind(traced.size, 1), find_adapters(traced), run.params
     assert theta is not None
     bound.see(run)
     b = np.array([[1.0, 2], [3, 4]], np.float32)
     delta = np.zeros_like(theta)
     delta[pair.b] = b.reshape(-1)
-    _, a = pair.factors(theta)
+    _, a = pair.read_factors(theta)
     assert a.all(axis=0).tolist() == [True, False, True, True]
     bound.add(ClientDelta(0, DeltaView(slice(None), delta), 5.0, 0.1))
     moved, _ = bound.finish(RoundTotals(np.ones(traced.size, np.int32), 0.1))
     assert pair.merged is not None
     np.testing.assert_allclose(moved[pair.merged].reshape(4, 2), (b @ a).T, atol=1e-6)
-    _, again = pair.factors(theta)
+    _, again = pair.read_factors(theta)
     assert again.all(axis=0).tolist() == [True, False, True, True]
     assert (again != a)[:, [0, 2, 3]].all()
 
@@ -139,7 +139,7 @@ def adapted(method: str, *, merge: bool = False, **flags: Any) -> RunSpec:
     model = fl.lora(plain, 4, train="4", merge=merge, alpha=8)
     common: dict[str, Any] = {"clients": 3, "partition": "dirichlet", "lr": 0.2, "engine": "local", "seed": 7}
     dataset = Dataset("tiny", x[:SAMPLES], y[:SAMPLES], x[SAMPLES:], y[SAMPLES:], 4)
-    return build(Experiment(method=method, **(common | flags)), model=model, dataset=dataset)
+    return build_run(Experiment(method=method, **(common | flags)), model=model, dataset=dataset)
 
 
 def padded(theta: Array, returned: list[tuple[int, Array, Array]]) -> list[Array]:
@@ -225,7 +225,7 @@ def test_flora_bills_adapters_up_and_the_stacks_since_the_last_task_down() -> No
 
 def test_hetlora_at_one_rank_and_equal_norms_is_the_mean() -> None:
     run = two_by_two(merge=False)
-    bound, (pair,) = HetLoRA().bind(run.traced.size, 2), adapters(run.traced)
+    bound, (pair,) = HetLoRA().bind(run.traced.size, 2), find_adapters(run.traced)
     bound.see(run)
     assert run.params is not None
     values = [np.array([1.0, 2, 0, 0, 1, 0, 0, 0]), np.array([0.0, 0, 1, 2, 0, 0, 0, 1])]
@@ -246,7 +246,7 @@ def test_units_that_nobody_trained_keep_their_bits() -> None:
     before = stepped.server.params.copy()
     stepped.round()
     covered = np.zeros(run.traced.size, bool)
-    covered[run.traced.flat_index(prefix(run.traced, 0.5))] = True
+    covered[run.traced.flat_index(take_prefix(run.traced, 0.5))] = True
     assert (stepped.server.params[~covered] == before[~covered]).all()
     assert (stepped.server.params[covered] != before[covered]).any()
 

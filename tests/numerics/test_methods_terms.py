@@ -17,7 +17,7 @@ from fedraa.client.compression import COMPRESSOR
 from fedraa.client.input_adversary import Adversary
 from fedraa.client.lr_schedule import lr_schedule
 from fedraa.messages import Task
-from fedraa.submodels import flatten
+from fedraa.submodels import flatten_parameters
 
 RUN = spec("fedavg", momentum=0.0)
 WHOLE = RUN.traced.widths(RUN.traced.full())
@@ -163,7 +163,9 @@ def test_masked_corrections(terms: dict[str, Any], extras: str, bend: Callable[[
 def test_masked_sam_goes_a_distance_rho_over_covered_coordinates_and_nowhere_else() -> None:
     trainer = Trainer(RUN.traced, replace(RUN.method.local, sam_rho=0.3, steps=1), seed=SEED)
     seen: list[np.ndarray] = []
-    trainer._model(WHOLE).module.register_forward_pre_hook(lambda module, inputs: seen.append(flatten(module)))
+    trainer._model(WHOLE).module.register_forward_pre_hook(
+        lambda module, inputs: seen.append(flatten_parameters(module))
+    )
     trainer.train(Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0, mask=MASK), X, Y)
     away = seen[1] - seen[0]
     assert np.linalg.norm(away) == pytest.approx(0.3, rel=1e-5)
@@ -185,11 +187,11 @@ def test_adversary_takes_one_step_up_against_its_penalties() -> None:
     a = torch.tensor([1.0, -2.0, 0.5])
     x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     adversary = Adversary(torch.tensor([1.1, 1.0, 1.0, 0.0, 0.2, 0.0]), torch.Size([FEATURES]))
-    adversary.ascend((adversary.perturb(x) @ a).sum())
+    adversary.ascend_loss((adversary.perturb_inputs(x) @ a).sum())
     scale = [1.1 + 0.001 * (5 - 200 * 0.1), 1 + 0.001 * -14, 1 + 0.001 * 4.5]
     shift = [0.025 * 2, 0.2 + 0.025 * (-4 - 8 * 0.2), 0.025 * 1]
     close(adversary.state.detach().numpy(), np.array(scale + shift))
-    close(adversary.perturb(x).detach().numpy(), x.numpy() * scale + shift)
+    close(adversary.perturb_inputs(x).detach().numpy(), x.numpy() * scale + shift)
 
 
 def test_adversary_does_not_feel_the_size_of_its_penalty_through_the_batch_mean() -> None:

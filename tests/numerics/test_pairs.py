@@ -9,20 +9,20 @@ from refusals import refuses
 from tiny import CLIENTS, LR, WIDTHS, Stepped, close, minibatches, spec, start, steps
 
 from fedraa import Experiment
-from fedraa.composition.registry import find, methods
+from fedraa.composition.registry import find_method, list_methods
 from fedraa.ledger.participation import PARTICIPATION, draw_cohort
 from fedraa.server.round_update import Mean
-from fedraa.settings.resolve import resolve
+from fedraa.settings.resolve import resolve_method
 from fedraa.submodels.policies.slices import Full
 
-METHODS = methods()
+METHODS = list_methods()
 
 
 @pytest.mark.parametrize("server", ["fedavg", "fedprox", "scaffold", "fedadam"])
 @pytest.mark.parametrize("submodel", ["ist", "oap", "prunefl", "fedrolex"])
 def test_crossings_of_subdismos_table_1_compose_and_run(submodel: str, server: str) -> None:
     """The submodel and its coverage of the first, the local solver and the server's step of the second."""
-    crossed, base, other = find(f"{submodel}+{server}"), METHODS[submodel], METHODS[server]
+    crossed, base, other = find_method(f"{submodel}+{server}"), METHODS[submodel], METHODS[server]
     assert isinstance(crossed.update, Mean)
     assert isinstance(base.update, Mean)
     assert isinstance(other.update, Mean)
@@ -104,7 +104,7 @@ def test_adam_skips_what_nobody_covers() -> None:
 )
 def test_crossing_that_makes_no_sense_is_refused_by_name(name: str, got: str) -> None:
     with refuses("method", got=got):
-        resolve(Experiment(method=name))
+        resolve_method(Experiment(method=name))
 
 
 @pytest.mark.parametrize("method", ["scaffold", "oap+scaffold"])
@@ -116,8 +116,10 @@ def test_what_breaks_the_control_variate_is_refused(method: str, flags: dict[str
     """(theta - y) / (T eta_l) is the mean gradient of plain SGD alone (trap 9)."""
     ((field, value),) = flags.items()
     with refuses(field, method, got=value):
-        resolve(Experiment(method=method, **flags))
-    resolve(Experiment(method=method, **dict.fromkeys(flags, 0.0) if "compress" not in flags else {"compress": "8bit"}))
+        resolve_method(Experiment(method=method, **flags))
+    resolve_method(
+        Experiment(method=method, **dict.fromkeys(flags, 0.0) if "compress" not in flags else {"compress": "8bit"})
+    )
 
 
 def test_local_momentum_inflates_option_ii() -> None:
@@ -133,14 +135,14 @@ def test_local_momentum_inflates_option_ii() -> None:
 def test_a_second_momentum_is_refused(method: str) -> None:
     """FedCM: with local momentum .5, Delta <- (.1 g + .9 Delta) / (1 - .5) grows by 1.8 a round."""
     with refuses("momentum", method, got=0.5):
-        resolve(Experiment(method=method, momentum=0.5))
-    resolve(Experiment(method=method, momentum=0.0, clip=1.0, compress="topk:0.1"))
+        resolve_method(Experiment(method=method, momentum=0.5))
+    resolve_method(Experiment(method=method, momentum=0.0, clip=1.0, compress="topk:0.1"))
 
 
 @pytest.mark.parametrize("method", ["ra-fed", "ram-fed", "fedsam", "fedadam", "fedrobust", "fedavg", "fedasync"])
 def test_what_harms_nothing_goes_together(method: str) -> None:
     """RAM-Fed's own experiments have momentum .5: its memory divides by the rate that it multiplies with."""
-    resolve(Experiment(method=method, momentum=0.5, clip=1.0, compress="topk:0.1", lr_schedule="cosine:10"))
+    resolve_method(Experiment(method=method, momentum=0.5, clip=1.0, compress="topk:0.1", lr_schedule="cosine:10"))
 
 
 def test_every_full_model_mean_can_be_crossed() -> None:
@@ -149,7 +151,7 @@ def test_every_full_model_mean_can_be_crossed() -> None:
     ]
     assert {"fedavg", "fedprox", "scaffold", "fedadam", "fedcm", "fedsam"} <= set(crossable)
     for name in crossable:
-        assert find(f"oap+{name}").submodel == METHODS["oap"].submodel
+        assert find_method(f"oap+{name}").submodel == METHODS["oap"].submodel
 
 
 def cohort_of(text: str, round: int, seed: int = 0) -> tuple[int, ...]:
@@ -217,4 +219,4 @@ def test_the_mean_is_over_the_cohort_alone() -> None:
 
 def test_a_weight_of_fresh_gradients_needs_a_momentum_to_be_fresh_beside() -> None:
     with refuses("local.grad_mix", "fedavg", got=0.5):
-        resolve(Experiment(method="fedavg", override={"local.grad_mix": 0.5}))
+        resolve_method(Experiment(method="fedavg", override={"local.grad_mix": 0.5}))

@@ -13,19 +13,19 @@ from tiny import Stepped, spec
 from torch import nn
 
 from fedraa import Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.models import build_model
 from fedraa.rng import generator
 from fedraa.submodels import Traced
 from fedraa.submodels.assignment import Assignment
-from fedraa.submodels.blocks import maskable
+from fedraa.submodels.blocks import find_maskable_names
 from fedraa.submodels.masks import hidden_parts
 from fedraa.submodels.policies.masked import FourWay, Pruned, rank_parts
 from fedraa.submodels.policies.policy import Capacities, RoundContext, RunContext
 from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 from fedraa.submodels.policies.slices import DisjointGroups, Prefix, Rolling
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels.tracing.trace import trace_module
 
 FIRST, SECOND, SIZE = 8, 4, 8 * 3 + 8 + 4 * 8 + 4 + 2 * 4 + 2  # two hidden layers between 3 features and 2 classes
 MASKED = SIZE - 2  # all but the output bias
@@ -38,7 +38,7 @@ Policy = Any  # whatever binds to a run
 def net() -> Traced:
     torch.manual_seed(0)
     layers = nn.Linear(3, FIRST), nn.ReLU(), nn.Linear(FIRST, SECOND), nn.ReLU(), nn.Linear(SECOND, 2)
-    return trace(nn.Sequential(*layers), torch.zeros(2, 3))
+    return trace_module(nn.Sequential(*layers), torch.zeros(2, 3))
 
 
 THETA = np.random.default_rng(2).normal(size=SIZE).astype(np.float32)
@@ -250,7 +250,7 @@ def test_who_trains_two_regions_and_which_ones_a_gap_has_are_drawn(net: Traced) 
 def test_regions_are_a_partition_of_theta(name: str, example: torch.Tensor) -> None:
     """L, S and MIX train 50, 25 and 37.5 % of it, however deep; every parameter is in exactly one region."""
     hidden = (64, 64, 64, 64) if name == "mlp" else (200,)
-    traced = trace(build_model(name, example, 10, hidden=hidden, dropout=0.0, seed=0), example)
+    traced = trace_module(build_model(name, example, 10, hidden=hidden, dropout=0.0, seed=0), example)
     part = hidden_parts(traced, 4)
     shares = np.bincount(part, minlength=4) / traced.size
     assert len(part) == traced.size
@@ -290,7 +290,7 @@ def test_regions_of_units_are_those_between_units_of_both_sides(net: Traced) -> 
 def test_parts_go_by_true_rank(net: Traced, values: list[float], parts: int) -> None:
     """Every value of part p is larger than every value of part p - 1 in its tensor, and parts are equal in size."""
     params = np.array(values, np.float32)
-    part = rank_parts(net, params, maskable(net), parts)
+    part = rank_parts(net, params, find_maskable_names(net), parts)
     assert (part[MASKED:] == -1).all()
     for start, end in [(0, 24), (24, 32), (32, 64), (64, 68), (68, 76)]:
         size, mine, ours = np.abs(params[start:end]), part[start:end], end - start
@@ -311,8 +311,8 @@ def test_oap_keeps_the_largest_quarters_of_every_tensor(net: Traced) -> None:
 
 def test_masks_are_drawn_over_the_encoder_blocks_of_the_vit() -> None:
     """SubDisMO's Table 7: 133,120 masked parameters."""
-    net = trace(build_model("vit-small", torch.zeros(2, 3, 32, 32), 10), torch.zeros(2, 3, 32, 32))
-    names = maskable(net)
+    net = trace_module(build_model("vit-small", torch.zeros(2, 3, 32, 32), 10), torch.zeros(2, 3, 32, 32))
+    names = find_maskable_names(net)
     sizes = dict(zip(net.names, (int(np.prod(shape)) for shape in net.shapes), strict=True))
     assert sum(sizes[name] for name in names) == 133_120
     assert {name.split(".")[0] for name in names} == {"blocks"}
@@ -381,4 +381,4 @@ def test_a_model_without_units_is_refused(method: str) -> None:
         "cut" if method in ("ist", "heterofl", "fedrolex", "ra-fed-units") or method.endswith("kernels") else "masked"
     )
     with refuses("model", "Sequential", f" {verb}: "):
-        build(Experiment(method=method, clients=3, engine="local"), model=linear, dataset=dataset)
+        build_run(Experiment(method=method, clients=3, engine="local"), model=linear, dataset=dataset)

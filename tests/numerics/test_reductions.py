@@ -15,7 +15,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.server.optimizers import Momentum
 from fedraa.server.round_update import Mean
-from fedraa.submodels import flatten
+from fedraa.submodels import flatten_parameters
 from fedraa.submodels.policies.regions import Arbitrary
 
 FULL = {"momentum": 0.0, "capacities": (1.0,)}
@@ -198,7 +198,7 @@ def test_masked_sam_perturbs_by_rho_on_covered_coordinates_alone() -> None:
     mask = np.random.default_rng(0).random(SIZE) < 0.5
     trainer = Trainer(run.traced, LocalTraining(momentum=0.0, sam_rho=0.3, batch_size=6, steps=1), seed=SEED)
     seen: list[np.ndarray] = []
-    trainer._model(WIDTHS[1:-1]).module.register_forward_pre_hook(lambda m, inputs: seen.append(flatten(m)))
+    trainer._model(WIDTHS[1:-1]).module.register_forward_pre_hook(lambda m, inputs: seen.append(flatten_parameters(m)))
     trainer.train(task_of(run.params, WIDTHS[1:-1], mask), *run.data.client(0))
     w, perturbed = seen
     np.testing.assert_array_equal(w, run.params * mask)

@@ -14,9 +14,9 @@ from fedraa.client.activation_scale import scale_readers
 from fedraa.client.trainer import ModelSettings
 from fedraa.messages import Task
 from fedraa.rng import generator
-from fedraa.submodels import Traced, flatten, load
-from fedraa.submodels.indices import fragments
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels import Traced, flatten_parameters, load_parameters
+from fedraa.submodels.indices import make_fragments
+from fedraa.submodels.tracing.trace import trace_module
 
 FEATURES, HIDDEN, CLASSES = 3, 5, 4
 LR, SEED, CLIENT, TURN = 0.3, 11, 2, 1
@@ -28,7 +28,7 @@ Y = RNG.integers(0, CLASSES, 23)
 def traced(hidden: int = HIDDEN, *dropout: nn.Module) -> Traced:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(FEATURES, hidden), nn.ReLU(), *dropout, nn.Linear(hidden, CLASSES))
-    return trace(module, torch.from_numpy(X[:2]))
+    return trace_module(module, torch.from_numpy(X[:2]))
 
 
 def task(params: np.ndarray, widths: tuple[int, ...] = (HIDDEN,), *, client: int = CLIENT, lr: float = LR) -> Task:
@@ -48,11 +48,11 @@ def batches(size: int, epochs: int) -> Iterator[Batch]:
 
 def result(solver: LocalTraining) -> np.ndarray:
     model = traced()
-    return Trainer(model, solver, seed=SEED).train(task(flatten(model.module)), X, Y).params
+    return Trainer(model, solver, seed=SEED).train(task(flatten_parameters(model.module)), X, Y).params
 
 
 def received() -> Weights:
-    return Weights.of(flatten(traced().module), FEATURES, HIDDEN, CLASSES)
+    return Weights.of(flatten_parameters(traced().module), FEATURES, HIDDEN, CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_counts_of_steps_and_samples() -> None:
         (LocalTraining(batch_size=100, epochs=9, steps=7), 7, 7 * 23),
         (LocalTraining(batch_size=100, epochs=2, sam_rho=0.1), 2, 46),
     ]:
-        assert Trainer(model, solver, seed=SEED).train(task(flatten(model.module)), X, Y).steps == steps
-        assert (solver.batches(23), solver.samples(23)) == (steps, samples)
+        assert Trainer(model, solver, seed=SEED).train(task(flatten_parameters(model.module)), X, Y).steps == steps
+        assert (solver.count_steps(23), solver.samples(23)) == (steps, samples)
     assert (LocalTraining().passes, LocalTraining(sam_rho=0.1).passes) == (1, 2)
 
 
@@ -102,8 +102,8 @@ def test_sam_takes_its_gradient_at_distance_rho_on_the_same_minibatch(radius: fl
     seen: list[tuple[np.ndarray, np.ndarray]] = []
     trainer = Trainer(model, LocalTraining(momentum=0.0, batch_size=8, steps=3, sam_rho=radius), seed=SEED)
     module = trainer._model((HIDDEN,)).module
-    module.register_forward_pre_hook(lambda m, inputs: seen.append((flatten(m), inputs[0].numpy().copy())))
-    update = trainer.train(task(flatten(model.module)), X, Y)
+    module.register_forward_pre_hook(lambda m, inputs: seen.append((flatten_parameters(m), inputs[0].numpy().copy())))
+    update = trainer.train(task(flatten_parameters(model.module)), X, Y)
 
     assert len(seen) == 6
     losses = []
@@ -122,7 +122,7 @@ def test_sam_takes_its_gradient_at_distance_rho_on_the_same_minibatch(radius: fl
 def test_sam_where_the_gradient_vanishes_stays_put() -> None:
     """The model is sure of the one label there is: its softmax is exactly one-hot, and 0 / 0 is guarded."""
     model = traced()
-    sure = flatten(model.module)
+    sure = flatten_parameters(model.module)
     sure[-CLASSES] = 1e4  # the output bias of label 0
     update = Trainer(model, LocalTraining(batch_size=8, steps=2, sam_rho=0.5), seed=SEED).train(
         task(sure), X, np.zeros_like(Y)
@@ -134,13 +134,13 @@ def test_fragment_scale_makes_full_logits_the_mean_of_the_fragments() -> None:
     """ALGORITHMS section 4 row 9: fragment j trains W_j h_j / r_j + b, so sum_j W_j h_j + b = sum_j r_j logits_j."""
     model = traced(20)
     shares = (0.2, 0.3, 0.5)
-    params = flatten(model.module)
+    params = flatten_parameters(model.module)
     trainer = Trainer(model, LocalTraining(), seed=SEED, model=ModelSettings(fragment_scale=True))
     x = torch.from_numpy(X)
     total = torch.zeros(len(X), CLASSES)
-    for share, kept in zip(shares, fragments(model, shares), strict=True):
+    for share, kept in zip(shares, make_fragments(model, shares), strict=True):
         fragment = trainer._model(model.widths(kept))
-        load(fragment.module, params[model.flat_index(kept)])
+        load_parameters(fragment.module, params[model.flat_index(kept)])
         total += share * fragment.module(x).detach()
     torch.testing.assert_close(total, model.module(x).detach())
 
@@ -148,9 +148,9 @@ def test_fragment_scale_makes_full_logits_the_mean_of_the_fragments() -> None:
 def test_fragment_scale_leaves_tokens_alone() -> None:
     """An embedding writes the units that are its dimension 1: what it reads are tokens, which nothing scales."""
     net = nn.Sequential(nn.Embedding(7, 8), nn.Flatten(), nn.Linear(8 * 3, 2))
-    found = trace(net, torch.zeros(2, 3, dtype=torch.long))
+    found = trace_module(net, torch.zeros(2, 3, dtype=torch.long))
     assert [group.size for group in found.groups] == [8]
-    scale_readers(half := found.skeleton((4,)), found, (4,))
+    scale_readers(half := found.make_skeleton((4,)), found, (4,))
     hooked = [bool(layer._forward_pre_hooks) for layer in half.children()]
     assert hooked == [False, False, True]
 
@@ -158,8 +158,8 @@ def test_fragment_scale_leaves_tokens_alone() -> None:
 def test_fragment_scale_trains_the_scaled_network() -> None:
     """Training V = W / r, the output layer as the scaled fragment has it, takes the step of W divided by r^2."""
     model = traced(20)
-    [_, kept] = fragments(model, (0.2, 0.8))
-    start = flatten(model.module)[model.flat_index(kept)]
+    [_, kept] = make_fragments(model, (0.2, 0.8))
+    start = flatten_parameters(model.module)[model.flat_index(kept)]
     solver = LocalTraining(momentum=0.0, batch_size=23, epochs=1)
     got = Trainer(model, solver, seed=SEED, model=ModelSettings(fragment_scale=True)).train(task(start, (16,)), X, Y)
     theta = Weights.of(start, FEATURES, 16, CLASSES)
@@ -173,7 +173,7 @@ def test_fragment_scale_trains_the_scaled_network() -> None:
 def test_learning_rate_is_the_tasks() -> None:
     model = traced()
     trainer = Trainer(model, LocalTraining(momentum=0.0, batch_size=23, epochs=1), seed=SEED)
-    start = flatten(model.module)
+    start = flatten_parameters(model.module)
     one, two = (trainer.train(task(start, lr=lr), X, Y).params - start for lr in (0.1, 0.2))
     np.testing.assert_allclose(two, 2 * one, atol=1e-6)
 
@@ -183,8 +183,8 @@ def test_a_task_does_not_know_what_was_trained_before(terms: dict[str, Any]) -> 
     """Bit for bit, also with dropout: a worker may be any process that trained anything."""
     model = traced(20, nn.Dropout(0.5))
     solver = LocalTraining(**terms, batch_size=8, epochs=2)
-    start = flatten(model.module)
-    small, large = fragments(model, (0.2, 0.8))
+    start = flatten_parameters(model.module)
+    small, large = make_fragments(model, (0.2, 0.8))
     mine = task(start[model.flat_index(large)], (16,))
     alone = Trainer(model, solver, seed=SEED).train(mine, X, Y)
 

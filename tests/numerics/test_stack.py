@@ -11,12 +11,12 @@ from torch import nn
 
 from fedraa.client import LocalTraining, Trainer, Work
 from fedraa.config.experiment import Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.worker_spec import WorkerSpec
 from fedraa.messages import Task
 from fedraa.models.images import ImageConv2d
-from fedraa.submodels import Traced, flatten
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels import Traced, flatten_parameters
+from fedraa.submodels.tracing.trace import trace_module
 
 RNG = np.random.default_rng(5)
 FEATURES, CLASSES, HEIGHT = 12, 4, 4
@@ -37,7 +37,7 @@ def cnn() -> nn.Module:
 
 def traced(model: Any = mlp) -> Traced:
     torch.manual_seed(0)
-    return trace(model(), torch.from_numpy(SHARDS[0][0][:2]))
+    return trace_module(model(), torch.from_numpy(SHARDS[0][0][:2]))
 
 
 def stacks(model: Traced, solver: LocalTraining, height: int = HEIGHT, *, bf16: bool = False) -> Trainer:
@@ -50,7 +50,7 @@ def work(
     """The task of a client; its buffers are its own."""
     rng = np.random.default_rng(client)
     widths = model.widths(model.full()) if width is None else (width,)
-    start = flatten(model.skeleton(widths))
+    start = flatten_parameters(model.make_skeleton(widths))
     buffers = {name: rng.normal(size=start.size).astype(np.float32) for name in ("params", *extras)}
     mask = rng.random(start.size) < 0.6 if masked else None
     task = Task(client, client, 3, 0, 0, 0, widths, 0.3 * buffers.pop("params"), 0.1, 1.0, mask=mask, extras=buffers)
@@ -137,7 +137,7 @@ def test_bf16_computes_stacks_too() -> None:
 )
 def test_what_cannot_be_stacked_is_refused(changes: dict[str, Any], names: list[str]) -> None:
     with refuses("vmap_batch", *names, got=2) as error:
-        build(Experiment(**({"clients": 4, "vmap_batch": 2, "engine": "local"} | changes)))
+        build_run(Experiment(**({"clients": 4, "vmap_batch": 2, "engine": "local"} | changes)))
     assert "\n" not in str(error.value)
 
 
@@ -147,4 +147,4 @@ def test_models_that_mix_samples_are_refused(statistics: bool, said: str) -> Non
         nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8, track_running_stats=statistics), nn.ReLU(), nn.Linear(8, 10)
     )
     with pytest.raises(ValueError, match=f"^vmap_batch: .*{said}"):
-        build(Experiment(clients=4, vmap_batch=2, engine="local"), model)
+        build_run(Experiment(clients=4, vmap_batch=2, engine="local"), model)

@@ -8,7 +8,7 @@ from numpy_mlp import Array, Batch
 
 from fedraa import Dataset, Experiment
 from fedraa.client import Trainer
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task, Update
@@ -39,7 +39,7 @@ def spec(method: str, **flags: Any) -> RunSpec:
     if "partition" in flags:
         del common["dirichlet"]
     dataset = Dataset("tiny", x[:SAMPLES], y[:SAMPLES], x[SAMPLES:], y[SAMPLES:], CLASSES)
-    return build(Experiment(method=method, **(common | flags)), dataset=dataset)
+    return build_run(Experiment(method=method, **(common | flags)), dataset=dataset)
 
 
 def minibatches(run: RunSpec, client: int, turn: int) -> Iterator[Batch]:

@@ -55,9 +55,9 @@ class AsyncChecker:
             self.step += 1
         self._standing.staleness[j] = staleness
         self._standing.losses[j] = line.number_of("train_loss")
-        line.expect("version", int(counts[j]))
-        line.expect("staleness", staleness)
-        line.expect("staleness_total", staleness_total)
+        line.expect_value("version", int(counts[j]))
+        line.expect_value("staleness", staleness)
+        line.expect_value("staleness_total", staleness_total)
         self._next(flight)
         if self._rules.costs_changed:
             self._plan()
@@ -86,8 +86,8 @@ class AsyncChecker:
     def _audited(self, line: Line, client: int) -> None:
         """Check what the log says that a decision was made from: nothing, where a policy draws."""
         if self._planner is None:
-            line.expect("feasible_fragments", [])
-            line.expect("fragment_updates", [])
+            line.expect_value("feasible_fragments", [])
+            line.expect_value("fragment_updates", [])
         else:
             audited(line, self._planner.feasible(client).tolist(), self._standing)
 
@@ -121,18 +121,18 @@ class RoundChecker:
             self._standing.counts[j] += 1
             self._standing.sent[j] += 1
         else:
-            line.expect("feasible_fragments", [])
-            line.expect("fragment_updates", [])
+            line.expect_value("feasible_fragments", [])
+            line.expect_value("fragment_updates", [])
             j = int(line.at_least("fragment", 0))
         self._round.append(self._tasks.depart(line, fragment=j, version=self.step, step=self.step))
         self._weight_sum += self._weight(client)
 
     def commit(self, line: Line) -> None:
         flight = self._tasks.arrive(line)
-        line.expect("version", self.step + 1)
-        line.expect("staleness", 0)
-        line.expect("staleness_total", 0)
-        line.expect("weight", self._weight(flight.client) / self._weight_sum)
+        line.expect_value("version", self.step + 1)
+        line.expect_value("staleness", 0)
+        line.expect_value("staleness_total", 0)
+        line.expect_value("weight", self._weight(flight.client) / self._weight_sum)
         self.due = None if self._tasks.flights else "round"
 
     def drop(self, line: Line) -> None:
@@ -146,9 +146,9 @@ class RoundChecker:
     def round(self, line: Line) -> None:
         if self.due is None:
             raise line.wrong(f"the round is closed; the rules wait for {len(self._tasks.flights)} more updates")
-        line.expect("round", self.step)
-        line.expect("clients", len(self._round))
-        line.expect("fragments", sorted(flight.fragment for flight in self._round))
+        line.expect_value("round", self.step)
+        line.expect_value("clients", len(self._round))
+        line.expect_value("fragments", sorted(flight.fragment for flight in self._round))
         count_once(self._standing.counts, self._before)
         self._round, self._weight_sum = [], 0.0
         self.due = None
@@ -171,5 +171,5 @@ def scheduled(line: Line, rules: Any, client: int, turn: int, planner: Scheduler
 
 def audited(line: Line, feasible: list[int], standing: FragmentStats) -> None:
     """Check what the log says that a decision was made from."""
-    line.expect("fragment_updates", standing.counts.tolist())
-    line.expect("feasible_fragments", feasible)
+    line.expect_value("fragment_updates", standing.counts.tolist())
+    line.expect_value("feasible_fragments", feasible)

@@ -41,16 +41,16 @@ class Tasks:
             raise line.wrong(f"client is {line['client']!r}; the rules give none, for no client waits")
         if line.number_of("client") in self.bad_clients.left_out:
             raise line.wrong(f"client {line['client']} is given work; the rules have left it out")
-        line.expect("client", self.waiting[0])
+        line.expect_value("client", self.waiting[0])
         return self.waiting[0]
 
     def depart(self, line: Line, *, fragment: int, version: int, step: int) -> LoggedTask:
         """Check that a `dispatch` gives this work to the client that waits first."""
         client = self.waiting.popleft()
-        line.expect("task", self._dispatched)
-        line.expect("fragment", fragment)
-        line.expect("version", version)
-        line.expect("step", step)
+        line.expect_value("task", self._dispatched)
+        line.expect_value("fragment", fragment)
+        line.expect_value("version", version)
+        line.expect_value("step", step)
         flight = LoggedTask(self._dispatched, client, fragment, version, step)
         self.flights[flight.task] = flight
         self.turns[client] += 1
@@ -60,7 +60,7 @@ class Tasks:
     def arrive(self, line: Line) -> LoggedTask:
         """Check that a `commit` answers a task in flight."""
         flight = self._over(line)
-        line.expect("base_version", flight.version)
+        line.expect_value("base_version", flight.version)
         self.bad_clients.well(flight.client)
         return flight
 
@@ -68,15 +68,15 @@ class Tasks:
         """Check that a `drop` is of a task in flight; return the task, and True if its client is retried."""
         flight = self._over(line)
         action = self.bad_clients.failed(flight.client)
-        line.expect("action", action)
+        line.expect_value("action", action)
         return flight, action == RETRY
 
     def _over(self, line: Line) -> LoggedTask:
         """Check that a line ends a task in flight."""
         flight = self._in_flight(line)
         del self.flights[flight.task]
-        line.expect("client", flight.client)
-        line.expect("fragment", flight.fragment)
+        line.expect_value("client", flight.client)
+        line.expect_value("fragment", flight.fragment)
         return flight
 
     def _in_flight(self, line: Line) -> LoggedTask:

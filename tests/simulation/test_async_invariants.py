@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedraa import Dataset, Experiment, History, Method, run
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.executor import Evaluated, PendingEvaluation
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.session import RunSession
@@ -58,7 +58,7 @@ def simulate(method: str | Method, directory: Path, updates: int, clients: int =
     )
     directory.mkdir(parents=True, exist_ok=True)
     x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
-    spec = build(experiment, dataset=Dataset("even", x, y, x[:20], y[:20], 2))
+    spec = build_run(experiment, dataset=Dataset("even", x, y, x[:20], y[:20], 2))
     RunSession(spec, directory, Still(), threading.Event()).execute()
     return History(directory)
 
@@ -164,7 +164,7 @@ def test_untouched_coordinates_keep_their_bits(tmp_path: Path) -> None:
     experiment = Experiment(
         method="fed-raa-random", clients=4, fragments=3, hidden=(10, 20), local_steps=2, engine="local"
     )
-    spec = build(experiment)
+    spec = build_run(experiment)
     server, trainer = make_server(spec, lambda kind, t, **fields: None), make_worker_spec(spec).trainer("cpu")
     inside = [np.isin(np.arange(spec.traced.size), part.index) for part in spec.submodels]
     never = ~np.logical_or.reduce(inside)

@@ -18,17 +18,17 @@ from test_resume import lines, same_run
 
 import fedraa as fl
 from benchmarks.system.killing import KillAt, Killed
-from benchmarks.system.spoiling import CAUSES, spoiled
+from benchmarks.system.spoiling import CAUSES, spoil_update
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.trainer import Trainer
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
-from fedraa.rundir.status import status
+from fedraa.rundir.status import read_status
 from fedraa.server.schedule import Rounds
 from fedraa.testing.samples import made_up
 
-METHODS = methods()
+METHODS = list_methods()
 
 CLIENTS, BAD = 4, 2
 SMALL: dict[str, Any] = {"engine": "local", "clients": CLIENTS, "hidden": (8,), "local_steps": 2, "quiet": True}
@@ -51,7 +51,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
         def trained(self: Trainer, task: Task, *rest: Any) -> Update:
             update = train(self, task, *rest)
-            return spoiled(update, kind) if which(task) else update
+            return spoil_update(update, kind) if which(task) else update
 
         monkeypatch.setattr(Trainer, "train", trained)
 
@@ -106,7 +106,7 @@ def expect_left_out(history: fl.History, kind: str, *clients: int, retries: int 
     found = history.summary["quarantined"]
     assert sorted(entry["client"] for entry in found) == sorted(clients)  # type: ignore[attr-defined]  # a list
     assert history.summary["dropped"] == len(drops(history))
-    assert sorted(entry["client"] for entry in status(history.directory).quarantined) == sorted(clients)
+    assert sorted(entry["client"] for entry in read_status(history.directory).quarantined) == sorted(clients)
     assert "consistent" in fl.replay(history.directory)
 
 
@@ -215,8 +215,8 @@ def test_run_in_which_every_client_fails_ends_and_names_the_last(
         "clients", "all 4", "2 times", "client ", "task ", "ZeroDivisionError", "no such thing", error=RunFailed
     ):
         execute(method, tmp_path / "run")
-    assert status(tmp_path / "run").state.startswith("failed (clients: ")
-    assert sorted(entry["client"] for entry in status(tmp_path / "run").quarantined) == [0, 1, 2, 3]
+    assert read_status(tmp_path / "run").state.startswith("failed (clients: ")
+    assert sorted(entry["client"] for entry in read_status(tmp_path / "run").quarantined) == [0, 1, 2, 3]
     assert "consistent so far" in fl.replay(tmp_path / "run")
 
 

@@ -14,7 +14,7 @@ import fedraa as fl
 from fedraa.cli.main import main
 from fedraa.client import LocalTraining
 from fedraa.config.experiment import Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
@@ -67,9 +67,9 @@ def test_spans_of_a_pass_join_a_single_sample(least: int, shard: int, sizes: lis
     spans = solver.spans(shard)
     assert [span.stop - span.start for span in spans] == sizes
     assert np.concatenate([np.arange(shard)[span] for span in spans]).tolist() == list(range(shard))
-    assert solver.minibatches(shard) == len(sizes)
-    assert solver.minibatches(np.array([shard, shard])).tolist() == [len(sizes)] * 2
-    assert (solver.batches(shard), solver.samples(shard)) == (3 * len(sizes), 3 * shard)
+    assert solver.count_minibatches(shard) == len(sizes)
+    assert solver.count_minibatches(np.array([shard, shard])).tolist() == [len(sizes)] * 2
+    assert (solver.count_steps(shard), solver.samples(shard)) == (3 * len(sizes), 3 * shard)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 7])
@@ -100,7 +100,7 @@ def test_run_trains_every_client(tmp_path: Path, make: Any, options: dict[str, A
 
 
 def test_task_takes_the_steps_that_costs_count() -> None:
-    spec = build(Experiment(**{**SETTINGS, "local_epochs": 2}), norm_model(), shards(64, 33, 96, 65))
+    spec = build_run(Experiment(**{**SETTINGS, "local_epochs": 2}), norm_model(), shards(64, 33, 96, 65))
     widths = spec.traced.widths(spec.traced.full())
     for client, steps in ((0, 4), (1, 2), (2, 6), (3, 4)):
         task = Task(0, client, 0, 0, 0, 0, widths, spec.params, 0.1, 1.0)
@@ -109,7 +109,7 @@ def test_task_takes_the_steps_that_costs_count() -> None:
 
 
 def test_update_of_a_joined_batch_is_that_of_torch() -> None:
-    spec = build(Experiment(**SETTINGS, momentum=0.0, lr=0.1, local_epochs=1), norm_model(), shards(33, 40))
+    spec = build_run(Experiment(**SETTINGS, momentum=0.0, lr=0.1, local_epochs=1), norm_model(), shards(33, 40))
     update = _train(spec, 0)
     x, y = (torch.from_numpy(np.asarray(part)) for part in spec.data.client(0))
     model = norm_model().train()
@@ -121,20 +121,20 @@ def test_update_of_a_joined_batch_is_that_of_torch() -> None:
 
 
 def test_model_that_takes_one_sample_still_gets_it_alone() -> None:
-    spec = build(Experiment(**SETTINGS), plain_model(), shards(33, 65))
+    spec = build_run(Experiment(**SETTINGS), plain_model(), shards(33, 65))
     assert spec.method.local.min_batch == 1
     assert [span.stop - span.start for span in spec.method.local.spans(33)] == [32, 1]
 
 
 def test_shards_on_the_device_and_stacks_train_on_joined_batches() -> None:
-    spec = build(Experiment(**SETTINGS), Squeezed(), shards(33, 65))
+    spec = build_run(Experiment(**SETTINGS), Squeezed(), shards(33, 65))
     there = make_worker_spec(spec).trainer("cpu")
     there._resident_bytes = 2**30
     np.testing.assert_array_equal(_train(spec, 1), _train(spec, 1, there))
 
 
 def test_full_gradient_of_a_shard_with_a_single_last_sample_is_its_mean() -> None:
-    spec = build(Experiment(**SETTINGS | {"method": "mimelite"}), Squeezed(), shards(1025, 40))
+    spec = build_run(Experiment(**SETTINGS | {"method": "mimelite"}), Squeezed(), shards(1025, 40))
     widths = spec.traced.widths(spec.traced.full())
     momentum = np.zeros_like(spec.params)
     task = Task(0, 0, 0, 0, 0, 0, widths, spec.params, 0.1, 1.0, extras={"momentum": momentum})

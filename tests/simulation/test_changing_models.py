@@ -14,7 +14,7 @@ from torch.ao.quantization import FakeQuantize, MinMaxObserver, MovingAverageMin
 
 import fedraa as fl
 from fedraa.config.experiment import Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_worker_spec
 from fedraa.messages import Task
 from tests.changing_modules import WIDTH, Codebook, MovingNorm, ReplacingNorm, SummingNorm
@@ -162,7 +162,7 @@ def test_stack_of_a_changing_model_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layer", [MovingNorm, lambda: nn.utils.spectral_norm(nn.Linear(WIDTH, WIDTH)), FakeQuantize])
 def test_task_does_not_depend_on_the_tasks_before(layer: Callable[[], nn.Module]) -> None:
-    spec = build(Experiment(clients=4, engine="local", quiet=True, method="fedavg"), model(layer()), data())
+    spec = build_run(Experiment(clients=4, engine="local", quiet=True, method="fedavg"), model(layer()), data())
     widths = spec.traced.widths(spec.traced.full())
 
     def train(trainer: Any, client: int) -> Tensor:

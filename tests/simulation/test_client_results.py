@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 import fedraa as fl
 from benchmarks.system.killing import KillAt, Killed
 from fedraa.client.trainer import Trainer
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.errors import Inconsistent
 from fedraa.messages import Task, Update
 from fedraa.rundir.file_names import CLIENTS, PARTITION
@@ -144,7 +144,7 @@ def assert_same_samples(held: tuple[Any, Any], x: np.ndarray, y: np.ndarray) -> 
 @pytest.mark.parametrize("validation", [0.0, 0.25])
 def test_partition_gives_the_rows_that_clients_train_on(validation: float, tmp_path: Path) -> None:
     history = execute(tmp_path / "run", validation=validation)
-    spec = build(history.experiment, model=model(), dataset=DATA)
+    spec = build_run(history.experiment, model=model(), dataset=DATA)
     partition, rows = history.partition, []
     assert partition.test_is_held_back is bool(validation)
     for client in range(5):

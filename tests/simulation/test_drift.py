@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedraa import Dataset, Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server
 from fedraa.messages import Task, Update
 from fedraa.server.async_server import AsyncServer
@@ -34,7 +34,7 @@ def simulate(learn: bool, slowdown: Callable[[int, float], float]) -> list[Line]
     """Real durations are the modelled ones times `slowdown` (client, time of leaving); nothing is trained."""
     x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
     experiment = Experiment(method="fed-raa", clients=CLIENTS, hidden=(100,), engine="local", out=Path("nowhere"))
-    spec = build(experiment, dataset=Dataset("even", x, y, x[:20], y[:20], 2))
+    spec = build_run(experiment, dataset=Dataset("even", x, y, x[:20], y[:20], 2))
     feasible: dict[object, tuple[int, ...]] = {}
 
     def record(kind: str, t: float, /, **fields: Any) -> None:

@@ -16,7 +16,7 @@ from fedraa import Experiment, replay, resume, run
 from fedraa.client import Trainer
 from fedraa.errors import Inconsistent
 from fedraa.messages import Task, Update
-from fedraa.rundir.checkpoint import newest_first, read
+from fedraa.rundir.checkpoint import newest_first, read_state
 from fedraa.rundir.file_names import CHECKPOINTS
 from fedraa.rundir.history import History
 
@@ -91,7 +91,7 @@ def test_a_round_that_a_bad_client_ends_is_in_the_average(monkeypatch: pytest.Mo
     means, plain = [], []
     for rounds in (1, 2, 3):
         directory = run(small(tmp_path, f"run-{rounds}", rounds=rounds, checkpoint_every=rounds, **flags)).directory
-        state = read(newest_first(directory / CHECKPOINTS)[0].read_bytes())["server"]
+        state = read_state(newest_first(directory / CHECKPOINTS)[0].read_bytes())["server"]
         means.append(state["mean"])
         plain.append(state["params"].astype(np.float64))
     assert History(directory).summary["dropped"] > 0
@@ -126,7 +126,7 @@ def test_a_weight_that_does_not_follow_is_found(tmp_path: Path) -> None:
 
 def test_what_is_delivered_is_the_average_and_the_run_says_so(tmp_path: Path) -> None:
     directory = run(small(tmp_path, "run", checkpoint_every=25)).directory
-    state = read(newest_first(directory / CHECKPOINTS)[0].read_bytes())["server"]
+    state = read_state(newest_first(directory / CHECKPOINTS)[0].read_bytes())["server"]
     model = torch.load(directory / "model.pt", weights_only=True)
     values = np.concatenate([tensor.numpy().ravel() for tensor in model.values()])
     np.testing.assert_array_equal(np.sort(values), np.sort(state["mean"]))

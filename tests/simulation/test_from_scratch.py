@@ -13,7 +13,7 @@ import torch
 
 import fedraa as fl
 from fedraa import Experiment, History
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model
 from fedraa.rng import generator
 
@@ -43,7 +43,7 @@ def both(
         fields: Fields of the experiment.
     """
     experiment = Experiment(**SMALL | fields, out=out)
-    run = build(experiment)
+    run = build_run(experiment)
     shards = [(x.reshape(len(y), -1), y) for x, y in map(run.data.client, range(8))]
     if widths is None:
         costs = make_cost_model(run).table([part.widths for part in run.submodels])

@@ -8,8 +8,8 @@ import pytest
 import fedraa
 from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, resume, run
-from fedraa.engine.build import build
-from fedraa.engine.memory_check import Free, Need, check
+from fedraa.engine.build import build_run
+from fedraa.engine.memory_check import Free, Need, check_memory
 from fedraa.rundir.history import History
 
 SMALL: dict[str, Any] = {
@@ -54,13 +54,15 @@ def test_killed_run_resumes_with_the_kept_state(method: dict[str, Any], tmp_path
 
 def test_memory_counts_the_kept_state_of_each_client() -> None:
     def need(**fields: Any) -> Need:
-        return Need.of(build(Experiment(**SMALL, method="fedavg", rounds=2, **fields)))
+        return Need.of(build_run(Experiment(**SMALL, method="fedavg", rounds=2, **fields)))
 
-    size = build(Experiment(**SMALL, method="fedavg", rounds=2)).params.nbytes
+    size = build_run(Experiment(**SMALL, method="fedavg", rounds=2)).params.nbytes
     plain, kept = need(), need(local_optimizer="adam", local_optimizer_state="keep")
     # Two moments and a count of steps.
     assert kept.server - plain.server == 4 * 3 * size
     assert kept.per_client - plain.per_client == 3 * size
-    spec = build(Experiment(**SMALL, method="fedavg", rounds=2, local_optimizer="adam", local_optimizer_state="keep"))
+    spec = build_run(
+        Experiment(**SMALL, method="fedavg", rounds=2, local_optimizer="adam", local_optimizer_state="keep")
+    )
     with pytest.raises(ValueError, match=r"^(memory|clients): "):
-        check(spec, Free(kept.server + kept.worker - 1, None))
+        check_memory(spec, Free(kept.server + kept.worker - 1, None))

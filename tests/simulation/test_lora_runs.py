@@ -14,7 +14,7 @@ from torch import nn
 
 import fedraa as fl
 from benchmarks.system.killing import KillAt, Killed
-from fedraa.cli.plan import plan
+from fedraa.cli.plan import show_plan
 from fedraa.errors import Inconsistent
 from fedraa.rundir.checkpoint import load_latest
 
@@ -127,7 +127,7 @@ def test_plan_says_what_travels(
     data = dataset()
     arrays = {key: getattr(data, key) for key in ("x_train", "y_train", "x_test", "y_test")}
     np.savez(tmp_path / "made.npz", **arrays)
-    plan(fl.Experiment(dataset=str(tmp_path / "made.npz"), model=f"test_lora_runs:{name}", **fields(method)))
+    show_plan(fl.Experiment(dataset=str(tmp_path / "made.npz"), model=f"test_lora_runs:{name}", **fields(method)))
     said = " ".join(capsys.readouterr().out.split())
     assert re.search(r"frozen 764 parameters, 3\.06 kB .*worker", said)
     assert f"sent back {back} a task" in said

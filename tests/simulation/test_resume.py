@@ -14,15 +14,15 @@ from benchmarks.system.killing import KillAt, Killed
 from fedraa.api import resume, run, run_here
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.cli.main import main
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, EVALS, EVENTS
 from fedraa.rundir.history import History
 from fedraa.settings.resolve import without_foreign_flags
 
-METHODS = methods()
+METHODS = list_methods()
 
 SMALL = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "checkpoint_every": 3, "seed": 5}
 
@@ -136,7 +136,7 @@ def test_a_server_killed_before_it_wrote_anything_begins_again(tmp_path: Path) -
     trial = experiment("fed-raa", tmp_path)
     for name in (EVENTS, EVALS):
         (tmp_path / name).touch()
-    run_here(build(trial), tmp_path, CallbackList(), resume=True)
+    run_here(build_run(trial), tmp_path, CallbackList(), resume=True)
     assert History(tmp_path).summary["reason"] == "steps"
 
 

@@ -12,20 +12,20 @@ from test_async_invariants import CLIENTS, simulate
 import fedraa as fl
 from fedraa import Experiment
 from fedraa.cli.plan import server_bytes
-from fedraa.cli.plan_outlook import first_ledger, task_cost
-from fedraa.composition.registry import methods
+from fedraa.cli.plan_outlook import first_ledger, make_task_cost
+from fedraa.composition.registry import list_methods
 from fedraa.devices.availability import Timing
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model
 from fedraa.engine.forecast import dry_run
 from fedraa.engine.memory_check import Need
 from fedraa.errors import Inconsistent
 from fedraa.replay.replay import replay
 from fedraa.server.schedule import AsyncSchedule
-from fedraa.settings.resolve import resolve
+from fedraa.settings.resolve import resolve_method
 from schedulers import SCHEDULERS, SchedulerRunner
 
-METHODS = methods()
+METHODS = list_methods()
 
 UNEVEN = {"compute": "lognormal:1", "seed": 3}
 
@@ -109,11 +109,11 @@ def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
     commits = of(simulate(method, tmp_path / "run", 60, **UNEVEN), "commit")
     flags: dict[str, Any] = {"clients": CLIENTS, "hidden": (100,), "updates": 60, "engine": "local", **UNEVEN}
     x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
-    spec = build(Experiment(method=method, **flags), dataset=fl.Dataset("even", x, y, x[:20], y[:20], 2))
+    spec = build_run(Experiment(method=method, **flags), dataset=fl.Dataset("even", x, y, x[:20], y[:20], 2))
     planner = SchedulerRunner(SCHEDULERS["gre-raa"]())
     planner.plan(make_cost_model(spec).table([part.widths for part in spec.submodels]), None)
     update: Any = spec.method.update
-    cost = task_cost(spec, planner.costs, np.arange(CLIENTS))
+    cost = make_task_cost(spec, planner.costs, np.arange(CLIENTS))
     dry = dry_run(first_ledger(spec, planner), update, Timing(3, 0.1), cost, steps=60)
     assert dry.time == pytest.approx(commits["t"].iloc[-1], rel=1e-12)
     assert (dry.steps, sum(dry.tasks), dry.staleness_max) == (60, len(commits), commits["staleness"].max())
@@ -129,8 +129,8 @@ def test_who_waits_for_every_client_refuses_those_that_go_for_good(method: str, 
     there.write_text("client,start,end\n0,0,1\n")
     flags: dict[str, Any] = {"method": method, "engine": "local", "availability": there, "updates": 3}
     with refuses("availability", method, "--availability-period"):
-        build(Experiment(**flags))
-    build(Experiment(**flags, availability_period=2))
+        build_run(Experiment(**flags))
+    build_run(Experiment(**flags, availability_period=2))
 
 
 class OnceMore(fl.AsyncRule):
@@ -178,14 +178,14 @@ def test_an_own_optimizer_behind_a_buffer_is_replayed_without_its_code(
 def test_memory_for_every_client_is_counted_once(method: str, tables: int) -> None:
     """Of each client the rows of the tables, and a version that it was sent."""
     few, more = (
-        Need.of(build(Experiment(method=method, engine="local", dataset="digits", clients=clients)))
+        Need.of(build_run(Experiment(method=method, engine="local", dataset="digits", clients=clients)))
         for clients in (10, 30)
     )
-    size = build(Experiment(method=method, engine="local")).params.nbytes
+    size = build_run(Experiment(method=method, engine="local")).params.nbytes
     assert more.server - few.server == pytest.approx(20 * (tables + 1) * size)
     assert more.per_client == (tables + 1) * size
 
 
 def test_ringmaster_cannot_be_spread() -> None:
     with pytest.raises(ValueError, match=r"^server_shards: .*ringmaster"):
-        resolve(Experiment(method="ringmaster", server_shards=2))
+        resolve_method(Experiment(method="ringmaster", server_shards=2))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.system.structure import PACKAGES, ROOT, circles, imported, module_graph, room_graph
+from benchmarks.system.structure import PACKAGES, ROOT, find_cycles, imported_names, module_graph, room_graph
 
 MAY_IMPORT = {
     "schedulers": set(),
@@ -40,14 +40,14 @@ def test_a_module_imports_only_what_is_below_it(module: str) -> None:
     package = module.split("/")[0]
     allowed = MAY_IMPORT[package] | {package}
     allowed |= ({"actors"} if module in ON_TOP else set()) | ({"ray"} if module in MEASURES_RAY else set())
-    ours = {name.split(".")[0] for name in imported((ROOT / module).read_text())} & {*MAY_IMPORT, "ray"}
+    ours = {name.split(".")[0] for name in imported_names((ROOT / module).read_text())} & {*MAY_IMPORT, "ray"}
     assert ours <= allowed, f"{module} imports {sorted(ours - allowed)}"
 
 
 def test_no_import_goes_in_a_circle() -> None:
     modules = module_graph([*PACKAGES, "benchmarks"])
-    assert circles(modules) == []
-    assert circles(room_graph(modules)) == []
+    assert find_cycles(modules) == []
+    assert find_cycles(room_graph(modules)) == []
 
 
 def test_what_is_on_top_of_fedraa_is_imported_by_nothing_below() -> None:
@@ -68,7 +68,7 @@ def test_few_modules_are_at_the_root() -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_private_names_of_libraries_are_those_that_are_listed(module: str) -> None:
-    found = {private for name in imported((ROOT / module).read_text()) if (private := private_part(name))}
+    found = {private for name in imported_names((ROOT / module).read_text()) if (private := private_part(name))}
     assert found == PRIVATE.get(module, set())
 
 
@@ -95,7 +95,7 @@ def test_a_file_is_no_longer_than_it_can_be_read(module: str) -> None:
     ],
 )
 def test_every_way_to_import_is_seen(source: str, names: set[str]) -> None:
-    assert imported(source) == names
+    assert imported_names(source) == names
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_private_names_are_seen(name: str, private: str | None) -> None:
 
 def test_circles_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"a", "f"}, "f": {"e"}}
-    assert circles(graph) == [("b", "c"), ("e", "f")]
+    assert find_cycles(graph) == [("b", "c"), ("e", "f")]
 
 
 def test_every_folder_of_the_source_tree_is_a_package_and_so_installed() -> None:

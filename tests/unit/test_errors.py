@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from refusals import refuses
 
-from fedraa.errors import InputError, RunFailed, StructuredError, closest, suggest_closest
+from fedraa.errors import InputError, RunFailed, StructuredError, closest_name, suggest_closest
 
 
 @pytest.mark.parametrize(
@@ -69,5 +69,5 @@ def test_refuses_rejects_another_field_value_type_or_name() -> None:
     ],
 )
 def test_closest_is_a_name_with_nearly_the_same_letters(word: str, close: str | None) -> None:
-    assert closest(word, ["gre-raa", "random", "least-sent", "run"]) == close
+    assert closest_name(word, ["gre-raa", "random", "least-sent", "run"]) == close
     assert bool(suggest_closest(word, ["gre-raa", "random", "least-sent", "run"])) == (close is not None)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from fedraa.rng import _key, generator, torch_seed
+from fedraa.rng import _stream_key, generator, torch_seed
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**70 + 5])
 @pytest.mark.parametrize("index", [(), (0,), (1, 0), (2**33, np.int64(5))])
 def test_generator_any_numbers_equals_numpy_seed_sequence(seed: int, index: tuple[int, ...]) -> None:
-    expected = np.random.SeedSequence([seed, _key("batches"), *index])
+    expected = np.random.SeedSequence([seed, _stream_key("batches"), *index])
     drawn = generator(seed, "batches", *index).integers(2**63, size=4)
     assert drawn.tolist() == np.random.default_rng(expected).integers(2**63, size=4).tolist()
 

@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 from benchmarks.studies.options import RunOptions
 from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, LENT, LIMIT, OURS, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured
-from benchmarks.studies.race.page import read_race, write
+from benchmarks.studies.race.page import read_race, write_page
 from benchmarks.studies.race.record import SUFFIX, read_record
 from benchmarks.studies.race.runs import PARTS, Part, Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
 from benchmarks.studies.study import Finished
-from fedraa.cli.display import say
+from fedraa.cli.display import print_line
 from fedraa.errors import InputError
 from fedraa.rundir.history import History
 
 SEEDS, QUICK_SEEDS = (0, 1, 2, 3, 4), (0, 1, 2)
 
 
-def race(options: RunOptions) -> None:
+def run_race(options: RunOptions) -> None:
     """Execute the missing runs, setting by setting, and write a setting's page as soon as one of its parts has ended.
 
     With `tuned`, the file of an earlier race in one setting, its entrants are not tuned again. With `extend`, the
@@ -38,7 +38,7 @@ def race(options: RunOptions) -> None:
         raise InputError("methods", problem, hint=f"leave it out there ({reason})")
     races = []
     for setting in settings:
-        values, recorded = _earlier(setting, options.tuned, options.extend)
+        values, recorded = _load_earlier(setting, options.tuned, options.extend)
         races.append(Race(setting, options.out / "race", data_dir, seeds, options.jobs or 1, values, recorded))
     for one_race in races:
         _check_values(one_race, "extend" if options.extend else "tuned")
@@ -46,18 +46,18 @@ def race(options: RunOptions) -> None:
     command = _command_line(settings, options)
     for one_race in races:
         able = [entrant for entrant in entrants if (one_race.setting.name, entrant.name) not in refused]
-        _run(one_race, able, parts, options.out, command)
+        _run_setting(one_race, able, parts, options.out, command)
 
 
 def _select(options: RunOptions) -> tuple[list[Setting], list[Entrant], list[Part]]:
     """Return settings, entrants and parts by their names; raise InputError for options that exclude each other."""
-    settings = [QUICK] if options.quick else _named("setting", SETTINGS, options.setting)
+    settings = [QUICK] if options.quick else _select_named("setting", SETTINGS, options.setting)
     known_names = [*ENTRANTS, f"NAME{LENT} for each but {OURS} and {LIMIT}"]
     names = options.methods
     if not names:
         names = tuple(entrant.name for entrant in (FIRST if options.quick else ENTRANTS.values()))
-    entrants = _named("methods", KNOWN, names, known_names)
-    parts = _named("parts", {part: part for part in PARTS}, options.parts)
+    entrants = _select_named("methods", KNOWN, names, known_names)
+    parts = _select_named("parts", {part: part for part in PARTS}, options.parts)
     if options.quick and options.setting:
         raise InputError("setting", "the quick race has one already", got=options.setting, hint="leave it out")
     if options.tuned and len(settings) > 1:
@@ -71,7 +71,7 @@ def _select(options: RunOptions) -> tuple[list[Setting], list[Entrant], list[Par
 
 def _refusals(settings: Sequence[Setting], entrants: Sequence[Entrant]) -> dict[tuple[str, str], str]:
     """Return the reasons by setting and entrant for which entrants cannot be run."""
-    reasons = {(s.name, e.name): e.refusal(s) for s, e in product(settings, entrants)}
+    reasons = {(s.name, e.name): e.refusal_reason(s) for s, e in product(settings, entrants)}
     return {place: reason for place, reason in reasons.items() if reason is not None}
 
 
@@ -87,7 +87,7 @@ def _command_line(settings: Sequence[Setting], options: RunOptions) -> str:
     return command
 
 
-def _earlier(
+def _load_earlier(
     setting: Setting, tuned: Path | None, extend: Path | None
 ) -> tuple[Mapping[str, dict[str, Any]], Sequence[Measured]]:
     """Return the tuned values and the runs of an earlier race in this setting.
@@ -153,7 +153,7 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
             )
 
 
-def _run(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Path, command: str) -> None:
+def _run_setting(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Path, command: str) -> None:
     """Run the first entrants to their end, then the others; all long runs last.
 
     Args:
@@ -165,32 +165,32 @@ def _run(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Pa
     """
     started = time.monotonic()
 
-    def log(text: str) -> None:
-        say(f"{race.setting.name}, {timedelta(seconds=round(time.monotonic() - started))}: {text}")
+    def log_progress(text: str) -> None:
+        print_line(f"{race.setting.name}, {timedelta(seconds=round(time.monotonic() - started))}: {text}")
 
-    def watch(run: Finished, left: int) -> None:
+    def log_run(run: Finished, left: int) -> None:
         result = run.failure
         if not result:
             summary = History(run.directory).summary
             result = f"{summary['reason']} at time {summary['time']:.4g}"
-        log(f"{run.cell.row}, {run.cell.column}, seed {run.seed}: {result}; {left} runs of this part to go")
+        log_progress(f"{run.cell.row}, {run.cell.column}, seed {run.seed}: {result}; {left} runs of this part to go")
 
-    for group in _groups(entrants):
+    for group in _split_entrants(entrants):
         if parts != ["untuned"]:
             for entrant in group:
-                race.tune(entrant, log)
+                race.tune(entrant, log_progress)
         for part in parts:
             if part != "long":
-                race.run(group, part, watch)
-                write(race, out, command)
+                race.run(group, part, log_run)
+                write_page(race, out, command)
     if "long" in parts:
-        race.run(entrants, "long", watch)
-    for sentence in write(race, out, command):
-        say(sentence)
-    say(f"written to {out / ('race_' + race.setting.name)}.md, and beside it as .csv, .png, .toml and {SUFFIX}")
+        race.run(entrants, "long", log_run)
+    for sentence in write_page(race, out, command):
+        print_line(sentence)
+    print_line(f"written to {out / ('race_' + race.setting.name)}.md, and beside it as .csv, .png, .toml and {SUFFIX}")
 
 
-def _groups(entrants: Sequence[Entrant]) -> list[list[Entrant]]:
+def _split_entrants(entrants: Sequence[Entrant]) -> list[list[Entrant]]:
     """Return the entrants of FIRST and the others, without empty groups."""
     groups = [[e for e in entrants if e in FIRST], [e for e in entrants if e not in FIRST]]
     return [group for group in groups if group]
@@ -199,7 +199,7 @@ def _groups(entrants: Sequence[Entrant]) -> list[list[Entrant]]:
 T = TypeVar("T")
 
 
-def _named(
+def _select_named(
     option: str, known: Mapping[str, T], names: Sequence[str] | None, shown: Iterable[str] | None = None
 ) -> list[T]:
     """Return the values with these names, or all.

@@ -8,14 +8,14 @@ from benchmarks.studies.race.settings import Setting
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import split_paths
-from fedraa.settings.resolve import resolve
+from fedraa.settings.resolve import resolve_method
 
 OURS, ROUNDS, LIMIT, LENT = "fed-quilt", "fedavg", "limit", "-lent"
 _STEP, _MIX, _SIZES = "0.5:2:log", "0.3:0.9", [3, 5, 10]
 _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
 
-def _even(count: int) -> tuple[float, ...]:
+def _even_ratios(count: int) -> tuple[float, ...]:
     return (1 / count,) * count
 
 
@@ -44,12 +44,12 @@ class Entrant:
         fields |= {"clients": 1, "partition": None, "compute": f"{setting.compute:g}:1", "duration_jitter": 0.0}
         return fields | {"polyak_fraction": 0.1, **setting.alone}
 
-    def refusal(self, setting: Setting) -> str | None:
+    def refusal_reason(self, setting: Setting) -> str | None:
         """Return the reason if the method cannot be run with the setting's objective or model; None if it can."""
         if self.method() in setting.without:
             return setting.without[self.method()]
         try:
-            _resolved(self.method(), setting)
+            _resolve_method(self.method(), setting)
         except ValueError as error:
             return str(error)
         return None
@@ -59,11 +59,11 @@ class Entrant:
         lengths: list[int | str] = list(setting.lengths)
         if self.name == OURS:
             lengths = [f"auto:{length}" for length in setting.lengths]
-        own = {name: _scaled(values, setting) for name, values in self.knobs.items()}
+        own = {name: _scale_values(values, setting) for name, values in self.knobs.items()}
         return {"lr": setting.lr, "local_steps": lengths, **own}
 
 
-def _scaled(values: object, setting: Setting) -> object:
+def _scale_values(values: object, setting: Setting) -> object:
     """Return values, computed from the setting's horizon or number of clients if they depend on it."""
     if isinstance(values, Growth | EveryArrival):
         return values.of(setting)
@@ -103,7 +103,7 @@ _CAPACITIES: list[object] = ["auto", _SHARES]
 # These are run before the others.
 FIRST: tuple[Entrant, ...] = (
     # Six fragments were faster to lower accuracies and ended below FedAvg: the model is then a mean of thin ones.
-    Entrant(OURS, {"ratios": [_even(2), _even(3), _even(4)], "async_rule": _RULES}),
+    Entrant(OURS, {"ratios": [_even_ratios(2), _even_ratios(3), _even_ratios(4)], "async_rule": _RULES}),
     Entrant(ROUNDS, {"server_lr": _STEP}),
     Entrant("fedbuff", {"buffer_size": _SIZES, "server_lr": _STEP}),
     Entrant("fedasync", {"mixing": _MIX, "staleness": ["constant", "polynomial"]}),
@@ -138,7 +138,7 @@ KNOWN = ENTRANTS | LENT_TO
 
 def parts_of_ours(setting: Setting) -> dict[str, float]:
     """Return the values of our method that any method takes. Only classification has calibrated logits."""
-    method = _resolved(OURS, setting)
+    method = _resolve_method(OURS, setting)
     return {
         "clip": method.local.clip,
         "local.logit_calibration": method.local.logit_calibration,
@@ -146,6 +146,6 @@ def parts_of_ours(setting: Setting) -> dict[str, float]:
     }
 
 
-def _resolved(method: str, setting: Setting) -> Method:
+def _resolve_method(method: str, setting: Setting) -> Method:
     """Return a method with the setting's objective; raise ValueError if it does not fit."""
-    return resolve(Experiment(method=method, objective=setting.fields.get("objective", "classification")))
+    return resolve_method(Experiment(method=method, objective=setting.fields.get("objective", "classification")))

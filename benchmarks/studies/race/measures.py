@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.studies.metrics import evaluations
+from benchmarks.studies.metrics import read_evaluations
 from benchmarks.studies.race.settings import FLEETS
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.history import History
@@ -46,22 +46,22 @@ class Measured:
 
     @cached_property
     def times(self) -> dict[float, float]:
-        return self._till("t")
+        return self._cost_by_target("t")
 
     @cached_property
     def megabytes(self) -> dict[float, float]:
-        return self._till("bytes")
+        return self._cost_by_target("bytes")
 
     @cached_property
     def gflop(self) -> dict[float, float]:
-        return self._till("flops")
+        return self._cost_by_target("flops")
 
-    def _till(self, name: str) -> dict[float, float]:
-        return {level: first_at(self.spent, level)[name] for level in self.targets}
+    def _cost_by_target(self, name: str) -> dict[float, float]:
+        return {level: cost_to_accuracy(self.spent, level)[name] for level in self.targets}
 
 
 @cache
-def measured(entrant: str, part: str, experiment: Experiment, targets: tuple[float, ...]) -> Measured:
+def measure_run(entrant: str, part: str, experiment: Experiment, targets: tuple[float, ...]) -> Measured:
     """Return the results of this experiment, whose run has ended in its directory.
 
     Args:
@@ -77,15 +77,15 @@ def measured(entrant: str, part: str, experiment: Experiment, targets: tuple[flo
         part=part,
         seed=experiment.seed,
         commit=str(history.config["commit"]),
-        fields=known_by(experiment),
+        fields=identifying_fields(experiment),
         method=history.config["method"],
         worst=float(history.evals["client_worst"].iloc[-1]),
-        spent=evaluations(history)[list(SPENT)],
+        spent=read_evaluations(history)[list(SPENT)],
         targets=targets,
     )
 
 
-def known_by(experiment: Experiment) -> dict[str, Any]:
+def identifying_fields(experiment: Experiment) -> dict[str, Any]:
     """Return the fields that differ from the defaults, without the seed and without folders of this machine."""
     excluded = {"out", "seed", "engine", "quiet", "data_dir"}
     fields = experiment.model_dump(mode="json", exclude_defaults=True, exclude=excluded)
@@ -101,7 +101,7 @@ def known_by(experiment: Experiment) -> dict[str, Any]:
     return fields
 
 
-def first_at(spent: pd.DataFrame, level: float) -> dict[str, float]:
+def cost_to_accuracy(spent: pd.DataFrame, level: float) -> dict[str, float]:
     """Return the cost until the first evaluation at this accuracy, in the units of QUANTITIES; infinite without one."""
     reached = spent[spent["accuracy"] >= level]
     if reached.empty:

@@ -15,7 +15,7 @@ HEADING = ("setting", "to", "seeds", "limit", OURS, "best other", "x as fast", "
 UNTUNED = (f"{OURS}, untuned", "best other, untuned")
 
 
-def overview(directory: Path) -> str:
+def format_overview(directory: Path) -> str:
     """Return a page with a line per setting that has results, race_SETTING.csv, in `directory`."""
     return "\n\n".join(
         (
@@ -24,12 +24,12 @@ def overview(directory: Path) -> str:
             f"{OURS}, our method, against the best of the others that were run there; p is of Welch's t-test, from "
             f"{LEVEL:g} on it is within the noise. Methods to which parts of ours were lent are on the settings' "
             "pages. Untuned is with the methods' defaults.",
-            markdown_table((*HEADING, *UNTUNED), _lines(directory)) + "\n",
+            markdown_table((*HEADING, *UNTUNED), _overview_rows(directory)) + "\n",
         )
     )
 
 
-def _lines(directory: Path) -> Iterator[list[str]]:
+def _overview_rows(directory: Path) -> Iterator[list[str]]:
     for setting in (*SETTINGS.values(), QUICK):
         file = directory / f"race_{setting.name}.csv"
         if not file.is_file():
@@ -40,28 +40,28 @@ def _lines(directory: Path) -> Iterator[list[str]]:
         tuned, untuned = (times[times["part"] == part] for part in ("tuned", "untuned"))
         if OURS not in tuned.index:
             continue
-        rivals = _others(tuned)
+        rivals = _rank_rivals(tuned)
         yield [
             f"[{setting.title}](race_{setting.name}.md)",
             level,
             str(tuned["n"][OURS]),
-            _told(setting, tuned, LIMIT),
-            _told(setting, tuned, OURS),
-            *_best(setting, rivals, tuned),
+            _format_time(setting, tuned, LIMIT),
+            _format_time(setting, tuned, OURS),
+            *_compare_best(setting, rivals, tuned),
             str(len(rivals)),
-            _told(setting, tuned, ROUNDS),
-            _told(setting, untuned, OURS),
-            _best(setting, _others(untuned), untuned)[0] if OURS in untuned.index else "not run",
+            _format_time(setting, tuned, ROUNDS),
+            _format_time(setting, untuned, OURS),
+            _compare_best(setting, _rank_rivals(untuned), untuned)[0] if OURS in untuned.index else "not run",
         ]
 
 
-def _others(times: pd.DataFrame) -> pd.DataFrame:
+def _rank_rivals(times: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the other methods, the fastest one first."""
     rivals = times.drop([OURS, LIMIT, *LENT_TO], errors="ignore")
     return rivals.sort_values(["reached", "mean"], ascending=[False, True])
 
 
-def _best(setting: Setting, rivals: pd.DataFrame, times: pd.DataFrame) -> tuple[str, str, str]:
+def _compare_best(setting: Setting, rivals: pd.DataFrame, times: pd.DataFrame) -> tuple[str, str, str]:
     """Return the fastest other method, how many times as fast ours is, and the p-value of the difference.
 
     Args:
@@ -72,11 +72,11 @@ def _best(setting: Setting, rivals: pd.DataFrame, times: pd.DataFrame) -> tuple[
     if rivals.empty:
         return "not run", "–", "–"
     name = str(rivals.index[0])
-    text = _told(setting, rivals, name)
+    text = _format_time(setting, rivals, name)
     if not rivals["reached"].iloc[0]:
         return text, "–", "–"
-    ratio = _mean(rivals, name) / _mean(times, OURS)
-    p = welch_of(_figures(times, OURS), _figures(rivals, name))
+    ratio = _read_mean(rivals, name) / _read_mean(times, OURS)
+    p = welch_of(_read_statistics(times, OURS), _read_statistics(rivals, name))
     return f"{text} {name}", _number_or_dash(ratio, ".2f"), _number_or_dash(p, ".2g")
 
 
@@ -86,23 +86,23 @@ def _number_or_dash(value: float | None, form: str) -> str:
     return f"{value:{form}}"
 
 
-def _figures(times: pd.DataFrame, entrant: str) -> tuple[float, float | None, int]:
+def _read_statistics(times: pd.DataFrame, entrant: str) -> tuple[float, float | None, int]:
     """Return mean, half width of the interval, and number of runs."""
     half: float | None = float(times["ci95"].to_dict()[entrant])
     if half is not None and math.isnan(half):
         half = None
-    return _mean(times, entrant), half, int(times["n"].to_dict()[entrant])
+    return _read_mean(times, entrant), half, int(times["n"].to_dict()[entrant])
 
 
-def _mean(times: pd.DataFrame, entrant: str) -> float:
+def _read_mean(times: pd.DataFrame, entrant: str) -> float:
     return float(times["mean"].to_dict()[entrant])
 
 
-def _told(setting: Setting, times: pd.DataFrame, entrant: str) -> str:
+def _format_time(setting: Setting, times: pd.DataFrame, entrant: str) -> str:
     """Return the mean time, or the number of runs that reached the target, or the horizon that none reached it by."""
     if entrant not in times.index:
         return "not run"
-    time = _mean(times, entrant)
+    time = _read_mean(times, entrant)
     if math.isfinite(time):
         return f"{time:.3f}"
     reached = times["reached"][entrant]

@@ -5,19 +5,27 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LENT, LENT_TO, LIMIT, OURS, ROUNDS, parts_of_ours
-from benchmarks.studies.race.overview import overview
-from benchmarks.studies.race.picture import draw
+from benchmarks.studies.race.overview import format_overview
+from benchmarks.studies.race.picture import draw_race
 from benchmarks.studies.race.record import SUFFIX, write_record
 from benchmarks.studies.race.runs import LONG_RUN_FACTOR, TUNING_SEED, Race
 from benchmarks.studies.race.settings import Setting
-from benchmarks.studies.race.table import columns, end_columns, findings, frame, markdown, of_part, said
+from benchmarks.studies.race.table import (
+    describe_findings,
+    end_columns,
+    format_table,
+    format_values,
+    group_by_entrant,
+    make_columns,
+    make_frame,
+)
 from fedraa.config.overrides import override_texts, split_paths
 from fedraa.errors import InputError
 from fedraa.rundir.atomic_files import write_text
 from fedraa.settings.tuned import TERMS_KEY, read_tuned_about, write_tuned
 
 
-def write(race: Race, directory: Path, command: str) -> list[str]:
+def write_page(race: Race, directory: Path, command: str) -> list[str]:
     """Write the files of a race into `directory`, for the runs that have ended, and return the findings.
 
     The files are race_SETTING.md, .csv, .toml, .png and .runs.jsonl.gz, and race.md with all settings in the folder.
@@ -34,31 +42,31 @@ def write(race: Race, directory: Path, command: str) -> list[str]:
     if lent_to:
         source += f", and with `--methods {' '.join(lent_to)}`"
     source += f", commit {' and '.join(sorted({run.commit for run in (*runs, *long)}))}"
-    sentences = findings(setting, runs, long)
+    sentences = describe_findings(setting, runs, long)
     parts = [f"# The race, {setting.title}", _bullets(sentences)]
     for part, heading in (("tuned", "Tuned, each with equal trials"), ("untuned", "Defaults, nothing tuned")):
-        by_entrant = of_part(runs, part)
+        by_entrant = group_by_entrant(runs, part)
         if by_entrant:
-            parts += [f"## {heading}", markdown(columns(setting), by_entrant)]
+            parts += [f"## {heading}", format_table(make_columns(setting), by_entrant)]
     if long:
         heading = f"## Tuned, at time {race.long_time():g}, {LONG_RUN_FACTOR} x {ROUNDS}'s"
-        parts += [heading, markdown(end_columns(setting), of_part(long, "long"))]
-    notes = list(_notes(race))
+        parts += [heading, format_table(end_columns(setting), group_by_entrant(long, "long"))]
+    notes = list(_format_notes(race))
     if lent_to:
-        notes.append(_lent(setting))
-    parts += ["## What was tuned", _values(values), _bullets(notes), source]
+        notes.append(_explain_lent(setting))
+    parts += ["## What was tuned", _values_table(values), _bullets(notes), source]
     base = directory / f"race_{setting.name}"
     directory.mkdir(parents=True, exist_ok=True)
-    rows = frame(setting, runs, long, values).to_csv(index=False, float_format="%.6g")
+    rows = make_frame(setting, runs, long, values).to_csv(index=False, float_format="%.6g")
     write_text(base.with_suffix(".csv"), f"# {source}\n{rows}")
     write_record(base.with_suffix(SUFFIX), (*runs, *long))
     write_text(base.with_suffix(".md"), "\n\n".join(parts) + "\n")
     if values:
         terms = {name: {TERMS_KEY: tuned} for name, tuned in values.items() if name in ENTRANTS}
-        write_tuned(base.with_suffix(".toml"), _about(setting), terms)
+        write_tuned(base.with_suffix(".toml"), _describe_tuning(setting), terms)
     if runs:
-        draw(setting, runs, base.with_suffix(".png"))
-    write_text(directory / "race.md", overview(directory))
+        draw_race(setting, runs, base.with_suffix(".png"))
+    write_text(directory / "race.md", format_overview(directory))
     return sentences
 
 
@@ -78,7 +86,7 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
     Raises InputError for a file of another race, because its methods were not tuned on equal terms.
     """
     about, values = read_tuned_about(path)
-    for name, expected in _about(setting).items():
+    for name, expected in _describe_tuning(setting).items():
         if about.get(name) != expected:
             problem = f"{path} has {name} {about.get(name)!r}; the race in {setting.name} has {expected!r}"
             raise InputError("tuned", problem)
@@ -91,18 +99,18 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
     return values
 
 
-def _about(setting: Setting) -> Mapping[str, object]:
+def _describe_tuning(setting: Setting) -> Mapping[str, object]:
     """Return the description of the tuning, which the file of tuned values holds."""
     tried = {"target": setting.aimed_at, "lr": setting.lr, "local_steps": list(setting.lengths)}
     return {"format": 1, "dataset": setting.title, "trials": setting.trials, "seed": TUNING_SEED, **tried}
 
 
-def _values(values: dict[str, dict[str, Any]]) -> str:
-    rows = [f"| {name} | {said(tuned)} |" for name, tuned in values.items()]
+def _values_table(values: dict[str, dict[str, Any]]) -> str:
+    rows = [f"| {name} | {format_values(tuned)} |" for name, tuned in values.items()]
     return "\n".join(["| entrant | best values |", "|---|---|", *rows])
 
 
-def _notes(race: Race) -> Iterator[str]:
+def _format_notes(race: Race) -> Iterator[str]:
     """Yield the notes on how the race was made."""
     setting = race.setting
     aimed_at, last = setting.target(setting.aimed_at), setting.target(setting.targets[-1])
@@ -129,7 +137,7 @@ def _notes(race: Race) -> Iterator[str]:
         yield f"Values are tuned for {last}, the last target, which the table is about."
 
 
-def _lent(setting: Setting) -> str:
+def _explain_lent(setting: Setting) -> str:
     """Return the sentence about the methods that were run with values of ours."""
     fields = split_paths(parts_of_ours(setting), {})
     override = " ".join(override_texts(fields.pop("override")))

@@ -13,9 +13,9 @@ from benchmarks.studies.picture import COLOURS
 from benchmarks.studies.race.entrants import FIRST, LENT_TO, LIMIT, OURS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
-from benchmarks.studies.race.table import columns, of_part, order
+from benchmarks.studies.race.table import group_by_entrant, make_columns, rank_entrants
 from fedraa.report.curves import PALETTE
-from fedraa.report.statistics import ci95, mean
+from fedraa.report.statistics import half_interval95, mean_or_nan
 
 POINTS = 300
 # The horizontal axis ends at this multiple of the slowest mean time of the coloured entrants to the last target.
@@ -29,7 +29,7 @@ Looks = Mapping[str, str]
 Runs = Mapping[str, Sequence[Measured]]
 
 
-def draw(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
+def draw_race(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
     """Draw the curves of the tuned entrants on the left, and the times to the last target on the right.
 
     The marks of untuned entrants are hollow.
@@ -39,20 +39,20 @@ def draw(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
         runs: The tuned and the untuned runs.
         path: The PNG file.
     """
-    tuned, untuned = of_part(runs, "tuned"), of_part(runs, "untuned")
-    names = order(columns(setting), tuned or untuned)
-    names += [name for name in order(columns(setting), untuned) if name not in names]
+    tuned, untuned = group_by_entrant(runs, "tuned"), group_by_entrant(runs, "untuned")
+    names = rank_entrants(make_columns(setting), tuned or untuned)
+    names += [name for name in rank_entrants(make_columns(setting), untuned) if name not in names]
     height = max(4.2, 1.3 + 0.22 * len(names))
     figure = Figure(figsize=(11, height), layout="constrained")
     curves, times = figure.subplots(1, 2, width_ratios=(1.25, 1))
-    looks = colours(names)
-    _curves(curves, setting, tuned or untuned, looks)
-    _times(times, setting, {"tuned": tuned, "untuned": untuned}, looks)
+    looks = choose_colours(names)
+    _draw_curves(curves, setting, tuned or untuned, looks)
+    _draw_times(times, setting, {"tuned": tuned, "untuned": untuned}, looks)
     figure.suptitle(f"{setting.title}: tuned against tuned", x=0.01, ha="left", fontsize=11)
     figure.savefig(path, dpi=110)
 
 
-def colours(names: Sequence[str]) -> dict[str, str]:
+def choose_colours(names: Sequence[str]) -> dict[str, str]:
     """Return a colour by entrant.
 
     The limit is black. The first entrants have the same colour in every race, and the best of the others get the
@@ -70,7 +70,7 @@ def colours(names: Sequence[str]) -> dict[str, str]:
     return looks
 
 
-def _curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -> None:
+def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -> None:
     """Draw the mean accuracy over the seeds and its range, grey curves below coloured ones.
 
     A run that has ended keeps its last value.
@@ -115,7 +115,7 @@ def _curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -> Non
     by_label = dict(zip(labels, handles, strict=True))
     shown = [label for label in [*looks, "others"] if label in by_label]
     axes.legend([by_label[label] for label in shown], shown, fontsize=8, loc="lower right", framealpha=0.9)
-    _plain(axes)
+    _style_axes(axes)
     axes.grid(visible=False)
 
 
@@ -128,14 +128,14 @@ def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
     ends = [max(float(run.spent["t"].iloc[-1]) for run in runs) for runs in by_entrant.values()]
     end = max(ends)
     coloured = [runs for name, runs in by_entrant.items() if looks[name] != GREY and name != LIMIT]
-    times = [mean([run.times[setting.targets[-1]] for run in runs]) for runs in coloured]
+    times = [mean_or_nan([run.times[setting.targets[-1]] for run in runs]) for runs in coloured]
     finite = list(filter(math.isfinite, times))
     if not finite or 2 * len(finite) < len(times):
         return end
     return min(end, AXIS_FACTOR * max(finite))
 
 
-def _times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: Looks) -> None:
+def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: Looks) -> None:
     """Draw a row per entrant on a logarithmic axis, the tuned times with their interval.
 
     A text names how many runs of a tuned entrant reached the target if not all did.
@@ -152,7 +152,7 @@ def _times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: Looks
         for part in ("tuned", "untuned"):
             values = [run.times[level] for run in parts[part].get(name, ())]
             if values and all(map(math.isfinite, values)):
-                means.append(mean(values))
+                means.append(mean_or_nan(values))
                 _mark(axes, place, values, looks[name], filled=part == "tuned")
             elif values and part == "tuned":
                 reached = sum(map(math.isfinite, values))
@@ -176,7 +176,7 @@ def _times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: Looks
     axes.set_yticks(range(len(looks)), list(looks), fontsize=8)
     axes.set_ylim(len(looks) - 0.4, -0.7)
     axes.set_xlabel(f"time to {setting.target(level)} (hollow: defaults, untuned)", fontsize=9)
-    _plain(axes)
+    _style_axes(axes)
     axes.grid(axis="x", color="0.92")
 
 
@@ -196,9 +196,9 @@ def _mark(axes: Axes, place: int, values: Sequence[float], colour: str, *, fille
     half = None
     if filled:
         face = edge
-        half = ci95(values)
+        half = half_interval95(values)
     axes.errorbar(
-        mean(values),
+        mean_or_nan(values),
         place,
         xerr=half,
         fmt="o",
@@ -209,11 +209,11 @@ def _mark(axes: Axes, place: int, values: Sequence[float], colour: str, *, fille
         capsize=2,
     )
     if filled:
-        at = (mean(values), place)
+        at = (mean_or_nan(values), place)
         axes.annotate(f"{at[0]:.3g}", at, (0, 6), textcoords="offset points", ha="center", fontsize=7)
 
 
-def _plain(axes: Axes) -> None:
+def _style_axes(axes: Axes) -> None:
     axes.tick_params(labelsize=8)
     axes.grid(axis="y", color="0.93")
     axes.spines[["top", "right"]].set_visible(False)

@@ -12,19 +12,19 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.studies.race.entrants import KNOWN
-from benchmarks.studies.race.measures import SPENT, Measured, first_at
+from benchmarks.studies.race.measures import SPENT, Measured, cost_to_accuracy
 from benchmarks.studies.race.runs import PARTS
 from fedraa.errors import InputError
 from fedraa.reading import content
-from fedraa.rundir.atomic_files import replacing
+from fedraa.rundir.atomic_files import replace_file
 
 SUFFIX = ".runs.jsonl.gz"
 
 
 def write_record(path: Path, runs: Iterable[Measured]) -> None:
     """Write a line of JSON per run, compressed; the same runs give the same bytes."""
-    lines = "".join(json.dumps(_line(run)) + "\n" for run in runs)
-    with replacing(path) as file:
+    lines = "".join(json.dumps(_encode_run(run)) + "\n" for run in runs)
+    with replace_file(path) as file:
         file.write(gzip.compress(lines.encode(), mtime=0))
 
 
@@ -38,7 +38,7 @@ def read_record(path: Path, targets: tuple[float, ...]) -> list[Measured]:
         # gzip accepts an empty file.
         if not packed:
             raise EOFError
-        runs = [_run(json.loads(line), targets) for line in gzip.decompress(packed).decode().splitlines()]
+        runs = [_decode_run(json.loads(line), targets) for line in gzip.decompress(packed).decode().splitlines()]
         if len({(run.entrant, run.part, run.seed) for run in runs}) < len(runs):
             raise InputError("runs", "it has a run twice")
         return runs
@@ -46,13 +46,13 @@ def read_record(path: Path, targets: tuple[float, ...]) -> list[Measured]:
         raise InputError("extend", f"{path} is not a record of a race, or is damaged") from None
 
 
-def _line(run: Measured) -> dict[str, Any]:
+def _encode_run(run: Measured) -> dict[str, Any]:
     identity = {"entrant": run.entrant, "part": run.part, "seed": run.seed, "commit": run.commit}
     spent = {name: [float(f"{value:.10g}") for value in run.spent[name]] for name in SPENT}
     return identity | {"experiment": run.fields, "method": run.method, "client_worst": run.worst, "evaluations": spent}
 
 
-def _run(line: Mapping[str, Any], targets: tuple[float, ...]) -> Measured:
+def _decode_run(line: Mapping[str, Any], targets: tuple[float, ...]) -> Measured:
     run = Measured(
         entrant=str(line["entrant"]),
         part=str(line["part"]),
@@ -66,13 +66,13 @@ def _run(line: Mapping[str, Any], targets: tuple[float, ...]) -> Measured:
     )
     known = run.entrant in KNOWN and run.part in PARTS and run.commit.isprintable()
     complete = run.fields and run.method and not run.spent.empty and run.worst >= 0
-    if not known or not complete or not _can_be(run.spent, targets):
+    if not known or not complete or not _is_plausible(run.spent, targets):
         raise InputError("run", "it is not a run of a race", got=(run.entrant, run.part, run.seed, run.commit))
     return run
 
 
-def _can_be(spent: pd.DataFrame, targets: tuple[float, ...]) -> bool:
+def _is_plausible(spent: pd.DataFrame, targets: tuple[float, ...]) -> bool:
     """Return True if a run can have these evaluations: accuracies up to 1, and costs that never fall."""
     numbers = np.isfinite(spent).all(axis=None) and (spent >= 0).all(axis=None) and spent["accuracy"].max() <= 1
     rises = (spent.drop(columns="accuracy").diff().iloc[1:] >= 0).all(axis=None)
-    return bool(numbers and rises and first_at(spent, targets[-1])["t"] > 0)
+    return bool(numbers and rises and cost_to_accuracy(spent, targets[-1])["t"] > 0)

@@ -13,13 +13,13 @@ import numpy as np
 
 from benchmarks.studies.metrics import ACCURACY
 from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LIMIT, ROUNDS, Entrant
-from benchmarks.studies.race.measures import Measured, known_by, measured
+from benchmarks.studies.race.measures import Measured, identifying_fields, measure_run
 from benchmarks.studies.race.settings import Setting
-from benchmarks.studies.study import Cell, Finished, Study, ended, execute, seeded, unchanged
+from benchmarks.studies.study import Cell, Finished, Study, execute_study, has_ended, has_same_method, seed_experiment
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import split_paths
 from fedraa.errors import InputError
-from fedraa.settings.resolve import resolve
+from fedraa.settings.resolve import resolve_method
 from fedraa.settings.tuned import read_tuned
 from fedraa.tuning import tuner
 from fedraa.tuning.journal import Trial
@@ -61,12 +61,14 @@ class Race:
         if entrant.name in self.tuned_values or self._recorded_values(entrant) is not None:
             return
 
-        def ended(trial: Trial, count: int, total: int, left: float) -> None:
+        def log_trial(trial: Trial, count: int, total: int, left: float) -> None:
             result = trial.state if trial.reached is None else f"at the target at {trial.reached:.3g}"
             log(f"{entrant.name}: trial {count} of {total} {result}, {trial.seconds:.0f} s")
 
-        def evaluated(values: Mapping[str, object]) -> dict[str, object]:
-            return {"eval_every": self._evaluations(entrant, _with(entrant.fields(self.setting), values))}
+        def evaluation_fields(values: Mapping[str, object]) -> dict[str, object]:
+            return {
+                "eval_every": self._evaluation_interval(entrant, _merge_values(entrant.fields(self.setting), values))
+            }
 
         fields = entrant.fields(self.setting)
         method = fields.pop("method")
@@ -74,11 +76,11 @@ class Race:
             [method],
             entrant.space(self.setting),
             self.setting.trials,
-            self._experiment(fields),
+            self._make_experiment(fields),
             jobs=self.jobs,
-            ended=ended,
-            follow=evaluated,
-            out=self._tuning(entrant),
+            ended=log_trial,
+            follow=evaluation_fields,
+            out=self._tuning_folder(entrant),
             seed=TUNING_SEED,
             target_accuracy=self.setting.aimed_at,
             time=TRIAL_SHARE * self.setting.horizon,
@@ -88,7 +90,7 @@ class Race:
         """Return the tuned values; None if the entrant is not yet tuned."""
         if entrant.name in self.tuned_values:
             return self.tuned_values[entrant.name]
-        file = self._tuning(entrant) / tuner.TUNED
+        file = self._tuning_folder(entrant) / tuner.TUNED
         if file.is_file():
             return read_tuned(file)[entrant.method()]
         return self._recorded_values(entrant)
@@ -107,29 +109,29 @@ class Race:
 
     def cell(self, entrant: Entrant, part: Part) -> Cell | None:
         """Return the entrant's experiment in this part; None if it has none, or none before other runs have ended."""
-        if (entrant.name == LIMIT and part != "tuned") or entrant.refusal(self.setting) is not None:
+        if (entrant.name == LIMIT and part != "tuned") or entrant.refusal_reason(self.setting) is not None:
             return None
         values = {} if part == "untuned" else self.values(entrant)
         if values is None:
             return None
-        fields = _with(entrant.fields(self.setting), values)
-        fields["eval_every"] = self._evaluations(entrant, fields)
+        fields = _merge_values(entrant.fields(self.setting), values)
+        fields["eval_every"] = self._evaluation_interval(entrant, fields)
         if part != "long":
             fields |= {"target_accuracy": self.setting.targets[-1], "time": self.setting.horizon}
-            return Cell(entrant.name, self._experiment(fields), part)
+            return Cell(entrant.name, self._make_experiment(fields), part)
         fields["time"] = self.long_time()
         if fields["time"] is None:
             return None
         if fields["eval_every"] is not None:
             fields["eval_every"] *= LONG_RUN_FACTOR
-        return Cell(entrant.name, self._experiment(fields), part)
+        return Cell(entrant.name, self._make_experiment(fields), part)
 
     def long_time(self) -> float | None:
         """Return the time of long runs; None before all tuned runs of FedAvg have ended.
 
         It is LONG_RUN_FACTOR times FedAvg's mean time to the last target that it reaches with every seed.
         """
-        runs = self._measured("tuned", [ENTRANTS[ROUNDS]])
+        runs = self._load_measured("tuned", [ENTRANTS[ROUNDS]])
         if len(runs) < len(self.seeds):
             return None
         for level in reversed(self.setting.targets):
@@ -147,49 +149,51 @@ class Race:
             watch: Receives every run when it ends, and the number of remaining runs.
         """
         cells = self._cells(entrants, part)
-        places = [(cell, seed) for cell, seed in product(cells, self.seeds) if self._found(cell, seed) is None]
+        places = [(cell, seed) for cell, seed in product(cells, self.seeds) if self._find_run(cell, seed) is None]
         missing = {(cell.row, seed) for cell, seed in places}
         if missing:
-            study = self._study(cells)
-            execute(study, self._part(part), self.jobs, watch, lambda cell, seed: (cell.row, seed) in missing)
+            study = self._make_study(cells)
+            execute_study(
+                study, self._part_folder(part), self.jobs, watch, lambda cell, seed: (cell.row, seed) in missing
+            )
 
     def measured(self) -> list[Measured]:
         """Return every tuned and untuned run that has ended, part by part in the entrants' order."""
-        return [*self._measured("tuned"), *self._measured("untuned")]
+        return [*self._load_measured("tuned"), *self._load_measured("untuned")]
 
     def long(self) -> list[Measured]:
-        return self._measured("long")
+        return self._load_measured("long")
 
     def _cells(self, entrants: Iterable[Entrant], part: Part) -> list[Cell]:
         cells = (self.cell(entrant, part) for entrant in entrants)
         return [cell for cell in cells if cell is not None]
 
-    def _measured(self, part: Part, entrants: Iterable[Entrant] = KNOWN.values()) -> list[Measured]:
-        runs = (self._found(cell, seed) for cell, seed in product(self._cells(entrants, part), self.seeds))
+    def _load_measured(self, part: Part, entrants: Iterable[Entrant] = KNOWN.values()) -> list[Measured]:
+        runs = (self._find_run(cell, seed) for cell, seed in product(self._cells(entrants, part), self.seeds))
         return [run for run in runs if run is not None]
 
-    def _found(self, cell: Cell, seed: int) -> Measured | None:
+    def _find_run(self, cell: Cell, seed: int) -> Measured | None:
         """Return the cell's run with this seed from its directory or from the record; None if there is none."""
         part = cast(Part, cell.column)
-        experiment = seeded(cell, seed, self._part(part))
-        if ended(experiment):
-            return measured(cell.row, part, experiment, self.setting.targets)
+        experiment = seed_experiment(cell, seed, self._part_folder(part))
+        if has_ended(experiment):
+            return measure_run(cell.row, part, experiment, self.setting.targets)
         same = (run for run in self.recorded if (run.entrant, run.part, run.seed) == (cell.row, part, seed))
-        return next((run for run in same if _made_of(run, experiment)), None)
+        return next((run for run in same if _has_experiment(run, experiment)), None)
 
     def strange(self) -> list[Measured]:
         """Return the recorded runs whose values or methods differ from those of a run today."""
         runs = []
         for run in self.recorded:
             cell = self.cell(KNOWN[run.entrant], cast(Part, run.part))
-            if cell is None or not _made_of(run, seeded(cell, run.seed, self.folder)):
+            if cell is None or not _has_experiment(run, seed_experiment(cell, run.seed, self.folder)):
                 runs.append(run)
         return runs
 
-    def _study(self, cells: Sequence[Cell]) -> Study:
+    def _make_study(self, cells: Sequence[Cell]) -> Study:
         return Study(self.setting.name, self.setting.title, cells, (ACCURACY,), cells[0].row, seeds=self.seeds)
 
-    def _experiment(self, fields: Mapping[str, Any]) -> Experiment:
+    def _make_experiment(self, fields: Mapping[str, Any]) -> Experiment:
         fields = dict(fields)
         if fields["dataset"] == CIFAR and self.data_dir is not None:
             fields["dataset"] = str(self.data_dir / f"{CIFAR}.npz")
@@ -197,34 +201,38 @@ class Race:
             fields["data_dir"] = self.data_dir
         return Experiment(**fields)
 
-    def _evaluations(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:
+    def _evaluation_interval(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:
         """Return the number of updates between two evaluations; None for rounds, which are all evaluated.
 
         The same number of batches lies between two evaluations of every entrant, and a quarter of it for the limit. An
         update is one arrival, or a full buffer of arrivals.
         """
-        method = resolve(self._experiment(fields))
+        method = resolve_method(self._make_experiment(fields))
         between: float = self.setting.between
         if entrant.name == LIMIT:
             between /= 4
         elif not method.asynchronous:
             return None
         local, whole = method.local, self.setting.whole
-        steps = int(local.auto.shortest(np.array(whole))) if local.auto else local.batches(whole * local.batch_size)
+        steps = (
+            int(local.auto.minimum_steps(np.array(whole)))
+            if local.auto
+            else local.count_steps(whole * local.batch_size)
+        )
         batches = steps * getattr(method.update, "size", 1)
         return max(1, round(between / batches))
 
-    def _tuning(self, entrant: Entrant) -> Path:
+    def _tuning_folder(self, entrant: Entrant) -> Path:
         return self.folder / self.setting.name / "tuning" / entrant.name
 
-    def _part(self, part: Part) -> Path:
+    def _part_folder(self, part: Part) -> Path:
         return self.folder / self.setting.name / part
 
 
-def _with(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_values(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an experiment with these tuned fields and paths."""
     return {**fields, **split_paths(values, fields.get("override", {}))}
 
 
-def _made_of(run: Measured, experiment: Experiment) -> bool:
-    return run.fields == known_by(experiment) and unchanged(run.method, experiment)
+def _has_experiment(run: Measured, experiment: Experiment) -> bool:
+    return run.fields == identifying_fields(experiment) and has_same_method(run.method, experiment)

@@ -60,7 +60,7 @@ class Setting:
         return f"{100 * level:g} %"
 
 
-def _mnist(**more: Any) -> dict[str, Any]:
+def _mnist_fields(**more: Any) -> dict[str, Any]:
     """Return the fields of MNIST, an MLP of 200 hidden units, and batches of 128; each method keeps its momentum."""
     return {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "compute": "1:0.5,3:0.5"} | more
 
@@ -84,11 +84,11 @@ QUICK = Setting(
 SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
-        Setting("A", "A: MNIST, IID, half of the devices 3x as fast", _mnist(), (0.95, 0.97, 0.975), 2.5),
+        Setting("A", "A: MNIST, IID, half of the devices 3x as fast", _mnist_fields(), (0.95, 0.97, 0.975), 2.5),
         Setting(
             "B",
             "B: MNIST, Dirichlet 0.3, half of the devices 3x as fast",
-            _mnist(partition="dirichlet", dirichlet=0.3),
+            _mnist_fields(partition="dirichlet", dirichlet=0.3),
             (0.90, 0.93, 0.95),
             2.5,
             # Of 10, 20, 47 and 94 the shortest was best, as with two labels per client.
@@ -99,7 +99,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "C",
             "C: MNIST, IID, half of the devices 10x as fast",
-            _mnist(compute="1:0.5,10:0.5"),
+            _mnist_fields(compute="1:0.5,10:0.5"),
             (0.95, 0.97, 0.975),
             2.5,
             compute=5.5,
@@ -107,7 +107,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "D",
             "D: MNIST, IID, half 3x as fast, sending the model there and back takes as long as five epochs on it",
-            _mnist(compute=str(FLEETS / "balanced.csv")),
+            _mnist_fields(compute=str(FLEETS / "balanced.csv")),
             (0.95, 0.97, 0.975),
             8.0,
             lengths=(20, 47, 94, 235),
@@ -115,7 +115,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "labels",
             "MNIST, two labels per client, half of the devices 3x as fast",
-            _mnist(partition="labels"),
+            _mnist_fields(partition="labels"),
             (0.80, 0.85, 0.90),
             4.0,
             lengths=(2, 5, 10, 20),
@@ -127,7 +127,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "lognormal",
             "MNIST, IID, log-normal speeds (sigma 1)",
-            _mnist(compute="lognormal:1"),
+            _mnist_fields(compute="lognormal:1"),
             (0.95, 0.97, 0.975),
             4.0,
             compute=1.65,
@@ -136,7 +136,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "clients100",
             "MNIST, IID, 100 clients, half of the devices 3x as fast",
-            _mnist(clients=100),
+            _mnist_fields(clients=100),
             (0.93, 0.95, 0.96),
             4.0,
             lengths=(2, 5, 10, 25),
@@ -145,7 +145,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "dropouts",
             "MNIST, IID, half 3x as fast; every other device leaves for good between time 2 and 6",
-            _mnist(availability=FLEETS / "dropouts.csv"),
+            _mnist_fields(availability=FLEETS / "dropouts.csv"),
             (0.95, 0.97, 0.98),
             6.0,
             # 98 % is near the best of this model: values that are fastest to 97 % may not reach it.
@@ -160,7 +160,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "day-and-night",
             "MNIST, IID, half 3x as fast, every device there for three fifths of the day",
-            _mnist(availability=FLEETS / "diurnal.csv", availability_period=5.0),
+            _mnist_fields(availability=FLEETS / "diurnal.csv", availability_period=5.0),
             (0.95, 0.97, 0.975),
             8.0,
             compute=2.0 * _DAY,

@@ -24,16 +24,16 @@ Samples = dict[object, tuple[Tokens, Tokens]]
 
 def roles(data_dir: Path | None) -> FederatedDataset:
     """Return a client per role, with its first tenth of text for tests. Raises ValueError if the file is missing."""
-    train, test, letters = _samples(data_dir)
+    train, test, letters = _load_samples(data_dir)
     return FederatedDataset.of_clients("shakespeare", train, None, test_of_clients=test, classes=letters)
 
 
 def together(data_dir: Path | None) -> FederatedDataset:
     """Return the same data as one client."""
-    train, test, letters = _samples(data_dir)
-    joined_test = {"all": _joined(test)}
+    train, test, letters = _load_samples(data_dir)
+    joined_test = {"all": _join_roles(test)}
     return FederatedDataset.of_clients(
-        "shakespeare", {"all": _joined(train)}, None, test_of_clients=joined_test, classes=letters
+        "shakespeare", {"all": _join_roles(train)}, None, test_of_clients=joined_test, classes=letters
     )
 
 
@@ -54,7 +54,7 @@ class Letters(nn.Module):
         return out
 
 
-def _samples(data_dir: Path | None) -> tuple[Samples, Samples, int]:
+def _load_samples(data_dir: Path | None) -> tuple[Samples, Samples, int]:
     """Return training and test samples by role, and the number of different letters."""
     path = (data_dir or Path()) / "shakespeare" / "input.txt"
     if not path.is_file():
@@ -75,6 +75,6 @@ def _samples(data_dir: Path | None) -> tuple[Samples, Samples, int]:
     return train, test, len(letters)
 
 
-def _joined(samples: Samples) -> tuple[Tokens, Tokens]:
+def _join_roles(samples: Samples) -> tuple[Tokens, Tokens]:
     x, y = zip(*samples.values(), strict=True)
     return np.concatenate(x), np.concatenate(y)

@@ -14,7 +14,7 @@ from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.tables import describe_test, markdown_table
 from fedraa.components.text import text_of
-from fedraa.report.statistics import ci95, mean, welch
+from fedraa.report.statistics import half_interval95, mean_or_nan, welch_p_value
 
 Values = Mapping[str, Mapping[str, Any]]
 Runs = Mapping[str, Sequence[Measured]]
@@ -30,17 +30,18 @@ class Column:
     form: Callable[[float], str]
 
 
-def columns(setting: Setting) -> list[Column]:
+def make_columns(setting: Setting) -> list[Column]:
     """Return the columns: time to three targets, the cost until the last one, and the worst client in the end."""
     last = setting.targets[-1]
     times = [
-        Column(f"time to {setting.target(level)}", partial(_time, level), "{:.3f}".format) for level in setting.targets
+        Column(f"time to {setting.target(level)}", partial(_time_to_level, level), "{:.3f}".format)
+        for level in setting.targets
     ]
     return [
         *times,
         Column(f"MB to {setting.target(last)}", lambda run: run.megabytes[last], _three_digits),
         Column(f"GFLOP to {setting.target(last)}", lambda run: run.gflop[last], _three_digits),
-        _worst(setting),
+        _worst_column(setting),
     ]
 
 
@@ -49,23 +50,23 @@ def _three_digits(value: float) -> str:
     return np.format_float_positional(float(f"{value:.3g}"), trim="-")
 
 
-def _worst(setting: Setting) -> Column:
+def _worst_column(setting: Setting) -> Column:
     """Return the column of the worst client, in the metric of the setting's objective."""
     if setting.fields.get("objective") == "next-token":
         return Column("worst client's perplexity", lambda run: run.worst, "{:.2f}".format)
     return Column("worst client %", lambda run: 100 * run.worst, "{:.2f}".format)
 
 
-def _time(level: float, run: Measured) -> float:
+def _time_to_level(level: float, run: Measured) -> float:
     return run.times[level]
 
 
 def end_columns(setting: Setting) -> list[Column]:
     """Return the columns of long runs."""
-    return [Column("accuracy %", lambda run: 100 * run.accuracy, "{:.2f}".format), _worst(setting)]
+    return [Column("accuracy %", lambda run: 100 * run.accuracy, "{:.2f}".format), _worst_column(setting)]
 
 
-def of_part(runs: Sequence[Measured], part: str) -> dict[str, list[Measured]]:
+def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Measured]]:
     """Return the runs of a part by entrant, in the order of the runs."""
     by_entrant: dict[str, list[Measured]] = {}
     for run in runs:
@@ -74,7 +75,7 @@ def of_part(runs: Sequence[Measured], part: str) -> dict[str, list[Measured]]:
     return by_entrant
 
 
-def text(column: Column, runs: Sequence[Measured]) -> str:
+def format_cell(column: Column, runs: Sequence[Measured]) -> str:
     """Return mean ± 95 % interval, or how many runs reached the target if not all did."""
     values = [column.of(run) for run in runs]
     reached = sum(map(math.isfinite, values))
@@ -82,13 +83,13 @@ def text(column: Column, runs: Sequence[Measured]) -> str:
         return "–"
     if reached < len(values):
         return f"{reached} of {len(values)} there"
-    spread = ci95(values)
+    spread = half_interval95(values)
     if spread is None:
-        return column.form(mean(values))
-    return f"{column.form(mean(values))} ± {column.form(spread)}"
+        return column.form(mean_or_nan(values))
+    return f"{column.form(mean_or_nan(values))} ± {column.form(spread)}"
 
 
-def frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured], values: Values) -> pd.DataFrame:
+def make_frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured], values: Values) -> pd.DataFrame:
     """Return the table of the CSV file: a line per part, entrant and column.
 
     `reached` counts the runs with a finite value. The mean is infinite unless all runs have one.
@@ -100,62 +101,64 @@ def frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured], 
         values: The tuned values by entrant.
     """
     lines = []
-    for part, shown, by_entrant in _parts(setting, runs, long):
+    for part, shown, by_entrant in _iterate_parts(setting, runs, long):
         for entrant, runs_of_entrant in by_entrant.items():
-            text_of_values = said(values.get(entrant, {})) if part != "untuned" else ""
+            text_of_values = format_values(values.get(entrant, {})) if part != "untuned" else ""
             for column in shown:
                 numbers = [column.of(run) for run in runs_of_entrant]
                 reached = sum(map(math.isfinite, numbers))
-                middle = mean(numbers) if reached == len(numbers) else math.inf
-                statistics = (middle, ci95(numbers), len(numbers), reached)
+                middle = mean_or_nan(numbers) if reached == len(numbers) else math.inf
+                statistics = (middle, half_interval95(numbers), len(numbers), reached)
                 lines.append((part, entrant, column.name, *statistics, text_of_values))
     return pd.DataFrame(lines, columns=["part", "entrant", "figure", "mean", "ci95", "n", "reached", "values"])
 
 
-def _parts(
+def _iterate_parts(
     setting: Setting, runs: Sequence[Measured], long: Sequence[Measured]
 ) -> Iterator[tuple[str, list[Column], dict[str, list[Measured]]]]:
     for part in ("tuned", "untuned"):
-        yield part, columns(setting), of_part(runs, part)
-    yield "long", end_columns(setting), of_part(long, "long")
+        yield part, make_columns(setting), group_by_entrant(runs, part)
+    yield "long", end_columns(setting), group_by_entrant(long, "long")
 
 
-def markdown(shown: Sequence[Column], by_entrant: Runs) -> str:
+def format_table(shown: Sequence[Column], by_entrant: Runs) -> str:
     """Return the table in Markdown, ranked by the time to the last target, the limit first."""
     rows = (
-        [entrant, str(len(by_entrant[entrant])), *(text(column, by_entrant[entrant]) for column in shown)]
-        for entrant in order(shown, by_entrant)
+        [entrant, str(len(by_entrant[entrant])), *(format_cell(column, by_entrant[entrant]) for column in shown)]
+        for entrant in rank_entrants(shown, by_entrant)
     )
     return markdown_table(["", "seeds", *(column.name for column in shown)], rows)
 
 
-def order(shown: Sequence[Column], by_entrant: Runs) -> list[str]:
+def rank_entrants(shown: Sequence[Column], by_entrant: Runs) -> list[str]:
     """Return the limit, then the entrants by mean time to the last target, then to the one before, and so on."""
     times = [column for column in shown if column.name.startswith("time to ")][::-1]
 
-    def place(entrant: str) -> tuple[float, ...]:
+    def target_times(entrant: str) -> tuple[float, ...]:
         if not times:
-            return (-mean([shown[0].of(run) for run in by_entrant[entrant]]),)
-        return tuple(mean([column.of(run) for run in by_entrant[entrant]]) for column in times)
+            return (-mean_or_nan([shown[0].of(run) for run in by_entrant[entrant]]),)
+        return tuple(mean_or_nan([column.of(run) for run in by_entrant[entrant]]) for column in times)
 
-    return sorted(by_entrant, key=lambda entrant: (entrant != LIMIT, place(entrant), -_best(by_entrant[entrant])))
-
-
-def _best(runs: Sequence[Measured]) -> float:
-    return mean([run.accuracy for run in runs])
+    return sorted(
+        by_entrant, key=lambda entrant: (entrant != LIMIT, target_times(entrant), -_mean_accuracy(by_entrant[entrant]))
+    )
 
 
-def said(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={_short(value)}" for name, value in values.items())
+def _mean_accuracy(runs: Sequence[Measured]) -> float:
+    return mean_or_nan([run.accuracy for run in runs])
 
 
-def _short(value: object) -> str:
+def format_values(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={_format_value(value)}" for name, value in values.items())
+
+
+def _format_value(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(f"{item:.3g}" if isinstance(item, float) else str(item) for item in value)
     return str(text_of(value))
 
 
-def findings(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured]) -> list[str]:
+def describe_findings(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured]) -> list[str]:
     """Return sentences on the lead at the last target, tuned and untuned, on the end, and on missing entrants.
 
     Args:
@@ -163,10 +166,15 @@ def findings(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured
         runs: The tuned and the untuned runs.
         long: The long runs.
     """
-    return [*_raced(setting, runs, "tuned"), *_raced(setting, runs, "untuned"), *_ended(long), *_missing(setting, runs)]
+    return [
+        *_describe_lead(setting, runs, "tuned"),
+        *_describe_lead(setting, runs, "untuned"),
+        *_compare_endings(long),
+        *_list_missing(setting, runs),
+    ]
 
 
-def _raced(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[str]:
+def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[str]:
     """Yield sentences that compare our method with the best other methods, FedAvg and the limit.
 
     Args:
@@ -174,10 +182,10 @@ def _raced(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[st
         runs: The tuned and the untuned runs.
         part: The part to compare.
     """
-    by_entrant = of_part(runs, part)
+    by_entrant = group_by_entrant(runs, part)
     level = setting.targets[-1]
     here = f"{part}, {setting.target(level)}"
-    times = {name: mean([run.times[level] for run in of_entrant]) for name, of_entrant in by_entrant.items()}
+    times = {name: mean_or_nan([run.times[level] for run in of_entrant]) for name, of_entrant in by_entrant.items()}
     if OURS not in times:
         return
     our_time = times[OURS]
@@ -191,8 +199,8 @@ def _raced(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[st
     for label, candidates in zip(labels, (rivals, lent), strict=True):
         if candidates:
             best = min(candidates, key=candidates.__getitem__)
-            sentence = _against(label, best, our_time, candidates[best])
-            yield f"{here}: {sentence}{_noise(by_entrant, best, level)}."
+            sentence = _compare_times(label, best, our_time, candidates[best])
+            yield f"{here}: {sentence}{_describe_noise(by_entrant, best, level)}."
     if ROUNDS in rivals:
         yield f"{here}: {OURS} takes 1/{rivals[ROUNDS] / our_time:.1f} of {ROUNDS}'s time ({rivals[ROUNDS]:.3f})."
     elif ROUNDS in times:
@@ -204,7 +212,7 @@ def _raced(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[st
         yield f"{here}: the limit is {limit:.3f}, {OURS} takes {our_time / limit:.1f} x that."
 
 
-def _against(label: str, name: str, our_time: float, its_time: float) -> str:
+def _compare_times(label: str, name: str, our_time: float, its_time: float) -> str:
     """Compare our time with that of an entrant, which the label describes.
 
     Args:
@@ -219,7 +227,7 @@ def _against(label: str, name: str, our_time: float, its_time: float) -> str:
     return f"{name} WINS, there at {its_time:.3f}, {our_time / its_time:.2f} x as fast as {OURS} ({our_time:.3f})"
 
 
-def _noise(by_entrant: Runs, best: str, level: float) -> str:
+def _describe_noise(by_entrant: Runs, best: str, level: float) -> str:
     """Return the result of the test between our method and the best other one; empty if it is not possible.
 
     Args:
@@ -227,29 +235,30 @@ def _noise(by_entrant: Runs, best: str, level: float) -> str:
         best: The best other method.
         level: The target accuracy.
     """
-    p = welch([run.times[level] for run in by_entrant[OURS]], [run.times[level] for run in by_entrant[best]])
+    p = welch_p_value([run.times[level] for run in by_entrant[OURS]], [run.times[level] for run in by_entrant[best]])
     return f", {describe_test(p)}" if p is not None else ""
 
 
-def _ended(long: Sequence[Measured]) -> Iterator[str]:
+def _compare_endings(long: Sequence[Measured]) -> Iterator[str]:
     """Yield a sentence on whether our method ends below FedAvg."""
-    by_entrant = of_part(long, "long")
+    by_entrant = group_by_entrant(long, "long")
     if not {OURS, ROUNDS} <= by_entrant.keys():
         return
     ours_percent, rounds_percent = ([100 * run.accuracy for run in by_entrant[name]] for name in (OURS, ROUNDS))
-    than = "below" if mean(ours_percent) < mean(rounds_percent) else "not below"
-    test = describe_test(welch(ours_percent, rounds_percent))
-    yield f"in the end: {OURS} {mean(ours_percent):.2f} %, {than} {ROUNDS} {mean(rounds_percent):.2f} % ({test})."
+    than = "below" if mean_or_nan(ours_percent) < mean_or_nan(rounds_percent) else "not below"
+    test = describe_test(welch_p_value(ours_percent, rounds_percent))
+    rounds_mean = mean_or_nan(rounds_percent)
+    yield f"in the end: {OURS} {mean_or_nan(ours_percent):.2f} %, {than} {ROUNDS} {rounds_mean:.2f} % ({test})."
 
 
-def _missing(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
+def _list_missing(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
     """Yield sentences on the entrants that cannot be run, and on those that have not been run."""
-    reasons = {name: entrant.refusal(setting) for name, entrant in ENTRANTS.items()}
+    reasons = {name: entrant.refusal_reason(setting) for name, entrant in ENTRANTS.items()}
     refused = {name: reason for name, reason in reasons.items() if reason is not None}
     yield from (f"{name} cannot be run here: {reason}." for name, reason in refused.items())
     # The limit has no untuned runs.
     for part, expected in (("tuned", ENTRANTS.keys()), ("untuned", ENTRANTS.keys() - {LIMIT})):
-        present = of_part(runs, part)
+        present = group_by_entrant(runs, part)
         missing = [name for name in ENTRANTS if name in expected and name not in present and name not in refused]
         if missing:
             yield f"not run, {part}: {', '.join(missing)}."

@@ -72,7 +72,7 @@ STAND_INS = {
 }
 
 
-def _experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
+def _make_experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
     """Return an experiment with 100 clients, participation 0.2 and 10 local epochs, and clients weighted by 1/S."""
     assert (dataset in STAND_INS) != scale.paper
     common: dict[str, Any] = {"participation": "bernoulli:0.2", "lr": 0.1, "momentum": 0.0, "weights": "uniform"}
@@ -91,37 +91,39 @@ def _experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
         "mnist": {"hidden": (200,), "local_epochs": 1, "rounds": 60},
         "cifar10-subset": {"model": "cnn", "local_epochs": 1, "rounds": 120, "eval_every": 4} | AUGMENTED,
     }
-    common |= {"clients": 20} | scale.pick(quick, standard, {})[dataset]
+    common |= {"clients": 20} | scale.pick_value(quick, standard, {})[dataset]
     return scale.experiment(dataset, **common | own)
 
 
-def _radius(scale: Scale, method: str) -> dict[str, Any]:
+def _method_fields(scale: Scale, method: str) -> dict[str, Any]:
     """Return the fields of a method, with the radius of the perturbation if it has one."""
     if method.endswith("sam"):
-        return {"method": method, "local.sam_rho": scale.pick(0.05, 0.05, 0.5)}
+        return {"method": method, "local.sam_rho": scale.pick_value(0.05, 0.05, 0.5)}
     return {"method": method}
 
 
 def fedsam_emnist(scale: Scale) -> Study:
     """FedSAM and its benchmarks at three levels of heterogeneity, EMNIST: Tables 1 and 4."""
-    return _heterogeneity(scale, "fedsam_emnist", scale.pick("mnist", "mnist", "emnist"), "Tables 1, 4", EMNIST)
+    return _heterogeneity_study(
+        scale, "fedsam_emnist", scale.pick_value("mnist", "mnist", "emnist"), "Tables 1, 4", EMNIST
+    )
 
 
 def fedsam_cifar10(scale: Scale) -> Study:
     """FedSAM and its benchmarks on CIFAR-10: Tables 1 and 2."""
-    return _heterogeneity(
-        scale, "fedsam_cifar10", scale.pick("cifar10-subset", "cifar10-subset", "cifar10"), "Tables 1, 2", CIFAR10
+    return _heterogeneity_study(
+        scale, "fedsam_cifar10", scale.pick_value("cifar10-subset", "cifar10-subset", "cifar10"), "Tables 1, 2", CIFAR10
     )
 
 
 def fedsam_cifar100(scale: Scale) -> Study:
     """FedSAM and its benchmarks on CIFAR-100: Tables 1 and 5."""
-    return _heterogeneity(
-        scale, "fedsam_cifar100", scale.pick("digits", "cifar10-subset", "cifar100"), "Tables 1, 5", CIFAR100
+    return _heterogeneity_study(
+        scale, "fedsam_cifar100", scale.pick_value("digits", "cifar10-subset", "cifar100"), "Tables 1, 5", CIFAR100
     )
 
 
-def _heterogeneity(scale: Scale, name: str, dataset: str, tables: str, numbers: dict[str, Numbers]) -> Study:
+def _heterogeneity_study(scale: Scale, name: str, dataset: str, tables: str, numbers: dict[str, Numbers]) -> Study:
     """Return a study of all methods at three levels of heterogeneity.
 
     Args:
@@ -136,22 +138,22 @@ def _heterogeneity(scale: Scale, name: str, dataset: str, tables: str, numbers: 
         columns = ["Dirichlet 0.6"]
     cells = []
     for column, method in product(columns, METHODS):
-        experiment = _experiment(scale, dataset, **_radius(scale, method) | SPLITS[column])
-        paper = _paper(*numbers[method][list(SPLITS).index(column)])
+        experiment = _make_experiment(scale, dataset, **_method_fields(scale, method) | SPLITS[column])
+        paper = _paper_values(*numbers[method][list(SPLITS).index(column)])
         cells.append(Cell(method, experiment, column, paper))
     title = f"FedSAM and its benchmarks (FedSAM, {tables})"
-    notes = (*NOTES, *_small(scale, dataset))
+    notes = (*NOTES, *_small_notes(scale, dataset))
     return Study(name, title, cells, METRICS, "fedsam", notes=notes, seeds=scale.seeds)
 
 
-def _small(scale: Scale, dataset: str) -> tuple[str, ...]:
+def _small_notes(scale: Scale, dataset: str) -> tuple[str, ...]:
     """Return the notes on the reductions of the smaller sizes."""
     if scale.paper:
         return ()
     return (STAND_INS[dataset], *SMALL)
 
 
-def _paper(train: float, accuracy: float, deviation: float, rounds: float | None) -> dict[str, float]:
+def _paper_values(train: float, accuracy: float, deviation: float, rounds: float | None) -> dict[str, float]:
     """Return the paper's numbers by metric, in percent; `rounds` is None for a target that was not reached."""
     values = {CLIENT_MEAN.name: accuracy, CLIENT_STD.name: deviation, TRAIN_ACCURACY.name: train}
     if rounds is not None:
@@ -198,26 +200,26 @@ def fedsam_overfit(scale: Scale) -> Study:
 
 def fedsam_parameters(scale: Scale) -> Study:
     """Participants S, local epochs K and radius rho of FedSAM and MoFedSAM: Figures 3, 5 and 6."""
-    dataset, epochs = scale.pick(("digits", (1, 2, 5)), ("cifar10-subset", (1, 2, 5)), ("cifar10", (5, 10, 20)))
+    dataset, epochs = scale.pick_value(("digits", (1, 2, 5)), ("cifar10-subset", (1, 2, 5)), ("cifar10", (5, 10, 20)))
     variants: dict[str, dict[str, Any]] = {
         **{f"S: {share:.0%} of clients": {"participation": f"bernoulli:{share}"} for share in (0.1, 0.2, 0.5)},
         **{f"K = {count}": {"local_epochs": count} for count in epochs},
         **{
             f"ρ = {radius:g}": {"local.sam_rho": radius}
-            for radius in scale.pick((0.01, 0.05, 0.2), (0.01, 0.05, 0.2), (0.1, 0.5, 1.0))
+            for radius in scale.pick_value((0.01, 0.05, 0.2), (0.01, 0.05, 0.2), (0.1, 0.5, 1.0))
         },
     }
     cells = []
     for method, (row, own) in product(("fedsam", "mofedsam"), variants.items()):
-        fields = _radius(scale, method) | SPLITS["Dirichlet 0.6"] | own
-        cells.append(Cell(row, _experiment(scale, dataset, **fields), method))
+        fields = _method_fields(scale, method) | SPLITS["Dirichlet 0.6"] | own
+        cells.append(Cell(row, _make_experiment(scale, dataset, **fields), method))
     return Study(
         "fedsam_parameters",
         "Participants, local epochs and radius, Dirichlet 0.6 (FedSAM, Figures 3, 5, 6)",
         cells,
         METRICS[:3],
         reference="S: 20% of clients",
-        notes=(CURVES, *NOTES, *_small(scale, dataset)),
+        notes=(CURVES, *NOTES, *_small_notes(scale, dataset)),
         claims=(
             Claim("S: 50% of clients", "S: 10% of clients", CLIENT_MEAN.name, "More participants are more accurate"),
         ),
@@ -226,11 +228,11 @@ def fedsam_parameters(scale: Scale) -> Study:
 
 def fedsam_beta(scale: Scale) -> Study:
     """The weight beta of new gradients relative to the server's momentum, FedCM, MimeLite, MoFedSAM: Figure 3 d."""
-    dataset = scale.pick("digits", "cifar10-subset", "cifar10")
+    dataset = scale.pick_value("digits", "cifar10-subset", "cifar10")
     cells = []
     for method, beta in product(("fedcm", "mimelite", "mofedsam"), (0.01, 0.1, 0.2, 0.5, 1.0)):
-        fields = _radius(scale, method) | SPLITS["Dirichlet 0.6"] | {"local.grad_mix": beta}
-        cells.append(Cell(f"β = {beta:g}", _experiment(scale, dataset, **fields), method))
+        fields = _method_fields(scale, method) | SPLITS["Dirichlet 0.6"] | {"local.grad_mix": beta}
+        cells.append(Cell(f"β = {beta:g}", _make_experiment(scale, dataset, **fields), method))
     return Study(
         "fedsam_beta",
         "Weight β of new gradients relative to the server's momentum, Dirichlet 0.6 (FedSAM, Figure 3 d)",
@@ -242,7 +244,7 @@ def fedsam_beta(scale: Scale) -> Study:
             "β = 1 is without momentum: FedAvg, or FedSAM for MoFedSAM. The grid is that of the paper's search, "
             "which settles on 0.1.",
             *NOTES,
-            *_small(scale, dataset),
+            *_small_notes(scale, dataset),
         ),
         claims=(Claim("β = 0.1", "β = 1", CLIENT_MEAN.name, "β = 0.1 is more accurate than no momentum"),),
     )

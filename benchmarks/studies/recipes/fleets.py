@@ -16,7 +16,7 @@ from benchmarks.studies.metrics import (
 )
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Claim, Study
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.settings.terms import on_terms
 
@@ -27,26 +27,26 @@ ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff")
 COMPARED = (*ASYNCHRONOUS, "fedavg", "fedrolex", "ram-fed")
 
 
-def _experiment(scale: Scale, method: str, **own: Any) -> Experiment:
+def _make_experiment(scale: Scale, method: str, **own: Any) -> Experiment:
     """Return an experiment on MNIST or digits: MLP, 10 clients, half of them 3x as fast, equal time, Dirichlet 0.5."""
     common: dict[str, Any] = {"method": method, "partition": "dirichlet", "dirichlet": 0.5}
-    common |= scale.pick(
+    common |= scale.pick_value(
         {"dataset": "digits", "hidden": (64,), "time": 15.0, "lr": 0.05},
         *[{"dataset": "mnist", "hidden": (200,), "time": 60.0, "lr": 0.02, "batch_size": 128}] * 2,
     )
-    if methods()[method].asynchronous:
-        common["eval_every"] = scale.pick(2, 5, 5)
+    if list_methods()[method].asynchronous:
+        common["eval_every"] = scale.pick_value(2, 5, 5)
     return scale.experiment(**common | own)
 
 
-def equal(experiment: Experiment) -> Experiment:
+def on_equal_terms(experiment: Experiment) -> Experiment:
     """Return the experiment on equal terms."""
     return on_terms(experiment, "equal")
 
 
 def equal_budget(scale: Scale) -> Study:
     """Every method with the same time: accuracy, and time, bytes, operations and memory to a target."""
-    cells = [Cell(method, equal(_experiment(scale, method))) for method in methods()]
+    cells = [Cell(method, on_equal_terms(_make_experiment(scale, method))) for method in list_methods()]
     spent = (to_target(TARGETS, "bytes"), to_target(TARGETS, "flops"))
     return Study(
         "equal_budget",
@@ -76,10 +76,10 @@ def stragglers(scale: Scale) -> Study:
         "dropouts": {"availability": FLEETS / "dropouts.csv"},
         "day and night": {"availability": FLEETS / "diurnal.csv", "availability_period": 5.0},
     }
-    shorter: dict[str, Any] = scale.pick({"time": 10.0}, {}, {})
-    chosen = scale.pick(("1×", "100×", "dropouts", "day and night"), tuple(fleets), tuple(fleets))
+    shorter: dict[str, Any] = scale.pick_value({"time": 10.0}, {}, {})
+    chosen = scale.pick_value(("1×", "100×", "dropouts", "day and night"), tuple(fleets), tuple(fleets))
     cells = [
-        Cell(method, _experiment(scale, method, **fleets[column], **shorter), column)
+        Cell(method, _make_experiment(scale, method, **fleets[column], **shorter), column)
         for column, method in product(chosen, COMPARED)
     ]
     return Study(
@@ -100,11 +100,11 @@ def stragglers(scale: Scale) -> Study:
 
 def staleness(scale: Scale) -> Study:
     """Weight of stale updates x mixing x concurrency, FedAsync: accuracy and time to a target."""
-    counts = scale.pick((5, 20), *[(5, 10, 20, 50)] * 2)
-    mixings = scale.pick((0.3, 0.9), *[(0.1, 0.3, 0.6, 0.9)] * 2)
+    counts = scale.pick_value((5, 20), *[(5, 10, 20, 50)] * 2)
+    mixings = scale.pick_value((0.3, 0.9), *[(0.1, 0.3, 0.6, 0.9)] * 2)
     cells = []
     for clients, weight, mixing in product(counts, ("constant", "polynomial", "hinge"), mixings):
-        experiment = _experiment(scale, "fedasync", staleness=weight, mixing=mixing, clients=clients)
+        experiment = _make_experiment(scale, "fedasync", staleness=weight, mixing=mixing, clients=clients)
         cells.append(Cell(f"{weight}, α = {mixing:g}", experiment, f"{clients} clients"))
     return Study(
         "staleness",
@@ -121,9 +121,9 @@ def staleness(scale: Scale) -> Study:
 def networks(scale: Scale) -> Study:
     """Fleets bound by computing and by bandwidth: the methods that profit from small submodels."""
     fleets = {name: str(FLEETS / f"{name}-bound.csv") for name in ("compute", "bandwidth")}
-    longer: dict[str, dict[str, Any]] = {"compute": {}, "bandwidth": {"time": scale.pick(60.0, 240.0, 240.0)}}
+    longer: dict[str, dict[str, Any]] = {"compute": {}, "bandwidth": {"time": scale.pick_value(60.0, 240.0, 240.0)}}
     cells = [
-        Cell(method, _experiment(scale, method, compute=path, **longer[name]), f"{name}-bound")
+        Cell(method, _make_experiment(scale, method, compute=path, **longer[name]), f"{name}-bound")
         for (name, path), method in product(fleets.items(), COMPARED)
     ]
     return Study(
@@ -152,7 +152,7 @@ def schedulers(scale: Scale) -> Study:
     }
     spreads = {"3×": "1:0.5,3:0.5", "10×": "1:0.5,10:0.5"}
     cells = [
-        Cell(row, _experiment(scale, method, compute=spec, fragments=4), column)
+        Cell(row, _make_experiment(scale, method, compute=spec, fragments=4), column)
         for (column, spec), (row, method) in product(spreads.items(), rows.items())
     ]
     return Study(
@@ -176,14 +176,14 @@ def schedulers(scale: Scale) -> Study:
 
 def best_lr(scale: Scale) -> Study:
     """Each method at every learning rate of a grid: its best rate and the shared one."""
-    rates = scale.pick((0.01, 0.05, 0.2), *[(0.003, 0.01, 0.03, 0.1, 0.3)] * 2)
+    rates = scale.pick_value((0.01, 0.05, 0.2), *[(0.003, 0.01, 0.03, 0.1, 0.3)] * 2)
     sample = ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo")
-    chosen = scale.pick(sample, sample, tuple(methods()))
-    fixed = scale.pick(0.05, 0.1, 0.1)
+    chosen = scale.pick_value(sample, sample, tuple(list_methods()))
+    fixed = scale.pick_value(0.05, 0.1, 0.1)
     cells = []
     for rate, method in product(rates, chosen):
         column = f"lr {rate:g} (fixed)" if rate == fixed else f"lr {rate:g}"
-        cells.append(Cell(method, equal(_experiment(scale, method, lr=rate)), column))
+        cells.append(Cell(method, on_equal_terms(_make_experiment(scale, method, lr=rate)), column))
     return Study(
         "best_lr",
         "Each method at its best learning rate, at equal time",

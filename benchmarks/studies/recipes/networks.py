@@ -44,15 +44,15 @@ def residual_mlp(classes: int) -> nn.Sequential:
     It has 230,858 parameters, 33,408 of them in blocks. `digits_residual_mlp`, for 8x8 images of one channel, has
     38,346.
     """
-    return _dense(3 * 32 * 32, classes)
+    return _build_mlp(3 * 32 * 32, classes)
 
 
 def digits_residual_mlp(classes: int) -> nn.Sequential:
     """Return the residual MLP for digits."""
-    return _dense(64, classes)
+    return _build_mlp(64, classes)
 
 
-def _dense(features: int, classes: int) -> nn.Sequential:
+def _build_mlp(features: int, classes: int) -> nn.Sequential:
     width = 64
     return nn.Sequential(
         nn.Flatten(),
@@ -70,15 +70,15 @@ def small_resnet(classes: int) -> nn.Sequential:
     It has a patch convolution of stride 4 and 32 channels, two residual blocks, a mean over the image and a dense
     layer. With 10 classes it has 39,082 parameters, 37,120 of them in blocks.
     """
-    return _residual(3, 4, classes)
+    return _build_resnet(3, 4, classes)
 
 
 def digits_resnet(classes: int) -> nn.Sequential:
     """Return the small CNN for 8x8 images of one channel, with patches of 2x2."""
-    return _residual(1, 2, classes)
+    return _build_resnet(1, 2, classes)
 
 
-def _residual(channels: int, patch: int, classes: int) -> nn.Sequential:
+def _build_resnet(channels: int, patch: int, classes: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(channels, 32, patch, stride=patch),
         Block(32),

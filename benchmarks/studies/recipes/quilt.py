@@ -32,16 +32,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def quilt_parts(scale: Scale) -> Study:
     """Fed-Quilt without each of its parts, and with parts that were tried and rejected: time to an accuracy."""
-    return _parts(scale, "quilt_parts", "Fed-Quilt without each of its parts", TARGETS, {}, time=1.5)
+    return _parts_study(scale, "quilt_parts", "Fed-Quilt without each of its parts", TARGETS, {}, time=1.5)
 
 
 def quilt_parts_skewed(scale: Scale) -> Study:
     """Fed-Quilt without each of its parts, for clients with different labels."""
     title = "Fed-Quilt without each of its parts, Dirichlet 0.3"
-    return _parts(scale, "quilt_parts_skewed", title, SKEWED, {"partition": "dirichlet", "dirichlet": 0.3}, time=0.75)
+    return _parts_study(
+        scale, "quilt_parts_skewed", title, SKEWED, {"partition": "dirichlet", "dirichlet": 0.3}, time=0.75
+    )
 
 
-def _parts(
+def _parts_study(
     scale: Scale, name: str, title: str, targets: Mapping[str, float], data: Mapping[str, Any], *, time: float
 ) -> Study:
     """Return a study of the method's variants at several learning rates.
@@ -55,7 +57,7 @@ def _parts(
         time: The time limit of the larger sizes.
     """
     common: dict[str, Any] = {"method": "fed-quilt", "compute": "1:0.5,3:0.5", **data}
-    common |= scale.pick(
+    common |= scale.pick_value(
         {"dataset": "digits", "hidden": (64,), "time": 4.0, "eval_every": 1},
         *[{"dataset": "mnist", "hidden": (200,), "batch_size": 128, "time": time, "eval_every": 5}] * 2,
     )

@@ -28,7 +28,7 @@ BUDGET = {"digits": 15.0, "mnist": 20.0, "cifar10": 60.0, "cifar100": 60.0}
 REPRUNED = {"submodel.reprune_every": 3}
 
 
-def _experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
+def _make_experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
     """Return the appendix's settings: 10 clients, 5 epochs, batch 128 (CIFAR-100: 64), lr 0.005, momentum 0.5."""
     common = {
         "hidden": (HIDDEN[dataset],),
@@ -41,42 +41,57 @@ def _experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
     return scale.experiment(dataset, **common | own)
 
 
-def _asynchronous(**own: Any) -> dict[str, Any]:
+def _raa_fields(**own: Any) -> dict[str, Any]:
     return {"method": "fed-raa", "fragments": 3, "mixing": 0.6, "eval_every": 1} | own
 
 
-def _paper(time: float, accuracy: float) -> dict[str, float]:
+def _paper_values(time: float, accuracy: float) -> dict[str, float]:
     return {TIME.name: time, ACCURACY.name: accuracy}
 
 
 # Rows of Tables 2 (seconds to the target) and 5 (accuracy) for MNIST, CIFAR-10 and CIFAR-100.
 BASELINES: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
-    "fed-raa": (_asynchronous(), (_paper(91.06, 93.86), _paper(89.85, 47.38), _paper(101.86, 20.55))),
-    "fedavg": ({"method": "fedavg"}, (_paper(406.35, 96.35), _paper(390.83, 52.88), _paper(435.51, 25.22))),
+    "fed-raa": (
+        _raa_fields(),
+        (_paper_values(91.06, 93.86), _paper_values(89.85, 47.38), _paper_values(101.86, 20.55)),
+    ),
+    "fedavg": (
+        {"method": "fedavg"},
+        (_paper_values(406.35, 96.35), _paper_values(390.83, 52.88), _paper_values(435.51, 25.22)),
+    ),
     "fedasync (Fed-Sync)": (
         {"method": "fedasync", "mixing": 0.6, "eval_every": 1},
-        (_paper(242.46, 96.50), _paper(253.11, 53.01), _paper(1123.25, 25.41)),
+        (_paper_values(242.46, 96.50), _paper_values(253.11, 53.01), _paper_values(1123.25, 25.41)),
     ),
-    "fedprox": ({"method": "fedprox"}, (_paper(866.40, 96.40), _paper(870.44, 52.89), _paper(910.98, 25.87))),
+    "fedprox": (
+        {"method": "fedprox"},
+        (_paper_values(866.40, 96.40), _paper_values(870.44, 52.89), _paper_values(910.98, 25.87)),
+    ),
     "prunefl": (
         {"method": "prunefl"} | REPRUNED,
-        (_paper(776.82, 94.13), _paper(975.48, 53.60), _paper(3158.55, 24.97)),
+        (_paper_values(776.82, 94.13), _paper_values(975.48, 53.60), _paper_values(3158.55, 24.97)),
     ),
-    "splitfed": ({"method": "splitfed"}, (_paper(840.15, 95.30), _paper(769.88, 51.30), _paper(2181.59, 23.68))),
-    "ram-fed": ({"method": "ram-fed"}, (_paper(808.96, 96.55), _paper(783.06, 54.22), _paper(918.11, 27.04))),
+    "splitfed": (
+        {"method": "splitfed"},
+        (_paper_values(840.15, 95.30), _paper_values(769.88, 51.30), _paper_values(2181.59, 23.68)),
+    ),
+    "ram-fed": (
+        {"method": "ram-fed"},
+        (_paper_values(808.96, 96.55), _paper_values(783.06, 54.22), _paper_values(918.11, 27.04)),
+    ),
 }
 
 
 def raa_baselines(scale: Scale) -> Study:
     """Fed-RAA against its baselines at equal time: time to an accuracy (Table 2) and accuracy (Table 5)."""
-    datasets = scale.pick(*DATASETS)
+    datasets = scale.pick_value(*DATASETS)
     # The slowest method takes half of this time to the target.
-    shorter: dict[str, Any] = scale.pick({"time": 8.0}, {}, {})
+    shorter: dict[str, Any] = scale.pick_value({"time": 8.0}, {}, {})
     cells = [
-        Cell(row, _experiment(scale, dataset, **own, **shorter), dataset, papers[number])
+        Cell(row, _make_experiment(scale, dataset, **own, **shorter), dataset, papers[number])
         for (number, dataset), (row, (own, papers)) in product(enumerate(datasets), BASELINES.items())
     ]
-    notes = (CLOCK, OPEN, *scale.pick((SMALL, MNIST_NUMBERS), (MNIST_NUMBERS,), ()))
+    notes = (CLOCK, OPEN, *scale.pick_value((SMALL, MNIST_NUMBERS), (MNIST_NUMBERS,), ()))
     return Study(
         "raa_baselines",
         "Fed-RAA and its baselines at equal time (Fed-RAA, Tables 2 and 5)",
@@ -91,24 +106,27 @@ def raa_baselines(scale: Scale) -> Study:
 
 def raa_schedules(scale: Scale) -> Study:
     """Gre-RAA against random, minimum priority and synchronous assignment: Table 3."""
-    datasets = scale.pick(*DATASETS)
+    datasets = scale.pick_value(*DATASETS)
     rows: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
-        "gre-raa": (_asynchronous(), (_paper(69.46, 93.95), _paper(68.58, 47.43), _paper(75.96, 20.74))),
+        "gre-raa": (
+            _raa_fields(),
+            (_paper_values(69.46, 93.95), _paper_values(68.58, 47.43), _paper_values(75.96, 20.74)),
+        ),
         "random": (
-            _asynchronous(method="fed-raa-random"),
-            (_paper(78.54, 93.76), _paper(84.63, 47.43), _paper(60.10, 18.77)),
+            _raa_fields(method="fed-raa-random"),
+            (_paper_values(78.54, 93.76), _paper_values(84.63, 47.43), _paper_values(60.10, 18.77)),
         ),
         "minimum priority": (
-            _asynchronous(method="fed-raa-mp"),
-            (_paper(80.73, 93.88), _paper(84.77, 47.39), _paper(78.28, 20.75)),
+            _raa_fields(method="fed-raa-mp"),
+            (_paper_values(80.73, 93.88), _paper_values(84.77, 47.39), _paper_values(78.28, 20.75)),
         ),
         "sync": (
             {"method": "fed-raa-sync", "fragments": 3, "server_lr": 0.6},
-            (_paper(162.71, 93.94), _paper(162.82, 47.84), _paper(179.44, 21.46)),
+            (_paper_values(162.71, 93.94), _paper_values(162.82, 47.84), _paper_values(179.44, 21.46)),
         ),
     }
     cells = [
-        Cell(row, _experiment(scale, dataset, **own), dataset, papers[number])
+        Cell(row, _make_experiment(scale, dataset, **own), dataset, papers[number])
         for (number, dataset), (row, (own, papers)) in product(enumerate(datasets), rows.items())
     ]
     return Study(
@@ -118,19 +136,19 @@ def raa_schedules(scale: Scale) -> Study:
         (TIME, ACCURACY, STALENESS_TAIL),
         reference="gre-raa",
         seeds=scale.seeds,
-        notes=(CLOCK, OPEN, *scale.pick((SMALL, MNIST_NUMBERS), (MNIST_NUMBERS,), ())),
+        notes=(CLOCK, OPEN, *scale.pick_value((SMALL, MNIST_NUMBERS), (MNIST_NUMBERS,), ())),
         along="t",
     )
 
 
 def raa_beta(scale: Scale) -> Study:
     """Fed-RAA with 10 to 90 % slow devices: Figures 5 and 7 to 9."""
-    counts = scale.pick((3,), (3,), (2, 3, 4, 5))
+    counts = scale.pick_value((3,), (3,), (2, 3, 4, 5))
     cells = []
-    for dataset, fragments, beta in product(scale.pick(*DATASETS), counts, (0.1, 0.3, 0.5, 0.7, 0.9)):
-        experiment = _experiment(scale, dataset, **_asynchronous(compute=_slow(beta), fragments=fragments))
+    for dataset, fragments, beta in product(scale.pick_value(*DATASETS), counts, (0.1, 0.3, 0.5, 0.7, 0.9)):
+        experiment = _make_experiment(scale, dataset, **_raa_fields(compute=_slow_fleet(beta), fragments=fragments))
         cells.append(Cell(f"β = {beta:g}", experiment, f"{dataset}, M = {fragments}"))
-    return _trend(
+    return _trend_study(
         scale,
         "raa_beta",
         "Share β of devices at speed 1, the others at 3 (Fed-RAA, Figures 5, 7–9)",
@@ -147,10 +165,10 @@ def raa_beta(scale: Scale) -> Study:
 def raa_fragments(scale: Scale) -> Study:
     """Fed-RAA with 2 to 5 fragments: Figure 6."""
     cells = [
-        Cell(f"M = {fragments}", _experiment(scale, dataset, **_asynchronous(fragments=fragments)), dataset)
-        for dataset, fragments in product(scale.pick(*DATASETS), (2, 3, 4, 5))
+        Cell(f"M = {fragments}", _make_experiment(scale, dataset, **_raa_fields(fragments=fragments)), dataset)
+        for dataset, fragments in product(scale.pick_value(*DATASETS), (2, 3, 4, 5))
     ]
-    return _trend(
+    return _trend_study(
         scale,
         "raa_fragments",
         "Number M of fragments (Fed-RAA, Figure 6)",
@@ -161,7 +179,7 @@ def raa_fragments(scale: Scale) -> Study:
     )
 
 
-def _trend(
+def _trend_study(
     scale: Scale,
     name: str,
     title: str,
@@ -182,9 +200,9 @@ def _trend(
         reference: The reference row.
         claims: The claims to judge.
     """
-    notes = ("The paper gives only curves, no numbers.", OPEN, *scale.pick((SMALL,), (), ()))
+    notes = ("The paper gives only curves, no numbers.", OPEN, *scale.pick_value((SMALL,), (), ()))
     return Study(name, title, cells, metrics, reference, notes=notes, claims=claims, seeds=scale.seeds, along="t")
 
 
-def _slow(beta: float) -> str:
+def _slow_fleet(beta: float) -> str:
     return f"1:{beta:g},3:{1 - beta:g}"

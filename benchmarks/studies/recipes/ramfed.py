@@ -30,7 +30,7 @@ def ramfed_memory(scale: Scale) -> Study:
     mnist: dict[str, Any] = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "lr": 0.01}
     digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,)}
     far = digits | {"lr": 0.05, "local_epochs": 5, "rounds": 30, "eval_every": 2}
-    columns: dict[str, dict[str, Any]] = scale.pick(
+    columns: dict[str, dict[str, Any]] = scale.pick_value(
         {
             "α = 0.01, lr 0.01, 1 epoch": digits | {"lr": 0.01, "local_epochs": 1, "rounds": 100, "eval_every": 5},
             "α = 0.01, lr 0.05, 5 epochs": far,
@@ -141,46 +141,48 @@ STAND_IN = (
 
 def ramfed_table2_mnist(scale: Scale) -> Study:
     """Thirteen methods and mask levels, MLP on MNIST (digits at the quick size): RAM-Fed's Table 2."""
-    common = scale.pick(
+    common = scale.pick_value(
         {"dataset": "digits", "hidden": (64,), "rounds": 30, "lr": 0.05, "local_epochs": 5},
         {"dataset": "mnist", "hidden": (200,), "rounds": 25, "batch_size": 128, "lr": 0.01, "local_epochs": 1},
         {"dataset": "mnist", "hidden": (200,), "rounds": 2000, "eval_every": 20, "batch_size": 128, "lr": 0.01},
     )
-    at = scale.pick((0.1,), (0.01, 0.1), (0.01, 0.05, 0.1, 0.15))
-    return _table(scale, "ramfed_table2_mnist", "MLP (RAM-Fed, Table 2)", common, MNIST, (0.01, 0.05, 0.1, 0.15), at)
+    at = scale.pick_value((0.1,), (0.01, 0.1), (0.01, 0.05, 0.1, 0.15))
+    return _table_study(
+        scale, "ramfed_table2_mnist", "MLP (RAM-Fed, Table 2)", common, MNIST, (0.01, 0.05, 0.1, 0.15), at
+    )
 
 
 def ramfed_table2_cifar10(scale: Scale) -> Study:
     """Thirteen methods and mask levels, CNN on CIFAR-10 (its subset at smaller sizes): RAM-Fed's Table 2."""
-    common = scale.pick(
+    common = scale.pick_value(
         {"dataset": "cifar10-subset", "rounds": 15, "eval_every": 3, "batch_size": 32, "local_epochs": 1},
         {"dataset": "cifar10-subset", "rounds": 60, "eval_every": 5, "batch_size": 32, "local_epochs": 1} | AUGMENTED,
         {"dataset": "cifar10", "rounds": 4000, "eval_every": 20, "batch_size": 128},
     ) | {"model": "cnn", "lr": 0.05}
-    at = scale.pick((0.3,), (0.3,), (0.1, 0.2, 0.3, 0.4))
+    at = scale.pick_value((0.3,), (0.3,), (0.1, 0.2, 0.3, 0.4))
     note = "The data are a subset of CIFAR-10: 10,000 training and 2,000 test images; chance is 10 %."
     title = "CNN (RAM-Fed, Table 2)"
-    return _table(scale, "ramfed_table2_cifar10", title, common, CIFAR10, (0.1, 0.2, 0.3, 0.4), at, note)
+    return _table_study(scale, "ramfed_table2_cifar10", title, common, CIFAR10, (0.1, 0.2, 0.3, 0.4), at, note)
 
 
 def ramfed_table3_agnews(scale: Scale) -> Study:
     """Thirteen methods and mask levels, FastText on AG News (a subset of its training rows): RAM-Fed's Table 3."""
-    common = {"dataset": "agnews", "model": "fasttext", "batch_size": scale.pick(32, 32, 128)}
-    common |= scale.pick(
+    common = {"dataset": "agnews", "model": "fasttext", "batch_size": scale.pick_value(32, 32, 128)}
+    common |= scale.pick_value(
         {"rounds": 15, "eval_every": 3, "lr": 1.0, "local_epochs": 1},
         {"rounds": 40, "eval_every": 5, "lr": 1.0, "local_epochs": 1},
         {"rounds": 2000, "eval_every": 20, "lr": 0.1},
     )
-    at = scale.pick((0.2,), (0.2,), (0.05, 0.1, 0.15, 0.2))
+    at = scale.pick_value((0.2,), (0.2,), (0.05, 0.1, 0.15, 0.2))
     small = "Batches of 32 and lr 1: with the paper's 128 and 0.1 these rounds learn nothing, and with lr 3 neither."
     part = "The data are a part of AG News' training rows."
     scaled = "At that rate IST, which scales what a group's units read, diverges in most runs."
-    note = scale.pick(f"{small} {part}", f"{small} {scaled} {part}", part)
+    note = scale.pick_value(f"{small} {part}", f"{small} {scaled} {part}", part)
     title = "FastText (RAM-Fed, Table 3)"
-    return _table(scale, "ramfed_table3_agnews", title, common, AGNEWS, (0.05, 0.1, 0.15, 0.2), at, note)
+    return _table_study(scale, "ramfed_table3_agnews", title, common, AGNEWS, (0.05, 0.1, 0.15, 0.2), at, note)
 
 
-def _table(
+def _table_study(
     scale: Scale,
     name: str,
     title: str,
@@ -206,7 +208,7 @@ def _table(
         common = {"local_steps": 5} | common
     cells = []
     for alpha, (row, numbers) in product(at, paper.items()):
-        own = SETTINGS | ROWS[row] | {"dirichlet": alpha} | _often(row, common["rounds"])
+        own = SETTINGS | ROWS[row] | {"dirichlet": alpha} | _reprune_fields(row, common["rounds"])
         papers = {ACCURACY.name: numbers[concentrations.index(alpha)]}
         cells.append(Cell(row, scale.experiment(**common | own), f"α = {alpha:g}", papers))
     notes = [f"The paper does not state its rounds; {common['rounds']} are run here on {common['dataset']}."]
@@ -217,7 +219,7 @@ def _table(
     return Study(name, title, cells, (ACCURACY, CLIENT_WORST), "ram-fed L", notes=notes, seeds=seeds)
 
 
-def _often(row: str, rounds: int) -> dict[str, Any]:
+def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
     """Return the field with which PruneFL chooses its weights ten times in a run that is too short for fifty rounds."""
     if row.startswith("prunefl") and rounds < 500:
         return {"submodel.reprune_every": max(1, rounds // 10)}
@@ -226,10 +228,15 @@ def _often(row: str, rounds: int) -> dict[str, Any]:
 
 def ramfed_coverage(scale: Scale) -> Study:
     """Coverage: the clients that train a region, the trained regions, and untrained spells (Figures 3 and 4)."""
-    dataset, hidden, rounds = scale.pick(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
-    common = SETTINGS | {"dirichlet": 0.15, "hidden": (hidden,), "rounds": rounds, "eval_every": scale.pick(2, 5, 20)}
+    dataset, hidden, rounds = scale.pick_value(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
+    common = SETTINGS | {
+        "dirichlet": 0.15,
+        "hidden": (hidden,),
+        "rounds": rounds,
+        "eval_every": scale.pick_value(2, 5, 20),
+    }
     rate: dict[str, Any] = {"lr": 0.01, "batch_size": 128}
-    common |= {"local_steps": 5} | scale.pick({"lr": 0.05}, rate, rate)
+    common |= {"local_steps": 5} | scale.pick_value({"lr": 0.05}, rate, rate)
     labels = {0: "always covered", 10: "gaps every 10", 2: "gaps every 2", 1: "one region for all"}
     cells = []
     for method, level, (gaps, label) in product(("ra-fed", "ram-fed"), ("S", "L"), labels.items()):

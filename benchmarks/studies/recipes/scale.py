@@ -31,14 +31,14 @@ class Scale:
     def paper(self) -> bool:
         return self.size == "paper"
 
-    def pick(self, quick: T, standard: T, paper: T) -> T:
+    def pick_value(self, quick: T, standard: T, paper: T) -> T:
         """Return the value of this size."""
         return {"quick": quick, "standard": standard, "paper": paper}[self.size]
 
     @property
     def seeds(self) -> Sequence[int]:
         """Return the seeds of a study whose runs take seconds: five, because three separate the methods less."""
-        return self.pick((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS)
+        return self.pick_value((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS)
 
     def experiment(self, dataset: str, **fields: Any) -> Experiment:
         """Return an experiment on a data set by name; `cifar10-subset` is a file in the folder of the data.

@@ -29,15 +29,15 @@ OVERFIT = (
 HETEROGENEITY = {"high": 2, "low": 5}
 
 
-def _experiment(scale: Scale, **own: Any) -> Experiment:
+def _make_experiment(scale: Scale, **own: Any) -> Experiment:
     small = {"clients": 20, "participation": "sample:5", "lr": 0.1}
-    common: dict[str, Any] = scale.pick(
+    common: dict[str, Any] = scale.pick_value(
         {"dataset": "digits", "hidden": (64,), "rounds": 80} | small,
         {"dataset": "cifar10-subset", "model": "cnn", "rounds": 150} | small,
         {"dataset": "cifar10", "model": "preact-resnet18", "clients": 100, "participation": "sample:10", "rounds": 2000}
         | {"lr": 0.1, "batch_size": 10},
     )
-    common |= {"local_epochs": 1, "momentum": 0.0, "eval_every": scale.pick(4, 5, 20)}
+    common |= {"local_epochs": 1, "momentum": 0.0, "eval_every": scale.pick_value(4, 5, 20)}
     return scale.experiment(**common | own)
 
 
@@ -51,19 +51,21 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 def shuffled_policies(scale: Scale) -> Study:
     """Rolling against random, static and full submodels, of equal and of mixed capacity: Figures 1 to 4, Table 4."""
-    smallest = scale.pick(0.25, 0.25, 0.0625)
+    smallest = scale.pick_value(0.25, 0.25, 0.0625)
     capacities = {
-        "mixed": scale.pick((1.0, 0.5, 0.25), (1.0, 0.5, 0.25), (1.0, 0.5, 0.25, 0.125, 0.0625)),
+        "mixed": scale.pick_value((1.0, 0.5, 0.25), (1.0, 0.5, 0.25), (1.0, 0.5, 0.25, 0.125, 0.0625)),
         f"all {smallest:g}": (smallest,),
     }
     cells = []
-    heterogeneity = scale.pick(("high",), ("high",), tuple(HETEROGENEITY))
+    heterogeneity = scale.pick_value(("high",), ("high",), tuple(HETEROGENEITY))
     for level, (kind, levels) in product(heterogeneity, capacities.items()):
         rows: dict[str, dict[str, Any]] = {row: own | {"capacities": levels} for row, own in POLICIES.items()}
         rows["full (FedAvg)"] = {"method": "fedavg"}
         partition = f"labels(per_client={HETEROGENEITY[level]})"
         for row, own in rows.items():
-            cells.append(Cell(row, _experiment(scale, partition=partition, **own), f"{kind}, {level} heterogeneity"))
+            cells.append(
+                Cell(row, _make_experiment(scale, partition=partition, **own), f"{kind}, {level} heterogeneity")
+            )
     rolling = "rolling (shuffled)"
     return Study(
         "shuffled_policies",
@@ -75,7 +77,7 @@ def shuffled_policies(scale: Scale) -> Study:
             *OPEN,
             "The full model is the same run in every column of one heterogeneity.",
             "The paper's one table of numbers is CIFAR-100: static 34.37 %, rolling 35.30 %.",
-            *scale.pick((DIGITS,), (SUBSET,), ()),
+            *scale.pick_value((DIGITS,), (SUBSET,), ()),
         ),
         claims=(
             Claim(rolling, "random", ACCURACY.name, "Rolling beats random"),
@@ -94,10 +96,10 @@ def shuffled_generalisation(scale: Scale) -> Study:
         "rolling (shuffled)": {"method": "shuffled-kernels", "capacities": (0.5,)},
     }
     learns = {"dataset": "cifar10-subset", "model": "mlp", "hidden": (128,), "lr": 0.05, "local_epochs": 5}
-    by_heart: dict[str, Any] = scale.pick(learns | {"rounds": 20}, learns | {"rounds": 120}, {})
+    by_heart: dict[str, Any] = scale.pick_value(learns | {"rounds": 20}, learns | {"rounds": 120}, {})
     cells = []
     for (level, labels), (row, own) in product(HETEROGENEITY.items(), rows.items()):
-        experiment = _experiment(scale, partition=f"labels(per_client={labels})", **by_heart | own)
+        experiment = _make_experiment(scale, partition=f"labels(per_client={labels})", **by_heart | own)
         cells.append(Cell(row, experiment, f"{level} heterogeneity"))
     return Study(
         "shuffled_generalisation",
@@ -109,7 +111,7 @@ def shuffled_generalisation(scale: Scale) -> Study:
             *OPEN,
             "Both losses are of the final full model in evaluation mode: on the test set, and on the clients' training "
             "data (at most 10,000 samples, evenly spaced).",
-            *scale.pick((OVERFIT,), (OVERFIT,), ()),
+            *scale.pick_value((OVERFIT,), (OVERFIT,), ()),
         ),
         claims=(
             Claim("random", "full (FedAvg)", LOSS_GAP.name, "Random submodels have the smaller loss gap"),

@@ -19,31 +19,31 @@ BLOCKS = (
 SUBSET = "The data are a subset of CIFAR-10: 10,000 training and 2,000 test images."
 
 
-def _paper(accuracy: float, deviation: float) -> dict[str, float]:
+def _paper_values(accuracy: float, deviation: float) -> dict[str, float]:
     return {CLIENT_MEAN.name: accuracy, CLIENT_STD.name: deviation}
 
 
 def subdismo_delta(scale: Scale) -> Study:
     """SubDisMO and its variants on the same masks, without perturbation and with a memory: Tables 1 and 2."""
     common: dict[str, Any] = {
-        "model": scale.pick(f"{NETWORKS}:residual_mlp", f"{NETWORKS}:residual_mlp", "vit-small"),
+        "model": scale.pick_value(f"{NETWORKS}:residual_mlp", f"{NETWORKS}:residual_mlp", "vit-small"),
         "partition": "dirichlet",
         "dirichlet": 1.0,
-        "local_steps": scale.pick(5, 10, 10),
+        "local_steps": scale.pick_value(5, 10, 10),
         "batch_size": 32,
         "lr": 0.1,
         "momentum": 0.0,
         "weights": "uniform",
-        "rounds": scale.pick(80, 400, 1000),
+        "rounds": scale.pick_value(80, 400, 1000),
         "eval_every": 10,
     }
-    dataset = scale.pick("cifar10-subset", "cifar10-subset", "cifar10")
+    dataset = scale.pick_value("cifar10-subset", "cifar10-subset", "cifar10")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
-        "subdismo δ=0.1": ({"method": "subdismo"}, _paper(51.23, 4.77)),
+        "subdismo δ=0.1": ({"method": "subdismo"}, _paper_values(51.23, 4.77)),
         "subdismo δ=0": ({"method": "subdismo", "local.sam_rho": 0.0}, {}),
         "memory on its masks": ({"method": "subdismo", "local.sam_rho": 0.0, "aggregator": "memorised"}, {}),
-        "ram-fed": ({"method": "ram-fed"}, _paper(50.19, 4.16)),
-        "fedavg (full)": ({"method": "fedavg"}, _paper(55.70, 2.96)),
+        "ram-fed": ({"method": "ram-fed"}, _paper_values(50.19, 4.16)),
+        "fedavg (full)": ({"method": "fedavg"}, _paper_values(55.70, 2.96)),
     }
     cells = [Cell(row, scale.experiment(dataset, **common, **own), paper=paper) for row, (own, paper) in rows.items()]
     return Study(
@@ -52,7 +52,7 @@ def subdismo_delta(scale: Scale) -> Study:
         cells,
         (CLIENT_MEAN, CLIENT_STD),
         reference="subdismo δ=0.1",
-        notes=(OPEN, *scale.pick((SUBSET, BLOCKS), (SUBSET, BLOCKS), ())),
+        notes=(OPEN, *scale.pick_value((SUBSET, BLOCKS), (SUBSET, BLOCKS), ())),
         claims=tuple(
             Claim("subdismo δ=0.1", worse, metric, source)
             for worse, metric, source in (
@@ -61,7 +61,7 @@ def subdismo_delta(scale: Scale) -> Study:
                 ("subdismo δ=0", CLIENT_STD.name, "δ = 0.1 deviates less than δ = 0"),
             )
         ),
-        seeds=scale.pick((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS),
+        seeds=scale.pick_value((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS),
     )
 
 
@@ -69,19 +69,19 @@ METRICS = (CLIENT_MEAN, CLIENT_STD)
 DIGITS = "Digits stand in for CIFAR-10 at the quick size."
 
 
-def _experiment(scale: Scale, **own: Any) -> Experiment:
+def _make_experiment(scale: Scale, **own: Any) -> Experiment:
     """Return an experiment with ViT-Small on CIFAR-10, or with residual dense blocks on digits or a CIFAR-10 subset."""
     common: dict[str, Any] = {"batch_size": 32, "lr": 0.1, "partition": "dirichlet", "weights": "uniform"}
-    common |= scale.pick(
+    common |= scale.pick_value(
         {"dataset": "digits", "model": f"{NETWORKS}:digits_residual_mlp", "rounds": 60, "local_steps": 5},
         {"dataset": "cifar10-subset", "model": f"{NETWORKS}:residual_mlp", "rounds": 200, "local_steps": 10},
         {"dataset": "cifar10", "model": "vit-small", "rounds": 1000, "local_steps": 10},
     )
-    return scale.experiment(**common | {"eval_every": scale.pick(5, 10, 10)} | own)
+    return scale.experiment(**common | {"eval_every": scale.pick_value(5, 10, 10)} | own)
 
 
-def _stands_in(scale: Scale) -> tuple[str, ...]:
-    return scale.pick((DIGITS, BLOCKS), (SUBSET, BLOCKS), ())
+def _stand_in_notes(scale: Scale) -> tuple[str, ...]:
+    return scale.pick_value((DIGITS, BLOCKS), (SUBSET, BLOCKS), ())
 
 
 # Half the clients train a quarter of the model, and half train half of it. With PruneFL all train the same half.
@@ -110,23 +110,23 @@ def subdismo_table1(scale: Scale) -> Study:
         "": ({}, {row: papers for row, (_, papers) in TABLE_1.items()}),
         "CIFAR-100, ": ({"dataset": "cifar100", "model": "vit"}, TABLE_1_CIFAR100),
     }
-    chosen = list(halves.items())[: scale.pick(1, 1, 2)]
-    columns = scale.pick(("μ = 0.5",), ("μ = 0.5",), tuple(SPLITS))
+    chosen = list(halves.items())[: scale.pick_value(1, 1, 2)]
+    columns = scale.pick_value(("μ = 0.5",), ("μ = 0.5",), tuple(SPLITS))
     cells = []
     for (prefix, (half, papers)), column, (row, (own, _)) in product(chosen, columns, TABLE_1.items()):
-        paper = _paper(*papers[row][list(SPLITS).index(column)])
-        experiment = _cell(scale, own, momentum=0.0, **half | SPLITS[column])
+        paper = _paper_values(*papers[row][list(SPLITS).index(column)])
+        experiment = _cell_experiment(scale, own, momentum=0.0, **half | SPLITS[column])
         cells.append(Cell(row, experiment, prefix + column, paper))
     only_paper = ("The CIFAR-100 half of the table is run only at the paper's size.",)
-    notes = (OPEN, IST, *_stands_in(scale), *scale.pick(only_paper, only_paper, ()))
+    notes = (OPEN, IST, *_stand_in_notes(scale), *scale.pick_value(only_paper, only_paper, ()))
     title = "Submodel methods and solvers, 10 clients (SubDisMO, Table 1)"
     return Study("subdismo_table1", title, cells, METRICS, "subdismo", notes=notes)
 
 
-def _cell(scale: Scale, own: dict[str, Any], **common: Any) -> Experiment:
+def _cell_experiment(scale: Scale, own: dict[str, Any], **common: Any) -> Experiment:
     """Return a method's experiment: PruneFL re-prunes ten times, and IST has no more clients a round than units."""
     name = own["method"].partition("+")[0]
-    experiment = _experiment(scale, **common | own | SHARES.get(name, {}))
+    experiment = _make_experiment(scale, **common | own | SHARES.get(name, {}))
     if name == "prunefl" and not scale.paper and experiment.rounds is not None:
         often = {"submodel.reprune_every": experiment.rounds // 10}
         experiment = experiment.model_copy(update=split_paths(often, experiment.override))
@@ -139,24 +139,26 @@ def subdismo_radius(scale: Scale) -> Study:
     """SubDisMO's radius delta from 0 to 0.3: Table 2, CIFAR-10."""
     table = {
         0.0: {},
-        0.01: _paper(49.73, 5.84),
-        0.05: _paper(50.66, 5.76),
-        0.08: _paper(50.99, 5.48),
-        0.1: _paper(51.23, 4.77),
-        0.15: _paper(50.30, 5.31),
-        0.2: _paper(50.58, 6.06),
-        0.3: _paper(50.48, 6.07),
+        0.01: _paper_values(49.73, 5.84),
+        0.05: _paper_values(50.66, 5.76),
+        0.08: _paper_values(50.99, 5.48),
+        0.1: _paper_values(51.23, 4.77),
+        0.15: _paper_values(50.30, 5.31),
+        0.2: _paper_values(50.58, 6.06),
+        0.3: _paper_values(50.48, 6.07),
     }
     cells = [
         Cell(
             f"δ = {delta:g}",
-            _experiment(scale, method="subdismo", dirichlet=1.0, **{"local.sam_rho": delta}),
+            _make_experiment(scale, method="subdismo", dirichlet=1.0, **{"local.sam_rho": delta}),
             paper=paper,
         )
         for delta, paper in table.items()
     ]
     title = "Radius δ, Dirichlet 1.0 (SubDisMO, Table 2)"
-    return Study("subdismo_radius", title, cells, METRICS, "δ = 0.1", (OPEN, *_stands_in(scale)), seeds=scale.seeds)
+    return Study(
+        "subdismo_radius", title, cells, METRICS, "δ = 0.1", (OPEN, *_stand_in_notes(scale)), seeds=scale.seeds
+    )
 
 
 ARCHITECTURES = "Two residual blocks of convolutions, lr 0.3, stand in for ResNet18."
@@ -174,7 +176,7 @@ def subdismo_architectures(scale: Scale) -> Study:
         "ram-fed": ({"method": "ram-fed"}, ((69.15, 3.15), (50.19, 4.16), (23.25, 4.77))),
         "subdismo": ({"method": "subdismo"}, ((76.34, 3.33), (51.23, 4.77), (25.43, 4.56))),
     }
-    models: dict[str, dict[str, Any]] = scale.pick(
+    models: dict[str, dict[str, Any]] = scale.pick_value(
         {
             "small ResNet": {"model": f"{NETWORKS}:digits_resnet", "lr": 0.3, "rounds": 40},
             "residual MLP": {},
@@ -190,31 +192,36 @@ def subdismo_architectures(scale: Scale) -> Study:
         },
     )
     cells = [
-        Cell(row, _cell(scale, own, dirichlet=1.0, momentum=0.0, **model), name, _paper(*papers[number]))
+        Cell(
+            row,
+            _cell_experiment(scale, own, dirichlet=1.0, momentum=0.0, **model),
+            name,
+            _paper_values(*papers[number]),
+        )
         for (number, (name, model)), (row, (own, papers)) in product(enumerate(models.items()), rows.items())
     ]
-    notes = (OPEN, IST, *_stands_in(scale), *scale.pick((ARCHITECTURES,), (ARCHITECTURES,), ()))
+    notes = (OPEN, IST, *_stand_in_notes(scale), *scale.pick_value((ARCHITECTURES,), (ARCHITECTURES,), ()))
     title = "Architectures, Dirichlet 1.0 (SubDisMO, Table 5)"
     return Study("subdismo_architectures", title, cells, METRICS, "subdismo", notes=notes)
 
 
 def subdismo_masks(scale: Scale) -> Study:
     """Random masks against rolling windows with and without overlap: Table 6."""
-    width = scale.pick(64, 256, 512)
+    width = scale.pick_value(64, 256, 512)
     rows: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
         "random": ({"method": "subdismo"}, ((51.23, 4.77), (55.99, 1.85))),
-        "rolling, no overlap": (_rolling(width // 4), ((45.11, 5.79), (47.35, 1.70))),
-        "rolling, 50 % overlap": (_rolling(width // 8), ((51.57, 4.17), (55.48, 1.36))),
+        "rolling, no overlap": (_rolling_fields(width // 4), ((45.11, 5.79), (47.35, 1.70))),
+        "rolling, 50 % overlap": (_rolling_fields(width // 8), ((51.57, 4.17), (55.48, 1.36))),
     }
     splits = list(SPLITS.items())[1:]
     mlp = {"model": "mlp", "hidden": (width,)}
     cells = [
-        Cell(row, _experiment(scale, **mlp | own | split), column, _paper(*papers[number]))
+        Cell(row, _make_experiment(scale, **mlp | own | split), column, _paper_values(*papers[number]))
         for (number, (column, split)), (row, (own, papers)) in product(enumerate(splits), rows.items())
     ]
     notes = (
         OPEN,
-        *scale.pick((DIGITS,), (SUBSET,), ()),
+        *scale.pick_value((DIGITS,), (SUBSET,), ()),
         f"A window moves by the same number of units in every layer, so the model is an MLP with one hidden layer of "
         f"{width} units, which a quarter and an eighth divide.",
     )
@@ -222,7 +229,7 @@ def subdismo_masks(scale: Scale) -> Study:
     return Study("subdismo_masks", title, cells, METRICS, "random", notes=notes, seeds=scale.seeds)
 
 
-def _rolling(stride: int) -> dict[str, Any]:
+def _rolling_fields(stride: int) -> dict[str, Any]:
     shares = {"capacities": (0.25,), "submodel.capacities.redraw": False}
     return {"method": "fedrolex+fedsam", "local.sam_rho": 0.1, "submodel.stride": stride} | shares
 
@@ -230,7 +237,7 @@ def _rolling(stride: int) -> dict[str, Any]:
 def subdismo_cost(scale: Scale) -> Study:
     """Parameters and operations of SubDisMO's submodels and of full FedSAM: Table 7."""
     common = {"model": "vit-small", "lr": 0.1, "rounds": 1, "local_steps": 1, "batch_size": 32}
-    dataset = scale.pick("cifar10-subset", "cifar10-subset", "cifar10")
+    dataset = scale.pick_value("cifar10-subset", "cifar10-subset", "cifar10")
     smallest, largest = sent_back("least"), sent_back("most")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
         "subdismo": ({"method": "subdismo"}, {smallest.name: 55.242, largest.name: 88.522}),
@@ -254,16 +261,16 @@ def subdismo_clients(scale: Scale) -> Study:
         "ram-fed": ((50.19, 4.16), (37.09, 8.46), (27.02, 9.88)),
         "subdismo": ((51.23, 4.77), (47.53, 6.41), (32.05, 8.97)),
     }
-    counts = scale.pick((10, 30, 100), (10, 100, 1000), (10, 100, 1000))
+    counts = scale.pick_value((10, 30, 100), (10, 100, 1000), (10, 100, 1000))
     cells = []
     for (number, clients), (row, papers) in product(enumerate(counts), table.items()):
-        experiment = _experiment(scale, method=row, momentum=0.0, clients=clients, dirichlet=1.0, eval_every=10)
-        cells.append(Cell(row, experiment, f"{clients} clients", _paper(*papers[number])))
+        experiment = _make_experiment(scale, method=row, momentum=0.0, clients=clients, dirichlet=1.0, eval_every=10)
+        cells.append(Cell(row, experiment, f"{clients} clients", _paper_values(*papers[number])))
     notes = (
         OPEN,
         "The paper repeats data so that a client keeps some thousands; here the clients share the existing data.",
-        *_stands_in(scale),
-        *scale.pick(("The paper's numbers beside 30 and 100 clients are those of its 100 and 1000.",), (), ()),
+        *_stand_in_notes(scale),
+        *scale.pick_value(("The paper's numbers beside 30 and 100 clients are those of its 100 and 1000.",), (), ()),
     )
     title = "Scalability (SubDisMO, Table 8)"
     return Study("subdismo_clients", title, cells, METRICS, "subdismo", notes=notes)
@@ -274,7 +281,7 @@ def subdismo_coverage(scale: Scale) -> Study:
     cells = [
         Cell(
             f"{count} of 30 clients",
-            _experiment(scale, method="subdismo", clients=30, dirichlet=1.0, participation=f"sample:{count}"),
+            _make_experiment(scale, method="subdismo", clients=30, dirichlet=1.0, participation=f"sample:{count}"),
         )
         for count in (6, 10, 18, 30)
     ]
@@ -288,7 +295,7 @@ def subdismo_coverage(scale: Scale) -> Study:
             OPEN,
             "The paper sets C* to 1, 2 and 3 by hand; here it follows from how many clients take part and is "
             "measured: the minimum, over all rounds and trained parameters, of the number of clients that train it.",
-            *_stands_in(scale),
+            *_stand_in_notes(scale),
         ),
         claims=(
             Claim("30 of 30 clients", "6 of 30 clients", CLIENT_MEAN.name, "More coverage is more accurate (Figure 4)"),

@@ -1,7 +1,7 @@
 """Partitioners, which assign samples to clients. They are built-in or user-defined."""
 
 from fedraa.data.partition.dirichlet import Dirichlet
-from fedraa.data.partition.divide import PARTITIONERS, divide, make_partitioner
+from fedraa.data.partition.divide import PARTITIONERS, divide_samples, make_partitioner
 from fedraa.data.partition.features import Noise, Rotation
 from fedraa.data.partition.iid import Iid
 from fedraa.data.partition.labels import Labels
@@ -24,6 +24,6 @@ __all__ = [
     "Rotation",
     "Shards",
     "SortedShards",
-    "divide",
+    "divide_samples",
     "make_partitioner",
 ]

@@ -10,7 +10,7 @@ from fedraa.errors import InputError
 Index = npt.NDArray[np.int64]
 
 
-def checked(name: str, assigned: object, samples: int, clients: int) -> tuple[Index, Index]:
+def check_assignment(name: str, assigned: object, samples: int, clients: int) -> tuple[Index, Index]:
     """Return the rows of all clients in client order, and the offsets of each client's rows.
 
     Args:
@@ -27,7 +27,7 @@ def checked(name: str, assigned: object, samples: int, clients: int) -> tuple[In
         raise InputError(field, got=assigned, expected="one array of rows per client")
     if len(assigned) != clients:
         raise InputError(field, f"it returned {len(assigned)} arrays", expected=f"one for each of {clients} clients")
-    shards = [_shard(name, client, rows, samples) for client, rows in enumerate(assigned)]
+    shards = [_check_shard(name, client, rows, samples) for client, rows in enumerate(assigned)]
     order = np.concatenate(shards)
     offsets = np.concatenate(([0], np.cumsum([len(shard) for shard in shards])))
     rows, times = np.unique(order, return_counts=True)
@@ -39,7 +39,7 @@ def checked(name: str, assigned: object, samples: int, clients: int) -> tuple[In
     return order, offsets
 
 
-def _shard(name: str, client: int, assigned: npt.ArrayLike, samples: int) -> Index:
+def _check_shard(name: str, client: int, assigned: npt.ArrayLike, samples: int) -> Index:
     field = f"partition: {name} for client {client}"
     rows = np.asarray(assigned)
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):

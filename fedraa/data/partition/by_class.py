@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedraa.data.partition.counts import apportion, shuffled
+from fedraa.data.partition.counts import apportion_classes, draw_by_counts
 from fedraa.data.partition.partitioner import Index, Partition, Partitioner, Shards
 from fedraa.errors import InputError
 
@@ -46,5 +46,5 @@ class ByClass(Partitioner):
         if empty.size:
             problem = f"client {empty[0]} has no training sample in the {self.name} split"
             raise InputError("partition", problem, hint=f"use fewer clients or {self.remedy}")
-        test_counts = apportion(counts / totals[:, None], np.bincount(test, minlength=len(classes)), rng)
-        return Partition(Shards(*shuffled(train, counts, rng)), Shards(*shuffled(test, test_counts, rng)))
+        test_counts = apportion_classes(counts / totals[:, None], np.bincount(test, minlength=len(classes)), rng)
+        return Partition(Shards(*draw_by_counts(train, counts, rng)), Shards(*draw_by_counts(test, test_counts, rng)))

@@ -7,7 +7,7 @@ Index = npt.NDArray[np.int64]
 Shares = npt.NDArray[np.float64]
 
 
-def apportion(shares: Shares, totals: Index, rng: np.random.Generator) -> Index:
+def apportion_classes(shares: Shares, totals: Index, rng: np.random.Generator) -> Index:
     """Return counts `[classes, clients]` that sum to `totals` over clients, each within one of `shares · totals`.
 
     This is systematic sampling. Each class starts at a random offset, so that rounding does not always favour the
@@ -24,7 +24,7 @@ def apportion(shares: Shares, totals: Index, rng: np.random.Generator) -> Index:
     return np.diff(np.floor(bounds * totals[:, None] + starts), axis=1, prepend=0.0).astype(np.int64)
 
 
-def shuffled(classes: Index, counts: Index, rng: np.random.Generator) -> tuple[Index, Index]:
+def draw_by_counts(classes: Index, counts: Index, rng: np.random.Generator) -> tuple[Index, Index]:
     """Return the samples in client order and the offsets of each client.
 
     Args:

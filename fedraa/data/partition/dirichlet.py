@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedraa.data.partition.by_class import ByClass
-from fedraa.data.partition.counts import apportion
+from fedraa.data.partition.counts import apportion_classes
 from fedraa.data.partition.partitioner import Index
 from fedraa.numbers import Positive
 
@@ -29,7 +29,7 @@ class Dirichlet(ByClass):
     def counts(self, totals: Index, clients: int, rng: np.random.Generator) -> Index:
         for _ in range(DRAWS):
             shares = rng.dirichlet(np.full(clients, self.alpha), size=len(totals))
-            counts = apportion(shares, totals, rng)
+            counts = apportion_classes(shares, totals, rng)
             if counts.sum(axis=0).all():
                 break
         return counts

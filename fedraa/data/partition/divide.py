@@ -49,11 +49,11 @@ def _from_short(text: str) -> Partitioner:
         raise unknown_component("partition", name, _BUILTIN)
     if name not in _NUMBER:
         raise InputError("partition", f"{name} takes no number", got=text, hint=f"give --partition {name}")
-    partitioner: Partitioner = PARTITIONERS.resolve({KIND: name, _NUMBER[name]: _number(text, written)})
+    partitioner: Partitioner = PARTITIONERS.resolve({KIND: name, _NUMBER[name]: _parse_number(text, written)})
     return partitioner
 
 
-def _number(text: str, written: str) -> int | float:
+def _parse_number(text: str, written: str) -> int | float:
     for kind in (int, float):
         try:
             return kind(written)
@@ -105,7 +105,9 @@ def make_partitioner(description: object, *, dirichlet: float | None = None) -> 
     return _Called(name, function)
 
 
-def divide(partitioner: Partitioner, labels_train: Index, labels_test: Index, clients: int, *, seed: int) -> Partition:
+def divide_samples(
+    partitioner: Partitioner, labels_train: Index, labels_test: Index, clients: int, *, seed: int
+) -> Partition:
     """Return the partition of the samples. Every client has a training sample; its test shard may be empty.
 
     Args:
@@ -120,7 +122,7 @@ def divide(partitioner: Partitioner, labels_train: Index, labels_test: Index, cl
     """
     if clients < 1:
         raise InputError("clients", got=clients, expected="1 or more")
-    labels_train, labels_test = (_classes(partitioner, labels) for labels in (labels_train, labels_test))
+    labels_train, labels_test = (_class_per_sample(partitioner, labels) for labels in (labels_train, labels_test))
     unknown = np.setdiff1d(labels_test, labels_train)
     if unknown.size:
         problem = f"they hold class {unknown[0]}, of which there is no training sample"
@@ -131,7 +133,7 @@ def divide(partitioner: Partitioner, labels_train: Index, labels_test: Index, cl
     return partitioner.deal(labels_train, labels_test, clients, np.random.default_rng(seed))
 
 
-def _classes(partitioner: Partitioner, labels: npt.NDArray[Any]) -> Index:
+def _class_per_sample(partitioner: Partitioner, labels: npt.NDArray[Any]) -> Index:
     """Return one class per sample, or class 0 for all if there are no classes and the partitioner needs none."""
     if labels.ndim == 1 and labels.dtype.kind in "iu":
         return labels

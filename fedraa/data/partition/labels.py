@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedraa.data.partition.by_class import ByClass
-from fedraa.data.partition.counts import Shares, apportion
+from fedraa.data.partition.counts import Shares, apportion_classes
 from fedraa.data.partition.partitioner import Index
 from fedraa.errors import InputError
 from fedraa.numbers import Count
@@ -26,9 +26,9 @@ class Labels(ByClass):
     per_client: Count = 2
 
     def counts(self, totals: Index, clients: int, rng: np.random.Generator) -> Index:
-        return apportion(self._shares(len(totals), clients, rng), totals, rng)
+        return apportion_classes(self._draw_shares(len(totals), clients, rng), totals, rng)
 
-    def _shares(self, classes: int, clients: int, rng: np.random.Generator) -> Shares:
+    def _draw_shares(self, classes: int, clients: int, rng: np.random.Generator) -> Shares:
         """Return the share `[classes, clients]` of each class that each client holds.
 
         A block is the smallest number of clients that can hold every class equally often. Each block has its classes

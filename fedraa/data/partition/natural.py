@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.data.partition.partitioner import Index, Partition, Partitioner, Shards, like
+from fedraa.data.partition.partitioner import Index, Partition, Partitioner, Shards, match_test_shards
 from fedraa.errors import InputError
 
 
@@ -32,16 +32,16 @@ class Natural(Partitioner):
         return partitioner
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[npt.ArrayLike]:
-        shards = self._train(clients, rng)[0]
+        shards = self._training_shards(clients, rng)[0]
         return np.split(shards.order, shards.offsets[1:-1])
 
     def deal(self, train: Index, test: Index, clients: int, rng: np.random.Generator) -> Partition:
-        shards, ids = self._train(clients, rng)
+        shards, ids = self._training_shards(clients, rng)
         if self.test_owners is None:
-            return Partition(shards, like(train[shards.order], shards.offsets, test, rng))
-        return Partition(shards, _of(ids, self.test_owners))
+            return Partition(shards, match_test_shards(train[shards.order], shards.offsets, test, rng))
+        return Partition(shards, _shards_of_owners(ids, self.test_owners))
 
-    def _train(self, clients: int, rng: np.random.Generator) -> tuple[Shards, npt.NDArray[Any]]:
+    def _training_shards(self, clients: int, rng: np.random.Generator) -> tuple[Shards, npt.NDArray[Any]]:
         if self.owners is None:
             problem = "natural needs data that name clients, and these do not"
             hint = "name a column as client, or choose iid, dirichlet, labels, shards, powerlaw or lognormal"
@@ -54,10 +54,10 @@ class Natural(Partitioner):
             if clients < len(ids):
                 hint += f", or partition natural(some=True) for {clients} of them"
             raise InputError("clients", got=clients, expected=f"the {len(ids)} clients of the data", hint=hint)
-        return _of(ids, self.owners), ids
+        return _shards_of_owners(ids, self.owners), ids
 
 
-def _of(ids: npt.NDArray[Any], owners: npt.NDArray[Any]) -> Shards:
+def _shards_of_owners(ids: npt.NDArray[Any], owners: npt.NDArray[Any]) -> Shards:
     """Return the shards of the clients `ids`: the rows with that owner, ascending."""
     place = np.minimum(np.searchsorted(ids, owners), len(ids) - 1)
     rows = np.flatnonzero(ids[place] == owners)

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.data.partition.assigned import checked
-from fedraa.data.partition.counts import apportion, shuffled
+from fedraa.data.partition.assigned import check_assignment
+from fedraa.data.partition.counts import apportion_classes, draw_by_counts
 from fedraa.errors import InputError
 
 Index = npt.NDArray[np.int64]
@@ -125,11 +125,11 @@ def deal_assigned(
     except Exception as error:
         text = " ".join(str(error).split())
         raise InputError("partition", f"{name} failed with {type(error).__name__}: {text}") from error
-    order, offsets = checked(name, rows_of_clients, len(train), clients)
-    return Partition(Shards(order, offsets), like(train[order], offsets, test, rng))
+    order, offsets = check_assignment(name, rows_of_clients, len(train), clients)
+    return Partition(Shards(order, offsets), match_test_shards(train[order], offsets, test, rng))
 
 
-def like(held: Index, offsets: Index, test: Index, rng: np.random.Generator) -> Shards:
+def match_test_shards(held: Index, offsets: Index, test: Index, rng: np.random.Generator) -> Shards:
     """Return test shards in the class proportions of each client's training labels.
 
     Args:
@@ -145,5 +145,7 @@ def like(held: Index, offsets: Index, test: Index, rng: np.random.Generator) -> 
     rows = np.flatnonzero(np.isin(test, classes))
     tested = np.searchsorted(classes, test[rows])
     totals = np.bincount(tested, minlength=len(classes))
-    order, ends = shuffled(tested, apportion(counts / counts.sum(axis=1, keepdims=True), totals, rng), rng)
+    order, ends = draw_by_counts(
+        tested, apportion_classes(counts / counts.sum(axis=1, keepdims=True), totals, rng), rng
+    )
     return Shards(rows[order], ends)

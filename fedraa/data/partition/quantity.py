@@ -19,7 +19,7 @@ class Quantity(Partitioner):
         """Return the weight of each client, positive numbers [clients]. Only their ratios count."""
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
-        sizes = sized(self.weights(clients, rng), len(labels))
+        sizes = apportion_sizes(self.weights(clients, rng), len(labels))
         return np.split(rng.permutation(len(labels)), np.cumsum(sizes)[:-1])
 
 
@@ -46,7 +46,7 @@ class LogNormal(Quantity):
         return rng.lognormal(0.0, self.sigma, clients)
 
 
-def sized(weights: npt.NDArray[np.float64], samples: int) -> Index:
+def apportion_sizes(weights: npt.NDArray[np.float64], samples: int) -> Index:
     """Return whole numbers that sum to `samples`.
 
     Each client gets one sample. The rest is divided in proportion to the weights, by the largest-remainder method.

@@ -14,8 +14,8 @@ from fedraa.data.scaling import Scaling, apply_scaling
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.sources.rows import Rows, as_rows
 from fedraa.data.transforms import Transforms
-from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, refuse_masked, take
-from fedraa.errors import InputError, located
+from fedraa.data.tree import Array, Tree, first_not_finite, join_trees, list_leaves, map_tree, refuse_masked, take_rows
+from fedraa.errors import InputError, locate_error
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Dealt:
         ascending = np.argsort(mine, kind="stable")
         x, y = self.rows.read(mine[ascending])
         back = np.argsort(ascending)
-        return take(x, back), y[back]
+        return take_rows(x, back), y[back]
 
     def row(self, client: int, place: int) -> int:
         """Return the row in the whole data set of the client's sample at index `place`."""
@@ -71,7 +71,7 @@ class Kept:
 
     def __call__(self, client: int) -> tuple[Tree, Array]:
         x, y = self.samples(client)
-        return take(x, self.places[client]), y[self.places[client]]
+        return take_rows(x, self.places[client]), y[self.places[client]]
 
     def row(self, client: int, place: int) -> int:
         return self.samples.row(client, int(self.places[client][place]))
@@ -162,24 +162,24 @@ class ClientSource:
             index: The numbers that select a seed in the stream.
         """
         try:
-            with self.generators.seeded(self.seed, stream, *index) as draws:
+            with self.generators.seed_temporarily(self.seed, stream, *index) as draws:
                 x, y = self.read(client)
         # A user-defined data set may raise any exception.
         except Exception as error:
-            raise located(error, f"dataset {self.name!r}: client {client}") from error
+            raise locate_error(error, f"dataset {self.name!r}: client {client}") from error
         return self.fixed.all(x), y, draws.drew
 
     def inputs(self, chosen: Index) -> Tree:
         """Read the inputs of the samples with these ascending numbers, which count all samples in client order."""
         if isinstance(self.samples, Dealt) and not self.partitioner.skews:
-            with self.generators.seeded(self.seed, "statistics items"):
+            with self.generators.seed_temporarily(self.seed, "statistics items"):
                 x, _ = self.samples.rows.read(self.samples.order[chosen])
             return self.fixed.all(apply_scaling(self.scaling, as_inputs(x)))
         offsets = self.samples.offsets
         owners = np.searchsorted(offsets, chosen, side="right") - 1
         places = np.split(chosen - offsets[owners], np.flatnonzero(np.diff(owners)) + 1)
         pairs = zip(np.unique(owners).tolist(), places, strict=True)
-        return joined([take(self.client(client)[0], rows) for client, rows in pairs])
+        return join_trees([take_rows(self.client(client)[0], rows) for client, rows in pairs])
 
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
         """Read the inputs of all samples in client order, in parts of these sizes.
@@ -192,24 +192,24 @@ class ClientSource:
         for size in sizes:
             while rows < size:
                 held.append(self.client(next(clients))[0])
-                rows += len(leaves(held[-1])[0])
-            whole = joined(held)
-            yield take(whole, slice(size))
-            held = [mapped(np.copy, take(whole, slice(size, None)))]
+                rows += len(list_leaves(held[-1])[0])
+            whole = join_trees(held)
+            yield take_rows(whole, slice(size))
+            held = [map_tree(np.copy, take_rows(whole, slice(size, None)))]
             rows -= size
 
     def read(self, client: int) -> tuple[Tree, Array]:
         """Read and check the samples of a client, before the fixed transforms."""
         x, y = self.samples(client)
         x, y = as_inputs(x), as_targets(y)
-        shapes = tuple(part.shape[1:] for part in leaves(x))
+        shapes = tuple(part.shape[1:] for part in list_leaves(x))
         if shapes != self.shapes:
-            expected = f"{_listed(self.shapes)}, as other clients have"
-            raise InputError("samples", f"they have the shape {_listed(shapes)}", expected=expected)
+            expected = f"{_format_shapes(self.shapes)}, as other clients have"
+            raise InputError("samples", f"they have the shape {_format_shapes(shapes)}", expected=expected)
         size = int(self.samples.offsets[client + 1] - self.samples.offsets[client])
-        if len(y) != size or any(len(part) != size for part in leaves(x)):
+        if len(y) != size or any(len(part) != size for part in list_leaves(x)):
             raise InputError("samples", got=len(y), expected=f"{size}, as the partition states")
-        y = self._checked(client, y)
+        y = self._convert_targets(client, y)
         if not self.allow_nan:
             place = first_not_finite(x)
             if place is not None:
@@ -219,21 +219,21 @@ class ClientSource:
             x = self.partitioner.skew(client, len(self.samples.offsets) - 1, x)
         return x, y
 
-    def _checked(self, client: int, y: Array) -> Array:
+    def _convert_targets(self, client: int, y: Array) -> Array:
         """Return the client's targets in their final form; raise InputError if a target is wrong."""
         if self.targets is not None:
             if y.shape[1:] != self.target_shape:
                 expected = f"the shape {list(self.target_shape)}, as other clients have"
                 raise InputError("targets", f"they have the shape {list(y.shape[1:])}", expected=expected)
             return self.targets(y, y, self.classes)[0]
-        place = outside(as_labels(y), self.classes)
+        place = find_unknown_label(as_labels(y), self.classes)
         if place is not None:
             row = self.samples.row(client, place)
             raise InputError(f"row {row}", got=int(y[place]), expected=f"labels from 0 to {self.classes - 1}")
         return y
 
 
-def outside(y: Array, classes: int) -> int | None:
+def find_unknown_label(y: Array, classes: int) -> int | None:
     """Return the first row with a label outside 0 to `classes - 1`, or None."""
     rows = np.flatnonzero((y >= classes) | (y < 0))
     if not rows.size:
@@ -249,7 +249,7 @@ def as_inputs(x: Tree, name: str = "") -> Tree:
     given, a warning names the first feature that loses significant digits.
     """
     if isinstance(x, dict | tuple):
-        return mapped(lambda part: _as_input(part, name, tokens=True, mask=True), x)
+        return map_tree(lambda part: _as_input(part, name, tokens=True, mask=True), x)
     return _as_input(x, name, tokens=np.ndim(x) == 2)
 
 
@@ -285,5 +285,5 @@ def as_targets(y: Any) -> Array:
         return np.require(array, np.int64, ["C", "W"])
 
 
-def _listed(shapes: tuple[tuple[int, ...], ...]) -> str:
+def _format_shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
     return " and ".join(str(list(shape)) for shape in shapes)

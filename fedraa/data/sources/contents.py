@@ -123,7 +123,7 @@ class _Walk(pickle.Pickler):
     def _visit_function(self, function: FunctionType) -> Any:
         if not _is_users(function.__module__) or not self._is_new(function):
             return NOTHING
-        return _visit(_function_contents(function))
+        return _visit_values(_function_contents(function))
 
     def _visit_object(self, obj: Any) -> Any:
         """Return the reduction that pickle would use, or one that visits the attributes if pickle would fail."""
@@ -143,14 +143,14 @@ class _Walk(pickle.Pickler):
         if _is_users(kind.__module__):
             if not self._is_new(kind):
                 return NOTHING
-            return _visit(vars(base) for base in kind.__mro__ if _is_users(base.__module__))
+            return _visit_values(vars(base) for base in kind.__mro__ if _is_users(base.__module__))
         owner = sys.modules.get(kind.__module__)
         if getattr(owner, kind.__qualname__, None) is kind:
             return NotImplemented
         return NOTHING
 
 
-def _visit(parts: Any) -> Any:
+def _visit_values(parts: Any) -> Any:
     """Return the reduction that visits the values of these dicts, sorted by name."""
     sorted_parts = [[part[name] for name in sorted(part)] for part in parts]
     return list, (sorted_parts,)
@@ -162,7 +162,11 @@ def _function_contents(function: FunctionType) -> Iterator[dict[str, Any]]:
     yield {name: _cell_contents(cell) for name, cell in cells}
     yield {str(place): value for place, value in enumerate(function.__defaults__ or ())}
     yield dict(function.__kwdefaults__ or {})
-    yield {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
+    yield {
+        name: function.__globals__[name]
+        for name in _referenced_names(function.__code__)
+        if name in function.__globals__
+    }
 
 
 def _cell_contents(cell: Any) -> Any:
@@ -173,8 +177,8 @@ def _cell_contents(cell: Any) -> Any:
         return None
 
 
-def _names(code: CodeType) -> set[str]:
-    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+def _referenced_names(code: CodeType) -> set[str]:
+    inner = [_referenced_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     return set(code.co_names).union(*inner)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedraa.data.dataset import count_rows
 from fedraa.data.sources.rows import as_rows, class_names
-from fedraa.data.tree import Tree, joined, leaves
-from fedraa.errors import InputError, located
+from fedraa.data.tree import Tree, join_trees, list_leaves
+from fedraa.errors import InputError, locate_error
 
 MAX_NAMES = 10
 
@@ -118,12 +118,12 @@ class FederatedDataset:
             test_of_clients: The test samples of each client.
             classes: The number of classes (default: from the labels).
         """
-        x, y, owners = _joined(name, train)
+        x, y, owners = _join_clients(name, train)
         test_owners = None
         if test is None:
             if test_of_clients is None:
                 raise InputError(f"dataset {name!r}: test", got=None, expected="test samples, or test_of_clients")
-            x_test, y_test, test_owners = _joined(name, test_of_clients)
+            x_test, y_test, test_owners = _join_clients(name, test_of_clients)
             test = (x_test, y_test)
         return cls(name, (x, y), test, classes, owners, test_owners)
 
@@ -138,7 +138,7 @@ def _check_owners(field: str, owners: Any) -> None:
             raise InputError(field, got=owner, expected=expected)
 
 
-def _joined(name: str, samples: Mapping[Any, tuple[Tree, Any]]) -> tuple[Tree, Any, list[Any]]:
+def _join_clients(name: str, samples: Mapping[Any, tuple[Tree, Any]]) -> tuple[Tree, Any, list[Any]]:
     xs, ys, owners = [], [], []
     for client, pair in samples.items():
         try:
@@ -147,13 +147,13 @@ def _joined(name: str, samples: Mapping[Any, tuple[Tree, Any]]) -> tuple[Tree, A
                 raise InputError("samples", "there is none")
             x, y = rows.read(np.arange(len(rows)))
         except ValueError as error:
-            raise located(error, f"dataset {name!r}: client {client!r}") from None
+            raise locate_error(error, f"dataset {name!r}: client {client!r}") from None
         xs.append(x)
         ys.append(y)
         owners += [client] * len(y)
-        if [part.shape[1:] for part in leaves(x)] != [part.shape[1:] for part in leaves(xs[0])]:
-            problem = f"samples have the shape {_shapes(x)}"
-            expected = f"{_shapes(xs[0])}, as other clients have"
+        if [part.shape[1:] for part in list_leaves(x)] != [part.shape[1:] for part in list_leaves(xs[0])]:
+            problem = f"samples have the shape {_format_shapes(x)}"
+            expected = f"{_format_shapes(xs[0])}, as other clients have"
             raise InputError(f"dataset {name!r}: client {client!r}", problem, expected=expected)
         if y.shape[1:] != ys[0].shape[1:]:
             problem = f"labels have the shape {list(y.shape[1:])}"
@@ -161,8 +161,8 @@ def _joined(name: str, samples: Mapping[Any, tuple[Tree, Any]]) -> tuple[Tree, A
             raise InputError(f"dataset {name!r}: client {client!r}", problem, expected=expected)
     if not xs:
         raise InputError(f"dataset {name!r}", "there is no client")
-    return joined(xs), np.concatenate(ys), owners
+    return join_trees(xs), np.concatenate(ys), owners
 
 
-def _shapes(x: Tree) -> str:
-    return " and ".join(str(list(part.shape[1:])) for part in leaves(x))
+def _format_shapes(x: Tree) -> str:
+    return " and ".join(str(list(part.shape[1:])) for part in list_leaves(x))

@@ -19,14 +19,14 @@ from fedraa.data.sources.table_columns import (
     find_target,
     read_frames,
 )
-from fedraa.data.sources.table_file import is_unnamed, listed
+from fedraa.data.sources.table_file import is_unnamed, list_names
 from fedraa.errors import InputError
 from fedraa.rng import generator
 
 TEST_SHARE = 0.2
 
 
-def folder(path: str, size: int | None = None) -> FederatedDataset:
+def read_folder(path: str, size: int | None = None) -> FederatedDataset:
     """Return the images in `PATH/train/CLASS/` and `PATH/test/CLASS/`, or in `PATH/train/CLIENT/CLASS/` and so on.
 
     Clients read images when they train on them. Values are from 0 to 1. All images must have the same size unless
@@ -71,7 +71,7 @@ def folder(path: str, size: int | None = None) -> FederatedDataset:
     return FederatedDataset(root.resolve().name, rows["train"], rows["test"], len(classes), owners[0], owners[1])
 
 
-def csv(
+def read_csv(
     path: str,
     *,
     target: str | None = None,
@@ -98,7 +98,7 @@ def csv(
     names = [str(name) for name in frames[0].columns]
     for name in dropped:
         if name not in names:
-            raise InputError("drop", got=name, expected=f"one of the columns {listed(names)}")
+            raise InputError("drop", got=name, expected=f"one of the columns {list_names(names)}")
     kept = [name for name in names if name not in dropped]
     target = find_target(path, [name for name in kept if not is_unnamed(name)], target, options)
     client = _client_column(names, kept, client, target)
@@ -139,7 +139,7 @@ def _client_column(names: Sequence[str], kept: Sequence[str], client: str | None
             return "client"
         return None
     if client not in names:
-        raise InputError("client", got=client, expected=f"one of the columns {listed(names)}")
+        raise InputError("client", got=client, expected=f"one of the columns {list_names(names)}")
     if client == target:
         raise InputError("client", got=client, expected="another column than the one to predict")
     if client not in kept:
@@ -171,7 +171,7 @@ def _with_test_rows(path: str, test: str | None, frames: Sequence[Any]) -> tuple
     return frame.iloc[np.concatenate((np.sort(order[:cut]), np.sort(order[cut:])))], cut
 
 
-def npy(path: str, classes: int | None = None) -> FederatedDataset:
+def read_npy(path: str, classes: int | None = None) -> FederatedDataset:
     """Return the memory-mapped data in the files `x_train.npy`, `y_train.npy`, `x_test.npy`, `y_test.npy` of a folder.
 
     The optional files `clients_train.npy` and `clients_test.npy` hold the client of each row. Values stay the same.
@@ -183,11 +183,11 @@ def npy(path: str, classes: int | None = None) -> FederatedDataset:
         if counts[0] != counts[1]:
             problem = f"it has {counts[1]} rows"
             raise InputError(f"y_{split}.npy", problem, expected=f"{counts[0]}, as x_{split}.npy has")
-    train_owners, test_owners = (_owners(root / f"clients_{split}.npy") for split in rows)
+    train_owners, test_owners = (_read_owners(root / f"clients_{split}.npy") for split in rows)
     return FederatedDataset(root.resolve().name, rows["train"], rows["test"], classes, train_owners, test_owners)
 
 
-def hf(
+def read_hugging_face(
     path: str, input: str = "image", target: str = "label", client: str | None = None, name: str | None = None
 ) -> FederatedDataset:
     """Return a table of Hugging Face's `datasets` with the splits train and test.
@@ -216,13 +216,13 @@ def hf(
         raise InputError(path, f"it has the splits {', '.join(table)}", expected="the splits train and test")
     owners: list[Any] = [None, None]
     if client is not None:
-        owners = [_column(path, table[split], client) for split in ("train", "test")]
+        owners = [_read_column(path, table[split], client) for split in ("train", "test")]
     return FederatedDataset(
         Path(path).resolve().name, table["train"], table["test"], None, owners[0], owners[1], input=input, target=target
     )
 
 
-def _column(path: str, table: Any, column: str) -> list[Any]:
+def _read_column(path: str, table: Any, column: str) -> list[Any]:
     if column not in table.column_names:
         raise InputError("client", got=column, expected=f"one of the columns {', '.join(table.column_names)} of {path}")
     return list(table[column])
@@ -241,7 +241,7 @@ def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
     return len(first.parts) + 1
 
 
-def _owners(path: Path) -> list[Any] | None:
+def _read_owners(path: Path) -> list[Any] | None:
     if not path.exists():
         return None
     array = open_array(path)

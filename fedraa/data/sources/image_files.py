@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.tree import Array
-from fedraa.errors import InputError, located
+from fedraa.errors import InputError, locate_error
 from fedraa.reading import refuse_no_file
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class ImageFormat:
 
     def read(self, path: Path) -> Array:
         """Return the pixels of a file, float32 [channels, height, width] from 0 to 1."""
-        with _opened(path) as image:
+        with _open_image(path) as image:
             try:
                 plain = image.convert(self.mode)
                 if self.size is not None:
@@ -42,7 +42,7 @@ class ImageFormat:
                 return image_array(plain)
             # Decoders raise exceptions of many types.
             except Exception as error:
-                raise _unreadable(path, error) from None
+                raise _unreadable_image(path, error) from None
 
 
 def find_images(root: Path) -> tuple[list[Path], list[Path]]:
@@ -54,7 +54,7 @@ def find_images(root: Path) -> tuple[list[Path], list[Path]]:
     images: list[Path] = []
     empty: list[Path] = []
     ignored: list[Path] = []
-    for folder, files, has_folders in _walk(root, ()):
+    for folder, files, has_folders in _walk_folders(root, ()):
         before = len(images)
         for file in files:
             if file.suffix.lower() in IMAGES:
@@ -90,7 +90,7 @@ def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFo
     mode = "L"
     pixels = None
     for path in paths:
-        with _opened(path) as image:
+        with _open_image(path) as image:
             if image.mode not in GREY:
                 mode = "RGB"
             if pixels is None:
@@ -98,8 +98,8 @@ def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFo
             elif size is None and image.size != pixels:
                 raise InputError(
                     str(path),
-                    f"it has {_pixels(image.size)} pixels",
-                    expected=f"{_pixels(pixels)}, as {paths[0]} has",
+                    f"it has {_format_size(image.size)} pixels",
+                    expected=f"{_format_size(pixels)}, as {paths[0]} has",
                     hint=f'give all images one size, as in --dataset "folder({root!r}, size=64)"',
                 )
     return ImageFormat(mode, size)
@@ -121,7 +121,7 @@ def image_array(image: Any) -> Array:
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _walk(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Path], bool]]:
+def _walk_folders(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Path], bool]]:
     """Yield each folder below `folder` with its files, and True if it has folders.
 
     `around` holds the real paths of the parent folders, to detect links to one of them.
@@ -143,7 +143,7 @@ def _walk(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Pa
             raise InputError(str(file), problem, hint="correct or remove it")
     yield folder, files, bool(folders)
     for inner in folders:
-        yield from _walk(inner, (*around, real))
+        yield from _walk_folders(inner, (*around, real))
 
 
 def _is_hidden(name: str) -> bool:
@@ -151,7 +151,7 @@ def _is_hidden(name: str) -> bool:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _open_image(path: Path) -> Iterator[Any]:
     """Open an image without decoding it; raise InputError with the file if this fails."""
     # Pillow is an optional dependency, which only images need.
     from PIL import Image
@@ -162,7 +162,7 @@ def _opened(path: Path) -> Iterator[Any]:
         _refuse_deep(image)
     # Decoders raise exceptions of many types.
     except Exception as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable_image(path, error) from None
     with image:
         yield image
 
@@ -173,12 +173,12 @@ def _refuse_deep(image: Any) -> None:
         raise InputError("image mode", got=image.mode, expected="8 bits for a colour", hint="convert it first")
 
 
-def _unreadable(path: Path, error: Exception) -> InputError:
+def _unreadable_image(path: Path, error: Exception) -> InputError:
     if isinstance(error, InputError):
-        return located(error, str(path))
+        return locate_error(error, str(path))
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return InputError(str(path), f"it cannot be read as an image ({reason})")
 
 
-def _pixels(size: tuple[int, int]) -> str:
+def _format_size(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"

@@ -40,18 +40,18 @@ class ItemGenerators:
         return cls(inspect_contents(holder).generators)
 
     @contextmanager
-    def seeded(self, seed: int, stream: str, *index: int) -> Iterator[Draws]:
+    def seed_temporarily(self, seed: int, stream: str, *index: int) -> Iterator[Draws]:
         """Seed all generators from (seed, stream, index), and restore their states at the end of the block."""
         draws = Draws()
-        with self.unchanged():
+        with self.restore_afterwards():
             for place, generator in enumerate(self._generators):
-                _seed(generator, torch_seed(seed, stream, *index, place))
-            seeded = self._fingerprint()
+                _seed_generator(generator, torch_seed(seed, stream, *index, place))
+            seeded = self._comparable_states()
             yield draws
-            draws.drew = self._fingerprint() != seeded
+            draws.drew = self._comparable_states() != seeded
 
     @contextmanager
-    def unchanged(self) -> Iterator[None]:
+    def restore_afterwards(self) -> Iterator[None]:
         """Restore the states of all generators at the end of the block."""
         before = [_get_state(generator) for generator in self._generators]
         try:
@@ -60,11 +60,11 @@ class ItemGenerators:
             for generator, state in zip(self._generators, before, strict=True):
                 _set_state(generator, state)
 
-    def _fingerprint(self) -> list[Any]:
-        return [_comparable(_get_state(generator)) for generator in self._generators]
+    def _comparable_states(self) -> list[Any]:
+        return [_comparable_state(_get_state(generator)) for generator in self._generators]
 
 
-def _seed(generator: ItemGenerator, seed: int) -> None:
+def _seed_generator(generator: ItemGenerator, seed: int) -> None:
     if isinstance(generator, random.Random):
         generator.seed(seed)
     elif isinstance(generator, torch.Generator):
@@ -95,7 +95,7 @@ def _set_state(generator: ItemGenerator, state: Any) -> None:
         generator.set_state(state)
 
 
-def _comparable(state: Any) -> Any:
+def _comparable_state(state: Any) -> Any:
     """Return the state as a value for which `==` returns one bool."""
     if isinstance(state, torch.Tensor):
         return state.numpy().tobytes()

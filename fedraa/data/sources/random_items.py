@@ -7,7 +7,7 @@ import numpy as np
 
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.sources.rows import ArrayRows, ImageRows, NpyRows, Rows
-from fedraa.data.tree import Array, Tree, joined, leaves, mapped, refuse_masked
+from fedraa.data.tree import Array, Tree, join_trees, list_leaves, map_tree, refuse_masked
 from fedraa.errors import RunWarning
 
 TRIED_ROWS = 256
@@ -24,11 +24,11 @@ def is_steady(read: Callable[[], tuple[Tree, Array]], generators: ItemGenerators
     """
     reads = []
     for _ in range(2):
-        with generators.seeded(seed, "trial items"):
+        with generators.seed_temporarily(seed, "trial items"):
             x, y = read()
-        reads.append([np.copy(leaf) for leaf in (*leaves(x), y)])
+        reads.append([np.copy(leaf) for leaf in (*list_leaves(x), y)])
     first, second = reads
-    return len(first) == len(second) and all(map(_equal, first, second))
+    return len(first) == len(second) and all(map(_are_equal, first, second))
 
 
 def are_rows_steady(rows: Rows, generators: ItemGenerators, seed: int) -> bool:
@@ -68,16 +68,16 @@ def read_whole(rows: Rows, generators: ItemGenerators, seed: int) -> tuple[Tree,
         return rows.read(np.arange(len(rows)))
     parts = []
     for start in range(0, len(rows), ROWS_PER_READ):
-        with generators.seeded(seed, "trial items") as draws:
+        with generators.seed_temporarily(seed, "trial items") as draws:
             x, y = rows.read(np.arange(start, min(start + ROWS_PER_READ, len(rows))))
         if draws.drew:
             return None
-        for array in (*leaves(x), y):
+        for array in (*list_leaves(x), y):
             refuse_masked("", array)
-        parts.append((mapped(np.asarray, x), np.asarray(y)))
+        parts.append((map_tree(np.asarray, x), np.asarray(y)))
     xs, ys = zip(*parts, strict=True)
-    return joined(xs), np.concatenate(ys)
+    return join_trees(xs), np.concatenate(ys)
 
 
-def _equal(a: Array, b: Array) -> bool:
+def _are_equal(a: Array, b: Array) -> bool:
     return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")

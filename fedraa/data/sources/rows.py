@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from fedraa.data.check import NUMBER_WORDS
 from fedraa.data.sources.image_files import ImageFormat, image_array, plain_image
-from fedraa.data.tree import Array, Tree, leaves, mapped, refuse_masked, take
-from fedraa.errors import InputError, located
+from fedraa.data.tree import Array, Tree, list_leaves, map_tree, refuse_masked, take_rows
+from fedraa.errors import InputError, locate_error
 from fedraa.reading import refuse_no_file
 
 Index = npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ class ArrayRows(Rows):
         return len(self.y)
 
     def read(self, rows: Index) -> tuple[Tree, Array]:
-        return take(self.x, rows), self.y.take(rows, axis=0)
+        return take_rows(self.x, rows), self.y.take(rows, axis=0)
 
     def labels(self) -> Array:
         return self.y
@@ -101,7 +101,7 @@ class TorchRows(Rows):
             if not isinstance(item, tuple | list) or len(item) != 2:
                 raise InputError(f"row {row}", got=item, expected="a pair of sample and label")
             pairs.append(item)
-        return stacked([x for x, _ in pairs], rows, "sample"), stacked([y for _, y in pairs], rows, "label")
+        return stack_items([x for x, _ in pairs], rows, "sample"), stack_items([y for _, y in pairs], rows, "label")
 
     def labels(self) -> Array:
         known = getattr(self.dataset, "targets", None)
@@ -128,12 +128,12 @@ class HuggingFaceRows(Rows):
     def read(self, rows: Index) -> tuple[Tree, Array]:
         rows = np.asarray(rows)
         table = self.dataset[rows.tolist()]
-        return stacked(table[self.input], rows, "sample"), stacked(table[self.target], rows, "label")
+        return stack_items(table[self.input], rows, "sample"), stack_items(table[self.target], rows, "label")
 
     def labels(self) -> Array:
         if self.transformed:
             return super().labels()
-        labels: Array = stacked(list(self.dataset[self.target]), np.arange(len(self)), "label")
+        labels: Array = stack_items(list(self.dataset[self.target]), np.arange(len(self)), "label")
         return labels
 
 
@@ -169,12 +169,12 @@ def as_rows(field: str, data: Any, input: str = "", target: str = "") -> Rows:
         return data
     if isinstance(data, tuple | list) and len(data) == 2 and not _are_two_samples(data):
         for name, part in zip(("x", "y"), data, strict=True):
-            for leaf in leaves(part) if isinstance(part, dict | tuple) else [part]:
+            for leaf in list_leaves(part) if isinstance(part, dict | tuple) else [part]:
                 refuse_masked(f"{field} {name}", leaf)
         x, y = map(_as_arrays, data)
-        if not all(leaf.ndim for leaf in (*leaves(x), *leaves(y))):
+        if not all(leaf.ndim for leaf in (*list_leaves(x), *list_leaves(y))):
             raise InputError(field, got=data, expected="arrays (x, y) with a row for each sample")
-        counts = sorted({len(leaf) for leaf in leaves(x)} | {len(y)})
+        counts = sorted({len(leaf) for leaf in list_leaves(x)} | {len(y)})
         if len(counts) > 1:
             problem = f"its arrays have {', '.join(map(str, counts))} rows"
             raise InputError(field, problem, expected="the same number of rows")
@@ -254,7 +254,7 @@ def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceR
     return HuggingFaceRows(table, input, target, transformed)
 
 
-def stacked(items: Sequence[Any], rows: Index, kind: str) -> Tree:
+def stack_items(items: Sequence[Any], rows: Index, kind: str) -> Tree:
     """Return the items stacked into one array, or into a dict or a tuple of arrays.
 
     Args:
@@ -275,15 +275,15 @@ def stacked(items: Sequence[Any], rows: Index, kind: str) -> Tree:
                 raise InputError(f"row {row} {kind}", got=item, expected=expected)
             if item.keys() != items[0].keys():
                 raise InputError(f"row {row} {kind}", got=sorted(map(str, item)), expected=expected)
-        return {name: stacked([item[name] for item in items], rows, kind) for name in items[0]}
+        return {name: stack_items([item[name] for item in items], rows, kind) for name in items[0]}
     if isinstance(items[0], tuple):
-        return tuple(stacked(list(parts), rows, kind) for parts in zip(*items, strict=True))
+        return tuple(stack_items(list(parts), rows, kind) for parts in zip(*items, strict=True))
     arrays = []
     for row, item in zip(rows.tolist(), items, strict=True):
         try:
-            arrays.append(_array(item))
+            arrays.append(_item_array(item))
         except ValueError as error:
-            raise located(error, f"row {row} {kind}") from None
+            raise locate_error(error, f"row {row} {kind}") from None
     for row, array in zip(rows.tolist(), arrays, strict=True):
         if array.dtype.kind not in "fiub":
             raise _not_a_number(f"row {row} {kind}", array, kind)
@@ -306,11 +306,11 @@ def _not_a_number(field: str, array: Array, kind: str) -> InputError:
 def _as_arrays(part: Any) -> Tree:
     """Return a dict or a tuple of arrays for a dict or a tuple, and one array for any other object."""
     if isinstance(part, dict | tuple):
-        return mapped(_array, part)
-    return _array(part)
+        return map_tree(_item_array, part)
+    return _item_array(part)
 
 
-def _array(item: Any) -> Array:
+def _item_array(item: Any) -> Array:
     if isinstance(item, torch.Tensor):
         return np.asarray(item.detach().cpu().numpy())
     # Images of PIL have these two attributes.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.precision import warn_lost_digits
-from fedraa.data.sources.table_file import TableFile, is_number, is_unnamed, listed, open_table
+from fedraa.data.sources.table_file import TableFile, is_number, is_unnamed, list_names, open_table
 from fedraa.data.sources.written_numbers import begins_with_number, has_decimal_comma, is_date, is_missing, read_numbers
 from fedraa.data.tree import Array
 from fedraa.errors import InputError
@@ -64,14 +64,14 @@ class Table:
         """Return the field of an error about the column `name` in the first of the rows `which` (bool [n])."""
         return f"column {name!r} {self.place(which)}"
 
-    def spell(self, **change: Any) -> str:
+    def spell_call(self, **change: Any) -> str:
         """Return the user's call of `csv` with these options changed."""
         return spell_csv(self.path, self.options | change)
 
     def without(self, name: str) -> str:
         """Return a hint that shows how to omit the column."""
         dropped = (*self.options.get("drop", ()), name)
-        return f"leave the column out: {self.spell(drop=dropped)}"
+        return f"leave the column out: {self.spell_call(drop=dropped)}"
 
 
 def spell_csv(path: str, options: dict[str, Any]) -> str:
@@ -93,7 +93,7 @@ def read_frames(path: str, test: str | None) -> tuple[list[Any], bool]:
     words: set[str] = set()
     for frame in frames:
         words.update(name for name in frame.columns if frame[name].dtype.kind in kinds)
-    return [_reread(file, frame, words) for file, frame in zip(files, frames, strict=True)], decimal_comma
+    return [_reread_as_words(file, frame, words) for file, frame in zip(files, frames, strict=True)], decimal_comma
 
 
 def find_target(path: str, names: Sequence[str], target: str | None, options: dict[str, Any]) -> str:
@@ -112,7 +112,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
     if target is not None:
         if target not in names:
             raise InputError(
-                "target", got=target, expected=f"one of the columns {listed(names)}", hint=f"as in {example}"
+                "target", got=target, expected=f"one of the columns {list_names(names)}", hint=f"as in {example}"
             )
         return target
     by_name = {name.lower(): name for name in reversed(names)}
@@ -131,14 +131,14 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
     if any(is_number(name) for name in names):
         raise InputError(
             path,
-            f"its first line has numbers ({listed(names)}) and none of {', '.join(TARGETS)}",
+            f"its first line has numbers ({list_names(names)}) and none of {', '.join(TARGETS)}",
             expected="the names of the columns",
             hint=f"put such a line first, or name the column to predict, as in {example}",
         )
     raise InputError(
         "target",
         f"no column is called {', '.join(TARGETS[:-1])} or {TARGETS[-1]}",
-        expected=f"the column to predict, one of {listed(names)}",
+        expected=f"the column to predict, one of {list_names(names)}",
         hint=f"as in {example}",
     )
 
@@ -198,7 +198,7 @@ def refuse_empty(table: Table, name: str) -> None:
     """Raise InputError if the column lacks a value in any row."""
     empty = table.frame[name].isna().to_numpy()
     if empty.any():
-        raise _missing(table, name, empty, None)
+        raise _missing_value_error(table, name, empty, None)
 
 
 def encode_features(table: Table, names: Sequence[str]) -> Array:
@@ -225,7 +225,7 @@ def encode_numbers(table: Table, name: str) -> Array:
     if not table.is_words(name):
         values = table.frame[name].to_numpy(np.float64)
     else:
-        values, _ = _numbers(table, name)
+        values, _ = _parse_column(table, name)
     _check_float32(table, name, values)
     numbers: Array = values.astype(np.float32)[:, None]
     return numbers
@@ -240,7 +240,7 @@ def encode_classes(table: Table, name: str) -> Array:
         numbers = np.array([is_number(word) and not is_missing(word) for word in values.tolist()])
         lacking = np.array([is_missing(word) for word in values.tolist()])
         if numbers.any() and lacking.any() and (numbers | lacking).all():
-            raise _missing(table, name, lacking, str(values[lacking][0]))
+            raise _missing_value_error(table, name, lacking, str(values[lacking][0]))
         if numbers.all():
             values = values.astype(np.float64)
     labels, classes = np.unique(values, return_inverse=True)
@@ -272,7 +272,7 @@ def _has_commas(frame: Any) -> bool:
     return False
 
 
-def _reread(file: TableFile, frame: Any, words: set[str]) -> Any:
+def _reread_as_words(file: TableFile, frame: Any, words: set[str]) -> Any:
     """Return the rows of a file with text in the columns `words`. `frame` holds the rows as they were first read."""
     if all(frame[name].dtype == object for name in frame.columns if name in words):
         return frame
@@ -283,7 +283,7 @@ def _encode_text(table: Table, name: str) -> Array:
     """Return a column of text as numbers [n, 1], or as columns of 0 and 1, one for each word [n, words]."""
     import pandas as pd
 
-    values, codes = _numbers(table, name)
+    values, codes = _parse_column(table, name)
     odd = np.isnan(values)
     if not odd.any():
         _check_float32(table, name, values)
@@ -292,7 +292,7 @@ def _encode_text(table: Table, name: str) -> Array:
     words = pd.unique(column).tolist()
     lacking = np.array([is_missing(word) for word in words])[codes]
     if not odd.all() and lacking[odd].all():
-        raise _missing(table, name, odd, column[odd].iloc[0])
+        raise _missing_value_error(table, name, odd, column[odd].iloc[0])
     dates = np.array([is_date(word) for word in words])[codes]
     if dates.sum() > len(dates) / 2:
         hint = f"convert dates to a number, such as days since the first, or {table.without(name)}"
@@ -320,7 +320,7 @@ def _encode_text(table: Table, name: str) -> Array:
     return encoded
 
 
-def _numbers(table: Table, name: str) -> tuple[Array, Array]:
+def _parse_column(table: Table, name: str) -> tuple[Array, Array]:
     """Return the numbers [n] of a column of text, and the index [n] of each row's word among the distinct words.
 
     A word that is not a number becomes NaN.
@@ -331,7 +331,7 @@ def _numbers(table: Table, name: str) -> tuple[Array, Array]:
     return read_numbers(words.tolist(), decimal_comma=table.decimal_comma)[codes], codes
 
 
-def _missing(table: Table, name: str, which: Array, value: str | None) -> InputError:
+def _missing_value_error(table: Table, name: str, which: Array, value: str | None) -> InputError:
     """Return the error about rows without a value.
 
     Args:
@@ -373,7 +373,7 @@ def _refuse_many_words(table: Table, name: str, words: int) -> None:
 def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
     """Raise InputError if the distinct values `labels` of the target column `name` cannot be classes."""
     field = f"column {name!r}"
-    other = f"choose another column, as in {table.spell(target='NAME')}"
+    other = f"choose another column, as in {table.spell_call(target='NAME')}"
     rows = len(table.frame)
     count = len(labels)
     if count == 1:

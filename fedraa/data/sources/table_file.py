@@ -64,7 +64,7 @@ class TableFile:
             if pd.api.types.is_bool_dtype(frame[name]):
                 frame[name] = frame[name].astype("int8")
             elif not pd.api.types.is_numeric_dtype(frame[name]):
-                frame[name] = _stripped(frame[name])
+                frame[name] = _strip_words(frame[name])
         frame = frame.dropna(how="all").reset_index(drop=True)
         empty = [name for name in frame.columns if is_unnamed(name) and frame[name].isna().all()]
         return frame.drop(columns=empty)
@@ -72,22 +72,22 @@ class TableFile:
 
 def open_table(path: str) -> TableFile:
     """Return the table in a file; raise InputError with the line if a row and the header differ in length."""
-    text = _text(path)
+    text = _read_text(path)
     hint = EXCEL_HINT.match(text)
     if hint is None:
-        delimiter = _delimiter(text)
+        delimiter = _guess_delimiter(text)
     else:
         delimiter = hint["delimiter"]
         # An empty line remains, so that the line numbers in errors stay correct.
         text = text[hint.end() :]
     try:
-        names, line, start, offset_lines = _header(text, delimiter)
+        names, line, start, offset_lines = _find_header(text, delimiter)
         if not names:
             raise InputError(path, "it is empty", expected="a header and rows")
         width = len(names)
         stream = io.StringIO(text, newline="")
         stream.seek(start)
-        reader = _reader(stream, delimiter)
+        reader = _make_reader(stream, delimiter)
         rows = 0
         for row in reader:
             if len(row) != len(names):
@@ -116,7 +116,7 @@ def is_unnamed(name: str) -> bool:
     return name.startswith("Unnamed: ") and name[len("Unnamed: ") :].isdecimal()
 
 
-def listed(names: Collection[Any]) -> str:
+def list_names(names: Collection[Any]) -> str:
     """Return a list of at most `SHOWN_NAMES` names for an error message."""
     shown = ", ".join(str(name) for name in islice(names, SHOWN_NAMES))
     if len(names) > SHOWN_NAMES:
@@ -124,7 +124,7 @@ def listed(names: Collection[Any]) -> str:
     return shown
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         data = content(Path(path))
     except FileNotFoundError:
@@ -137,10 +137,10 @@ def _text(path: str) -> str:
             data = unpack(data)
         except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
             raise InputError(path, f"it cannot be unpacked ({error})") from None
-    return _decoded(path, data)
+    return _decode_text(path, data)
 
 
-def _decoded(path: str, data: bytes) -> str:
+def _decode_text(path: str, data: bytes) -> str:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         text = data.decode("utf-16", errors="replace")
     else:
@@ -157,7 +157,7 @@ def _decoded(path: str, data: bytes) -> str:
     return text
 
 
-def _reader(stream: io.StringIO, delimiter: str) -> Any:
+def _make_reader(stream: io.StringIO, delimiter: str) -> Any:
     return csv.reader(stream, delimiter=delimiter, skipinitialspace=True, strict=True)
 
 
@@ -179,7 +179,7 @@ def _first_rows(text: str, delimiter: str) -> Iterator[list[str]]:
         return
 
 
-def _delimiter(text: str) -> str:
+def _guess_delimiter(text: str) -> str:
     """Return the delimiter by which most rows have the same number of fields as the header, at least two."""
     best, best_score = ",", (0.0, 1)
     for delimiter in DELIMITERS:
@@ -194,13 +194,13 @@ def _delimiter(text: str) -> str:
     return best
 
 
-def _header(text: str, delimiter: str) -> tuple[list[str], int, int, int]:
+def _find_header(text: str, delimiter: str) -> tuple[list[str], int, int, int]:
     """Return the names of the columns, the line of the header, and the character and the line after the header.
 
     Comments above the header are skipped. A line such as `#id,x,label` is the header if a row of numbers follows.
     """
     stream = io.StringIO(text, newline="")
-    reader = _reader(stream, delimiter)
+    reader = _make_reader(stream, delimiter)
     comment: tuple[list[str], int, int, int] | None = None
     for row in reader:
         if _is_blank(row):
@@ -229,11 +229,11 @@ def _wrong_length(field: str, row: list[str], names: list[str], header_line: int
     hint = "fill in the missing fields"
     if len(row) > len(names):
         hint = "name every column, and put a value that holds the delimiter into quotes"
-    expected = f"{len(names)} fields, as the header in line {header_line} has ({listed(names)})"
+    expected = f"{len(names)} fields, as the header in line {header_line} has ({list_names(names)})"
     return InputError(field, got=len(row), expected=expected, hint=hint)
 
 
-def _stripped(column: Any) -> Any:
+def _strip_words(column: Any) -> Any:
     import pandas as pd
 
     codes, words = pd.factorize(column.astype(object), use_na_sentinel=True)

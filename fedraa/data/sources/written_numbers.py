@@ -29,13 +29,13 @@ _DATE = re.compile(
 )
 
 
-def _grammar(separators: str, decimal: str) -> re.Pattern[str]:
+def _number_pattern(separators: str, decimal: str) -> re.Pattern[str]:
     groups = rf"[1-9]\d{{0,2}}(?P<separator>[{separators}])(?:\d{{2,3}}(?P=separator))*\d{{3}}"
     return re.compile(rf"(?P<whole>{groups}|\d+|(?={re.escape(decimal)}\d))(?:{re.escape(decimal)}(?P<part>\d*))?")
 
 
-POINT = _grammar("," + _SPACES, ".")
-COMMA = _grammar("." + _SPACES, ",")
+POINT = _number_pattern("," + _SPACES, ".")
+COMMA = _number_pattern("." + _SPACES, ",")
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ def read_numbers(words: Sequence[str], *, decimal_comma: bool = False) -> Array:
     `12 kg`, `(15)`). A unit is accepted only if every word has it. `decimal_comma` decides ambiguous words such as
     `1.234`.
     """
-    parts = [_split(word) for word in words]
+    parts = [_split_word(word) for word in words]
     complete = all(part is not None or is_missing(word) for part, word in zip(parts, words, strict=True))
     parts = _of_one_unit(parts, complete=complete)
-    by_point, by_comma = _values(parts, POINT), _values(parts, COMMA)
+    by_point, by_comma = _parse_values(parts, POINT), _parse_values(parts, COMMA)
     unread, unread_by_comma = np.isnan(by_point).sum(), np.isnan(by_comma).sum()
     if unread_by_comma < unread or (decimal_comma and unread_by_comma == unread):
         return by_comma
@@ -68,10 +68,10 @@ def read_numbers(words: Sequence[str], *, decimal_comma: bool = False) -> Array:
 
 def has_decimal_comma(words: Sequence[str]) -> bool:
     """Return True if all words are numbers with a decimal comma, such as `3,14`, and some need that reading."""
-    parts = [_split(word) for word in words if not is_missing(word)]
+    parts = [_split_word(word) for word in words if not is_missing(word)]
     if not parts or None in parts:
         return False
-    return bool(np.isfinite(_values(parts, COMMA)).all() and np.isnan(_values(parts, POINT)).any())
+    return bool(np.isfinite(_parse_values(parts, COMMA)).all() and np.isnan(_parse_values(parts, POINT)).any())
 
 
 def is_missing(word: str) -> bool:
@@ -89,7 +89,7 @@ def begins_with_number(word: str) -> bool:
     return re.match(rf"[-+(~<>]*\s*(?:{CURRENCY})?\s*\d", word) is not None
 
 
-def _split(word: str) -> _Parts | None:
+def _split_word(word: str) -> _Parts | None:
     match = _WRITTEN.fullmatch(word)
     if match is None or (match["sign"] and match["inner"]) or (match["before"] and match["after"]):
         return None
@@ -121,7 +121,7 @@ def _of_one_unit(parts: list[_Parts | None], *, complete: bool) -> list[_Parts |
     return [None if part is None or part.unit not in accepted else part for part in parts]
 
 
-def _values(parts: Sequence[_Parts | None], grammar: re.Pattern[str]) -> Array:
+def _parse_values(parts: Sequence[_Parts | None], grammar: re.Pattern[str]) -> Array:
     values = np.full(len(parts), np.nan)
     for place, part in enumerate(parts):
         if part is None:

@@ -26,7 +26,7 @@ class Crop(Transform):
     fill: FiniteFloat = 0.0
 
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
-        rows, _, height, width = _images("crop", x)
+        rows, _, height, width = _image_shape("crop", x)
         padded = F.pad(x, (self.padding,) * 4, value=self.fill)
         top, left = torch.from_numpy(rng.integers(0, 2 * self.padding + 1, (2, rows))).to(x.device)
         # The view has the shape [b, c, tops, lefts, height, width].
@@ -42,7 +42,7 @@ class Flip(Transform):
     share: UpToOne = 0.5
 
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
-        rows = _images("flip", x)[0]
+        rows = _image_shape("flip", x)[0]
         mirrored = torch.from_numpy(rng.random(rows) < self.share).to(x.device)
         return torch.where(mirrored[:, None, None, None], x.flip(3), x)
 
@@ -89,7 +89,7 @@ class Normalize(Transform):
         return Normalize(tuple(values.mean(axes).tolist()), tuple(std.tolist()))
 
 
-def _images(name: str, x: Tensor) -> tuple[int, int, int, int]:
+def _image_shape(name: str, x: Tensor) -> tuple[int, int, int, int]:
     if x.ndim != 4:
         problem = f"{name} is for images, and these samples have the shape {list(x.shape[1:])}"
         raise InputError("transforms", problem, expected="samples [channels, height, width]")

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedraa.components.registry import ComponentRegistry
 from fedraa.data.transforms.images import Crop, Flip, Normalize
-from fedraa.data.transforms.transform import Called, Transform, Transforms, called
+from fedraa.data.transforms.transform import Called, Transform, Transforms, transform_name
 from fedraa.data.transforms.vision import Vision
 from fedraa.errors import InputError
 
@@ -26,11 +26,11 @@ def make_transforms(descriptions: Sequence[object], *, seed: int) -> Transforms:
     """
     parts = []
     for item in descriptions:
-        parts += [make_transform(part) for part in _split(item)]
+        parts += [make_transform(part) for part in _split_names(item)]
     return Transforms(tuple(parts), seed)
 
 
-def _split(description: object) -> list[object]:
+def _split_names(description: object) -> list[object]:
     """Return a string split at the commas outside brackets, or a list with `description` if it is not a string."""
     if not isinstance(description, str):
         return [description]
@@ -57,4 +57,4 @@ def make_transform(description: object) -> Transform:
     function = getattr(transform, "apply", transform)
     if not callable(function):
         raise InputError("transforms", got=transform, expected="a function (x, rng), or an object with a method apply")
-    return Called(called(transform), function)
+    return Called(transform_name(transform), function)

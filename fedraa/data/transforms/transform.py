@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedraa.components.calls import calling
+from fedraa.components.calls import convert_errors
 from fedraa.errors import InputError
 from fedraa.rng import generator
 
@@ -79,7 +79,7 @@ class Transforms:
         """Return the random transforms, which apply to training minibatches."""
         return Transforms(tuple(part for part in self.parts if part.random), self.seed)
 
-    def augment(self, client: int, turn: int) -> Augment:
+    def make_augmentation(self, client: int, turn: int) -> Augment:
         """Return the function that changes the minibatches of a client's `turn`-th task.
 
         Call it once for each minibatch, in order, because all calls draw from one random stream.
@@ -87,16 +87,16 @@ class Transforms:
         if not self.parts:
             return lambda x: x
         rng = generator(self.seed, "transforms", client, turn)
-        return lambda x: self._apply(x, rng)
+        return lambda x: self._apply_parts(x, rng)
 
     def all(self, x: Any) -> Any:
         """Return the array x [n, ...] after all transforms of this sequence."""
         if not self.parts:
             return x
         rng = generator(self.seed, "transforms")
-        return np.ascontiguousarray(self._apply(torch.from_numpy(np.require(x, None, ["C", "W"])), rng).numpy())
+        return np.ascontiguousarray(self._apply_parts(torch.from_numpy(np.require(x, None, ["C", "W"])), rng).numpy())
 
-    def _apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+    def _apply_parts(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         for part in self.parts:
             x = part.apply(x, rng)
         return x
@@ -104,30 +104,30 @@ class Transforms:
     def fitted(self, x: Any) -> "Transforms":
         """Return the transforms fitted to the training samples `x`; raise InputError if one cannot be applied."""
         if isinstance(x, dict | tuple):
-            problem = f"{called(self.parts[0])} takes samples with one input, and these have {len(x)}"
+            problem = f"{transform_name(self.parts[0])} takes samples with one input, and these have {len(x)}"
             raise InputError("transforms", problem)
         fitted: list[Transform] = []
         for part in self.fixed.parts:
-            with calling("transforms", getattr(part, "function", part)):
+            with convert_errors("transforms", getattr(part, "function", part)):
                 ready = part.fitted(torch.from_numpy(x))
-                x = _tried(ready, torch.from_numpy(x), self.seed).numpy()
+                x = _try_transform(ready, torch.from_numpy(x), self.seed).numpy()
             fitted.append(ready)
         for part in self.drawn.parts:
-            with calling("transforms", getattr(part, "function", part)):
+            with convert_errors("transforms", getattr(part, "function", part)):
                 ready = part.fitted(torch.from_numpy(x))
                 for rows in (x, x[:1]):
-                    _tried(ready, torch.from_numpy(rows), self.seed)
+                    _try_transform(ready, torch.from_numpy(rows), self.seed)
             fitted.append(ready)
         return Transforms(tuple(fitted), self.seed)
 
 
-def called(part: Any) -> str:
+def transform_name(part: Any) -> str:
     """Return the name of a transform for error messages."""
     name = getattr(part, "name", None) or getattr(part, "__qualname__", type(part).__name__)
     return str(name)
 
 
-def _tried(part: Transform, x: Tensor, seed: int) -> Tensor:
+def _try_transform(part: Transform, x: Tensor, seed: int) -> Tensor:
     """Return the transformed samples after a check of the result.
 
     Args:
@@ -141,7 +141,7 @@ def _tried(part: Transform, x: Tensor, seed: int) -> Tensor:
     """
     before = x.clone()
     changed, again = (part.apply(x, generator(seed, "transforms trial")) for _ in range(2))
-    name = called(part)
+    name = transform_name(part)
     if not isinstance(changed, Tensor):
         raise InputError(f"transforms: {name}", got=changed, expected="a tensor of samples")
     if part.random and (changed.shape != x.shape or changed.dtype != x.dtype):
@@ -154,14 +154,14 @@ def _tried(part: Transform, x: Tensor, seed: int) -> Tensor:
         row = int(torch.isfinite(changed).flatten(1).all(1).logical_not().nonzero()[0])
         problem = f"it returned NaN or an infinity for sample {row} of the first minibatch"
         raise InputError(f"transforms: {name}", problem)
-    if not _same(before, x):
+    if not _are_equal(before, x):
         raise InputError(f"transforms: {name}", "it changed its argument", hint="return new samples")
-    if not _same(changed, again):
+    if not _are_equal(changed, again):
         problem = "it returned different samples for the same draws"
         raise InputError(f"transforms: {name}", problem, hint="draw random numbers only from rng")
     return changed
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
+def _are_equal(a: Tensor, b: Tensor) -> bool:
     """Return True if the tensors are equal; NaN counts as equal to NaN."""
     return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)

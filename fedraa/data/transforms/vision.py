@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedraa.components.text import describe
+from fedraa.components.text import describe_component
 from fedraa.data.transforms.transform import Transform
 
 FIXED = ("CenterCrop", "Grayscale", "Normalize", "Pad", "Resize", "ToDtype", "ConvertImageDtype", "FiveCrop")
@@ -49,4 +49,4 @@ class Vision(Transform):
             return torch.stack([self.wrapped(image) for image in x])
 
     def described(self) -> Any:
-        return describe(self.wrapped)
+        return describe_component(self.wrapped)

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from fedraa.components.calls import calling
-from fedraa.components.state import saved
+from fedraa.components.calls import convert_errors
+from fedraa.components.state import save_state
 from fedraa.errors import InputError
 from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 from fedraa.server.running_mean import Mean, MeanHere
 from fedraa.server.update_checks import refuse_unsound
 from fedraa.submodels.assignment import Assignment, Submodel
-from fedraa.vectors.chunked import cut
+from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_runs import IndexRuns, common_places, index_of, where_of
 
@@ -97,7 +97,7 @@ def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncMode
     Raises:
         InputError: The result is not an ApplyResult of a finite number and two bools, or the model is not finite.
     """
-    with calling("async_rule", rule):
+    with convert_errors("async_rule", rule):
         result = rule.apply_update(client_update, model)
     bools = isinstance(result, ApplyResult) and all(flag in (True, False) for flag in result[1:])
     if not bools or not is_finite(result.weight):
@@ -120,7 +120,7 @@ def rule_state(rule: AsyncRule, params: Vector) -> State:
     """
     if not rule.is_convex_mix:
         refuse_unsound("async_rule", rule, params)
-    return saved(rule)
+    return save_state(rule)
 
 
 class LocalStore:
@@ -163,7 +163,7 @@ class LocalStore:
             self._cuts_version = version
         submodel = assignment.submodel
         if submodel not in self._cuts:
-            values = cut(self.params, where_of(submodel))
+            values = copy_coordinates(self.params, where_of(submodel))
             # A checkpoint does not copy read-only arrays.
             values.flags.writeable = False
             self._cuts[submodel] = self._share(values)
@@ -194,7 +194,7 @@ class LocalStore:
         pass
 
     def leave(self, client: int) -> None:
-        with calling("async_rule", self._rule):
+        with convert_errors("async_rule", self._rule):
             self._rule.leave(client)
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedraa.messages import Index, Receipt, Vector
-from fedraa.server.mixing import add, blend
-from fedraa.server.running_mean import follow
+from fedraa.server.mixing import add_delta, blend_weights
+from fedraa.server.running_mean import update_mean
 from fedraa.server.update_checks import receipt_of
 from fedraa.vectors.index_runs import CoordinateSet, common_places, in_runs, index_of
 
@@ -62,7 +62,7 @@ class Split:
             places = [(shard, np.flatnonzero(home[index] == shard)) for shard in range(shards)]
             pieces.append(
                 tuple(
-                    Piece(shard, place, np.searchsorted(own[shard], index[place]), _found(common, place))
+                    Piece(shard, place, np.searchsorted(own[shard], index[place]), _positions_in(common, place))
                     for shard, place in places
                     if len(place)
                 )
@@ -70,7 +70,7 @@ class Split:
         return cls(own, tuple(pieces))
 
 
-def _found(wanted: Index, places: Index) -> Index:
+def _positions_in(wanted: Index, places: Index) -> Index:
     """Return the positions in `places` of the values that are in `wanted`."""
     return np.flatnonzero(np.isin(places, wanted))
 
@@ -119,7 +119,7 @@ class Shard:
 
     def cut(self, fragment: int) -> Vector:
         """Return a copy of this shard's piece of a fragment."""
-        return np.array(self.params[index_of(self._of(fragment))])
+        return np.array(self.params[index_of(self._coordinates_of(fragment))])
 
     def receive(self, task: int, push: str, sent: Vector, new: Vector) -> Receipt:
         """Check a trained piece, keep it if it is sound, and return the receipt.
@@ -146,14 +146,14 @@ class Shard:
             push: The id of the push that the server accepted.
             weight: The weight of the update.
         """
-        where = self._of(fragment)
+        where = self._coordinates_of(fragment)
         piece = self._pushed.pop(task)[push]
         if self._is_delta_mix:
-            add(self.params, where, weight, piece, None, self._common[fragment], self._shared_weight)
+            add_delta(self.params, where, weight, piece, None, self._common[fragment], self._shared_weight)
         else:
-            blend(self.params, where, piece, weight)
+            blend_weights(self.params, where, piece, weight)
 
-    def forget(self, task: int) -> None:
+    def forget_task(self, task: int) -> None:
         """Discard all pushes for a task that failed."""
         self._pushed.pop(task, None)
 
@@ -164,7 +164,7 @@ class Shard:
     def follow(self, share: float) -> None:
         """Update the mean: mean <- mean + share * (theta - mean)."""
         assert self._mean is not None
-        follow(self._mean, self.params, share)
+        update_mean(self._mean, self.params, share)
 
     def mean(self) -> Vector:
         """Return the mean [d_s]."""
@@ -188,7 +188,7 @@ class Shard:
         self.pushes = pushes
         self._pushed.clear()
 
-    def _of(self, fragment: int) -> CoordinateSet:
+    def _coordinates_of(self, fragment: int) -> CoordinateSet:
         where = self._where[fragment]
         assert where is not None, "this shard holds no piece of the fragment"
         return where

@@ -8,8 +8,8 @@ from fedraa.errors import InputError
 from fedraa.messages import Vector
 from fedraa.numbers import Positive
 from fedraa.submodels.assignment import Assignment, Mask
-from fedraa.submodels.blocks import maskable
-from fedraa.submodels.masks import top
+from fedraa.submodels.blocks import find_maskable_names
+from fedraa.submodels.masks import select_largest
 from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelSampler, WithCapacities
 from fedraa.submodels.traced import Traced
 
@@ -36,22 +36,22 @@ class Growing(WithCapacities):
         return next((density for point, density in DENSITY_STEPS if now < point * self.until), 1.0)
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        spans = _spans(run.traced)
+        spans = _find_spans(run.traced)
         if not spans:
             problem = f"nothing of {type(run.traced.module).__name__} can grow: its blocks have no matrices"
             raise InputError("model", problem)
 
-        def draw(context: RoundContext) -> Assignment:
+        def draw_assignment(context: RoundContext) -> Assignment:
             own = self.capacities.of(context.client, context.round, run.seed)
             density = max(own, self.floor(context.now))
             if density == 1:
                 return Assignment(100, run.whole())
-            return run.masked(largest(context.params, spans, density), round(100 * density))
+            return run.masked(mask_largest(context.params, spans, density), round(100 * density))
 
-        return Pure(draw)
+        return Pure(draw_assignment)
 
 
-def largest(params: Vector, spans: list[slice], density: float) -> Mask:
+def mask_largest(params: Vector, spans: list[slice], density: float) -> Mask:
     """Return a mask of all coordinates [d] that keeps the share `density` of the weights of `spans`, the largest ones.
 
     All other coordinates are in the mask. A mask of lower density is part of every mask of higher density.
@@ -66,15 +66,15 @@ def largest(params: Vector, spans: list[slice], density: float) -> Mask:
         ranked[span] = True
     mask: Mask = ~ranked
     weights = params[ranked]
-    mask[ranked] = top(weights, max(1, round(density * len(weights))))
+    mask[ranked] = select_largest(weights, max(1, round(density * len(weights))))
     for span in spans:
-        mask[span] |= top(params[span], int(np.ceil(MIN_TENSOR_DENSITY * (span.stop - span.start))))
+        mask[span] |= select_largest(params[span], int(np.ceil(MIN_TENSOR_DENSITY * (span.stop - span.start))))
     return mask
 
 
-def _spans(traced: Traced) -> list[slice]:
+def _find_spans(traced: Traced) -> list[slice]:
     """Return the positions of the weights that may be masked: matrices and kernels, not biases."""
-    names = maskable(traced)
+    names = find_maskable_names(traced)
     layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
     return [
         slice(offset, offset + int(np.prod(shape)))

@@ -13,7 +13,7 @@ from fedraa.messages import Vector
 from fedraa.rng import generator
 from fedraa.submodels import masks
 from fedraa.submodels.assignment import Assignment
-from fedraa.submodels.blocks import maskable
+from fedraa.submodels.blocks import find_maskable_names
 from fedraa.submodels.policies.policy import (
     Capacities,
     Pure,
@@ -44,21 +44,21 @@ class FourWay(SubmodelPolicy):
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         whole = run.whole()
-        names = maskable(run.traced)
+        names = find_maskable_names(run.traced)
         split = _Last(
             lambda context: masks.random_parts(
                 run.traced, self.parts, names, generator(run.seed, "split", context.round)
             )
         )
 
-        def draw(context: RoundContext) -> Assignment:
+        def draw_assignment(context: RoundContext) -> Assignment:
             count = 1 if context.client < run.clients // 2 else 2
             rng = generator(run.seed, "parts", context.round, context.client)
             chosen = rng.choice(self.parts, count, replace=False)
             mask = np.logical_or.reduce([split(context)[part] for part in chosen])
             return Assignment(int((1 << chosen).sum()), whole, mask, sends_mask=False)
 
-        return Pure(draw)
+        return Pure(draw_assignment)
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class Pruned(WithCapacities):
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         whole = run.whole()
-        names = maskable(run.traced)
+        names = find_maskable_names(run.traced)
         for level in self.capacities.levels:
             if not (level * self.parts).is_integer():
                 expected = f"shares that are whole parts of {self.parts}, such as 0.5 or 0.75"
                 raise InputError("capacities", got=level, expected=expected)
         ranks = _Last(lambda context: rank_parts(run.traced, context.params, names, self.parts))
 
-        def draw(context: RoundContext) -> Assignment:
+        def draw_assignment(context: RoundContext) -> Assignment:
             ratio = self.capacities.of(context.client, context.round, run.seed)
             kept = int(ratio * self.parts)
             if kept == self.parts:
@@ -90,7 +90,7 @@ class Pruned(WithCapacities):
             part = ranks(context)
             return Assignment(kept, whole, (part < 0) | (part >= self.parts - kept))
 
-        return Pure(draw)
+        return Pure(draw_assignment)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components.calls import calling
+from fedraa.components.calls import convert_errors
 from fedraa.components.state import Stateful
 from fedraa.components.text import KIND
 from fedraa.data.tree import Tree
@@ -87,7 +87,7 @@ class RunContext:
             error: The error about the option that leads to this number of parts.
         """
         if not self.traced.groups:
-            reasons = self.traced.reasons()
+            reasons = self.traced.explain_uncut()
             raise Uncuttable("model", f"nothing of {type(self.traced.module).__name__} can be cut: {reasons}")
         smallest = min(self.traced.groups, key=lambda group: group.size)
         if error is not None and parts > smallest.size:
@@ -166,7 +166,7 @@ class Pure(SubmodelSampler):
         self._draw = draw
 
     def draw(self, context: RoundContext) -> Assignment:
-        with calling("submodel", self._draw):
+        with convert_errors("submodel", self._draw):
             drawn = self._draw(context)
         if not isinstance(drawn, Assignment):
             field = f"submodel: {self._draw.__qualname__}"
@@ -245,7 +245,7 @@ class Capacities:
             raise InputError("redraw", got=self.redraw, expected="True or False")
 
     @classmethod
-    def following(cls, compute: npt.NDArray[np.float64], shares: tuple[float, ...]) -> "Capacities":
+    def from_speeds(cls, compute: npt.NDArray[np.float64], shares: tuple[float, ...]) -> "Capacities":
         """Return for each client the largest of `shares` up to its speed relative to the fastest, or the smallest."""
         speeds = compute / compute.max() * (1 + 1e-9)
         return cls(tuple(max((share for share in shares if share <= speed), default=min(shares)) for speed in speeds))

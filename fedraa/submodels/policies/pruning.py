@@ -9,13 +9,13 @@ import torch
 from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
-from fedraa.data.tree import Tree, leaves
+from fedraa.data.tree import Tree, list_leaves
 from fedraa.messages import ExtraBuffers, Update, Vector
 from fedraa.models.forward import forward
 from fedraa.numbers import Count, Share
 from fedraa.submodels.assignment import Assignment, Mask
-from fedraa.submodels.blocks import maskable
-from fedraa.submodels.masks import top
+from fedraa.submodels.blocks import find_maskable_names
+from fedraa.submodels.masks import select_largest
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
@@ -39,7 +39,7 @@ class SharedMask(SubmodelSampler):
     state_fields: ClassVar[tuple[str, ...]] = ("mask", "_pruned", "_squares", "_rounds")
 
     def __init__(self, run: RunContext, params: Vector, density: float, every: int, initial: int) -> None:
-        names = maskable(run.traced)
+        names = find_maskable_names(run.traced)
         self._spans = [
             (offset, offset + int(np.prod(shape)))
             for name, shape, offset in zip(run.traced.names, run.traced.shapes, run.traced.offsets, strict=True)
@@ -54,17 +54,17 @@ class SharedMask(SubmodelSampler):
         self._rounds = 0
         self.mask: Mask = np.ones(run.traced.size, bool)
         for start, end in self._spans:
-            self.mask[start:end] = top(params[start:end], max(1, round(density * (end - start))))
+            self.mask[start:end] = select_largest(params[start:end], max(1, round(density * (end - start))))
         self._pruned = params.copy()
         params[~self.mask] = 0.0
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
         """Return the buffers for the cost: squared gradients of all coordinates in rounds that end with a new mask."""
-        return ExtraBuffers(up_whole=int(self._adjusts))
+        return ExtraBuffers(up_whole=int(self._mask_is_due))
 
     @property
-    def _adjusts(self) -> bool:
+    def _mask_is_due(self) -> bool:
         """Return True if the mask is chosen again at the end of this round."""
         return self._rounds < self.alone or (self._rounds + 1) % self._every == 0
 
@@ -75,10 +75,10 @@ class SharedMask(SubmodelSampler):
         self._squares += np.float32(weight) * update.extras["squares"]
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
-        adjusts = self._adjusts
+        adjusts = self._mask_is_due
         self._rounds += 1
         if adjusts:
-            mask = self._choose(params)
+            mask = self._choose_mask(params)
             pruned, regrown = self.mask & ~mask, mask & ~self.mask
             self._pruned[pruned] = params[pruned]
             params[pruned] = 0.0
@@ -86,7 +86,7 @@ class SharedMask(SubmodelSampler):
             self.mask = mask
             self._squares.fill(0)
 
-    def _choose(self, params: Vector) -> Mask:
+    def _choose_mask(self, params: Vector) -> Mask:
         """Return the mask that replaces the smallest present weights by the most important absent ones."""
         mask = self.mask.copy()
         share = REMOVABLE * 0.5 ** (self._rounds / REMOVABLE_HALF_LIFE)
@@ -114,19 +114,19 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
     times = np.ones(traced.size, np.float32)
     if example is None:
         return times
-    used = _positions(traced, example)
+    used = _count_positions(traced, example)
     for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True):
         times[offset : offset + int(np.prod(shape))] = used.get(name.rpartition(".")[0], 1.0)
     return times
 
 
-def _positions(traced: Traced, example: Tree) -> dict[str, float]:
+def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
     """Return the number of positions that each layer with direct parameters computes for a sample, by its name."""
-    module = traced.skeleton(traced.widths(traced.full())).eval()
-    samples = len(leaves(example)[0])
+    module = traced.make_skeleton(traced.widths(traced.full())).eval()
+    samples = len(list_leaves(example)[0])
     positions: dict[str, float] = {}
 
-    def note(name: str, layer: nn.Module, out: object) -> None:
+    def note_positions(name: str, layer: nn.Module, out: object) -> None:
         if isinstance(out, tuple):
             out = out[0]
         if isinstance(out, Tensor) and out.numel():
@@ -135,7 +135,7 @@ def _positions(traced: Traced, example: Tree) -> dict[str, float]:
 
     for name, layer in module.named_modules():
         if next(layer.parameters(recurse=False), None) is not None:
-            layer.register_forward_hook(lambda layer, inputs, out, name=name: note(name, layer, out))
+            layer.register_forward_hook(lambda layer, inputs, out, name=name: note_positions(name, layer, out))
     with torch.no_grad(), torch.random.fork_rng():
         forward(module, example)
     return {name: max(1.0, count) for name, count in positions.items()}

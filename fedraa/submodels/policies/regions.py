@@ -40,10 +40,10 @@ class Arbitrary(SubmodelPolicy):
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         whole = run.whole()
-        large = self._large(run)
-        masked = self._masks(run)
+        large = self._draw_large_clients(run)
+        masked = self._make_masker(run)
 
-        def draw(context: RoundContext) -> Assignment:
+        def draw_assignment(context: RoundContext) -> Assignment:
             if context.round == 0:
                 return Assignment(0, whole)
             count = max(1, self.parts // 2) if context.client in large else 1
@@ -56,9 +56,9 @@ class Arbitrary(SubmodelPolicy):
             chosen = order[:count]
             return Assignment(int((1 << chosen).sum()), whole, masked(chosen, *index), sends_mask=False)
 
-        return Pure(draw)
+        return Pure(draw_assignment)
 
-    def _large(self, run: RunContext) -> frozenset[int]:
+    def _draw_large_clients(self, run: RunContext) -> frozenset[int]:
         """Return the clients that train half of the regions."""
         if self.level == "L":
             return frozenset(range(run.clients))
@@ -66,7 +66,7 @@ class Arbitrary(SubmodelPolicy):
             return frozenset()
         return frozenset(generator(run.seed, "levels").permutation(run.clients)[: run.clients // 2].tolist())
 
-    def _masks(self, run: RunContext) -> Callable[..., Mask]:
+    def _make_masker(self, run: RunContext) -> Callable[..., Mask]:
         """Return a function that makes the mask of the `chosen` regions in a round, for one client or for all."""
         if self.regions == "hidden":
             region_of = masks.hidden_parts(run.traced, self.parts)
@@ -86,7 +86,7 @@ def _between_units(traced: Traced, parts: int, count: int, rng: np.random.Genera
         count: Regions to keep.
         rng: Source of random numbers.
     """
-    cut = indices.blocks(traced, parts)
+    cut = indices.make_blocks(traced, parts)
     drawn = [np.sort(rng.permutation(parts)[:count]) for _ in traced.groups]
     kept = tuple(np.concatenate([cut[part][g] for part in mine]) for g, mine in enumerate(drawn))
     mask = np.zeros(traced.size, bool)

@@ -28,14 +28,14 @@ class Bernoulli(WithCapacities):
         if self.kernels:
             run.check_units()
 
-        def draw(context: RoundContext) -> Assignment:
+        def draw_assignment(context: RoundContext) -> Assignment:
             p = self.capacities.of(context.client, context.round, run.seed)
             rng = generator(run.seed, "bernoulli", context.round, context.client)
             if self.kernels:
                 return Assignment(0, run.submodel(indices.random_units(run.traced, p, rng)))
-            return Assignment(0, whole, masks.bernoulli(run.traced, p, rng))
+            return Assignment(0, whole, masks.draw_bernoulli(run.traced, p, rng))
 
-        return Pure(draw)
+        return Pure(draw_assignment)
 
 
 @dataclass(frozen=True)
@@ -65,24 +65,24 @@ class ShuffledBlocks(WithCapacities):
                 raise InputError("capacities", problem, got=level, expected=f"{traced.size} blocks at most")
         masks_of: dict[int, Sequence[Assignment]] = {}
 
-        def draw(context: RoundContext) -> Assignment:
+        def draw_assignment(context: RoundContext) -> Assignment:
             count = block_count(self.capacities.of(context.client, context.round, run.seed))
             if count == 1:
                 return Assignment(0, whole)
             cycle, position = divmod(context.round, count)
             if self.kernels:
-                blocks = indices.blocks(traced, count)
-                order = self._orders(run.seed, count, cycle, len(traced.groups))[:, position]
+                blocks = indices.make_blocks(traced, count)
+                order = self._draw_orders(run.seed, count, cycle, len(traced.groups))[:, position]
                 kept = tuple(blocks[b][g] for g, b in enumerate(order))
                 return Assignment(int(order[0]), run.submodel(kept))
             if count not in masks_of:
                 block_of = generator(run.seed, "blocks", count).permutation(traced.size) * count // traced.size
                 masks_of[count] = [Assignment(b, whole, block_of == b) for b in range(count)]
-            return masks_of[count][int(self._orders(run.seed, count, cycle, 1)[0, position])]
+            return masks_of[count][int(self._draw_orders(run.seed, count, cycle, 1)[0, position])]
 
-        return Pure(draw)
+        return Pure(draw_assignment)
 
-    def _orders(self, seed: int, count: int, cycle: int, groups: int) -> npt.NDArray[np.int64]:
+    def _draw_orders(self, seed: int, count: int, cycle: int, groups: int) -> npt.NDArray[np.int64]:
         """Return the order of a cycle's blocks in each group [groups, count].
 
         Args:

@@ -59,10 +59,10 @@ class Fragments(SubmodelPolicy):
 
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
         if self.cuts and not traced.groups:
-            reasons = traced.reasons()
+            reasons = traced.explain_uncut()
             problem = f"nothing of {type(traced.module).__name__} can be cut into fragments: {reasons}"
             raise Uncuttable("model", problem)
-        return indices.fragments(traced, self.ratios)
+        return indices.make_fragments(traced, self.ratios)
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ class Prefix(WithCapacities):
         run.check_units()
         parts: dict[float, Submodel] = {}
 
-        def draw(context: RoundContext) -> Assignment:
+        def draw_assignment(context: RoundContext) -> Assignment:
             ratio = self.capacities.of(context.client, context.round, run.seed)
             if ratio not in parts:
-                parts[ratio] = run.submodel(indices.prefix(run.traced, ratio))
+                parts[ratio] = run.submodel(indices.take_prefix(run.traced, ratio))
             return Assignment(0, parts[ratio])
 
-        return Pure(draw)
+        return Pure(draw_assignment)
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class Rolling(WithCapacities):
     def bind(self, run: RunContext) -> SubmodelSampler:
         run.check_units()
 
-        def draw(context: RoundContext) -> Assignment:
+        def draw_assignment(context: RoundContext) -> Assignment:
             ratio = self.capacities.of(context.client, context.round, run.seed)
             start = context.round * self.stride
-            return Assignment(start, run.submodel(indices.window(run.traced, ratio, start)))
+            return Assignment(start, run.submodel(indices.take_window(run.traced, ratio, start)))
 
-        return Pure(draw)
+        return Pure(draw_assignment)
 
 
 @dataclass(frozen=True)
@@ -119,17 +119,17 @@ class DisjointGroups(SubmodelPolicy):
     def bind(self, run: RunContext) -> SubmodelSampler:
         # The groups of a round are the same for all of its clients.
         @lru_cache(1)
-        def dealt(number: int, cohort: int) -> tuple[IndexSet, ...]:
+        def deal_groups(number: int, cohort: int) -> tuple[IndexSet, ...]:
             """Return the index set of each client of a round."""
             problem = "each client of a round needs its own units"
             run.check_units(cohort, InputError("clients", problem, got=cohort))
-            return indices.disjoint(run.traced, cohort, generator(run.seed, "groups", number))
+            return indices.deal_disjoint(run.traced, cohort, generator(run.seed, "groups", number))
 
-        def draw(context: RoundContext) -> Assignment:
-            groups = dealt(context.round, context.cohort)
+        def draw_assignment(context: RoundContext) -> Assignment:
+            groups = deal_groups(context.round, context.cohort)
             return Assignment(context.position, run.submodel(groups[context.position]))
 
-        return Pure(draw)
+        return Pure(draw_assignment)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedraa.data.tree import Tree, mapped
+from fedraa.data.tree import Tree, map_tree
 from fedraa.errors import InputError
 from fedraa.models.forward import forward
-from fedraa.submodels.cutting import computed
+from fedraa.submodels.cutting import copy_computed
 from fedraa.submodels.scripted import copy_scripts
-from fedraa.submodels.tracing.recorder import tensors
+from fedraa.submodels.tracing.recorder import iterate_tensors
 
 
 def check_kinds(module: nn.Module) -> None:
@@ -64,30 +64,30 @@ def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parame
     kind = type(module).__name__
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     foreign = [p for p in strange if p.requires_grad]
-    outputs, gradients = _gradients(module, inputs, [*named.values(), *foreign])
+    outputs, gradients = _compute_gradients(module, inputs, [*named.values(), *foreign])
     if not outputs:
-        raise no_output(kind)
+        raise no_output_error(kind)
     for p, gradient in zip(foreign, gradients[len(named) :], strict=True):
         if gradient is not None:
-            raise unregistered(kind, p)
+            raise unregistered_error(kind, p)
     if all(gradient is None for gradient in gradients):
-        raise no_gradient(kind)
+        raise no_gradient_error(kind)
     refuse_sparse(module, gradients[: len(named)])
 
 
-def no_output(kind: str) -> InputError:
+def no_output_error(kind: str) -> InputError:
     """Return the error about a module of class `kind` without tensors in its output."""
     hint = "return tensors, or a dict or tuple of tensors"
     return InputError("module", f"the output of {kind} has no tensor", hint=hint)
 
 
-def unregistered(kind: str, p: nn.Parameter) -> InputError:
+def unregistered_error(kind: str, p: nn.Parameter) -> InputError:
     """Return the error about a module of class `kind` that reads a parameter of something else."""
     problem = f"{kind} reads a parameter {list(p.shape)} that is not registered in it and would never be trained"
     return InputError("module", problem, hint="register it, freeze it, or define forward in the class")
 
 
-def no_gradient(kind: str) -> InputError:
+def no_gradient_error(kind: str) -> InputError:
     """Return the error about a module of class `kind` that has nothing to train."""
     return InputError("module", f"no parameter of {kind} gets a gradient from its output, so nothing is trained")
 
@@ -101,7 +101,7 @@ def refuse_sparse(module: nn.Module, gradients: Sequence[Tensor | None]) -> None
             raise InputError("module", problem, hint="make its layer with sparse=False")
 
 
-def _gradients(
+def _compute_gradients(
     module: nn.Module, inputs: Tree, parameters: Sequence[nn.Parameter]
 ) -> tuple[list[Tensor], Sequence[Tensor | None]]:
     """Return the output's tensors, and the gradient of their sum for each parameter, or None.
@@ -113,7 +113,7 @@ def _gradients(
     """
     try:
         with torch.enable_grad(), torch.random.fork_rng():
-            outputs = list(tensors(forward(module.train(), mapped(lambda part: part.clone(), inputs))))
+            outputs = list(iterate_tensors(forward(module.train(), map_tree(lambda part: part.clone(), inputs))))
             sums = [x.sum() for x in outputs if x.requires_grad]
             if not sums or not parameters:
                 return outputs, [None] * len(parameters)
@@ -123,13 +123,13 @@ def _gradients(
         raise InputError("module", f"{type(module).__name__} cannot be trained: {first_line(error)}") from error
 
 
-def private(module: nn.Module, *, share: bool = False) -> nn.Module:
+def copy_private(module: nn.Module, *, share: bool = False) -> nn.Module:
     """Return a copy of a module. With `share` it shares the memory of its parameters."""
     memo: dict[int, object] = {}
     if share:
         memo = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
     try:
-        return copy.deepcopy(module, computed(module) | memo | copy_scripts(module))
+        return copy.deepcopy(module, copy_computed(module) | memo | copy_scripts(module))
     except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
         raise InputError("module", f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
 

@@ -8,24 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedraa.submodels.tracing.product_rules import arguments_of, product
-from fedraa.submodels.tracing.recorder import Recorder, tensors
+from fedraa.submodels.tracing.product_rules import arguments_of, multiply_labels
+from fedraa.submodels.tracing.recorder import Recorder, iterate_tensors
 
 
-def attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Keep whole heads, because the products over a head's width tie it together."""
     query, key, value, mask = arguments_of(args, kwargs, "query", "key", "value", "attn_mask")
     keys, values = r.labels(key), r.labels(value)
     # With `enable_gqa` several heads of queries share one head of keys and values.
     if kwargs.get("enable_gqa"):
         keys, values = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (keys, values))
-    scores = product(r, r.labels(query), keys.transpose(-1, -2))
+    scores = multiply_labels(r, r.labels(query), keys.transpose(-1, -2))
     if mask is not None:
-        scores = r.ties.merge(scores, r.labels(mask))
-    r.put(out, product(r, scores, values).expand(out.shape))
+        scores = r.ties.merge_labels(scores, r.labels(mask))
+    r.put(out, multiply_labels(r, scores, values).expand(out.shape))
 
 
-def multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label `nn.MultiheadAttention`: one unit per head, through queries, keys, values and output projection."""
     query, key, value, _, heads, weight, bias, bias_k, bias_v, zero = args[:10]
     mask = kwargs.get("attn_mask")
@@ -36,7 +36,7 @@ def multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
     out_weight, out_bias = args[11:13]
     for x in (query, key, value):
         labels = r.labels(x)
-        inner = r.ties.span(labels, range(labels.dim() - 1), "attention reads them at every position")
+        inner = r.ties.tie_along(labels, range(labels.dim() - 1), "attention reads them at every position")
         r.bind(weight, 1, inner.reshape(-1))
     units = r.make(weight, 0)
     r.bind(bias, 0, units)
@@ -48,10 +48,10 @@ def multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
     result, weights = out
     r.put(result, outputs.expand(result.shape))
     if weights is not None:
-        r.hide(weights, units, "the weights of its attention are used")
+        r.hide_result(weights, units, "the weights of its attention are used")
 
 
-def recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label layers of one width, in one or two directions. A unit is a row in every gate, and has a state."""
     x, state, weights, biased, layers, _, _, two, *_ = args
     heads = 2 if two else 1
@@ -65,26 +65,26 @@ def recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: d
     for layer in range(layers):
         for head in range(heads):
             at = (layer * heads + head) * per_layer
-            units.append(_gates(r, read, weights[at : at + per_layer]))
+            units.append(_label_gates(r, read, weights[at : at + per_layer]))
             r.ties.tie(units[-1], units[0])
         read = torch.cat(units[-heads:])
-    _begin(r, units[0], state)
+    _tie_state(r, units[0], state)
     sequence, *last = out
     r.put(sequence, read.expand(sequence.shape))
     for y in last:
         r.put(y, units[0].expand(y.shape))
 
 
-def cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label one step of a recurrent layer."""
     x, state, *weights = args
-    units = _gates(r, r.labels(x), [w for w in weights if w is not None])
-    _begin(r, units, state)
-    for y in tensors(out):
+    units = _label_gates(r, r.labels(x), [w for w in weights if w is not None])
+    _tie_state(r, units, state)
+    for y in iterate_tensors(out):
         r.put(y, units.expand(y.shape))
 
 
-def _gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
+def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """Return the units that one layer makes in one direction: a row in each of its gates.
 
     Args:
@@ -92,7 +92,7 @@ def _gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
         read: Labels of the input.
         weights: Parameters of the layer in one direction.
     """
-    inner = r.ties.span(read, range(read.dim() - 1), "a recurrent layer reads them at every position").reshape(-1)
+    inner = r.ties.tie_along(read, range(read.dim() - 1), "a recurrent layer reads them at every position").reshape(-1)
     into, back, *biases = weights
     r.bind(into, 1, inner)
     rows = r.make(into, 0)
@@ -105,7 +105,7 @@ def _gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
     return gates[0]
 
 
-def _begin(r: Recorder, units: Tensor, state: Any) -> None:
+def _tie_state(r: Recorder, units: Tensor, state: Any) -> None:
     """Tie the units to the initial states. Initial states that are constant and not zero keep the layer whole.
 
     Args:
@@ -113,7 +113,7 @@ def _begin(r: Recorder, units: Tensor, state: Any) -> None:
         units: Labels of the layer's units.
         state: The initial state.
     """
-    for x in tensors(state):
+    for x in iterate_tensors(state):
         labels = r.labels(x)
         if labels.any() or x.any():
             r.ties.tie(labels, units)

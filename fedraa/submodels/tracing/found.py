@@ -30,18 +30,18 @@ class Found(TorchFunctionMode):
         if not self.fills or name not in FINDS | PICKS:
             return func(*args, **(kwargs or {}))
         if name in PICKS and len(args) > 1:
-            args = (args[0], self._some(args[1]), *args[2:])
+            args = (args[0], self._fill_mask(args[1]), *args[2:])
         out = func(*args, **(kwargs or {}))
         if name in PICKS or (name == "where" and not isinstance(out, tuple)):
             return out
         if isinstance(out, tuple):
-            return tuple(map(self._first, out))
-        return self._first(out)
+            return tuple(map(self._fill_places, out))
+        return self._fill_places(out)
 
-    def _some(self, index: Any) -> Any:
+    def _fill_mask(self, index: Any) -> Any:
         """Return the index with at least one place in each mask."""
         if type(index) is tuple:
-            return tuple(map(self._some, index))
+            return tuple(map(self._fill_mask, index))
         if not isinstance(index, Tensor) or index.dtype != torch.bool or index.is_meta:
             return index
         if not index.numel() or index.any():
@@ -51,7 +51,7 @@ class Found(TorchFunctionMode):
         first[(0,) * first.dim()] = True
         return first
 
-    def _first(self, places: Tensor) -> Tensor:
+    def _fill_places(self, places: Tensor) -> Tensor:
         """Return the places of a search, or the first place if the search is empty."""
         if len(places):
             return places

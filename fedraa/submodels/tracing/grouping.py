@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedraa.submodels.resize import GROUPED, PARTS, Number, Place, Resize, Sizes, stated
+from fedraa.submodels.resize import GROUPED, PARTS, Number, Place, Resize, Sizes, slice_ranges
 from fedraa.submodels.traced import Entry, Group, Traced
-from fedraa.submodels.tracing.labels import FIXED, Roots, compress, varies
+from fedraa.submodels.tracing.labels import FIXED, Roots, compress_labels, varies_along
 from fedraa.submodels.tracing.recorder import Recorder, Site
 
 Units = dict[str, dict[int, np.ndarray]]
@@ -22,10 +22,10 @@ Units = dict[str, dict[int, np.ndarray]]
 def group_units(module: nn.Module, recorder: Recorder) -> Traced:
     """Settle the ties that the recorder saw, and number the units group by group."""
     while True:
-        _settle(recorder)
+        _settle_ties(recorder)
         roots = recorder.ties.resolve()
-        units, groups, number = _group(module, _entries(recorder, roots), _parts(recorder.sites, roots))
-        sizes, unclear = _sizes(recorder.sites, groups, partial(_numbered, roots, number))
+        units, groups, number = _number_groups(module, _find_roots(recorder, roots), _find_parts(recorder.sites, roots))
+        sizes, unclear = _find_sizes(recorder.sites, groups, partial(_number_units, roots, number))
         if not unclear:
             break
         for site in unclear:
@@ -46,7 +46,7 @@ def group_units(module: nn.Module, recorder: Recorder) -> Traced:
     )
 
 
-def _numbered(roots: Roots, number: np.ndarray, labels: Tensor) -> np.ndarray:
+def _number_units(roots: Roots, number: np.ndarray, labels: Tensor) -> np.ndarray:
     """Return the number of each unit, or -1 for labels that are never cut.
 
     Args:
@@ -65,7 +65,7 @@ def flat_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[tuple[int, ..
     return tuple(parameters), shapes, tuple(offsets), size
 
 
-def _settle(recorder: Recorder) -> None:
+def _settle_ties(recorder: Recorder) -> None:
     """Add ties until every tensor can be cut along one of its dimensions at a time."""
     ties = recorder.ties
     both = sorted(recorder.raw.keys() & recorder.bound.keys())
@@ -84,26 +84,26 @@ def _settle(recorder: Recorder) -> None:
         settled = True
         for labels in (*recorder.splits, *recorder.raw.values()):
             resolved = torch.from_numpy(roots(labels))
-            dims = [d for d in range(resolved.dim()) if varies(resolved, d)]
+            dims = [d for d in range(resolved.dim()) if varies_along(resolved, d)]
             if len(dims) > 1:
-                ties.span(labels, dims[:1], "a view splits them in two dimensions")
+                ties.tie_along(labels, dims[:1], "a view splits them in two dimensions")
                 settled = False
         if settled:
             return
 
 
-def _entries(recorder: Recorder, roots: Roots) -> Units:
+def _find_roots(recorder: Recorder, roots: Roots) -> Units:
     """Return the root of each index, per tensor and dimension."""
     entries = {name: {dim: roots(x) for dim, x in dims.items()} for name, dims in recorder.bound.items()}
     for name, labels in recorder.raw.items():
         resolved = torch.from_numpy(roots(labels))
         for dim in range(resolved.dim()):
-            if varies(resolved, dim):
+            if varies_along(resolved, dim):
                 entries.setdefault(name, {})[dim] = _first_line(resolved, dim)
     return entries
 
 
-def _parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
+def _find_parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
     """Return the roots of each part that a slicing call takes.
 
     Units inside and outside of a part form different groups.
@@ -112,14 +112,14 @@ def _parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
     for site in sites:
         if site.name not in PARTS:
             continue
-        along = _along(site.before, roots)
+        along = _find_dimension(site.before, roots)
         if along is not None:
-            ranges = stated(site.name, site.args, site.kwargs, *along) or ()
+            ranges = slice_ranges(site.name, site.args, site.kwargs, *along) or ()
             parts += [along[1][a:b] for a, b in ranges]
     return parts
 
 
-def _group(
+def _number_groups(
     module: nn.Module, entries: Units, parts: Sequence[np.ndarray]
 ) -> tuple[Units, tuple[Group, ...], np.ndarray]:
     """Number the units group by group. The units of a group lie along the same dimensions, and in the same `parts`.
@@ -156,7 +156,7 @@ def _group(
     # A single unit cannot be cut.
     together = [used[which == key] for key in dict.fromkeys(which.tolist()) if counts[key] > 1]
     next_unit = 0
-    for members, group in zip(together, _described(module, entries, places, together), strict=True):
+    for members, group in zip(together, _describe_groups(module, entries, places, together), strict=True):
         if not group.parameters:
             # The group is only in buffers.
             continue
@@ -176,7 +176,7 @@ def _largest_root(entries: Units) -> int:
     return max((int(x.max(initial=0)) for x in roots), default=0)
 
 
-def _sizes(
+def _find_sizes(
     sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
 ) -> tuple[Mapping[str, Sizes], list[Site]]:
     """Return the calls that contain widths which may be cut, per module, and the slicing calls with an unclear cut.
@@ -194,13 +194,13 @@ def _sizes(
         if site.name == GROUPED:
             resize: Resize | None = Resize(-1, (), (), False)
         else:
-            along = _along(site.before, number)
+            along = _find_dimension(site.before, number)
             if along is None:
                 continue
-            resize = _resize(site, along, groups, number)
+            resize = _find_resize(site, along, groups, number)
         key = (site.module, site.place)
         if key in resizes:
-            resize = _agreed(resizes[key], resize)
+            resize = _merge_resizes(resizes[key], resize)
         resizes[key] = resize
         if site.name in PARTS and resize is None:
             unclear.append(site)
@@ -211,7 +211,7 @@ def _sizes(
     return sizes, unclear
 
 
-def _agreed(first: Resize | None, second: Resize | None) -> Resize | None:
+def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None:
     """Return the common part of two calls at one place, or None if they are cut in two ways."""
     if first == second:
         return first
@@ -223,7 +223,7 @@ def _agreed(first: Resize | None, second: Resize | None) -> Resize | None:
     return common
 
 
-def _resize(
+def _find_resize(
     site: Site, along: tuple[int, np.ndarray], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
 ) -> Resize | None:
     """Return the numbers of a call along a dimension, or None if they do not follow from widths.
@@ -236,19 +236,19 @@ def _resize(
     """
     dim, line = along
     if site.name in PARTS:
-        ranges = stated(site.name, site.args, site.kwargs, dim, line)
+        ranges = slice_ranges(site.name, site.args, site.kwargs, dim, line)
         if ranges is None:
             return None
-        return _as_known(dim, (), [_counted(line[a:b], groups) for a, b in ranges], False)
-    after = _along(site.after[0], number)
+        return _as_known(dim, (), [_count_units(line[a:b], groups) for a, b in ranges], False)
+    after = _find_dimension(site.after[0], number)
     if after is None:
         return None
     out, line = after
     shape = site.after[0].shape
-    sources = [_sources(site.before.shape, shape, d) for d in range(len(shape))]
+    sources = [_find_sources(site.before.shape, shape, d) for d in range(len(shape))]
     # These are further dimensions of the same units, such as the width of a head.
     inner = [d for d, dims in enumerate(sources) if d > out and dims == {dim}]
-    numbers = [_counted(line, groups), *(Number(shape[d], ()) for d in inner)]
+    numbers = [_count_units(line, groups), *(Number(shape[d], ()) for d in inner)]
     return _as_known(dim, (out, *inner), numbers, bool(sources[out] - {dim}))
 
 
@@ -267,7 +267,7 @@ def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None],
     return Resize(dim, outs, known, mixed)
 
 
-def _counted(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
+def _count_units(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
     """Return the count of these units in a cut, or None if it does not follow from widths."""
     starts = np.cumsum([0, *(group.size for group in groups)])
     units, counts = np.unique(line[line >= 0], return_counts=True)
@@ -282,7 +282,7 @@ def _counted(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
     return Number(int((line < 0).sum()), tuple(times))
 
 
-def _sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
+def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
     """Return the dimensions of a view's source along which elements differ along dimension `out` of the view.
 
     Args:
@@ -297,10 +297,10 @@ def _sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
     return {d for d, place in enumerate(np.unravel_index(line, tuple(before))) if place.any()}
 
 
-def _along(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
+def _find_dimension(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
     """Return the only dimension along which units may be cut, with the unit at each index, or None."""
-    units = torch.from_numpy(number(compress(labels)[0]))
-    dims = [dim for dim in range(units.dim()) if varies(units, dim)]
+    units = torch.from_numpy(number(compress_labels(labels)[0]))
+    dims = [dim for dim in range(units.dim()) if varies_along(units, dim)]
     if len(dims) != 1:
         return None
     return dims[0], _first_line(units, dims[0])
@@ -312,7 +312,7 @@ def _first_line(values: Tensor, dim: int) -> np.ndarray:
     return line
 
 
-def _described(
+def _describe_groups(
     module: nn.Module, entries: Units, places: Sequence[tuple[str, int]], together: Sequence[np.ndarray]
 ) -> list[Group]:
     """Return the groups of the units in `together`, with the dimensions along which they lie.
@@ -340,7 +340,7 @@ def _described(
     groups = []
     for members, along, shares in zip(together, runs, outside, strict=True):
         parameters = sum(round(trainable[name].numel() * (1 - share)) for name, share in shares.items())
-        groups.append(Group(_layer(along[0].tensor), len(members), tuple(along), parameters))
+        groups.append(Group(_layer_name(along[0].tensor), len(members), tuple(along), parameters))
     return groups
 
 
@@ -358,7 +358,7 @@ def _left_whole(
     uncut = {}
     for name, _ in module.named_parameters():
         dim = recorder.made.get(name)
-        layer = _layer(name)
+        layer = _layer_name(name)
         if dim is not None:
             labels = recorder.bound[name][dim]
             fixed = units.get(name, {}).get(dim, np.full(len(labels), -1)) < 0
@@ -373,5 +373,5 @@ def _left_whole(
     return uncut
 
 
-def _layer(parameter: str) -> str:
+def _layer_name(parameter: str) -> str:
     return parameter.removesuffix(".weight").removesuffix(".in_proj_weight")

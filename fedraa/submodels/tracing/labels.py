@@ -45,9 +45,9 @@ class Ties:
         self._raw += size
         return torch.arange(self._raw - size, self._raw).reshape(tuple(shape))
 
-    def knows(self, labels: Tensor) -> bool:
+    def owns_labels(self, labels: Tensor) -> bool:
         """Return True if all labels were created by this object."""
-        small = compress(labels)[0]
+        small = compress_labels(labels)[0]
         return bool((((small >= FIXED) & (small < self._fresh)) | ((small >= _RAW) & (small < self._raw))).all())
 
     def tie(self, left: Tensor, right: Tensor, reason: str = "it meets a tensor that is never cut") -> None:
@@ -61,7 +61,7 @@ class Ties:
             reason: Explanation for labels that become fixed.
         """
         shape = np.broadcast_shapes(left.shape, right.shape)
-        a, b = (x.reshape(-1).numpy() for x in compress(left.expand(shape), right.expand(shape)))
+        a, b = (x.reshape(-1).numpy() for x in compress_labels(left.expand(shape), right.expand(shape)))
         loose = (a != FIXED) & (b != FIXED)
         different = loose & (a != b)
         if different.any():
@@ -74,12 +74,12 @@ class Ties:
 
         A reason that is slow to compute is passed as a function.
         """
-        named = _distinct(compress(labels)[0].reshape(-1).numpy())
+        named = _distinct_labels(compress_labels(labels)[0].reshape(-1).numpy())
         named = named[named != FIXED]
         if named.size:
             self._pins.append((named, reason))
 
-    def span(self, labels: Tensor, dims: Sequence[int], reason: str) -> Tensor:
+    def tie_along(self, labels: Tensor, dims: Sequence[int], reason: str) -> Tensor:
         """Tie the elements along `dims`, and return the labels with these dimensions shrunk to size 1.
 
         Args:
@@ -91,17 +91,17 @@ class Ties:
         for dim in dims:
             # A dimension without rows has no units.
             first = first.narrow(dim, 0, 1) if first.size(dim) else first.sum(dim, keepdim=True)
-        if any(varies(labels, dim) for dim in dims):
+        if any(varies_along(labels, dim) for dim in dims):
             self.tie(labels, first, reason)
-            self._spans.append((_distinct(compress(labels)[0].reshape(-1).numpy()), reason))
+            self._spans.append((_distinct_labels(compress_labels(labels)[0].reshape(-1).numpy()), reason))
         return first
 
-    def merge(self, left: Tensor, right: Tensor) -> Tensor:
+    def merge_labels(self, left: Tensor, right: Tensor) -> Tensor:
         """Return the labels of an elementwise result. A side that is broadcast leaves the other side free."""
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = left.expand(shape), right.expand(shape)
-        along_a, along_b = ({d for d in range(len(shape)) if varies(x, d)} for x in (a, b))
-        wide_a, wide_b = _broadcast(left.shape, shape), _broadcast(right.shape, shape)
+        along_a, along_b = ({d for d in range(len(shape)) if varies_along(x, d)} for x in (a, b))
+        wide_a, wide_b = _broadcast_dims(left.shape, shape), _broadcast_dims(right.shape, shape)
         if along_a and along_b and not along_a & along_b:
             # An outer product has elements of two units at once: those of one side stay whole.
             if self._rather_whole(b, a):
@@ -112,22 +112,22 @@ class Ties:
                 a, along_a = torch.zeros_like(a), set()
         elif along_a and not along_b and along_a <= wide_b:
             # With one label for all, fixing that unit is better than tying all of them.
-            self.pin(b, self._spanned(b))
+            self.pin(b, self._span_reason(b))
             b = torch.zeros_like(b)
         elif along_b and not along_a and along_b <= wide_a:
-            self.pin(a, self._spanned(a))
+            self.pin(a, self._span_reason(a))
             a = torch.zeros_like(a)
         apart_a, apart_b = along_a - wide_b, along_b - wide_a
         if not b.any() and (apart_a != along_a or not along_a):
-            a = self.span(a, sorted(apart_a), "it meets a tensor that is never cut").expand(shape)
+            a = self.tie_along(a, sorted(apart_a), "it meets a tensor that is never cut").expand(shape)
         elif not a.any() and (apart_b != along_b or not along_b):
-            b = self.span(b, sorted(apart_b), "it meets a tensor that is never cut").expand(shape)
+            b = self.tie_along(b, sorted(apart_b), "it meets a tensor that is never cut").expand(shape)
         else:
             self.tie(a, b)
             # Labels that are tied along a dimension need not differ there.
             if along_b < along_a and b.all():
                 a, b = b, a
-        small_a, small_b = _shrink(a, b)
+        small_a, small_b = _shrink_labels(a, b)
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
 
     def _rather_whole(self, labels: Tensor, other: Tensor) -> bool:
@@ -139,22 +139,22 @@ class Ties:
             return True
         if is_raw(other) or self._is_fixed(other):
             return False
-        return _count(labels) <= _count(other)
+        return _count_labels(labels) <= _count_labels(other)
 
-    def _spanned(self, labels: Tensor) -> Callable[[], str]:
+    def _span_reason(self, labels: Tensor) -> Callable[[], str]:
         """Return the reason why these labels are tied to each other, as a function."""
-        mine = compress(labels)[0].reshape(-1).numpy()
+        mine = compress_labels(labels)[0].reshape(-1).numpy()
         spans = len(self._spans)
 
-        def reason() -> str:
+        def find_reason() -> str:
             reasons = (text for noted, text in reversed(self._spans[:spans]) if np.isin(mine, noted).any())
             return next(reasons, "it scales positions, not units")
 
-        return reason
+        return find_reason
 
     def _is_fixed(self, labels: Tensor) -> bool:
         """Return True if all labels are fixed by the ties so far."""
-        return bool((self.resolve()(compress(labels)[0]) == FIXED).all())
+        return bool((self.resolve()(compress_labels(labels)[0]) == FIXED).all())
 
     def reason(self, labels: Tensor, roots: Roots) -> str:
         """Return the reason why these labels are fixed: their first pin, or the tie of all of them to each other."""
@@ -162,7 +162,7 @@ class Ties:
         for noted, reason in (*self._pins, *self._spans):
             if np.isin(roots.component(torch.from_numpy(noted)), mine).any():
                 return reason() if callable(reason) else reason
-        if _count(labels) > 1:
+        if _count_labels(labels) > 1:
             return "all its units are tied to each other"
         return "it is a single unit"
 
@@ -177,7 +177,7 @@ class Roots:
     def __init__(self, fresh: int, raw: int, pairs: Sequence[np.ndarray], pins: Sequence[np.ndarray]) -> None:
         self._fresh = fresh
         root = np.arange(fresh + raw)
-        left, right = (self._node(x) for x in np.concatenate([np.zeros((2, 0), np.int64), *pairs], axis=1))
+        left, right = (self._find_nodes(x) for x in np.concatenate([np.zeros((2, 0), np.int64), *pairs], axis=1))
         while True:
             low, high = np.minimum(root[left], root[right]), np.maximum(root[left], root[right])
             if np.array_equal(low, high):
@@ -188,36 +188,36 @@ class Roots:
         self._component: np.ndarray = root
         pinned = np.zeros(len(root), dtype=bool)
         pinned[FIXED] = True
-        pinned[root[self._node(np.concatenate([np.zeros(0, np.int64), *pins]))]] = True
+        pinned[root[self._find_nodes(np.concatenate([np.zeros(0, np.int64), *pins]))]] = True
         self._root: np.ndarray = np.where(pinned[root], FIXED, root)
 
-    def _node(self, labels: np.ndarray) -> np.ndarray:
+    def _find_nodes(self, labels: np.ndarray) -> np.ndarray:
         """Return the position of each label in the array of components."""
         return np.where(labels >= _RAW, labels - _RAW + self._fresh, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
         """Return the component of each label, pinned or not."""
-        return np.asarray(self._component[self._node(labels.numpy())])
+        return np.asarray(self._component[self._find_nodes(labels.numpy())])
 
     def __call__(self, labels: Tensor) -> np.ndarray:
         """Return the unit of each label, FIXED if it is never cut."""
-        return np.asarray(self._root[self._node(labels.numpy())])
+        return np.asarray(self._root[self._find_nodes(labels.numpy())])
 
 
-def compress(*labels: Tensor) -> tuple[Tensor, ...]:
+def compress_labels(*labels: Tensor) -> tuple[Tensor, ...]:
     """Return the labels without the dimensions along which all of them (of one shape) only repeat."""
-    return tuple(x.reshape(x.shape or (1,)) for x in _shrink(*labels))
+    return tuple(x.reshape(x.shape or (1,)) for x in _shrink_labels(*labels))
 
 
-def varies(labels: Tensor, dim: int) -> bool:
+def varies_along(labels: Tensor, dim: int) -> bool:
     """Return True if labels differ along a dimension."""
     if labels.size(dim) < 2 or labels.stride(dim) == 0:
         return False
-    small = _shrink(labels)[0]
+    small = _shrink_labels(labels)[0]
     return bool((small != small.narrow(dim, 0, 1)).any())
 
 
-def _shrink(*labels: Tensor) -> tuple[Tensor, ...]:
+def _shrink_labels(*labels: Tensor) -> tuple[Tensor, ...]:
     """Return the labels with size 1 along dimensions along which all of them only repeat."""
     for dim in range(labels[0].dim()):
         if labels[0].size(dim) > 1 and all(x.stride(dim) == 0 for x in labels):
@@ -225,12 +225,12 @@ def _shrink(*labels: Tensor) -> tuple[Tensor, ...]:
     return labels
 
 
-def _count(labels: Tensor) -> int:
+def _count_labels(labels: Tensor) -> int:
     """Return the number of distinct labels."""
-    return len(_distinct(compress(labels)[0].reshape(-1).numpy()))
+    return len(_distinct_labels(compress_labels(labels)[0].reshape(-1).numpy()))
 
 
-def _distinct(labels: np.ndarray) -> np.ndarray:
+def _distinct_labels(labels: np.ndarray) -> np.ndarray:
     """Return the distinct labels, ascending. For nearly sorted labels this is many times faster than `np.unique`."""
     ordered = np.sort(labels, kind="stable")
     return np.asarray(ordered[np.concatenate([np.ones(min(1, len(ordered)), dtype=bool), ordered[1:] != ordered[:-1]])])
@@ -243,7 +243,7 @@ def _distinct_pairs(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return pairs[:, np.concatenate([[True], (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)])]
 
 
-def _broadcast(shape: Sequence[int], out: Sequence[int]) -> set[int]:
+def _broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> set[int]:
     """Return the dimensions of `out` along which a tensor of this shape is broadcast."""
     missing = len(out) - len(shape)
     return {d for d in range(len(out)) if d < missing or shape[d - missing] == 1}
@@ -251,5 +251,5 @@ def _broadcast(shape: Sequence[int], out: Sequence[int]) -> set[int]:
 
 def is_raw(labels: Tensor) -> bool:
     """Return True if these labels belong only to parameters or initial states. Their use shows the cut dimension."""
-    small = _shrink(labels)[0]
+    small = _shrink_labels(labels)[0]
     return bool(((small == FIXED) | (small >= _RAW)).all())

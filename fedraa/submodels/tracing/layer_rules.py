@@ -6,34 +6,34 @@ from typing import Any
 
 from torch import Tensor
 
-from fedraa.submodels.tracing.product_rules import arguments_of, product
+from fedraa.submodels.tracing.product_rules import arguments_of, multiply_labels
 from fedraa.submodels.tracing.recorder import Recorder
 
 
-def linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label a linear layer: its rows are units, and it reads the units of the last dimension."""
     x, weight, bias = arguments_of(args, kwargs, "input", "weight", "bias")
     labels = r.labels(x)
     if r.name(weight) is None and weight.dim() == 2:
-        labels = product(r, labels, r.labels(weight).T)
+        labels = multiply_labels(r, labels, r.labels(weight).T)
         if bias is not None:
-            labels = r.ties.merge(labels, r.labels(bias))
+            labels = r.ties.merge_labels(labels, r.labels(bias))
         r.put(out, labels.expand(out.shape))
         return
-    inner = r.ties.span(labels, range(labels.dim() - 1), "a linear layer reads them at every position")
+    inner = r.ties.tie_along(labels, range(labels.dim() - 1), "a linear layer reads them at every position")
     r.bind(weight, 1, inner.reshape(-1))
     units = r.make(weight, 0)
     r.bind(bias, 0, units)
     r.put(out, units.expand(out.shape))
 
 
-def convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label a convolution: its output channels are units."""
     x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "dilation", "groups"
     )
     groups = groups or 1
-    channels = _channels(r, x, weight.dim() - 2)
+    channels = _tie_channels(r, x, weight.dim() - 2)
     units = r.make(weight, 0)
     if groups == 1:
         r.bind(weight, 1, channels)
@@ -54,7 +54,9 @@ def convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
     r.put(out, units.view(-1, *[1] * (weight.dim() - 2)).expand(out.shape))
 
 
-def transposed(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_transposed_convolution(
+    r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     """Label a transposed convolution without groups."""
     x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "output_padding", "groups"
@@ -62,13 +64,13 @@ def transposed(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
     if (groups or 1) != 1:
         r.give_up(name, out, args, kwargs)
         return
-    r.bind(weight, 0, _channels(r, x, weight.dim() - 2))
+    r.bind(weight, 0, _tie_channels(r, x, weight.dim() - 2))
     units = r.make(weight, 1)
     r.bind(bias, 0, units)
     r.put(out, units.view(-1, *[1] * (weight.dim() - 2)).expand(out.shape))
 
 
-def _channels(r: Recorder, x: Tensor, space: int) -> Tensor:
+def _tie_channels(r: Recorder, x: Tensor, space: int) -> Tensor:
     """Tie the labels over space and return the labels of the channels.
 
     Args:
@@ -79,10 +81,10 @@ def _channels(r: Recorder, x: Tensor, space: int) -> Tensor:
     labels = r.labels(x)
     at = labels.dim() - space - 1
     dims = [d for d in range(labels.dim()) if d != at]
-    return r.ties.span(labels, dims, "a convolution reads them at every position").reshape(-1)
+    return r.ties.tie_along(labels, dims, "a convolution reads them at every position").reshape(-1)
 
 
-def batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Keep the channels, and bind the statistics and parameters to them."""
     x, mean, var, weight, bias, own = arguments_of(
         args, kwargs, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats"
@@ -91,68 +93,68 @@ def batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
         r.estimated.update(known for known in map(r.name, (mean, var)) if known)
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
-    channels = r.ties.span(labels, dims, f"`{name}` takes its statistics over all of them").reshape(-1)
+    channels = r.ties.tie_along(labels, dims, f"`{name}` takes its statistics over all of them").reshape(-1)
     for tensor in (mean, var, weight, bias):
         r.bind(tensor, 0, channels)
     r.put(out, labels)
 
 
-def group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Keep whole normalisation groups, so that their statistics stay exact."""
     x, groups, weight, bias = arguments_of(args, kwargs, "input", "num_groups", "weight", "bias")
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
-    channels = r.ties.span(labels, dims, "GroupNorm takes its statistics over all of them").reshape(-1)
-    r.ties.span(channels.view(groups, -1), [1], "GroupNorm takes its statistics over all of them")
+    channels = r.ties.tie_along(labels, dims, "GroupNorm takes its statistics over all of them").reshape(-1)
+    r.ties.tie_along(channels.view(groups, -1), [1], "GroupNorm takes its statistics over all of them")
     for tensor in (weight, bias):
         r.bind(tensor, 0, channels)
     r.put(out, labels)
 
 
-def layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie all elements over which the norm takes its statistics."""
     x, shape = arguments_of(args, kwargs, "input", "normalized_shape")
     labels = r.labels(x)
     last = range(labels.dim() - len(shape), labels.dim())
-    r.ties.span(labels, last, "LayerNorm takes its statistics over all of them")
+    r.ties.tie_along(labels, last, "LayerNorm takes its statistics over all of them")
     r.put(out, labels)
 
 
-def embedding(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_embedding(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label an embedding: its columns are units."""
     _, weight = arguments_of(args, kwargs, "input", "weight")
     r.put(out, r.make(weight, 1).expand(out.shape))
 
 
-def prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Keep the labels, and bind the slopes to the channels."""
     x, weight = arguments_of(args, kwargs, "input", "weight")
     labels = r.labels(x)
     if weight.numel() > 1:
-        r.bind(weight, 0, _channels(r, x, labels.dim() - 2))
+        r.bind(weight, 0, _tie_channels(r, x, labels.dim() - 2))
     r.put(out, labels)
 
 
-def glu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_glu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Join each value with its gate."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     value, gate = r.labels(x).chunk(2, -1 if dim is None else dim)
-    r.put(out, r.ties.merge(value, gate))
+    r.put(out, r.ties.merge_labels(value, gate))
 
 
-def bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label a bilinear layer: it reads the units of both inputs."""
     left, right, weight, bias = arguments_of(args, kwargs, "input1", "input2", "weight", "bias")
     for dim, x in ((1, left), (2, right)):
         labels = r.labels(x)
-        inner = r.ties.span(labels, range(labels.dim() - 1), "a bilinear layer reads them at every position")
+        inner = r.ties.tie_along(labels, range(labels.dim() - 1), "a bilinear layer reads them at every position")
         r.bind(weight, dim, inner.reshape(-1))
     units = r.make(weight, 0)
     r.bind(bias, 0, units)
     r.put(out, units.expand(out.shape))
 
 
-def weight_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_weight_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Read the result as the weight: a direction with a length for each slice along `dim` (-1: one length for all)."""
     direction, length, dim = arguments_of(args, kwargs, "v", "g", "dim")
     if not (r.name(direction) and r.name(length)):

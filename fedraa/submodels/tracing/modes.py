@@ -11,7 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fedraa.submodels.resize import GROUPED, grouped_product, name_of
-from fedraa.submodels.tracing.recorder import tensors
+from fedraa.submodels.tracing.recorder import iterate_tensors
 
 _RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64) | dict.fromkeys(
     (torch.complex32, torch.complex64), torch.complex128
@@ -35,13 +35,13 @@ class Noted(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if not self._inside and (out is None or any(True for _ in tensors(out))):
+        if not self._inside and (out is None or any(True for _ in iterate_tensors(out))):
             self.names.append(name_of(func))
         return out
 
     def __enter__(self) -> Self:
-        self._hooks = [layer.register_forward_pre_hook(self._enter) for layer in self._attention]
-        self._hooks += [layer.register_forward_hook(self._leave) for layer in self._attention]
+        self._hooks = [layer.register_forward_pre_hook(self._enter_attention) for layer in self._attention]
+        self._hooks += [layer.register_forward_hook(self._leave_attention) for layer in self._attention]
         # Torch's mode has no types.
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -52,11 +52,11 @@ class Noted(TorchFunctionMode):
         for hook in self._hooks:
             hook.remove()
 
-    def _enter(self, *_: object) -> None:
+    def _enter_attention(self, *_: object) -> None:
         self.names.append("attention")
         self._inside += 1
 
-    def _leave(self, *_: object) -> None:
+    def _leave_attention(self, *_: object) -> None:
         self._inside -= 1
 
 
@@ -108,11 +108,11 @@ class Double(TorchFunctionMode):
         elif getattr(func, "__name__", "") == GROUPED:
             # The torch function does not accept float64.
             func = grouped_product
-        args = tuple(_raised(x) for x in args)
-        return func(*args, **{name: _raised(x) for name, x in (kwargs or {}).items()})
+        args = tuple(_raise_precision(x) for x in args)
+        return func(*args, **{name: _raise_precision(x) for name, x in (kwargs or {}).items()})
 
 
-def _raised(value: Any) -> Any:
+def _raise_precision(value: Any) -> Any:
     """Return float64 or complex128 for a type of lower precision, and any other value unchanged."""
     if isinstance(value, torch.dtype):
         return _RAISED.get(value, value)

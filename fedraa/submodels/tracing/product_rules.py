@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedraa.submodels.tracing.labels import varies
+from fedraa.submodels.tracing.labels import varies_along
 from fedraa.submodels.tracing.recorder import Recorder
 
 
-def product(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
+def multiply_labels(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
     """Return the labels of `left @ right` for two activations.
 
     Args:
@@ -22,24 +22,24 @@ def product(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
         right: Labels `[..., c, k]`.
     """
     reason = "a matrix product runs over all of them"
-    left = r.ties.span(left, [left.dim() - 1], reason)
-    return r.ties.merge(left, r.ties.span(right, [right.dim() - 2], reason))
+    left = r.ties.tie_along(left, [left.dim() - 1], reason)
+    return r.ties.merge_labels(left, r.ties.tie_along(right, [right.dim() - 2], reason))
 
 
-def matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label a matrix product of two activations, or of an activation and a parameter."""
     left, right = args
     if name == "rmatmul":
         left, right = right, left
     if right.dim() == 1 and left.dim() > 1 and not r.name(left):
-        r.put(out, _weighed(r, left, right).expand(out.shape))
+        r.put(out, _multiply_vector(r, left, right).expand(out.shape))
     elif right.dim() < 2 or (left.dim() < 2 and not (r.name(right) and right.dim() == 2)):
         r.give_up(name, out, args, kwargs)
     else:
-        r.put(out, _times(r, left, right).expand(out.shape))
+        r.put(out, _multiply_factors(r, left, right).expand(out.shape))
 
 
-def _weighed(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
+def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
     """Return the labels of `left @ vector` without the last dimension. The product reads all units and makes none.
 
     Args:
@@ -48,14 +48,14 @@ def _weighed(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
         vector: A vector.
     """
     along = left.dim() - 1
-    if r.name(vector) and _only(r.labels(left), along):
-        inner = r.ties.span(r.labels(left), range(along), "a matrix product reads them at every position")
+    if r.name(vector) and _varies_only(r.labels(left), along):
+        inner = r.ties.tie_along(r.labels(left), range(along), "a matrix product reads them at every position")
         r.bind(vector, 0, inner.reshape(-1))
         return torch.zeros((1,) * along, dtype=torch.int64)
-    return product(r, r.labels(left), r.labels(vector).unsqueeze(-1)).squeeze(-1)
+    return multiply_labels(r, r.labels(left), r.labels(vector).unsqueeze(-1)).squeeze(-1)
 
 
-def _times(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
+def _multiply_factors(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
     """Return the labels of `left @ right`. One of them may be a layer's matrix, or a stack of experts' matrices.
 
     Args:
@@ -63,14 +63,14 @@ def _times(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
         left: The left factor.
         right: The right factor.
     """
-    if r.name(right) and (right.dim() == 2 or _only(r.labels(left), left.dim() - 1)):
-        return _layer(r, right, right.dim() - 2, r.labels(left), left.dim() - 1)
-    if r.name(left) and not r.name(right) and _only(r.labels(right), right.dim() - 2):
-        return _layer(r, left, left.dim() - 1, r.labels(right), right.dim() - 2).unsqueeze(-1)
-    return product(r, r.labels(left), r.labels(right))
+    if r.name(right) and (right.dim() == 2 or _varies_only(r.labels(left), left.dim() - 1)):
+        return _apply_layer(r, right, right.dim() - 2, r.labels(left), left.dim() - 1)
+    if r.name(left) and not r.name(right) and _varies_only(r.labels(right), right.dim() - 2):
+        return _apply_layer(r, left, left.dim() - 1, r.labels(right), right.dim() - 2).unsqueeze(-1)
+    return multiply_labels(r, r.labels(left), r.labels(right))
 
 
-def _layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: int) -> Tensor:
+def _apply_layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: int) -> Tensor:
     """Return the units that a layer makes.
 
     Args:
@@ -81,39 +81,39 @@ def _layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: int) ->
         along: Dimension of the input along which its labels vary.
     """
     positions = [d for d in range(labels.dim()) if d != along]
-    inner = r.ties.span(labels, positions, "a matrix product reads them at every position").reshape(-1)
+    inner = r.ties.tie_along(labels, positions, "a matrix product reads them at every position").reshape(-1)
     r.bind(weight, dim, inner)
     return r.make(weight, 2 * weight.dim() - 3 - dim)
 
 
-def _only(labels: Tensor, dim: int) -> bool:
+def _varies_only(labels: Tensor, dim: int) -> bool:
     """Return True if labels vary along no other dimension."""
-    return not any(varies(labels, d) for d in range(labels.dim()) if d != dim)
+    return not any(varies_along(labels, d) for d in range(labels.dim()) if d != dim)
 
 
-def grouped(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_grouped_product(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label the product of rows `[s, in]` and the matrices `[experts, in, out]` of their experts."""
     x = args[0]
     weight = args[1]
     if not r.name(weight) or (x.dim(), weight.dim()) != (2, 3):
         r.give_up(name, out, args, kwargs)
         return
-    r.put(out, _layer(r, weight, 1, r.labels(x), 1).expand(out.shape))
+    r.put(out, _apply_layer(r, weight, 1, r.labels(x), 1).expand(out.shape))
 
 
-def addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label a matrix product plus a bias or an activation."""
     matrices = ("mat1", "mat2") if name == "addmm" else ("batch1", "batch2")
     added, left, right = arguments_of(args, kwargs, "input", *matrices)
-    units = _times(r, left, right)
+    units = _multiply_factors(r, left, right)
     if r.name(added) and added.dim() == 1 and units.dim() == 1:
         r.bind(added, 0, units)
     else:
-        units = r.ties.merge(r.labels(added), units)
+        units = r.ties.merge_labels(r.labels(added), units)
     r.put(out, units.expand(out.shape))
 
 
-def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie letters that are summed over. A layer's weight makes or reads units along one letter."""
     equation, *operands = args
     if isinstance(operands[0], (list, tuple)):
@@ -121,7 +121,7 @@ def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
     if not isinstance(equation, str):
         r.give_up(name, out, args, kwargs)
         return
-    ins, outs = _spelled(equation.replace(" ", ""), [x.dim() for x in operands])
+    ins, outs = _spell_equation(equation.replace(" ", ""), [x.dim() for x in operands])
     terms = list(zip(ins, operands, strict=True))
     if any(len(set(letters)) < len(letters) for letters, _ in terms):
         r.give_up(name, out, args, kwargs)
@@ -134,11 +134,11 @@ def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
             r.put(out, labels.expand(out.shape))
             return
 
-    def summed(letters: str, x: Tensor) -> Tensor:
+    def sum_letters(letters: str, x: Tensor) -> Tensor:
         dims = [d for d, c in enumerate(letters) if c not in outs]
-        return r.ties.span(r.labels(x), dims, "`einsum` sums over all of them")
+        return r.ties.tie_along(r.labels(x), dims, "`label_einsum` sums over all of them")
 
-    r.put(out, _multiplied(r, ((letters, summed(letters, x)) for letters, x in terms), outs).expand(out.shape))
+    r.put(out, _multiply_terms(r, ((letters, sum_letters(letters, x)) for letters, x in terms), outs).expand(out.shape))
 
 
 def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -> Tensor | None:
@@ -155,16 +155,16 @@ def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -
     new = [c for c in own if c in outs and c not in letters]
     if not new or len(shared) + len(new) != len(own):
         return None
-    labels = _multiplied(r, ((term, r.labels(x)) for term, x in activations), letters)
+    labels = _multiply_terms(r, ((term, r.labels(x)) for term, x in activations), letters)
     labels = labels.expand([max(x.size(term.index(c)) for term, x in activations if c in term) for c in letters])
-    varied = {c for d, c in enumerate(letters) if varies(labels, d)}
+    varied = {c for d, c in enumerate(letters) if varies_along(labels, d)}
     if shared & set(outs) & varied:
         return None
     made_along = new[r.choice(weight, len(new))]
     return _einsum_layer(r, own, weight, letters, labels, made_along, outs)
 
 
-def _multiplied(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) -> Tensor:
+def _multiply_terms(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) -> Tensor:
     """Return the labels of a product of activations with the dimensions `letters`.
 
     Args:
@@ -174,15 +174,15 @@ def _multiplied(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) 
     """
     result = torch.zeros((1,) * len(letters), dtype=torch.int64)
     for own, labels in terms:
-        result = r.ties.merge(result, _ordered(labels, own, letters))
+        result = r.ties.merge_labels(result, _order_letters(labels, own, letters))
     return result
 
 
-def _spelled(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
+def _spell_equation(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
     """Return the letters of the operands and of the result. The equation may omit some.
 
     Args:
-        equation: The equation of `einsum`.
+        equation: The equation of `label_einsum`.
         sizes: Number of dimensions of each operand.
     """
     ins, arrow, outs = equation.partition("->")
@@ -216,16 +216,16 @@ def _einsum_layer(
         outs: Letters of the result.
     """
     summed = [c for c in weights if c in letters and c not in outs]
-    varying = [c for c in summed if varies(labels, letters.index(c))]
+    varying = [c for c in summed if varies_along(labels, letters.index(c))]
     cut = (*varying, *summed, None)[0]
     positions = [d for d, c in enumerate(letters) if c != cut]
-    inner = r.ties.span(labels, positions, "`einsum` reads them at every position").reshape(-1)
+    inner = r.ties.tie_along(labels, positions, "`label_einsum` reads them at every position").reshape(-1)
     if cut is not None:
         r.bind(weight, weights.index(cut), inner)
     return r.make(weight, weights.index(new)).view([-1 if c == new else 1 for c in outs])
 
 
-def _ordered(labels: Tensor, letters: str, outs: str) -> Tensor:
+def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
     """Return the labels with dimensions `letters` in the order of `outs`. Missing dimensions have size 1.
 
     Args:
@@ -244,29 +244,29 @@ def _ordered(labels: Tensor, letters: str, outs: str) -> Tensor:
     return moved
 
 
-def scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label a sum or write of slices at other positions of one dimension."""
     x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
-    labels = r.ties.span(r.labels(x), [dim], "some of them are picked by position")
+    labels = r.ties.tie_along(r.labels(x), [dim], "some of them are picked by position")
     if isinstance(source, Tensor):
-        added = r.ties.span(r.labels(source), [dim], "some of them are picked by position")
+        added = r.ties.tie_along(r.labels(source), [dim], "some of them are picked by position")
         unlike = _unlike_dims(labels, added)
         if _varies_in_any(labels, unlike) or _varies_in_any(added, unlike):
             r.give_up(name, out, args, kwargs)
             return
-        labels = r.ties.merge(_thin(labels, unlike), _thin(added, unlike))
+        labels = r.ties.merge_labels(_thin_labels(labels, unlike), _thin_labels(added, unlike))
     r.put(out, labels.expand(out.shape))
 
 
-def gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie the dimension from which positions are picked."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
-    labels = r.ties.span(r.labels(x), [dim], "some of them are picked by position")
+    labels = r.ties.tie_along(r.labels(x), [dim], "some of them are picked by position")
     unlike = _unlike_dims(labels, out)
     if _varies_in_any(labels, unlike):
         r.give_up(name, out, args, kwargs)
         return
-    r.put(out, _thin(labels, unlike).expand(out.shape))
+    r.put(out, _thin_labels(labels, unlike).expand(out.shape))
 
 
 def _unlike_dims(left: Tensor, right: Tensor) -> list[int]:
@@ -276,10 +276,10 @@ def _unlike_dims(left: Tensor, right: Tensor) -> list[int]:
 
 def _varies_in_any(labels: Tensor, dims: Sequence[int]) -> bool:
     """Return True if labels differ along one of the dimensions."""
-    return any(varies(labels, d) for d in dims)
+    return any(varies_along(labels, d) for d in dims)
 
 
-def _thin(labels: Tensor, dims: Sequence[int]) -> Tensor:
+def _thin_labels(labels: Tensor, dims: Sequence[int]) -> Tensor:
     """Return the labels with size 1 along dimensions along which they only repeat."""
     for d in dims:
         labels = labels.narrow(d, 0, 1)

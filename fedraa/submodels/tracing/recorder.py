@@ -15,9 +15,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedraa.errors import InputError
-from fedraa.submodels.resize import GROUPED, RESIZED, ZERO_MAKERS, Place, name_of, place
+from fedraa.submodels.resize import GROUPED, RESIZED, ZERO_MAKERS, Place, find_place, name_of
 from fedraa.submodels.tracing.found import Found
-from fedraa.submodels.tracing.labels import Ties, varies
+from fedraa.submodels.tracing.labels import Ties, varies_along
 
 _ASKS = frozenset(("allclose", "bool", "contains", "equal", "is_nonzero"))
 _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tolist"}
@@ -111,7 +111,7 @@ class Recorder(TorchFunctionMode):
         self._modules = {module: name for name, module in module.named_modules()}
         self._names = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
         self._frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
-        self._alike = {name: _alike(x) for name, x in (values or module).named_buffers()}
+        self._alike = {name: _compare_slices(x) for name, x in (values or module).named_buffers()}
         self._labels = WeakTensorKeyDictionary()
         # Tensors that depend on inputs or parameters, and not only on buffers.
         self._data = WeakTensorKeyDictionary()
@@ -126,9 +126,15 @@ class Recorder(TorchFunctionMode):
         with torch.device("meta") if self._on_meta else nullcontext():
             out = func(*args, **kwargs)
         name = name_of(func)
-        self.strange |= {id(x): x for x in tensors((args, kwargs)) if isinstance(x, nn.Parameter) and not self.name(x)}
-        read = [x for x in tensors((args, kwargs)) if x in self._labels or self.name(x) or isinstance(x, nn.Parameter)]
-        makes_tensors = any(True for _ in tensors(out))
+        self.strange |= {
+            id(x): x for x in iterate_tensors((args, kwargs)) if isinstance(x, nn.Parameter) and not self.name(x)
+        }
+        read = [
+            x
+            for x in iterate_tensors((args, kwargs))
+            if x in self._labels or self.name(x) or isinstance(x, nn.Parameter)
+        ]
+        makes_tensors = any(True for _ in iterate_tensors(out))
         if name in _READS_VALUES and not makes_tensors and any(x in self._data for x in read):
             if name in _ASKS:
                 self.asked = name
@@ -145,28 +151,28 @@ class Recorder(TorchFunctionMode):
                 # The function was called in an unknown way.
                 self.give_up(name, changed, args, kwargs)
             if name in RESIZED - ZERO_MAKERS and not (isinstance(out, Tensor) and out in self._turned):
-                self._note(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
+                self._record_site(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
         if name in ZERO_MAKERS and out.is_floating_point() and out.dim() > 1 and out.numel() <= _MAX_FOLLOWED_ZEROS:
             # Zeros may be the first state of a recurrent layer. Their use shows their units.
             self.put(out, self.ties.raw(out.shape))
-            self._note(sys._getframe(1), name, self.labels(out), out, args, kwargs)
+            self._record_site(sys._getframe(1), name, self.labels(out), out, args, kwargs)
         if read:
             self.path.append((name, *self.steps((args, kwargs))))
-            self._steps.update((x, len(self.path)) for x in tensors(changed))
+            self._steps.update((x, len(self.path)) for x in iterate_tensors(changed))
         if any(x in self._data or isinstance(x, nn.Parameter) for x in read):
-            self._data.update((x, True) for x in tensors(changed))
+            self._data.update((x, True) for x in iterate_tensors(changed))
             if name in _FINDS or (name == "where" and isinstance(out, tuple)):
                 self.finds = name
         return out
 
-    def unused(self) -> list[str]:
+    def find_unused(self) -> list[str]:
         """Return the trained parameters that no function read."""
         known = self.bound.keys() | self.raw.keys() | self.whole.keys() | self._frozen
         return [name for name in self._names.values() if name not in known and name not in self._alike]
 
     def steps(self, values: object) -> list[object]:
         """Return the steps of the path that made these tensors. Parameters are given by name."""
-        return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in tensors(values)]
+        return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in iterate_tensors(values)]
 
     def name(self, tensor: object) -> str | None:
         """Return the name of a parameter or buffer of the module, transposed or not, or None for any other value."""
@@ -212,7 +218,7 @@ class Recorder(TorchFunctionMode):
         _, dims, original = self._turned[tensor]
         labels = self.labels(original)
         gone = [d for d in range(labels.dim()) if d not in dims]
-        labels = self.ties.span(labels, gone, "some of them are picked by position")
+        labels = self.ties.tie_along(labels, gone, "some of them are picked by position")
         labels = labels.permute([d for d in dims if d is not None] + gone)
         for _ in gone:
             labels = labels.squeeze(-1)
@@ -229,11 +235,11 @@ class Recorder(TorchFunctionMode):
             raise InputError("labels", got=labels, expected="a tensor of int64")
         self._labels[tensor] = labels
 
-    def follows(self, tensor: Tensor) -> bool:
+    def has_labels(self, tensor: Tensor) -> bool:
         """Return True if the tensor's labels are known."""
         return tensor in self._labels or self.name(tensor) is not None
 
-    def hide(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
+    def hide_result(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
         """Record a result that is right only while these units are whole. They are pinned if anything reads it.
 
         Args:
@@ -241,15 +247,15 @@ class Recorder(TorchFunctionMode):
             labels: Labels of the units.
             reason: Explanation if the units are pinned.
         """
-        self.track(tensor)
+        self.track_uncut(tensor)
         self._hidden[tensor] = (labels, reason)
 
-    def feed(self, tensor: Tensor) -> None:
+    def track_input(self, tensor: Tensor) -> None:
         """Follow the model's input. It is never cut, and the forward pass may not depend on its values."""
-        self.track(tensor)
+        self.track_uncut(tensor)
         self._data[tensor] = True
 
-    def track(self, tensor: Tensor) -> None:
+    def track_uncut(self, tensor: Tensor) -> None:
         """Follow a tensor without elements that can be cut."""
         self.put(tensor, torch.zeros((), dtype=torch.int64).expand(tensor.shape))
 
@@ -327,14 +333,14 @@ class Recorder(TorchFunctionMode):
             kwargs: Its keyword arguments.
         """
         reason = f"`{name}` has no tracing rule"
-        for x in tensors((args, kwargs)):
+        for x in iterate_tensors((args, kwargs)):
             owner = self.name(x)
             if owner is None or x in self._labels:
                 self.ties.pin(self.labels(x), reason)
             if owner is not None:
                 self.whole.setdefault(owner, reason)
-        for x in tensors(out):
-            self.track(x)
+        for x in iterate_tensors(out):
+            self.track_uncut(x)
 
     def hold_buffers(self) -> None:
         """Pin the units that differ in a layer's buffer.
@@ -346,7 +352,7 @@ class Recorder(TorchFunctionMode):
                 if not self._alike[name][dim]:
                     self.ties.pin(labels, f"its units differ in the buffer {name}, which training does not send")
 
-    def _note(
+    def _record_site(
         self, frame: FrameType, name: str, before: Tensor, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Record a call that may contain widths.
@@ -359,37 +365,37 @@ class Recorder(TorchFunctionMode):
             args: Its positional arguments.
             kwargs: Its keyword arguments.
         """
-        caller = place(frame)
+        caller = find_place(frame)
         if caller is None or caller[0] not in self._modules:
             return
-        if name == GROUPED or any(varies(before, dim) for dim in range(before.dim())):
-            after = tuple(self.labels(x) for x in tensors(out))
+        if name == GROUPED or any(varies_along(before, dim) for dim in range(before.dim())):
+            after = tuple(self.labels(x) for x in iterate_tensors(out))
             light = tuple(before if isinstance(x, Tensor) else x for x in args)
             self.sites.append(Site(self._modules[caller[0]], caller[1], name, light, kwargs, before, after))
 
     def split(self, labels: Tensor) -> None:
         """Record a view if its labels vary along two dimensions, because only one can be cut."""
-        if sum(varies(labels, d) for d in range(labels.dim())) > 1:
+        if sum(varies_along(labels, d) for d in range(labels.dim())) > 1:
             self.splits.append(labels)
 
 
-def tensors(value: object) -> Iterator[Tensor]:
+def iterate_tensors(value: object) -> Iterator[Tensor]:
     """Yield every tensor in nested tuples, lists, mappings, dataclasses and namespaces."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from tensors(item)
+            yield from iterate_tensors(item)
     elif isinstance(value, (tuple, list)):
         for item in value:
-            yield from tensors(item)
+            yield from iterate_tensors(item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from tensors(getattr(value, field.name, None))
+            yield from iterate_tensors(getattr(value, field.name, None))
     elif isinstance(value, SimpleNamespace):
-        yield from tensors(vars(value))
+        yield from iterate_tensors(vars(value))
 
 
-def _alike(buffer: Tensor) -> tuple[bool, ...]:
+def _compare_slices(buffer: Tensor) -> tuple[bool, ...]:
     """Return, for each dimension, True if all slices of the buffer along it are equal."""
     return tuple(size == 0 or bool((buffer == buffer.narrow(dim, 0, 1)).all()) for dim, size in enumerate(buffer.shape))

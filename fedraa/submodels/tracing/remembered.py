@@ -32,12 +32,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedraa.data.tree import Tree, mapped
+from fedraa.data.tree import Tree, map_tree
 from fedraa.submodels.resize import Number, Resize
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.grouping import flat_layout
 from fedraa.submodels.tracing.rules import described_rules
-from fedraa.submodels.tracing.trace import copied, trace
+from fedraa.submodels.tracing.trace import copy_to_cpu, trace_module
 from fedraa.submodels.tracing.verify import Trial
 
 FORMAT = 2
@@ -59,30 +59,33 @@ def trace_once(module: nn.Module, example: Tree, report: Callable[[str], None] |
     """
     path = _entry_path(module, example)
     if path is not None:
-        cached = _read(path, module)
-        if cached is not None and _holds(cached, example):
+        cached = _read_entry(path, module)
+        if cached is not None and _cuts_hold(cached, example):
             return cached
     started = time.monotonic()
     codes: set[CodeType] = set()
-    with _telling(f"tracing {type(module).__name__}: looking for what can be cut", report), _noting(codes) as noted:
-        traced = trace(module, example)
+    with (
+        _report_slow(f"tracing {type(module).__name__}: looking for what can be cut", report),
+        _collect_codes(codes) as noted,
+    ):
+        traced = trace_module(module, example)
     if path is not None and noted and time.monotonic() - started >= MIN_TRACE_S:
-        _write(path, traced, codes)
+        _write_entry(path, traced, codes)
     return traced
 
 
 def _entry_path(module: nn.Module, example: Tree) -> Path | None:
     """Return the file of a module's entry, or None if the module is not cached."""
-    folder = _folder()
+    folder = _cache_folder()
     if folder is None:
         return None
-    key = _key(module, example)
+    key = _entry_name(module, example)
     if key is None:
         return None
     return folder / f"{key}.json"
 
 
-def _holds(cached: Traced, example: Tree) -> bool:
+def _cuts_hold(cached: Traced, example: Tree) -> bool:
     """Return True if the cached cuts are right in this process. Code may depend on settings that the key lacks.
 
     Narrow cuts are enough, as for large modules, because the full one was tried when it was traced.
@@ -91,15 +94,15 @@ def _holds(cached: Traced, example: Tree) -> bool:
     if not groups:
         return True
     try:
-        trial = Trial(cached, mapped(lambda part: part.cpu(), example), large=True)
-        return trial.fails(cached, groups) is None
+        trial = Trial(cached, map_tree(lambda part: part.cpu(), example), large=True)
+        return trial.find_failure(cached, groups) is None
     # Tracing the module again reports the problem.
     except Exception:
         return False
 
 
 @contextmanager
-def _telling(text: str, report: Callable[[str], None] | None) -> Iterator[None]:
+def _report_slow(text: str, report: Callable[[str], None] | None) -> Iterator[None]:
     """Pass the text to `report` if the block takes longer than `REPORT_AFTER_S` seconds."""
     if report is None:
         yield
@@ -114,23 +117,23 @@ def _telling(text: str, report: Callable[[str], None] | None) -> Iterator[None]:
 
 
 @contextmanager
-def _noting(codes: set[CodeType]) -> Iterator[bool]:
+def _collect_codes(codes: set[CodeType]) -> Iterator[bool]:
     """Collect all Python code that runs in the block. Yield False if another profiler is active."""
     if sys.getprofile() is not None:
         yield False
         return
 
-    def note(frame: FrameType, event: str, argument: object) -> None:
+    def note_code(frame: FrameType, event: str, argument: object) -> None:
         codes.add(frame.f_code)
 
-    sys.setprofile(note)
+    sys.setprofile(note_code)
     try:
         yield True
     finally:
         sys.setprofile(None)
 
 
-def _folder() -> Path | None:
+def _cache_folder() -> Path | None:
     """Return the folder of the cache, or None if the cache is off."""
     named = os.environ.get(CACHE_VARIABLE)
     if named == "":
@@ -160,35 +163,35 @@ class _Shapes(pickle.Pickler):
         if isinstance(value, nn.Parameter):
             return number, form
         content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-        return number, form, _digest(content)
+        return number, form, _hash_content(content)
 
 
-def _key(module: nn.Module, example: Tree) -> str | None:
+def _entry_name(module: nn.Module, example: Tree) -> str | None:
     """Return the name of a module's entry, or None if the module has no unique name."""
     custom_rules = described_rules()
     if custom_rules is None:
         return None
     stream = io.BytesIO()
     try:
-        _Shapes(stream).dump((module, mapped(lambda part: (tuple(part.shape), str(part.dtype)), example)))
+        _Shapes(stream).dump((module, map_tree(lambda part: (tuple(part.shape), str(part.dtype)), example)))
     # Parts of the module may raise anything when they are pickled.
     except Exception:
         return None
-    versions = [FORMAT, torch.__version__, np.__version__, platform.python_version(), _own_code(), custom_rules]
-    return _digest(json.dumps(versions).encode() + stream.getvalue())
+    versions = [FORMAT, torch.__version__, np.__version__, platform.python_version(), _hash_own_code(), custom_rules]
+    return _hash_content(json.dumps(versions).encode() + stream.getvalue())
 
 
-def _own_code() -> str:
+def _hash_own_code() -> str:
     """Return a digest of the code that traces and cuts."""
     room = Path(__file__).parents[1]
-    return _digest(b"".join(path.read_bytes() for path in sorted(room.rglob("*.py"))))
+    return _hash_content(b"".join(path.read_bytes() for path in sorted(room.rglob("*.py"))))
 
 
-def _digest(content: Any) -> str:
+def _hash_content(content: Any) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _files(codes: set[CodeType]) -> dict[str, str] | None:
+def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
     """Return the digests of the code's files, except files that versions cover, or None if some code has no file."""
     room = str(Path(__file__).parents[1])
     known = (room, *(str(Path(str(module.__file__)).parent) for module in (torch, np)))
@@ -207,7 +210,7 @@ def _files(codes: set[CodeType]) -> dict[str, str] | None:
             # The file may be newer than the code that ran.
             if os.stat(name).st_mtime >= _process_start():
                 return None
-            digests[name] = _digest(Path(name).read_bytes())
+            digests[name] = _hash_content(Path(name).read_bytes())
         except OSError:
             return None
     return digests
@@ -222,7 +225,7 @@ def _process_start() -> float:
         return _IMPORTED
 
 
-def _write(path: Path, traced: Traced, codes: set[CodeType]) -> None:
+def _write_entry(path: Path, traced: Traced, codes: set[CodeType]) -> None:
     """Write the entry atomically. A full disk is not an error of the run.
 
     Args:
@@ -230,7 +233,7 @@ def _write(path: Path, traced: Traced, codes: set[CodeType]) -> None:
         traced: The traced module.
         codes: Python code that ran during the trace.
     """
-    files = _files(codes)
+    files = _digest_files(codes)
     if files is None:
         return
     sizes = {
@@ -254,25 +257,25 @@ def _write(path: Path, traced: Traced, codes: set[CodeType]) -> None:
         descriptor, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
         try:
             with os.fdopen(descriptor, "wb") as stream:
-                stream.write(_digest(text).encode() + b"\n" + text)
+                stream.write(_hash_content(text).encode() + b"\n" + text)
             os.replace(partial, path)
         except BaseException:
             Path(partial).unlink(missing_ok=True)
             raise
 
 
-def _read(path: Path, module: nn.Module) -> Traced | None:
+def _read_entry(path: Path, module: nn.Module) -> Traced | None:
     """Return the entry of a file, or None if it is absent, damaged, or of other code."""
     try:
         digest, _, text = path.read_bytes().partition(b"\n")
-        if digest.decode() != _digest(text):
+        if digest.decode() != _hash_content(text):
             return None
         entry = json.loads(text)
-        if any(_digest(Path(name).read_bytes()) != known for name, known in entry["files"].items()):
+        if any(_hash_content(Path(name).read_bytes()) != known for name, known in entry["files"].items()):
             return None
     except (OSError, ValueError):
         return None
-    module = copied(module)
+    module = copy_to_cpu(module)
     units = {
         name: {int(dim): np.array(units, np.int64) for dim, units in dims.items()}
         for name, dims in entry["units"].items()
@@ -285,11 +288,11 @@ def _read(path: Path, module: nn.Module) -> Traced | None:
         units,
         frozenset(entry["grouped"]),
         frozenset(entry["estimated"]),
-        {name: dict(map(_place, places)) for name, places in entry["sizes"].items()},
+        {name: dict(map(_parse_place, places)) for name, places in entry["sizes"].items()},
     )
 
 
-def _place(item: Any) -> Any:
+def _parse_place(item: Any) -> Any:
     """Return a place and its resize from an item of JSON."""
     steps, (dim, outs, numbers, mixed) = item
     place = tuple((str(name), at) for name, at in steps)

@@ -17,10 +17,10 @@ from fedraa.components.text import path_of
 from fedraa.errors import InputError
 from fedraa.submodels.tracing import attention_rules, layer_rules, product_rules, shape_rules
 from fedraa.submodels.tracing.accept import first_line
-from fedraa.submodels.tracing.recorder import Recorder, Rule, tensors
+from fedraa.submodels.tracing.recorder import Recorder, Rule, iterate_tensors
 
 _GROUPS: dict[Rule, str] = {
-    shape_rules.elementwise: """
+    shape_rules.label_elementwise: """
         abs absolute acos acosh add addcdiv addcmul alpha_dropout and angle asin asinh atan atan2 atanh ceil celu
         clamp clamp_max clamp_min clip complex conj copysign cos cosh dropout1d dropout2d dropout3d elu eq erf erfc
         exp exp2 expit expm1 feature_alpha_dropout floor floor_divide floordiv fmax fmin fmod ge gelu greater
@@ -30,59 +30,59 @@ _GROUPS: dict[Rule, str] = {
         polar positive pow radd rand rdiv real reciprocal relu relu6 remainder ror round rpow rrelu rsqrt rsub
         rtruediv selu sgn sigmoid sign silu sin sinh softplus softshrink softsign sqrt square sub subtract tan tanh
         tanhshrink threshold trunc where xlogy xor""",
-    shape_rules.scaled: "div divide dropout mul multiply neg negative rmul true_divide truediv",
-    shape_rules.same: """
+    shape_rules.label_scaled: "div divide dropout mul multiply neg negative rmul true_divide truediv",
+    shape_rules.label_same: """
         bernoulli bfloat16 bool clone contiguous cpu data detach double empty_like float full_like half int long
         ones_like rand_like randn_like requires_grad to tril triu type type_as zero zeros_like""",
-    shape_rules.constant: "new_empty new_full new_ones new_tensor new_zeros",
-    shape_rules.copied: "copy",
-    shape_rules.assign: "setitem",
-    shape_rules.structural: """
+    shape_rules.label_constant: "new_empty new_full new_ones new_tensor new_zeros",
+    shape_rules.label_copied: "copy",
+    shape_rules.label_assigned: "setitem",
+    shape_rules.label_moved: """
         T broadcast_to expand expand_as flatten flip fliplr flipud mT moveaxis movedim narrow permute ravel repeat
         repeat_interleave reshape reshape_as roll rot90 squeeze swapaxes swapdims t tile transpose unflatten unsqueeze
         view view_as""",
-    shape_rules.shuffle: "channel_shuffle pixel_shuffle pixel_unshuffle",
-    shape_rules.unfold: "unfold",
-    shape_rules.fold: "fold",
-    shape_rules.as_complex: "view_as_complex",
-    shape_rules.as_real: "view_as_real",
-    shape_rules.fourier: """
+    shape_rules.label_shuffled: "channel_shuffle pixel_shuffle pixel_unshuffle",
+    shape_rules.label_unfolded: "unfold",
+    shape_rules.label_folded: "fold",
+    shape_rules.label_complex: "view_as_complex",
+    shape_rules.label_real: "view_as_real",
+    shape_rules.label_fourier: """
         fft_fft fft_fft2 fft_fftn fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_irfft fft_irfft2 fft_irfftn
         fft_rfft fft_rfft2 fft_rfftn""",
-    shape_rules.sampled: "grid_sample",
-    shape_rules.take: "getitem index_select select",
-    shape_rules.split: "chunk split split_with_sizes tensor_split unbind unsafe_chunk unsafe_split",
-    shape_rules.cat: "cat concat concatenate stack",
-    shape_rules.pad: "pad",
-    shape_rules.pool: """
+    shape_rules.label_sampled: "grid_sample",
+    shape_rules.label_taken: "getitem index_select select",
+    shape_rules.label_split: "chunk split split_with_sizes tensor_split unbind unsafe_chunk unsafe_split",
+    shape_rules.label_joined: "cat concat concatenate stack",
+    shape_rules.label_padded: "pad",
+    shape_rules.label_pooled: """
         adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
         adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d interpolate lp_pool1d lp_pool2d max_pool1d
         max_pool1d_with_indices max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices max_unpool1d
         max_unpool2d max_unpool3d upsample""",
-    shape_rules.reduce: """
+    shape_rules.label_reduced: """
         all amax amin aminmax any argmax argmin argsort cummax cummin cumsum linalg_norm linalg_vector_norm log_softmax
         logsumexp max mean min nansum norm normalize prod softmax softmin sort std std_mean sum topk var var_mean""",
-    layer_rules.linear: "linear",
-    layer_rules.convolution: "conv1d conv2d conv3d",
-    layer_rules.transposed: "conv_transpose1d conv_transpose2d conv_transpose3d",
-    layer_rules.batch_norm: "batch_norm instance_norm",
-    layer_rules.group_norm: "group_norm",
-    layer_rules.layer_norm: "layer_norm rms_norm",
-    layer_rules.embedding: "embedding embedding_bag",
-    layer_rules.prelu: "prelu",
-    layer_rules.glu: "glu",
-    layer_rules.bilinear: "bilinear",
-    layer_rules.weight_norm: "_weight_norm",
-    product_rules.matmul: "matmul bmm mm mv rmatmul",
-    product_rules.addmm: "addmm addbmm baddbmm",
-    product_rules.einsum: "einsum",
-    product_rules.grouped: "_grouped_mm grouped_mm",
-    product_rules.scatter: "index_add index_copy scatter scatter_add",
-    product_rules.gather: "gather",
-    attention_rules.attention: "scaled_dot_product_attention",
-    attention_rules.recurrent: "gru lstm rnn_relu rnn_tanh",
-    attention_rules.cell: "gru_cell lstm_cell rnn_relu_cell rnn_tanh_cell",
-    attention_rules.multi_head: "multi_head_attention_forward",
+    layer_rules.label_linear: "linear",
+    layer_rules.label_convolution: "conv1d conv2d conv3d",
+    layer_rules.label_transposed_convolution: "conv_transpose1d conv_transpose2d conv_transpose3d",
+    layer_rules.label_batch_norm: "batch_norm instance_norm",
+    layer_rules.label_group_norm: "group_norm",
+    layer_rules.label_layer_norm: "layer_norm rms_norm",
+    layer_rules.label_embedding: "embedding embedding_bag",
+    layer_rules.label_prelu: "prelu",
+    layer_rules.label_glu: "glu",
+    layer_rules.label_bilinear: "bilinear",
+    layer_rules.label_weight_norm: "_weight_norm",
+    product_rules.label_matmul: "matmul bmm mm mv rmatmul",
+    product_rules.label_addmm: "addmm addbmm baddbmm",
+    product_rules.label_einsum: "einsum",
+    product_rules.label_grouped_product: "_grouped_mm grouped_mm",
+    product_rules.label_scatter: "index_add index_copy scatter scatter_add",
+    product_rules.label_gather: "gather",
+    attention_rules.label_attention: "scaled_dot_product_attention",
+    attention_rules.label_recurrent: "gru lstm rnn_relu rnn_tanh",
+    attention_rules.label_cell: "gru_cell lstm_cell rnn_relu_cell rnn_tanh_cell",
+    attention_rules.label_multi_head: "multi_head_attention_forward",
 }
 
 _BUILTIN: dict[str, Rule] = {name: rule for rule, names in _GROUPS.items() for name in names.split()}
@@ -122,17 +122,17 @@ class WrongRuleError(Exception):
     """A custom rule violates the protocol of rules."""
 
 
-def rules() -> dict[str, Rule]:
+def collect_rules() -> dict[str, Rule]:
     """Return the built-in rules and the custom rules of the block."""
-    return _BUILTIN | {name: partial(_checked, rule) for name, rule in _own.get().items()}
+    return _BUILTIN | {name: partial(_apply_checked, rule) for name, rule in _own.get().items()}
 
 
-def has_own() -> bool:
+def has_custom_rules() -> bool:
     """Return True if there are custom rules."""
     return bool(_own.get())
 
 
-def _checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _apply_checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Apply a custom rule. Raises WrongRuleError if it fails or puts no labels on its result.
 
     Args:
@@ -148,9 +148,9 @@ def _checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any, ...]
     # A custom rule may raise any type.
     except Exception as error:
         raise WrongRuleError(f"the rule of {name!r} fails: {first_line(error)}") from error
-    if not all(map(r.follows, tensors(out))):
+    if not all(map(r.has_labels, iterate_tensors(out))):
         raise WrongRuleError(f"the rule of {name!r} puts no labels on its result; call recorder.put(out, labels)")
-    if not all(r.ties.knows(r.labels(x)) for x in tensors(out)):
+    if not all(r.ties.owns_labels(r.labels(x)) for x in iterate_tensors(out)):
         raise WrongRuleError(f"the rule of {name!r} puts numbers that are no labels; use those of recorder.labels(x)")
 
 
@@ -159,10 +159,10 @@ def described_rules() -> dict[str, str] | None:
     own = _own.get()
     if not all(isinstance(rule, FunctionType) and not rule.__closure__ for rule in own.values()):
         return None
-    return {name: f"{path_of(rule)} {_code(rule)}" for name, rule in own.items()}
+    return {name: f"{path_of(rule)} {_digest_code(rule)}" for name, rule in own.items()}
 
 
-def _code(rule: Rule) -> str:
+def _digest_code(rule: Rule) -> str:
     """Return a digest of the file of a rule, because the rule may call other functions of it."""
     try:
         source = inspect.getsource(inspect.getmodule(rule) or rule)

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedraa.submodels.tracing.labels import is_raw, varies
+from fedraa.submodels.tracing.labels import is_raw, varies_along
 from fedraa.submodels.tracing.product_rules import arguments_of
-from fedraa.submodels.tracing.recorder import Recorder, tensors
+from fedraa.submodels.tracing.recorder import Recorder, iterate_tensors
 
 _DIM_AT = dict.fromkeys(("linalg_norm", "linalg_vector_norm", "norm", "normalize", "topk"), 1)
 
@@ -30,24 +30,24 @@ _TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT
 }
 
 
-def elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Join the labels of all tensor arguments."""
     labels = torch.zeros((), dtype=torch.int64)
-    for x in tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
-        labels = r.ties.merge(labels, r.labels(x))
+    for x in iterate_tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
+        labels = r.ties.merge_labels(labels, r.labels(x))
     r.put(out, labels.expand(out.shape))
 
 
-def scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Read a parameter times a number as the parameter."""
     x, *factors = args
-    if r.name(x) and out is not x and not any(True for _ in tensors(factors)):
+    if r.name(x) and out is not x and not any(True for _ in iterate_tensors(factors)):
         r.turn(x, out, range(x.dim()))
     else:
-        elementwise(r, name, out, args, kwargs)
+        label_elementwise(r, name, out, args, kwargs)
 
 
-def same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Keep the labels. Other tensor arguments contribute no values."""
     x = args[0]
     if not (name in _TURNS and r.name(x)):
@@ -56,7 +56,7 @@ def same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
         r.turn(x, out, range(x.dim()))
 
 
-def copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Handle a tensor that is overwritten as a whole. If it is a view, the tensor behind it is not followed."""
     x, source = args[:2]
     if x._is_view() or r.name(x):
@@ -65,15 +65,15 @@ def copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
         r.put(out, r.labels(source).expand(out.shape))
 
 
-def assign(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Handle `x[index] = value` for x that is no view: its elements vanish with those that replace them."""
     x, index, value = args
-    places = _places(index)
+    places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_is_nowhere, places)):
         r.give_up(name, out, args, kwargs)
         return
     labels = r.labels(x)
-    replaced = _masked(r, labels, places) if any(map(_is_mask, places)) else labels[index]
+    replaced = _label_masked(r, labels, places) if any(map(_is_mask, places)) else labels[index]
     if replaced is None:
         r.give_up(name, out, args, kwargs)
         return
@@ -82,27 +82,27 @@ def assign(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
     r.put(x, labels)
 
 
-def constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Handle a new tensor with constant values."""
-    r.track(out)
+    r.track_uncut(out)
 
 
-def structural(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Move the labels by the function that moves the elements."""
     x, *values = args
     if r.name(x) and isinstance(out, Tensor):
-        turned = _turned(x, name, values, kwargs)
+        turned = _turn_dims(x, name, values, kwargs)
         if turned is not None:
             r.turn(x, out, turned)
             return
-    moved = _moved(r.labels(x), name, values, kwargs)
-    for tensor, labels in zip(tensors(out), tensors(moved), strict=True):
+    moved = _move_labels(r.labels(x), name, values, kwargs)
+    for tensor, labels in zip(iterate_tensors(out), iterate_tensors(moved), strict=True):
         r.put(tensor, labels)
         if name in _VIEWS:
             r.split(labels)
 
 
-def _turned(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
+def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
     """Return the parameter's dimension of each dimension of the result, or None if the result is another parameter.
 
     Args:
@@ -114,7 +114,7 @@ def _turned(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, An
     if name in _TURNS:
         # The size of a dimension is its number.
         sizes = torch.empty(tuple(range(x.dim())), device="meta")
-        return list(_moved(sizes, name, values, kwargs).shape)
+        return list(_move_labels(sizes, name, values, kwargs).shape)
     dims: list[int | None] = list(range(x.dim()))
     if name == "squeeze":
         squeezed = _named_dims(x, (*values, kwargs.get("dim"))[0])
@@ -124,13 +124,13 @@ def _turned(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, An
         dims.insert(at % (x.dim() + 1), None)
         return dims
     if name == "getitem":
-        return _picked(dims, values[0])
+        return _pick_dims(dims, values[0])
     return None
 
 
-def _picked(dims: list[int | None], index: Any) -> list[int | None] | None:
+def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
     """Return the dimensions of `x[index]` that takes slices along the first dimension, such as one expert's weights."""
-    first, *further = _places(index)
+    first, *further = _split_index(index)
     if len(dims) < 2 or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
     if isinstance(first, int) and not isinstance(first, bool):
@@ -140,7 +140,7 @@ def _picked(dims: list[int | None], index: Any) -> list[int | None] | None:
     return None
 
 
-def _moved(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the labels after the function that moves the elements.
 
     Args:
@@ -149,7 +149,7 @@ def _moved(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str
         values: Its other positional arguments.
         kwargs: Its keyword arguments.
     """
-    if not name.endswith("_as") and any(_is_nowhere(x) for x in tensors((values, kwargs))):
+    if not name.endswith("_as") and any(_is_nowhere(x) for x in iterate_tensors((values, kwargs))):
         raise ValueError(f"labels: {name} by a tensor without values")
     if name in ("T", "mT"):
         return getattr(labels, name)
@@ -158,19 +158,19 @@ def _moved(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str
     return getattr(labels, method)(*values, **kwargs)
 
 
-def take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Handle positions picked by a constant.
 
     Positions along a cut dimension must be tied, and any of them may be taken.
     """
-    if name == "getitem" and r.name(args[0]) and _picked([*range(args[0].dim())], args[1]) is not None:
-        structural(r, name, out, args, kwargs)
+    if name == "getitem" and r.name(args[0]) and _pick_dims([*range(args[0].dim())], args[1]) is not None:
+        label_moved(r, name, out, args, kwargs)
         return
     labels = r.labels(args[0])
     if name == "getitem":
-        index = _places(args[1])
+        index = _split_index(args[1])
         if any(_is_mask(i) for i in index):
-            picked = _masked(r, labels, index)
+            picked = _label_masked(r, labels, index)
             if picked is None:
                 r.give_up(name, out, args, kwargs)
             else:
@@ -182,15 +182,15 @@ def take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
                 dim = labels.dim() - sum(i is not None for i in index[place + 1 :])
             elif item is not None:
                 if not isinstance(item, slice):
-                    r.ties.span(labels, [dim], "some of them are picked by position")
+                    r.ties.tie_along(labels, [dim], "some of them are picked by position")
                 dim += 1
     else:
         _, dim = arguments_of(args, kwargs, "input", "dim")
-        r.ties.span(labels, [dim or 0], "some of them are picked by position")
-    structural(r, name, out, (args[0], *_at_hand(args[1:])), _at_hand(kwargs))
+        r.ties.tie_along(labels, [dim or 0], "some of them are picked by position")
+    label_moved(r, name, out, (args[0], *_at_hand(args[1:])), _at_hand(kwargs))
 
 
-def _places(index: Any) -> tuple[Any, ...]:
+def _split_index(index: Any) -> tuple[Any, ...]:
     """Return an index as a tuple with one item per dimension."""
     return index if isinstance(index, tuple) else (index,)
 
@@ -211,7 +211,7 @@ def _at_hand(value: Any) -> Any:
     return value
 
 
-def _masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor | None:
+def _label_masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor | None:
     """Return the labels of `x[mask]` or `x[mask, :]`, one row without units along it, or None for other indices.
 
     Args:
@@ -222,7 +222,7 @@ def _masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor | Non
     mask, *further = index
     if not isinstance(mask, Tensor) or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
-    head = r.ties.span(labels, range(mask.dim()), "some of them are picked by position")
+    head = r.ties.tie_along(labels, range(mask.dim()), "some of them are picked by position")
     return head.reshape(1, *labels.shape[mask.dim() :])
 
 
@@ -233,15 +233,15 @@ def _is_mask(index: Any) -> bool:
     return isinstance(index, Tensor) and index.dtype == torch.bool
 
 
-def split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie equal pieces, which stay equal only if their units vanish together.
 
-    `split` contains the sizes of unequal ones.
+    `label_split` contains the sizes of unequal ones.
     """
-    structural(r, name, out, args, kwargs)
+    label_moved(r, name, out, args, kwargs)
     names = {"unbind": ("input", "dim")}.get(name, ("input", "sizes", "dim"))
     along = arguments_of(args, kwargs, *names)[-1] or 0
-    if not varies(r.labels(args[0]), along):
+    if not varies_along(r.labels(args[0]), along):
         return
     first, *further = (r.labels(x) for x in out)
     if all(piece.shape == first.shape for piece in further):
@@ -250,39 +250,39 @@ def split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[
     elif name != "split":
         r.ties.pin(r.labels(args[0]), "they are split into unequal parts")
         for x in out:
-            r.track(x)
+            r.track_uncut(x)
 
 
-def cat(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Join pieces along a dimension. Their units along all other dimensions are tied."""
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
-    inputs = list(tensors(joined))
+    inputs = list(iterate_tensors(joined))
     # Skip empty tensors, such as a cache at first.
     parts = [x for x in inputs if x.numel()] or inputs[:1]
     dim = (dim or 0) % out.dim()
     pieces = [r.labels(x) for x in parts]
     if name == "stack":
         pieces = [x.unsqueeze(dim) for x in pieces]
-    across = [[d for d in range(out.dim()) if d != dim and varies(x, d)] for x in pieces]
-    if all(varies(x, dim) and is_raw(x) for x, dims in zip(pieces, across, strict=True) if dims):
+    across = [[d for d in range(out.dim()) if d != dim and varies_along(x, d)] for x in pieces]
+    if all(varies_along(x, dim) and is_raw(x) for x, dims in zip(pieces, across, strict=True) if dims):
         # These may be first states. Their units may lie along any dimension.
         reason = "they are joined along another dimension"
-        pieces = [r.ties.span(x, dims, reason).expand(x.shape) for x, dims in zip(pieces, across, strict=True)]
+        pieces = [r.ties.tie_along(x, dims, reason).expand(x.shape) for x, dims in zip(pieces, across, strict=True)]
     else:
-        heads = [r.ties.span(x, [dim], "they are joined along another dimension") for x in pieces]
+        heads = [r.ties.tie_along(x, [dim], "they are joined along another dimension") for x in pieces]
         for head in heads[1:]:
             r.ties.tie(heads[0], head)
     r.put(out, torch.cat(pieces, dim))
 
 
-def pad(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Pad the labels. Padding along units makes new units."""
     x, widths = arguments_of(args, kwargs, "input", "pad")
     labels = r.labels(x)
     for step in range(len(widths) // 2):
         dim = labels.dim() - 1 - step
         # Padding along units makes new units that no tensor holds.
-        if varies(labels, dim):
+        if varies_along(labels, dim):
             new = [0] * (2 * step) + list(widths[2 * step : 2 * step + 2])
             labels = F.pad(labels, new)
         else:
@@ -291,20 +291,20 @@ def pad(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[st
     r.put(out, labels)
 
 
-def pool(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Handle each channel independently, over space."""
     labels = r.labels(args[0])
-    channels = r.ties.span(labels, range(2, labels.dim()), f"`{name}` mixes its positions")
-    for result in tensors(out):
+    channels = r.ties.tie_along(labels, range(2, labels.dim()), f"`{name}` mixes its positions")
+    for result in iterate_tensors(out):
         r.put(result, channels.expand(result.shape))
 
 
-def reduce(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie all elements along some dimensions. The shape is kept (softmax) or not (mean)."""
     x, *values = args
     # A second tensor means max(a, b), which is elementwise.
     if values and isinstance(values[0], Tensor):
-        elementwise(r, name, out, args, kwargs)
+        label_elementwise(r, name, out, args, kwargs)
         return
     labels = r.labels(x)
     positional = (*values, None, None)[_DIM_AT.get(name, 0)]
@@ -312,8 +312,8 @@ def reduce(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
     if dim is None:
         dim = _DEFAULT_DIMS.get(name)
     dims = _named_dims(labels, dim)
-    head = r.ties.span(labels, dims, f"`{name}` runs over all of them")
-    for result in tensors(out):
+    head = r.ties.tie_along(labels, dims, f"`{name}` runs over all of them")
+    for result in iterate_tensors(out):
         small = head
         if result.dim() < labels.dim():
             for d in reversed(dims):
@@ -330,65 +330,67 @@ def _named_dims(x: Tensor, dim: Any) -> list[int]:
     return sorted(d % x.dim() for d in dim)
 
 
-def shuffle(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie the channels of one place in a picture, for functions that turn pixels into channels or back."""
     x, factor = (*args, *kwargs.values())[:2]
-    labels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
+    labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
     # Every group of channels is cut alike.
     if name == "channel_shuffle":
         groups = labels.view(factor, -1)
         r.ties.tie(groups, groups[:1])
         channels = groups.T.reshape(-1)
     elif name == "pixel_shuffle":
-        channels = r.ties.span(labels.view(-1, factor**2), [1], f"`{name}` joins them").reshape(-1)
+        channels = r.ties.tie_along(labels.view(-1, factor**2), [1], f"`{name}` joins them").reshape(-1)
     else:
         channels = labels.repeat_interleave(out.size(1) // len(labels))
     r.put(out, channels.view(-1, *[1] * (out.dim() - 2)).expand(out.shape))
 
 
-def unfold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_unfolded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Handle `Tensor.unfold` (windows along one dimension) and `torch.nn.functional.unfold` (patches per channel)."""
     x = args[0]
     if out.dim() == x.dim() + 1:
         _, dim = arguments_of(args, kwargs, "input", "dimension")
-        labels = r.ties.span(r.labels(x), [dim], "its windows overlap")
+        labels = r.ties.tie_along(r.labels(x), [dim], "its windows overlap")
         r.put(out, labels.unsqueeze(-1).expand(out.shape))
         return
-    labels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
+    labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
     r.put(out, labels.repeat_interleave(out.size(-2) // len(labels)).unsqueeze(-1).expand(out.shape))
 
 
-def fold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Handle the sum of overlapping patches, each channel independently."""
     x = args[0]
-    labels = r.ties.span(r.labels(x), [*range(x.dim() - 2), x.dim() - 1], f"`{name}` mixes its positions").reshape(-1)
-    channels = r.ties.span(labels.view(out.size(-3), -1), [1], f"`{name}` joins them").reshape(-1)
+    labels = r.ties.tie_along(r.labels(x), [*range(x.dim() - 2), x.dim() - 1], f"`{name}` mixes its positions").reshape(
+        -1
+    )
+    channels = r.ties.tie_along(labels.view(out.size(-3), -1), [1], f"`{name}` joins them").reshape(-1)
     r.put(out, channels.view(-1, 1, 1).expand(out.shape))
 
 
-def as_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie the real and imaginary parts of a number."""
     x = args[0]
-    r.put(out, r.ties.span(r.labels(x), [x.dim() - 1], "they are parts of one complex number").squeeze(-1))
+    r.put(out, r.ties.tie_along(r.labels(x), [x.dim() - 1], "they are parts of one complex number").squeeze(-1))
 
 
-def as_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Split a complex number into parts with the same unit."""
     r.put(out, r.labels(args[0]).unsqueeze(-1).expand(out.shape))
 
 
-def fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie all elements along some dimensions. The sizes of these dimensions may change."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])
-    head = r.ties.span(labels, _named_dims(labels, dim), "a Fourier transform runs over all of them")
+    head = r.ties.tie_along(labels, _named_dims(labels, dim), "a Fourier transform runs over all of them")
     r.put(out, head.expand(out.shape))
 
 
-def sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Handle each channel independently, at places that are never cut."""
     x, grid = arguments_of(args, kwargs, "input", "grid")
     r.ties.pin(r.labels(grid), f"`{name}` reads them as places")
-    channels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions")
+    channels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions")
     r.put(out, channels.expand(out.shape))

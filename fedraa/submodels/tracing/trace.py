@@ -12,16 +12,16 @@ from types import MappingProxyType
 import torch
 from torch import nn
 
-from fedraa.data.tree import Tree, leaves, mapped
+from fedraa.data.tree import Tree, list_leaves, map_tree
 from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.submodels.resize import ZERO_MAKERS
 from fedraa.submodels.traced import Traced
-from fedraa.submodels.tracing.accept import check_code, check_gradients, check_kinds, first_line, private
+from fedraa.submodels.tracing.accept import check_code, check_gradients, check_kinds, copy_private, first_line
 from fedraa.submodels.tracing.grouping import group_units
 from fedraa.submodels.tracing.modes import Noted
-from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, tensors
-from fedraa.submodels.tracing.rules import WrongRuleError, has_own, rules
+from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, iterate_tensors
+from fedraa.submodels.tracing.rules import WrongRuleError, collect_rules, has_custom_rules
 from fedraa.submodels.tracing.verify import Trial
 
 CUSTOM_RULE_TRIES = 8
@@ -30,7 +30,7 @@ LARGE = 50_000_000
 """Parameters from which a model is large: copies would dominate the time and memory of the trace."""
 
 
-def trace(module: nn.Module, example: Tree) -> Traced:
+def trace_module(module: nn.Module, example: Tree) -> Traced:
     """Find every index space of units along which `module` can be made smaller.
 
     The module runs on `example`, in evaluation and in training mode, while labels of units follow its tensors through
@@ -49,27 +49,27 @@ def trace(module: nn.Module, example: Tree) -> Traced:
         InputError: The example does not run through the module, the forward pass depends on data, or the parameters
             cannot be trained as one float32 vector.
     """
-    for part in leaves(example):
+    for part in list_leaves(example):
         if part.dim() < 1 or len(part) < 2:
             raise InputError("example", got=part, expected="a batch of at least 2")
     check_code(module)
     check_kinds(module)
-    module = copied(module)
-    example = mapped(lambda part: part.cpu(), example)
-    recorder, ran = _followed(module, example)
+    module = copy_to_cpu(module)
+    example = map_tree(lambda part: part.cpu(), example)
+    recorder, ran = _follow_module(module, example)
     traced = group_units(module, recorder)
     choices = {name: 1 for name in recorder.open if recorder.made.get(name) not in traced.units.get(name, {})}
     if choices:
-        second_recorder, ran = _followed(module, example, choices)
+        second_recorder, ran = _follow_module(module, example, choices)
         second = group_units(module, second_recorder)
         if _cut_parameters(second) > _cut_parameters(traced):
             recorder, traced = second_recorder, second
-    tries = CUSTOM_RULE_TRIES if has_own() else 1
+    tries = CUSTOM_RULE_TRIES if has_custom_rules() else 1
     zeros = any(s.name in ZERO_MAKERS and s.place in traced.sizes.get(s.module, ()) for s in recorder.sites)
     trial = Trial(traced, example, ran, large=bool(ran), fills=recorder.found.fills, zeros=zeros, tries=tries)
-    while failure := trial.fails(traced, range(len(traced.groups))):
-        for g in _suspects(trial, traced):
-            _pin(recorder, traced, g, failure)
+    while failure := trial.find_failure(traced, range(len(traced.groups))):
+        for g in _find_suspects(trial, traced):
+            _pin_group(recorder, traced, g, failure)
         traced = group_units(module, recorder)
     return traced
 
@@ -79,16 +79,16 @@ def _cut_parameters(traced: Traced) -> int:
     return sum(group.parameters for group in traced.groups)
 
 
-def copied(module: nn.Module) -> nn.Module:
+def copy_to_cpu(module: nn.Module) -> nn.Module:
     """Return the copy on the CPU that a Traced keeps."""
-    return private(module, share=_is_large(module)).cpu()
+    return copy_private(module, share=_is_large(module)).cpu()
 
 
 def _is_large(module: nn.Module) -> bool:
     return sum(p.numel() for p in module.parameters()) > LARGE
 
 
-def _followed(
+def _follow_module(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder, list[list[str]]]:
     """Return the recorder, and for a large module the names of the functions that ran.
@@ -102,7 +102,7 @@ def _followed(
         recorder, ran = _light_record(module, example, choices)
         if recorder is not None:
             return recorder, ran
-    return _record(module, example, choices=choices), []
+    return _record_run(module, example, choices=choices), []
 
 
 def _light_record(
@@ -121,8 +121,8 @@ def _light_record(
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
     try:
         shapes = copy.deepcopy(module, memo)
-        example = mapped(lambda part: part[:2].to("meta"), example)
-        recorder = _record(module, example, shapes, choices=choices)
+        example = map_tree(lambda part: part[:2].to("meta"), example)
+        recorder = _record_run(module, example, shapes, choices=choices)
         ran = []
         for training in (False, True):
             with torch.no_grad(), torch.random.fork_rng(), torch.device("meta"), Noted(shapes) as noted:
@@ -135,7 +135,7 @@ def _light_record(
         return None, []
 
 
-def _record(
+def _record_run(
     module: nn.Module,
     example: Tree,
     shapes: nn.Module | None = None,
@@ -154,7 +154,7 @@ def _record(
     """
     # Training mode changes running statistics.
     scratch = shapes or copy.deepcopy(module)
-    recorder = Recorder(scratch, rules(), module if shapes else None, fills=fills, choices=choices)
+    recorder = Recorder(scratch, collect_rules(), module if shapes else None, fills=fills, choices=choices)
     fast = torch.backends.mha.get_fastpath_enabled()
     # The fast path hides the layers inside.
     torch.backends.mha.set_fastpath_enabled(False)
@@ -163,12 +163,12 @@ def _record(
             # Some layers, such as auxiliary heads, run only in training.
             for training in (False, True):
                 scratch.train(training)
-                path = _walk(recorder, scratch, example)
+                path = _walk_path(recorder, scratch, example)
                 if recorder.asked and _other_path(recorder, scratch, example) not in (path, None):
                     raise DataDependentError(
                         f"its forward branches on data or leaves PyTorch: it reads values by `{recorder.asked}`"
                     )
-        unused = recorder.unused()
+        unused = recorder.find_unused()
         if recorder.finds and unused:
             raise DataDependentError(f"its data decide which layers run: `{recorder.finds}` leaves out {unused[0]!r}")
         recorder.hold_buffers()
@@ -179,8 +179,8 @@ def _record(
     # The code of a module may raise any type. Code that counts the results of a search fails with filled tensors.
     except Exception as error:
         if recorder.found.filled:
-            return _record(module, example, shapes, choices=choices, fills=False)
-        parts = [f"{list(part.shape)} of {str(part.dtype).removeprefix('torch.')}" for part in leaves(example)]
+            return _record_run(module, example, shapes, choices=choices, fills=False)
+        parts = [f"{list(part.shape)} of {str(part.dtype).removeprefix('torch.')}" for part in list_leaves(example)]
         if len(parts) > 3:
             parts[3:] = ["more"]
         batch = " and ".join(parts)
@@ -189,11 +189,11 @@ def _record(
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     with torch.device("meta") if shapes else nullcontext():
-        check_gradients(scratch, mapped(lambda part: part[:2], example), list(recorder.strange.values()))
+        check_gradients(scratch, map_tree(lambda part: part[:2], example), list(recorder.strange.values()))
     return recorder
 
 
-def _walk(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
+def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
     """Run the module and return the steps of its path, including its output.
 
     Args:
@@ -201,15 +201,15 @@ def _walk(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
         module: The module.
         example: A batch of at least two inputs.
     """
-    inputs = mapped(lambda part: part[:2].clone(), example)
+    inputs = map_tree(lambda part: part[:2].clone(), example)
     recorder.path = []
-    for part in leaves(inputs):
-        recorder.feed(part)
+    for part in list_leaves(inputs):
+        recorder.track_input(part)
     # Layers that are dropped at random are the same on every path.
     torch.manual_seed(0)
     with recorder.found, recorder:
         out = forward(module, inputs)
-    for tensor in tensors(out):
+    for tensor in iterate_tensors(out):
         recorder.ties.pin(recorder.labels(tensor), "it is the output of the model")
     return [*recorder.path, *recorder.steps(out)]
 
@@ -226,7 +226,7 @@ def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[ob
     """
     recorder.deny = True
     try:
-        return _walk(recorder, module, example)
+        return _walk_path(recorder, module, example)
     except (AssertionError, ValueError):
         return None
     # The code of a module may raise any type.
@@ -244,7 +244,7 @@ def _fails_in_torch(error: BaseException) -> bool:
     return frames[-1][0].f_code.co_name == "__torch_function__"
 
 
-def _suspects(trial: Trial, traced: Traced) -> Sequence[int]:
+def _find_suspects(trial: Trial, traced: Traced) -> Sequence[int]:
     """Return the groups that fail individually, or all groups if none does."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
@@ -253,13 +253,13 @@ def _suspects(trial: Trial, traced: Traced) -> Sequence[int]:
         alike.setdefault(kind, []).append(g)
     failing = []
     for groups in alike.values():
-        if trial.fails(traced, groups[:1]):
+        if trial.find_failure(traced, groups[:1]):
             failing += groups
     everything = range(len(traced.groups))
-    return failing or [g for g in everything if trial.fails(traced, [g])] or everything
+    return failing or [g for g in everything if trial.find_failure(traced, [g])] or everything
 
 
-def _pin(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:
+def _pin_group(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:
     """Fix the units of a group, so that they are never cut.
 
     Args:

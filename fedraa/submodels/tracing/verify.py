@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedraa.data.tree import Tree, mapped
+from fedraa.data.tree import Tree, map_tree
 from fedraa.errors import InputError
 from fedraa.models.forward import forward
-from fedraa.submodels.flat import trainable
+from fedraa.submodels.flat import trainable_parameters
 from fedraa.submodels.traced import IndexSet, Traced
 from fedraa.submodels.tracing.accept import first_line
 from fedraa.submodels.tracing.found import Found
 from fedraa.submodels.tracing.modes import Noted, Silenced, WithoutDropout, in_double
-from fedraa.submodels.tracing.recorder import tensors
+from fedraa.submodels.tracing.recorder import iterate_tensors
 
 # Larger outputs than this multiple of the smallest one are masks, and no scale for the others.
 MASK_RATIO = 1e5
@@ -66,20 +66,20 @@ class Trial:
         self._ran = ran
         self._fills = fills
         try:
-            self._prepare(traced, example)
+            self._prepare_input(traced, example)
         except InputError:
             if not large:
                 raise
             self._large = False
-            self._prepare(traced, example)
+            self._prepare_input(traced, example)
 
-    def _prepare(self, traced: Traced, example: Tree) -> None:
+    def _prepare_input(self, traced: Traced, example: Tree) -> None:
         """Find an input and a precision with which the whole module runs.
 
         Numbers in its code may count samples, which more samples reveal. The code may need float32, or reject inputs
         with noise, such as pictures that it checks. It may also count the rows that a search returns.
         """
-        base = self._whole(traced, self._base(traced, range(len(traced.groups))))
+        base = self._cut_base(traced, self._choose_base(traced, range(len(traced.groups))))
         ways = [(2, double, noise) for double, noise in product((True, False), repeat=2)]
         if traced.sizes:
             ways.insert(0, (4, True, True))
@@ -89,9 +89,9 @@ class Trial:
         for fills, (rows, double, noise) in product(dict.fromkeys((self._fills, False)), ways):
             self._fills = fills
             self._double = double
-            self._input = mapped(partial(_repeated, rows=rows, double=double, noise=noise), example)
+            self._input = map_tree(partial(_repeat_rows, rows=rows, double=double, noise=noise), example)
             try:
-                outputs = self._run(base.to(_float_type(double)), training=False)
+                outputs = self._run_module(base.to(_float_type(double)), training=False)
             # The module's code may raise anything.
             except Exception as error:
                 failure = error
@@ -108,7 +108,7 @@ class Trial:
         # The tolerance is relative, because batch norms of two samples amplify rounding errors.
         self._tolerance = 1e-6 if self._double else 1e-3
 
-    def fails(self, traced: Traced, groups: Sequence[int]) -> str | None:
+    def find_failure(self, traced: Traced, groups: Sequence[int]) -> str | None:
         """Return the problem of cuts of these groups, in ascending order, or None.
 
         The groups are cut to about half, all others left whole, and then to one unit each. Code that squeezes its
@@ -121,12 +121,12 @@ class Trial:
         # The copy has no cached results.
         traced = dataclasses.replace(traced)
         for number in range(self._tries):
-            failure = self._fails_once(traced, groups, number)
+            failure = self._find_failure_once(traced, groups, number)
             if failure is not None:
                 return failure
         return None
 
-    def _fails_once(self, traced: Traced, groups: Sequence[int], number: int) -> str | None:
+    def _find_failure_once(self, traced: Traced, groups: Sequence[int], number: int) -> str | None:
         """Return the problem of one trial, or None. Every second trial takes the half that the one before omitted.
 
         Args:
@@ -135,12 +135,12 @@ class Trial:
             number: Number of the trial, from 0.
         """
         rng = np.random.default_rng(number // 2)
-        outer = self._base(traced, groups)
+        outer = self._choose_base(traced, groups)
         half = list(outer)
         mixed = list(outer)
         for g in groups:
             order = rng.permutation(outer[g])
-            count = _some(len(order), rng)
+            count = _draw_count(len(order), rng)
             halves = order[:count], order[count:]
             half[g] = np.sort(halves[number % 2])
         one = list(half)
@@ -148,14 +148,14 @@ class Trial:
             one[g] = rng.permutation(half[g])[:1]
         first = (number + 1) % 2
         mixed[first::2] = half[first::2]
-        failure = self._differ(traced, outer, tuple(half), number)
+        failure = self._find_difference(traced, outer, tuple(half), number)
         if failure is None:
-            failure = self._differ(traced, tuple(half), tuple(one), number, modes=(False,))
+            failure = self._find_difference(traced, tuple(half), tuple(one), number, modes=(False,))
         if failure is None and self._zeros and len(groups) > 1:
-            failure = self._differ(traced, outer, tuple(mixed), number, modes=(False,))
+            failure = self._find_difference(traced, outer, tuple(mixed), number, modes=(False,))
         return failure
 
-    def _differ(
+    def _find_difference(
         self, traced: Traced, outer: IndexSet, inner: IndexSet, number: int, modes: Sequence[bool] = (False, True)
     ) -> str | None:
         """Return the problem of a cut `inner` within a larger cut `outer` with silent other units, or None.
@@ -168,7 +168,7 @@ class Trial:
             modes: The modes to try; True is training.
         """
         small = traced.cut(inner)
-        base = self._whole(traced, outer)
+        base = self._cut_base(traced, outer)
         if not _is_loaded_skeleton(small, traced, inner):
             return "its units differ in a tensor that training does not send"
         kept = traced.flat_index(inner).copy()
@@ -179,7 +179,7 @@ class Trial:
             part.to(_float_type(self._double))
         values = _random_values(base, number)
         chosen = values[place]
-        _set(small, chosen)
+        _set_parameters(small, chosen)
         results: list[Tensor] = []
         failure = ""
         try:
@@ -187,26 +187,26 @@ class Trial:
         # The module's code may raise anything.
         except Exception as error:
             failure = f"the code of the module fixes its width ({first_line(error, 80)})"
-        _set(base, values.zero_().index_put_((place,), chosen))
+        _set_parameters(base, values.zero_().index_put_((place,), chosen))
         try:
             expected = self._run_modes(base, modes)
         # The code may count the rows that a search returns.
         except Exception as error:
             if self._fills:
                 self._fills = False
-                return self._differ(traced, outer, inner, number, modes)
+                return self._find_difference(traced, outer, inner, number, modes)
             return f"the whole does not run with random parameters ({first_line(error, 80)})"
         if failure:
             return failure
         if any(x.isnan().any() for x in expected):
             return "its output with random parameters is not a number"
-        if len(results) != len(expected) or not all(map(self._close, results, expected)):
+        if len(results) != len(expected) or not all(map(self._is_close, results, expected)):
             return "its cut gives another output than the full module with absent units silenced"
-        if self._large and self._ran and any(self._names(base, mode) != self._ran[mode] for mode in modes):
+        if self._large and self._ran and any(self._record_names(base, mode) != self._ran[mode] for mode in modes):
             return "its forward does something else for other widths"
         return None
 
-    def _base(self, traced: Traced, groups: Sequence[int]) -> IndexSet:
+    def _choose_base(self, traced: Traced, groups: Sequence[int]) -> IndexSet:
         """Return the larger cut with which a cut of these groups is compared."""
         if not self._large:
             return traced.full()
@@ -216,33 +216,33 @@ class Trial:
             units[g] = np.sort(rng.permutation(len(units[g]))[:NARROW_WIDTH])
         return tuple(units)
 
-    def _whole(self, traced: Traced, outer: IndexSet) -> nn.Module:
+    def _cut_base(self, traced: Traced, outer: IndexSet) -> nn.Module:
         """Return the module of the larger cut."""
         if _is_full(traced, outer) and not self._large:
             return copy.deepcopy(traced.module)
         return traced.cut(outer)
 
-    def _names(self, module: nn.Module, training: bool) -> list[str]:
+    def _record_names(self, module: nn.Module, training: bool) -> list[str]:
         """Return the names of the functions that run."""
         noted = Noted(module)
-        self._run(module, training, noted)
+        self._run_module(module, training, noted)
         return noted.names
 
-    def _close(self, result: Tensor, expected: Tensor) -> bool:
+    def _is_close(self, result: Tensor, expected: Tensor) -> bool:
         """Return True if the tensors are equal except for rounding, relative to the largest number that is no mask."""
         if result.shape != expected.shape:
             return False
         apart = torch.where(result == expected, 0.0, (result - expected).abs())
-        return bool((apart <= self._tolerance * _scales(expected)).all())
+        return bool((apart <= self._tolerance * _find_scales(expected)).all())
 
     def _run_modes(self, module: nn.Module, modes: Sequence[bool], *, back: bool = False) -> list[Tensor]:
         """Return the results in all modes. With `back` training mode also runs the backward pass."""
         results = []
         for training in modes:
-            results += self._run(module, training, back=back and training)
+            results += self._run_module(module, training, back=back and training)
         return results
 
-    def _run(
+    def _run_module(
         self, module: nn.Module, training: bool, noted: Noted | None = None, *, back: bool = False
     ) -> list[Tensor]:
         """Run the module forward, with `back` also backward.
@@ -263,13 +263,13 @@ class Trial:
                 stack.enter_context(in_double())
             # Both runs then draw the same stochastic depth.
             torch.manual_seed(0)
-            inputs = mapped(lambda part: part.clone(), self._input)
+            inputs = map_tree(lambda part: part.clone(), self._input)
             with noted or nullcontext():
                 result = forward(module.train(training), inputs)
-            outputs = list(map(_as_floats, tensors(result)))
+            outputs = list(map(_as_floats, iterate_tensors(result)))
             sums = [x.sum() for x in outputs if x.requires_grad]
             if back and sums:
-                torch.autograd.grad(sums, trainable(module), allow_unused=True)
+                torch.autograd.grad(sums, trainable_parameters(module), allow_unused=True)
             return [x.detach() for x in outputs]
 
 
@@ -287,7 +287,7 @@ def _as_floats(x: Tensor) -> Tensor:
     return x.double()
 
 
-def _scales(expected: Tensor) -> Tensor:
+def _find_scales(expected: Tensor) -> Tensor:
     """Return the scale of each number: at least the largest number that is not a mask's value, such as -1e9."""
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():
@@ -299,7 +299,7 @@ def _scales(expected: Tensor) -> Tensor:
     return places.clamp(min=exact[exact <= MASK_RATIO * exact.min()].max())
 
 
-def _repeated(example: Tensor, rows: int, double: bool, noise: bool) -> Tensor:
+def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tensor:
     """Return an input with `rows` rows. With `noise` all rows of floats differ.
 
     Args:
@@ -328,13 +328,15 @@ def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bo
         full: The traced module.
         indices: Index set of the cut.
     """
-    skeleton = full.skeleton(full.widths(indices))
+    skeleton = full.make_skeleton(full.widths(indices))
     rebuilt, expected = _tensors_by_name(skeleton), _tensors_by_name(small)
     held = full.units.keys() - set(full.names) - full.estimated
     if not all(torch.equal(rebuilt[name], expected[name]) for name in held):
         return False
     flat = full.flat_index(indices)
-    for whole, part, offset in zip(trainable(full.module), trainable(small), full.offsets, strict=True):
+    for whole, part, offset in zip(
+        trainable_parameters(full.module), trainable_parameters(small), full.offsets, strict=True
+    ):
         first, last = np.searchsorted(flat, (offset, offset + whole.numel()))
         if not torch.equal(whole.reshape(-1)[torch.from_numpy(flat[first:last] - offset)], part.reshape(-1)):
             return False
@@ -349,22 +351,22 @@ def _random_values(module: nn.Module, seed: int) -> Tensor:
     """Return the module's flat vector plus noise, so that no value stays zero or one. Signals stay of order one."""
     random = torch.Generator().manual_seed(seed)
     parts = [torch.zeros(0)]
-    for p in trainable(module):
+    for p in trainable_parameters(module):
         scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / max(1, len(p))) ** 0.5
         noise = torch.rand(p.shape, generator=random).sub_(0.5).mul_(12**0.5 * scale)
         parts.append((p.detach() + noise.to(p.dtype)).reshape(-1))
     return torch.cat(parts)
 
 
-def _set(module: nn.Module, values: Tensor) -> None:
+def _set_parameters(module: nn.Module, values: Tensor) -> None:
     """Give the trainable parameters these values [k]."""
     start = 0
     with torch.no_grad():
-        for p in trainable(module):
+        for p in trainable_parameters(module):
             p.copy_(values[start : start + p.numel()].view(p.shape))
             start += p.numel()
 
 
-def _some(size: int, rng: np.random.Generator) -> int:
+def _draw_count(size: int, rng: np.random.Generator) -> int:
     """Return a random number of units, about half of `size`, and at least one less than all."""
     return min(size - 1, max(1, round(size * rng.uniform(0.35, 0.75))))

@@ -28,19 +28,19 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 @pytest.mark.parametrize("text", [PASSING, "Starting Ray client server failed. See ray_client_server_1.err"])
 def test_passing_trouble_is_asked_once_more(answers: list[str | None], text: str) -> None:
     answers += [text, None]
-    room.attach(ADDRESS)
+    room.join_cluster(ADDRESS)
     assert not answers
 
 
 def test_trouble_that_stays_is_one_sentence(answers: list[str | None]) -> None:
     answers += [PASSING, PASSING, None]
     with refuses("address", ADDRESS, PASSING.splitlines()[0]):
-        room.attach(ADDRESS)
+        room.join_cluster(ADDRESS)
     assert answers == [None]
 
 
 def test_another_version_is_said_at_once(answers: list[str | None]) -> None:
     answers += [VERSIONS, None]
     with refuses("address", ADDRESS, "Ray 2.0.1 and Python 3.11.1", "Ray 2.60.0 and Python"):
-        room.attach(ADDRESS)
+        room.join_cluster(ADDRESS)
     assert answers == [None]

@@ -31,7 +31,7 @@ def starting(failures: int, monkeypatch: pytest.MonkeyPatch, load: float = 1.0) 
     starts = Starts(failures)
     monkeypatch.setattr(ray, "init", starts)
     monkeypatch.setattr(own_cluster, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(own_cluster, "crowded", lambda: load)
+    monkeypatch.setattr(own_cluster, "load_factor", lambda: load)
     return starts
 
 
@@ -62,7 +62,7 @@ def test_it_is_given_up_in_one_sentence(load: float, tries: int, monkeypatch: py
 
 def test_one_that_was_begun_is_the_next_one_and_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = starting(0, monkeypatch)
-    with own_cluster.begun(1):
+    with own_cluster.prestart_cluster(1):
         with own_cluster.own_cluster(1):
             assert len(starts.folders) == 1
         assert not starts.folders[0].parent.exists()
@@ -72,7 +72,7 @@ def test_one_that_was_begun_is_the_next_one_and_ends_with_it(monkeypatch: pytest
 
 def test_one_that_was_begun_and_is_not_wanted_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = starting(0, monkeypatch)
-    with own_cluster.begun(1):
+    with own_cluster.prestart_cluster(1):
         assert starts.folders[0].exists()
     assert not starts.folders[0].parent.exists()
     with own_cluster.own_cluster(1):
@@ -82,7 +82,7 @@ def test_one_that_was_begun_and_is_not_wanted_is_ended(monkeypatch: pytest.Monke
 def test_this_process_is_not_joined_to_one_that_nobody_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     starting(0, monkeypatch)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
-    with own_cluster.begun(1):
+    with own_cluster.prestart_cluster(1):
         monkeypatch.setattr(ray, "is_initialized", lambda: True)
         assert not own_cluster.is_joined()
         with own_cluster.own_cluster(1):

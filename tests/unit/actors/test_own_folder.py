@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster.own_folder import MAX_PARENT_LENGTH, is_own, own_folder, sweep
+from actors.cluster.own_folder import MAX_PARENT_LENGTH, is_own, own_folder, remove_abandoned
 
 KILLED = """
 import os, signal, subprocess, sys
@@ -46,7 +46,7 @@ def test_the_next_start_sweeps_what_a_killed_owner_left_frozen_processes_too(tmp
     (tmp_path / "fedraa-mine").mkdir()
     with own_folder() as ours:
         assert sorted(tmp_path.iterdir()) == sorted([ours, tmp_path / "fedraa-mine"])
-        sweep(tmp_path)
+        remove_abandoned(tmp_path)
         assert ours.exists()
     give_up = time.monotonic() + 30
     while _runs(int(child)):  # a signal takes its time

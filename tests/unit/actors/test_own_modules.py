@@ -13,7 +13,7 @@ from ray import cloudpickle
 from refusals import refuses
 
 import fedraa as fl
-from actors.cluster.own_parts import carry_by_value, importable
+from actors.cluster.own_parts import carry_by_value, share_import_paths
 from fedraa.config.experiment import Experiment
 
 MODULES = {
@@ -100,6 +100,6 @@ def test_a_function_of_a_script_may_use_the_package_as_a_module() -> None:
 def test_processes_import_what_this_one_does(beside: Path) -> None:
     code = [sys.executable, "-c", "import own_part_7; print(own_part_7.Part()(5))"]
     assert execute(code, capture_output=True, check=False, cwd="/").returncode
-    with importable():
+    with share_import_paths():
         assert execute(code, capture_output=True, text=True, check=False, cwd="/").stdout == "12\n"
     assert execute(code, capture_output=True, check=False, cwd="/").returncode

@@ -17,7 +17,7 @@ def filled(dues: list[float], pace: float | None = None) -> Queues:
     for number, due in enumerate(dues):
         queues.submit(task(number), due)
     if pace is not None:
-        queues.saw(pace, 1.0)
+        queues.record_duration(pace, 1.0)
     return queues
 
 
@@ -28,7 +28,7 @@ def taken(queues: Queues, places: int = 1) -> list[int]:
 def test_the_task_that_is_due_first_goes_first_and_by_itself_until_the_pace_is_known() -> None:
     queues = filled([3.0, 1.0, 2.0])
     assert [taken(queues) for _ in range(3)] == [[1], [2], [0]]
-    assert not queues.waits(0)
+    assert not queues.has_waiting(0)
 
 
 def test_a_group_is_a_fair_share_and_a_tenth_of_a_second_at_most() -> None:
@@ -57,7 +57,7 @@ def test_as_many_travel_together_as_a_stack_holds() -> None:
     for number in range(7):
         queues.submit(task(number), 0.0)
     assert taken(queues, places=4) == [0, 1, 2]  # though the pace is not known, and a fair share is one
-    queues.saw(1.0, 1.0)
+    queues.record_duration(1.0, 1.0)
     assert [taken(queues, places=4) for _ in range(2)] == [[3, 4, 5], [6]]
     queues.again([queues._tasks[number][0] for number in (0, 1)], alone=True)
     assert [taken(queues) for _ in range(2)] == [[0], [1]]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from actors.cluster.run_dir_sync import RunDirSync, changes, synced, write_all
+from actors.cluster.run_dir_sync import RunDirSync, read_changes, register_writer, write_all
 
 
 def contents(directory: Path) -> dict[str, str]:
@@ -14,13 +14,13 @@ def test_the_copy_follows_logs_that_grow_and_checkpoints_that_come_and_go(tmp_pa
     here.mkdir()
     sync = RunDirSync(here)
     write_all(there, {"events.jsonl": b"1\n", "config.json": b"{}", "checkpoints/1.ckpt": b"a", "x.partial": b"-"})
-    sync.apply(changes(there, sync.seen))
+    sync.apply(read_changes(there, sync.seen))
     assert contents(here) == {"events.jsonl": "1\n", "config.json": "{}", "checkpoints/1.ckpt": "a"}
     with (there / "events.jsonl").open("a") as log:
         log.write("2\n")
     (there / "checkpoints" / "1.ckpt").unlink()
     write_all(there, {"checkpoints/2.ckpt": b"b"})
-    new = changes(there, sync.seen)
+    new = read_changes(there, sync.seen)
     assert (new.whole, new.tails) == ({"checkpoints/2.ckpt": b"b"}, {"events.jsonl": b"2\n"})  # nothing twice
     sync.apply(new)
     assert contents(here) == {"events.jsonl": "1\n2\n", "config.json": "{}", "checkpoints/2.ckpt": "b"}
@@ -30,12 +30,12 @@ def test_a_new_server_s_log_takes_the_place_of_what_was_ahead_of_it(tmp_path: Pa
     there, here = tmp_path / "there", tmp_path / "here"
     write_all(here, {"events.jsonl": b"1\n2\n3\n"})
     write_all(there, {"events.jsonl": b"1\n2b\n"})
-    RunDirSync(here).apply(changes(there, {}))
+    RunDirSync(here).apply(read_changes(there, {}))
     assert contents(here) == {"events.jsonl": "1\n2b\n"}
 
 
 def test_a_directory_in_which_nothing_came_about_is_left_empty(tmp_path: Path) -> None:
-    with synced(tmp_path):
+    with register_writer(tmp_path):
         assert sorted(contents(tmp_path)) == ["events.jsonl", "writer"]
         assert RunDirSync(tmp_path).read() == {"events.jsonl": b""}
     assert contents(tmp_path) == {}

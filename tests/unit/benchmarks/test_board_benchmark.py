@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.system.board import EVENTS_EACH, RUNS, measure
+from benchmarks.system.board import EVENTS_EACH, RUNS, measure_board
 
 
 @pytest.mark.slow
@@ -12,7 +12,7 @@ from benchmarks.system.board import EVENTS_EACH, RUNS, measure
 def test_a_million_events_keep_nobody_waiting(tmp_path: Path) -> None:
     """Many times what it takes on two quiet cores, and far below what reading everything first would."""
     assert RUNS * EVENTS_EACH == 1_000_000
-    results = measure(tmp_path, RUNS, EVENTS_EACH)
+    results = measure_board(tmp_path, RUNS, EVENTS_EACH)
     assert results["until all runs and their last metrics"] < 30
     assert results["curves of six runs"] < 5  # while the logs are read
     assert results["details of a run, the next"] < 2

@@ -12,20 +12,29 @@ from benchmarks.studies import paper004
 from benchmarks.studies.claims import (
     DOCS,
     PaperClaim,
-    compared,
-    in_words,
+    compare_results,
+    describe_comparisons,
+    describe_verdict,
+    format_page,
     load_claims,
-    metrics_of,
-    page,
-    told,
+    study_metrics,
     write_claims,
 )
-from benchmarks.studies.interval import interval
+from benchmarks.studies.interval import confidence_interval
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import SIZES, Scale
-from benchmarks.studies.results import RESULTS, Line, Result, read, read_all, rows_by_column
-from benchmarks.studies.setting import chance
-from benchmarks.studies.verdict import NOISE, NOT_RUN, ONLY, OTHER_WAY, REPRODUCED, Advantage, advantage, verdict
+from benchmarks.studies.results import RESULTS, Line, Result, read_result, read_results, rows_by_column
+from benchmarks.studies.setting import chance_level
+from benchmarks.studies.verdict import (
+    NOISE,
+    NOT_RUN,
+    ONLY,
+    OTHER_WAY,
+    REPRODUCED,
+    Advantage,
+    decide_verdict,
+    measure_advantage,
+)
 from benchmarks.studies.weak import ACCURACIES, weak_points
 
 INF = math.inf
@@ -33,7 +42,7 @@ INF = math.inf
 
 def of(a: tuple[float, ...], b: tuple[float, ...], *, less: bool = False, ratio: bool = False) -> Advantage:
     lines = [Line(sum(values) / len(values), None, len(values), values) for values in (a, b)]
-    return advantage("quick", ("a", "b"), *lines, less=less, ratio=ratio)
+    return measure_advantage("quick", ("a", "b"), *lines, less=less, ratio=ratio)
 
 
 def test_differences_are_paired_by_seed() -> None:
@@ -59,7 +68,7 @@ def test_times_are_compared_as_ratios() -> None:
 def test_without_seeds_it_is_welchs_interval() -> None:
     """Deviations 1 and n = 3: half widths 2.4841, standard errors .57735, 4 degrees of freedom, t = 2.7764."""
     lines = Line(5, 2.4841, 3, ()), Line(2, 2.4841, 3, ())
-    gained = advantage("", ("a", "b"), *lines, less=False, ratio=False)
+    gained = measure_advantage("", ("a", "b"), *lines, less=False, ratio=False)
     half = 2.7764 * math.sqrt(2 / 3)
     assert (gained.mean, gained.low, gained.high) == pytest.approx((3, 3 - half, 3 + half), abs=1e-3)
 
@@ -80,31 +89,33 @@ def test_one_seed_says_something_only_where_nothing_is_random() -> None:
 
 def test_verdicts() -> None:
     better, worse, noise = of((11, 21.1, 31), (10, 20, 30)), of((10, 20, 30), (11, 21.1, 31)), of((1, 9), (2, 3))
-    assert verdict([]) == NOT_RUN
-    assert verdict([better, better]) == REPRODUCED
-    assert verdict([better, worse]) == ONLY
-    assert verdict([worse, worse]) == OTHER_WAY
-    assert verdict([worse, noise]) == OTHER_WAY
-    assert verdict([noise, noise]) == NOISE
+    assert decide_verdict([]) == NOT_RUN
+    assert decide_verdict([better, better]) == REPRODUCED
+    assert decide_verdict([better, worse]) == ONLY
+    assert decide_verdict([worse, worse]) == OTHER_WAY
+    assert decide_verdict([worse, noise]) == OTHER_WAY
+    assert decide_verdict([noise, noise]) == NOISE
 
 
 def test_words_say_where_it_holds_and_why_not_elsewhere() -> None:
     claim = PaperClaim("p", "s", "Table 1", "1 to 2", "x", "accuracy %", (("a", "b"),), why="Too small.")
     better, noise = of((11, 21.1, 31), (10, 20, 30)), of((1, 9), (2, 3))
     worse = of((10, 20, 30), (11, 21.1, 31))
-    assert in_words(claim, [better]) == REPRODUCED
-    assert in_words(claim, [worse]) == f"{OTHER_WAY}. Too small."
-    assert in_words(claim, [worse, noise]) == f"{OTHER_WAY} in 1 of 2, the others within the noise. Too small."
-    assert in_words(claim, [better, noise]) == "only where: quick, a over b. Too small."
-    assert in_words(claim, []) == NOT_RUN
-    assert told([better] * 4).startswith("4 of 4 comparisons hold beyond the noise, 0 are the other way round")
+    assert describe_verdict(claim, [better]) == REPRODUCED
+    assert describe_verdict(claim, [worse]) == f"{OTHER_WAY}. Too small."
+    assert describe_verdict(claim, [worse, noise]) == f"{OTHER_WAY} in 1 of 2, the others within the noise. Too small."
+    assert describe_verdict(claim, [better, noise]) == "only where: quick, a over b. Too small."
+    assert describe_verdict(claim, []) == NOT_RUN
+    assert describe_comparisons([better] * 4).startswith(
+        "4 of 4 comparisons hold beyond the noise, 0 are the other way round"
+    )
 
 
 def test_a_place_of_another_column_can_be_named() -> None:
     lines = {("a", "x", "accuracy %"): Line(2, None, 2, (2, 2.1)), ("a", "y", "accuracy %"): Line(1, None, 2, (1, 1.1))}
     claim = PaperClaim("p", "s", "t", "f", "fedsam_emnist", "client accuracy %", (("a @ x", "a @ y"),))
     lines = {(row, column, claim.metric): line for (row, column, _), line in lines.items()}
-    [gained] = compared(claim, [Result(claim.study, "quick", "c", "", lines)])
+    [gained] = compare_results(claim, [Result(claim.study, "quick", "c", "", lines)])
     assert gained.mean == pytest.approx(1)
 
 
@@ -113,7 +124,7 @@ CLAIMS = load_claims()
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=[f"{claim.paper}: {claim.says}" for claim in CLAIMS])
 def test_every_claim_names_places_of_its_study(claim: PaperClaim) -> None:
-    assert claim.metric in metrics_of(claim.study)
+    assert claim.metric in study_metrics(claim.study)
     studies = [RECIPES[claim.study](Scale(size, Path("data"))) for size in SIZES]
     rows = set[str]().union(*(study.rows for study in studies))
     columns = set[str]().union(*(study.columns for study in studies))
@@ -126,17 +137,19 @@ def test_every_claim_names_places_of_its_study(claim: PaperClaim) -> None:
 
 def test_the_page_says_what_the_results_say() -> None:
     """`python -m benchmarks claims` writes it."""
-    assert (DOCS / "research" / "claims.md").read_text() == page(CLAIMS, read_all(), pd.read_csv(paper004.RESULTS))
+    assert (DOCS / "research" / "claims.md").read_text() == format_page(
+        CLAIMS, read_results(), pd.read_csv(paper004.RESULTS)
+    )
 
 
-COMMITTED = [result for result in map(read, sorted(RESULTS.glob("*.csv"))) if result]
+COMMITTED = [result for result in map(read_result, sorted(RESULTS.glob("*.csv"))) if result]
 
 
 @pytest.mark.parametrize("result", COMMITTED, ids=lambda result: f"{result.study}-{result.size}")
 def test_no_table_is_without_the_sentence_that_says_it_is_weak(result: Result) -> None:
     study = RECIPES[result.study](Scale(result.size, Path("data")))
     page_text = (RESULTS / f"{study.name}{'' if result.size == 'quick' else f'-{result.size}'}.md").read_text()
-    for sentence in weak_points(rows_by_column(result, ACCURACIES), chance(study)):
+    for sentence in weak_points(rows_by_column(result, ACCURACIES), chance_level(study)):
         assert sentence in page_text
 
 
@@ -151,12 +164,12 @@ def test_weak_points_are_chance_and_saturation() -> None:
 
 def test_intervals_stay_in_the_possible_range() -> None:
     # arcsines of roots 1.4706, 1.5392, 1.3694: mean 1.4597, half width 4.3027 * .0854 / sqrt 3 = .2122; over pi / 2
-    assert interval((99.0, 99.9, 96.0), (0, 100)) == pytest.approx((89.91, 100.0), abs=0.01)
-    assert interval((0.0, 0.5, 3.0), (0, 100)) == pytest.approx((0.0, 8.7), abs=0.1)
-    low, high = interval((0.1, 0.2, 3.0), (0, INF)) or (-1, -1)
+    assert confidence_interval((99.0, 99.9, 96.0), (0, 100)) == pytest.approx((89.91, 100.0), abs=0.01)
+    assert confidence_interval((0.0, 0.5, 3.0), (0, 100)) == pytest.approx((0.0, 8.7), abs=0.1)
+    low, high = confidence_interval((0.1, 0.2, 3.0), (0, INF)) or (-1, -1)
     assert 0 < low < 1.1 < high
-    assert interval((1.0,), (0, 100)) is None
-    assert interval((2.0, 2.0), (0, 100)) == (2.0, 2.0)
+    assert confidence_interval((1.0,), (0, 100)) is None
+    assert confidence_interval((2.0, 2.0), (0, 100)) == (2.0, 2.0)
 
 
 def test_a_folder_without_results_is_one_sentence(tmp_path: Path) -> None:

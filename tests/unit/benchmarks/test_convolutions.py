@@ -13,7 +13,7 @@ from refusals import refuses
 
 from benchmarks.system import convolution_cases
 from benchmarks.system.convolution_cases import Case, all_cases, check_case, run_child
-from benchmarks.system.convolutions import as_row, key, main, markdown
+from benchmarks.system.convolutions import as_row, format_page, main, row_key
 
 SETTING = {"cpu": "some CPU", "isa": "AVX2", "torch": "2.13", "onednn": "3.12", "protected": "False"}
 
@@ -29,10 +29,10 @@ def test_main_with_a_bad_argument_is_refused(arguments: dict[str, Any], field: s
 
 def test_markdown_separates_values_of_cases_that_failed() -> None:
     rows = [as_row(SETTING, Case(in_channels=n), result) for n, result in ((4, "died"), (12, "wrong"), (16, "ok"))]
-    page = markdown([*rows, as_row(SETTING, Case(in_channels=99), "refused")])
+    page = format_page([*rows, as_row(SETTING, Case(in_channels=99), "refused")])
     assert "2 of 3 cases failed" in page
     assert "| in channels | 4, 12 | 16 |" in page
-    assert len({key(row) for row in rows}) == 3
+    assert len({row_key(row) for row in rows}) == 3
 
 
 def test_all_cases_are_different_and_random_ones_the_same_each_time() -> None:

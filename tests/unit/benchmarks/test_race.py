@@ -16,23 +16,30 @@ import fedraa
 from benchmarks.studies.commands import run_study
 from benchmarks.studies.options import RunOptions
 from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LENT_TO, LIMIT, OURS, ROUNDS, Entrant
-from benchmarks.studies.race.measures import Measured, first_at
-from benchmarks.studies.race.overview import overview
-from benchmarks.studies.race.picture import GREY, colours
+from benchmarks.studies.race.measures import Measured, cost_to_accuracy
+from benchmarks.studies.race.overview import format_overview
+from benchmarks.studies.race.picture import GREY, choose_colours
 from benchmarks.studies.race.record import read_record
 from benchmarks.studies.race.runs import Race
 from benchmarks.studies.race.settings import FLEETS, QUICK, SETTINGS, Setting
-from benchmarks.studies.race.table import columns, findings, frame, markdown, of_part, order
-from fedraa.composition.registry import methods
+from benchmarks.studies.race.table import (
+    describe_findings,
+    format_table,
+    group_by_entrant,
+    make_columns,
+    make_frame,
+    rank_entrants,
+)
+from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import REFERENCE_EPOCHS
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.errors import InputError
-from fedraa.settings.resolve import resolve
+from fedraa.settings.resolve import resolve_method
 from fedraa.tuning import tuner
-from fedraa.tuning.space import described
+from fedraa.tuning.space import describe_space
 
-METHODS = methods()
+METHODS = list_methods()
 
 A = SETTINGS["A"]
 SPENT = pd.DataFrame(
@@ -54,9 +61,9 @@ def both(entrant: str, *lasts: float, part: str = "tuned") -> list[Measured]:
 
 
 def test_what_was_spent_is_that_of_the_first_evaluation_at_the_target() -> None:
-    assert first_at(SPENT, 0.95) == pytest.approx({"t": 0.7, "bytes": 5.0, "flops": 4.0})
-    assert first_at(SPENT, 0.94)["t"] == 0.5
-    assert set(first_at(SPENT, 0.97).values()) == {math.inf}
+    assert cost_to_accuracy(SPENT, 0.95) == pytest.approx({"t": 0.7, "bytes": 5.0, "flops": 4.0})
+    assert cost_to_accuracy(SPENT, 0.94)["t"] == 0.5
+    assert set(cost_to_accuracy(SPENT, 0.97).values()) == {math.inf}
 
 
 def test_all_asynchronous_methods_of_the_table_take_part() -> None:
@@ -71,8 +78,8 @@ def test_each_has_the_same_rates_and_lengths_and_at_most_two_values_of_its_own(s
         assert space["lr"] == setting.lr
         assert [int(str(length).removeprefix("auto:")) for length in space["local_steps"]] == list(setting.lengths)
         assert len(space) <= 4
-        if entrant.refusal(setting) is None:
-            assert resolve(Experiment(**entrant.fields(setting)))
+        if entrant.refusal_reason(setting) is None:
+            assert resolve_method(Experiment(**entrant.fields(setting)))
 
 
 @pytest.mark.parametrize("name", ["ace", "asyncfeded", "delay-adaptive", "ringleader", "ringmaster"])
@@ -87,7 +94,7 @@ def test_all_that_is_tuned_means_something_to_who_is_tuned(entrant: Entrant) -> 
     plan = tuner._Plan.of((fields.pop("method"),), tuner.make_space(entrant.space(QUICK)), 12, Experiment(**fields))
     (space,) = plan.spaces.values()
     assert space.keys() == entrant.space(QUICK).keys()
-    assert tuner.make_space(described(space)) == space
+    assert tuner.make_space(describe_space(space)) == space
 
 
 def test_the_limit_does_as_much_work_as_all_devices_together() -> None:
@@ -101,36 +108,36 @@ def test_the_limit_does_as_much_work_as_all_devices_together() -> None:
 
 def test_the_sentences_say_who_wins_by_how_much() -> None:
     runs = [*both(OURS, 0.3, 0.5), *both("fedbuff", 1.1, 0.9), *both(ROUNDS, 1.9, 2.1), *both(LIMIT, 0.1, 0.1)]
-    sentences = findings(A, runs, [])
+    sentences = describe_findings(A, runs, [])
     assert re.match(r"tuned, 97\.5 %: fed-quilt .* 0\.400, 2\.50 x .* other, fedbuff", sentences[0])
     assert re.fullmatch(r"tuned, 97\.5 %: fed-quilt .* 1/5\.0 .*fedavg.* \(2\.000\)\.", sentences[1])
     assert re.fullmatch(r"tuned, 97\.5 %: .* limit .* 0\.100, fed-quilt .* 4\.0 x .*", sentences[2])
     assert sentences[3].startswith("not run, tuned: fedasync, ")
-    late = findings(A, [*both(OURS, 0.5, 0.5), *both(ROUNDS, 2.4, math.inf)], [])
+    late = describe_findings(A, [*both(OURS, 0.5, 0.5), *both(ROUNDS, 2.4, math.inf)], [])
     assert re.fullmatch(r"tuned, 97\.5 %: fedavg .* 1 of 2 runs .* 2\.5, 5\.0 x fed-quilt's\.", late[0])
-    never = findings(A, [*both(OURS, 0.5), *both(ROUNDS, math.inf)], [])
+    never = describe_findings(A, [*both(OURS, 0.5), *both(ROUNDS, math.inf)], [])
     assert re.fullmatch(r"tuned, 97\.5 %: fedavg .*\bnot\b.* 2\.5, 5\.0 x fed-quilt's\.", never[0])
-    lost = findings(A, [*both(OURS, 1.0), *both("ist", 0.5)], [])
+    lost = describe_findings(A, [*both(OURS, 1.0), *both("ist", 0.5)], [])
     assert re.fullmatch(r"tuned, 97\.5 %: ist WINS, .* 0\.500, 2\.00 x .*fed-quilt \(1\.000\)\.", lost[0])
 
 
 def test_what_is_lent_is_ours_and_no_best_other(tmp_path: Path) -> None:
     helped = LENT_TO["fedbuff-lent"]
-    method = resolve(Experiment(**helped.fields(A)))
+    method = resolve_method(Experiment(**helped.fields(A)))
     assert (method.local.clip, method.local.logit_calibration, method.schedule.polyak_fraction) == (2.0, 0.8, 0.1)
-    assert method.update == resolve(Experiment(method="fedbuff")).update
+    assert method.update == resolve_method(Experiment(method="fedbuff")).update
     assert helped.space(A) == ENTRANTS["fedbuff"].space(A)
     assert ENTRANTS["fedbuff"].fields(A).keys() & {"clip", "override", "polyak_fraction"} == set()
     assert LENT_TO.keys() & {OURS + "-lent", "limit-lent"} == set()
     runs = [*both(OURS, 0.3, 0.5), *both("fedbuff", 1.1, 0.9), *both("fedbuff-lent", 0.5, 0.7)]
-    sentences = findings(A, runs, [])
+    sentences = describe_findings(A, runs, [])
     assert re.search(r" 2\.50 x .* other, fedbuff \(1\.000\)", sentences[0])
     assert re.search(r" 1\.50 x .* lent, fedbuff-lent \(0\.600\)", sentences[1])
     assert not any("-lent" in sentence for sentence in sentences[2:])
-    frame(A, runs, [], {}).to_csv(tmp_path / "race_A.csv", index=False)
-    assert "| 1.000 fedbuff | 2.50 |" in overview(tmp_path)
+    make_frame(A, runs, [], {}).to_csv(tmp_path / "race_A.csv", index=False)
+    assert "| 1.000 fedbuff | 2.50 |" in format_overview(tmp_path)
     grey = {"fedbuff-lent": GREY, "ace-lent": GREY}
-    assert colours([*grey, "ace", "fadas"]) == grey | colours(["ace", "fadas"])
+    assert choose_colours([*grey, "ace", "fadas"]) == grey | choose_colours(["ace", "fadas"])
 
 
 def test_where_nothing_is_calibrated_that_is_not_lent() -> None:
@@ -140,27 +147,33 @@ def test_where_nothing_is_calibrated_that_is_not_lent() -> None:
         0.1,
         {"local.logit_calibration": 0.0},
     )
-    assert LENT_TO["fedbuff-lent"].refusal(SETTINGS["shakespeare"]) is None
-    assert "logits" in str(LENT_TO["fedrolex-lent"].refusal(SETTINGS["shakespeare"]))
+    assert LENT_TO["fedbuff-lent"].refusal_reason(SETTINGS["shakespeare"]) is None
+    assert "logits" in str(LENT_TO["fedrolex-lent"].refusal_reason(SETTINGS["shakespeare"]))
 
 
 def test_a_colour_means_one_entrant_in_every_race() -> None:
-    of_all = colours(list(ENTRANTS))
-    assert colours([ROUNDS, OURS]) == {name: of_all[name] for name in (ROUNDS, OURS)}
+    of_all = choose_colours(list(ENTRANTS))
+    assert choose_colours([ROUNDS, OURS]) == {name: of_all[name] for name in (ROUNDS, OURS)}
     seen = [colour for colour in of_all.values() if colour != GREY]
     assert len(set(seen)) == len(seen) == len(FIRST) + 2  # and the two best others
-    assert colours(["ist", "ace", "fadas", "fedgmr"])["fadas"] != GREY == colours(["ace", "ca2fl", "fadas"])["fadas"]
+    assert (
+        choose_colours(["ist", "ace", "fadas", "fedgmr"])["fadas"]
+        != GREY
+        == choose_colours(["ace", "ca2fl", "fadas"])["fadas"]
+    )
 
 
 def test_who_is_not_at_the_target_in_every_run_has_no_mean() -> None:
     runs = [*both(OURS, 0.3, 0.5), *both(ROUNDS, 1.9, math.inf), *both("ist", math.inf, math.inf)]
-    of, shown = of_part(runs, "tuned"), columns(A)
-    assert order(shown, of) == [OURS, ROUNDS, "ist"]
-    lines = markdown(shown, of).split("\n")
+    of, shown = group_by_entrant(runs, "tuned"), make_columns(A)
+    assert rank_entrants(shown, of) == [OURS, ROUNDS, "ist"]
+    lines = format_table(shown, of).split("\n")
     assert "| 1 of 2 there |" in lines[3]
     assert "–" in lines[4]
-    assert "| 1230 | 1230 |" in markdown(shown, {"ist": both("ist", 123.4)})  # MB and GFLOP, ten times the time here
-    table = frame(A, runs, [], {})
+    assert "| 1230 | 1230 |" in format_table(
+        shown, {"ist": both("ist", 123.4)}
+    )  # MB and GFLOP, ten times the time here
+    table = make_frame(A, runs, [], {})
     row = table[(table["entrant"] == ROUNDS) & (table["figure"] == "time to 97.5 %")].iloc[0]
     assert (row["mean"], row["n"], row["reached"]) == (math.inf, 2, 1)
 
@@ -208,7 +221,7 @@ def test_the_long_runs_take_five_times_what_fedavg_took(tmp_path: Path, monkeypa
     """To the last target that all its seeds are at, once all of them have run."""
     race = Race(A, tmp_path, tmp_path, (0, 1))
     for lasts, time in (((1.8, 2.2), 10.0), ((1.8, math.inf), None), ((1.8,), None)):
-        monkeypatch.setattr(Race, "_measured", lambda self, part, entrants, lasts=lasts: both(ROUNDS, *lasts))
+        monkeypatch.setattr(Race, "_load_measured", lambda self, part, entrants, lasts=lasts: both(ROUNDS, *lasts))
         assert race.long_time() == time
 
 
@@ -234,11 +247,11 @@ def test_who_cannot_be_run_in_a_setting_is_left_out_or_refused_if_asked_for(
 ) -> None:
     """FedRolex and what is cut as it is mask logits of labels, and next characters are none."""
     ran: list[str] = []
-    monkeypatch.setattr("benchmarks.studies.race.command._run", lambda race, entrants, *_: ran.extend(entrants))
+    monkeypatch.setattr("benchmarks.studies.race.command._run_setting", lambda race, entrants, *_: ran.extend(entrants))
     run_study("race", RunOptions(setting=("shakespeare",), out=tmp_path))
     masking = {"fedrolex", "heterofl-async", "fedrolex-async"}
     assert {entrant.name for entrant in ran} == ENTRANTS.keys() - masking
-    sentences = findings(SETTINGS["shakespeare"], [], [])
+    sentences = describe_findings(SETTINGS["shakespeare"], [], [])
     assert sentences[0].startswith("fedrolex cannot be run here: objective: ")
     assert not masking & set(re.findall(r"[\w-]+", sentences[-1]))
     cells = [Race(SETTINGS["shakespeare"], tmp_path, None, (0,)).cell(ENTRANTS[name], "untuned") for name in masking]
@@ -257,20 +270,22 @@ def test_who_cannot_be_run_on_a_model_is_left_out_for_the_reason_that_a_run_give
         fedraa.run(Experiment(**fields), out=tmp_path / "run")
     assert list(setting.without) == ["ist"]
     assert re.fullmatch(r"clients: 10 .* group '0' .* 6", setting.without["ist"])
-    assert ENTRANTS["ist"].refusal(setting) == LENT_TO["ist-lent"].refusal(setting) == setting.without["ist"]
-    assert ENTRANTS["ist"].refusal(A) is None
+    assert (
+        ENTRANTS["ist"].refusal_reason(setting) == LENT_TO["ist-lent"].refusal_reason(setting) == setting.without["ist"]
+    )
+    assert ENTRANTS["ist"].refusal_reason(A) is None
 
 
 def test_who_waits_for_every_client_is_left_out_where_devices_go_for_good() -> None:
     setting, refused = SETTINGS["dropouts"], {}
     for name, entrant in ENTRANTS.items():
         try:
-            build(Experiment(**entrant.fields(setting) | {"dataset": "digits", "engine": "local", "time": 1.0}))
+            build_run(Experiment(**entrant.fields(setting) | {"dataset": "digits", "engine": "local", "time": 1.0}))
         except InputError as error:
             refused[name] = (error.field, error.got)
     dropouts = ("availability", FLEETS / "dropouts.csv")
     assert refused == {"ace": dropouts, "ringleader": dropouts}
-    assert setting.without == {name: ENTRANTS[name].refusal(setting) for name in refused}
+    assert setting.without == {name: ENTRANTS[name].refusal_reason(setting) for name in refused}
     for name, reason in setting.without.items():
         assert re.fullmatch(rf"availability: dropouts\.csv .* {name} .*", reason)
 
@@ -368,14 +383,14 @@ def shown(folder: Path, part: str) -> list[str]:
 
 
 def test_the_overview_is_that_of_the_results() -> None:
-    assert Path("benchmarks/results/race.md").read_text() == overview(Path("benchmarks/results"))
+    assert Path("benchmarks/results/race.md").read_text() == format_overview(Path("benchmarks/results"))
 
 
 def test_the_overview_names_the_best_other(tmp_path: Path) -> None:
     runs = [*both(OURS, 0.3, 0.5), *both("ist", 1.1, 0.9), *both("ace", 1.9, 2.1), *both(ROUNDS, 1.0, math.inf)]
     untuned = [*both(OURS, 0.9, 1.1, part="untuned"), *both("fedbuff", 2.0, math.inf, part="untuned")]
-    frame(A, [*runs, *untuned], [], {}).to_csv(tmp_path / "race_A.csv", index=False)
-    *_, line = overview(tmp_path).splitlines()
+    make_frame(A, [*runs, *untuned], [], {}).to_csv(tmp_path / "race_A.csv", index=False)
+    *_, line = format_overview(tmp_path).splitlines()
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     # t = 0.6 / sqrt(0.01 + 0.01) with 2 degrees of freedom, as both spread alike: p = 1 - t / sqrt(t² + 2)
     assert cells[1:] == [
@@ -391,7 +406,7 @@ def test_the_overview_names_the_best_other(tmp_path: Path) -> None:
         "1.000",
         "1 of 2 fedbuff",
     ]
-    frame(A, [*runs, *both(OURS, 1.0, part="untuned"), *both("ist", math.inf, part="untuned")], [], {}).to_csv(
+    make_frame(A, [*runs, *both(OURS, 1.0, part="untuned"), *both("ist", math.inf, part="untuned")], [], {}).to_csv(
         tmp_path / "race_A.csv", index=False
     )
-    assert overview(tmp_path).endswith("| 1 of 2 | 1.000 | > 2.5 |\n")
+    assert format_overview(tmp_path).endswith("| 1 of 2 | 1.000 | > 2.5 |\n")

@@ -14,12 +14,12 @@ from refusals import refuses
 from benchmarks.studies.commands import run_study
 from benchmarks.studies.options import RunOptions
 from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, ROUNDS
-from benchmarks.studies.race.measures import Measured, known_by
+from benchmarks.studies.race.measures import Measured, identifying_fields
 from benchmarks.studies.race.page import read_race
 from benchmarks.studies.race.record import read_record, write_record
 from benchmarks.studies.race.runs import Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS
-from fedraa.settings.resolve import resolve
+from fedraa.settings.resolve import resolve_method
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def one_recorded(tmp_path: Path) -> tuple[Race, Measured]:
     )
     cell = elsewhere.cell(ENTRANTS[ROUNDS], "tuned")
     assert cell is not None
-    method = json.loads(json.dumps(resolve(cell.experiment).described()))
+    method = json.loads(json.dumps(resolve_method(cell.experiment).described()))
     spent = pd.DataFrame({"t": [0.0, 1 / 3], "accuracy": [0.1, 0.98], "bytes": [0.0, 12345.0], "flops": [0.0, 1e9]})
-    run = Measured(ROUNDS, "tuned", 0, "abc", known_by(cell.experiment), method, 0.9, spent, setting.targets)
+    run = Measured(ROUNDS, "tuned", 0, "abc", identifying_fields(cell.experiment), method, 0.9, spent, setting.targets)
     return replace(elsewhere, folder=tmp_path, data_dir=tmp_path / "data"), run
 
 

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from benchmarks.system import same_bits
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 from fedraa.methods import fedasync
 
-METHODS = methods()
+METHODS = list_methods()
 
 
 def digests(directory: Path) -> same_bits.Digests:
-    same_bits._experiments()["fedasync"](directory)
+    same_bits._list_experiments()["fedasync"](directory)
     return same_bits.digests_of(directory)
 
 
 def test_one_changed_rounding_changes_the_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = digests(tmp_path / "a")
     assert digests(tmp_path / "b") == expected
-    blend: Callable[..., None] = fedasync.blend
+    blend: Callable[..., None] = fedasync.blend_weights
     calls = []
 
     def blend_with_one_rounding(params: Any, *args: Any) -> None:
@@ -34,15 +34,15 @@ def test_one_changed_rounding_changes_the_digests(tmp_path: Path, monkeypatch: p
         if len(calls) == same_bits.UPDATES:
             params[-1] = np.nextafter(params[-1], np.float32(1))
 
-    monkeypatch.setattr(fedasync, "blend", blend_with_one_rounding)
+    monkeypatch.setattr(fedasync, "blend_weights", blend_with_one_rounding)
     changed = digests(tmp_path / "c")
     assert changed["model"] != expected["model"]
     assert changed["summary"] != expected["summary"]
-    assert same_bits._difference("fedasync", changed, expected) is not None
+    assert same_bits._describe_difference("fedasync", changed, expected) is not None
 
 
 def test_there_are_seventy_experiments_with_every_method_among_them() -> None:
-    experiments = same_bits._experiments()
+    experiments = same_bits._list_experiments()
     assert len(experiments) == 70
     assert set(METHODS) < set(experiments)
 

@@ -3,11 +3,11 @@
 import pytest
 
 from benchmarks.system import structure
-from benchmarks.system.structure import figures, files_that_name, floors
+from benchmarks.system.structure import assign_floors, files_that_name, structure_metrics
 
 
 def test_figures_of_the_structure() -> None:
-    counted = figures()
+    counted = structure_metrics()
     assert counted["cycles"] == 0
     assert counted["modules at the root of fedraa"] <= 10
     assert counted["floors"] <= 18
@@ -22,12 +22,12 @@ def test_files_that_name_a_method_are_its_own() -> None:
 
 
 def test_floors_put_each_room_above_its_imports() -> None:
-    assert floors({"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": {"c"}}) == [["c"], ["b", "d"], ["a"]]
+    assert assign_floors({"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": {"c"}}) == [["c"], ["b", "d"], ["a"]]
 
 
 def test_cycle_has_no_floors() -> None:
     with pytest.raises(ValueError, match="cycle"):
-        floors({"a": {"b"}, "b": {"a"}})
+        assign_floors({"a": {"b"}, "b": {"a"}})
 
 
 def test_a_file_that_is_not_on_the_path_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

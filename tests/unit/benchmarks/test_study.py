@@ -12,19 +12,26 @@ import pytest
 from refusals import refuses
 
 from benchmarks.studies.commands import run_study
-from benchmarks.studies.metrics import ACCURACY, Metric, evaluations, to_target
+from benchmarks.studies.metrics import ACCURACY, Metric, read_evaluations, to_target
 from benchmarks.studies.options import RunOptions
-from benchmarks.studies.picture import NAMED, _looks
+from benchmarks.studies.picture import NAMED, _choose_styles
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import SIZES, Scale, Size
-from benchmarks.studies.study import Cell, Claim, Finished, Study, execute, seeded
-from benchmarks.studies.tables import caption, entries, findings, frame, grid, latex
+from benchmarks.studies.study import Cell, Claim, Finished, Study, execute_study, seed_experiment
+from benchmarks.studies.tables import (
+    describe_findings,
+    format_caption,
+    format_grid,
+    format_latex,
+    make_entries,
+    make_frame,
+)
 from fedraa.config.experiment import Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.history import History
-from fedraa.rundir.run_lock import LOCK, alone
-from fedraa.settings.resolve import resolve
+from fedraa.rundir.run_lock import LOCK, lock_directory
+from fedraa.settings.resolve import resolve_method
 
 SPEED = Metric("steps", lambda history: 0.0, "less", ".1f")
 
@@ -46,26 +53,26 @@ def test_a_mean_has_students_interval_and_welchs_test_marks_what_differs():
     # n = 3, s = 1: t(0.975, 2) = 4.30265, so 4.30265 / sqrt(3) = 2.4841. (4, 5, 6) against (1, 2, 3): t = 3 / sqrt(2/3)
     # = 3.6742 with 4 degrees of freedom, p = 0.02131 (tables of Student's distribution).
     of = study({"a": {}, "b": {}, "c": {}})
-    numbers = entries(of, measured({"a": (1, 2, 3), "b": (4, 5, 6), "c": (1, 2, 4)}))
+    numbers = make_entries(of, measured({"a": (1, 2, 3), "b": (4, 5, 6), "c": (1, 2, 4)}))
     assert numbers[0].half_width == pytest.approx(2.4841, abs=1e-4)
     assert numbers[1].p == pytest.approx(0.02131, abs=1e-5)
-    assert [row[1] for row in grid(of, numbers)[1]] == ["2.00 ± 2.48", "5.00 ± 2.48*", "2.33 ± 3.79"]
-    assert "n = 3 seeds" in caption(of, numbers)
-    assert "differs from a" in caption(of, numbers)
+    assert [row[1] for row in format_grid(of, numbers)[1]] == ["2.00 ± 2.48", "5.00 ± 2.48*", "2.33 ± 3.79"]
+    assert "n = 3 seeds" in format_caption(of, numbers)
+    assert "differs from a" in format_caption(of, numbers)
 
 
 def test_a_single_seed_is_said_to_be_one():
     of = study({"a": {}, "b": {}}, seeds=(7,))
-    numbers = entries(of, measured({"a": (1,), "b": (9,)}))
-    assert "ONE seed (7)" in caption(of, numbers)
-    assert grid(of, numbers)[1] == [["a", "1.00"], ["b", "9.00"]]
+    numbers = make_entries(of, measured({"a": (1,), "b": (9,)}))
+    assert "ONE seed (7)" in format_caption(of, numbers)
+    assert format_grid(of, numbers)[1] == [["a", "1.00"], ["b", "9.00"]]
 
 
 def test_words_tell_which_orders_of_the_paper_hold():
     of = study({"a": {"accuracy %": 90.0}, "b": {"accuracy %": 80.0}, "c": {"accuracy %": 70.0}})
-    numbers = entries(of, measured({"a": (5, 5.1, 5.2), "b": (9, 9.1, 9.2), "c": (1, 5, 8)}))
+    numbers = make_entries(of, measured({"a": (5, 5.1, 5.2), "b": (9, 9.1, 9.2), "c": (1, 5, 8)}))
     # a > c (5.1, 4.67) and b > c (9.1, 4.67) hold within the noise; a > b is reversed beyond it.
-    first, second = findings(of, numbers)
+    first, second = describe_findings(of, numbers)
     assert first == "accuracy %: 2 of the paper's 3 orders hold here, 0 of them beyond the noise."
     assert "in the paper a (90) is ahead of b (80); here a 5.10, b 9.10" in second
     assert "within the noise" not in second
@@ -74,46 +81,48 @@ def test_words_tell_which_orders_of_the_paper_hold():
 def test_less_is_better_turns_the_orders_round_and_never_reached_is_worst():
     rows = {"a": {"steps": 10.0}, "b": {"steps": 20.0}}
     of = study(rows, metric=SPEED, claims=(Claim("b", "a", "steps", "b is faster"),))
-    numbers = entries(of, measured({"a": (3, 4, 5), "b": (3, 4, float("inf"))}, SPEED))
-    holds, claimed = findings(of, numbers)
+    numbers = make_entries(of, measured({"a": (3, 4, 5), "b": (3, 4, float("inf"))}, SPEED))
+    holds, claimed = describe_findings(of, numbers)
     assert holds == "steps: 1 of the paper's 1 orders hold here, 0 of them beyond the noise."
     assert claimed.startswith("b is faster: DOES NOT HOLD here")
-    assert grid(of, numbers)[1][1] == ["b", "reached in 2 of 3 [20]"]
+    assert format_grid(of, numbers)[1][1] == ["b", "reached in 2 of 3 [20]"]
 
 
 def test_where_no_paper_orders_the_rows_words_tell_what_differs_from_the_reference():
     of = study({"a": {}, "b": {}, "c": {}, "d": {}})
-    numbers = entries(of, measured({"a": (5, 5.1, 5.2), "b": (9, 9.1, 9.2), "c": (1, 1.1, 1.2), "d": (5, 5.1, 5.3)}))
-    assert findings(of, numbers) == [
+    numbers = make_entries(
+        of, measured({"a": (5, 5.1, 5.2), "b": (9, 9.1, 9.2), "c": (1, 1.1, 1.2), "d": (5, 5.1, 5.3)})
+    )
+    assert describe_findings(of, numbers) == [
         "accuracy %: better than a (5.10 ± 0.25) beyond the noise: b (9.10); worse: c (1.10)."
     ]
 
 
 def test_of_many_rows_the_reference_and_the_best_are_drawn_in_colour():
     of = study({f"row {n}": {} for n in range(40)})
-    numbers = entries(of, measured({f"row {n}": (n, n + 0.1) for n in range(40)}))
-    looks = _looks(of, numbers)
+    numbers = make_entries(of, measured({f"row {n}": (n, n + 0.1) for n in range(40)}))
+    looks = _choose_styles(of, numbers)
     assert list(looks) == [*(f"row {n}" for n in range(39, 40 - NAMED, -1)), "row 0"]
     assert len(set(looks.values())) == NAMED
 
 
 def test_failed_runs_are_counted_and_left_out():
     of = study({"a": {}, "b": {}})
-    numbers = entries(of, measured({"a": (1, 3, float("nan")), "b": (float("nan"),) * 3}))
+    numbers = make_entries(of, measured({"a": (1, 3, float("nan")), "b": (float("nan"),) * 3}))
     assert [entry.text.split(" ")[0] for entry in numbers] == ["2.00", "failed"]
     assert numbers[0].text.endswith("(1 failed)")
 
 
 def test_the_csv_compares_as_multiples_of_the_reference():
     of = study({"a": {"accuracy %": 80.0}, "b": {"accuracy %": 40.0}})
-    lines = frame(of, entries(of, measured({"a": (8, 8, 8), "b": (2, 2, 2)})))
+    lines = make_frame(of, make_entries(of, measured({"a": (8, 8, 8), "b": (2, 2, 2)})))
     assert lines["of_reference"].tolist() == [1, 0.25]
     assert lines["paper_of_reference"].tolist() == [1, 0.5]
 
 
 def test_latex_escapes_what_tex_would_take_for_its_own():
     of = study({"a_1 (50 %)": {}})
-    text = latex(of, entries(of, measured({"a_1 (50 %)": (1, 2, 3)})))
+    text = format_latex(of, make_entries(of, measured({"a_1 (50 %)": (1, 2, 3)})))
     assert r"a\_1 (50 \%) & 2.00 $\pm$ 2.48 \\" in text
 
 
@@ -132,7 +141,7 @@ def test_what_is_spent_is_counted_until_the_evaluation_that_reaches_the_target(t
     (tmp_path / CONFIG).touch()
     (tmp_path / EVALS).touch()
     history = History(tmp_path)
-    assert evaluations(history)["bytes"].tolist() == [0, 3.5e6, 4e6]
+    assert read_evaluations(history)["bytes"].tolist() == [0, 3.5e6, 4e6]
     assert to_target(0.55, "bytes").of(history) == 3.5
     assert to_target(0.55, "flops").of(history) == 3
     assert to_target(0.55, "t").of(history) == 1.5
@@ -145,7 +154,7 @@ def test_every_recipe_asks_for_what_its_methods_know(name: str, size: Size):
     planned = RECIPES[name](Scale(size, Path("data")))
     assert planned.name == name
     for cell in planned.cells:
-        resolve(cell.experiment)
+        resolve_method(cell.experiment)
 
 
 @pytest.mark.parametrize("size", ["quick", "standard"])
@@ -162,7 +171,7 @@ def test_every_cell_on_pictures_can_be_run(size: Size, small_data: Path):
     assert len(kinds) > 20
     for cell in kinds.values():
         small = {"clients": min(100, cell.experiment.clients), "partition": "iid", "participation": "all"}
-        build(cell.experiment.model_copy(update=small))
+        build_run(cell.experiment.model_copy(update=small))
 
 
 def test_mistakes_are_told_before_anything_runs(tmp_path: Path):
@@ -179,8 +188,17 @@ def test_mistakes_are_told_before_anything_runs(tmp_path: Path):
 
 def test_a_changed_cell_is_another_directory(tmp_path: Path):
     cell, changed = (Cell("a", Experiment(method="fedavg", lr=lr)) for lr in (0.1, 0.2))
-    assert seeded(cell, 0, tmp_path).out == seeded(cell, 0, tmp_path).out
-    assert len({seeded(cell, 0, tmp_path).out, seeded(changed, 0, tmp_path).out, seeded(cell, 1, tmp_path).out}) == 3
+    assert seed_experiment(cell, 0, tmp_path).out == seed_experiment(cell, 0, tmp_path).out
+    assert (
+        len(
+            {
+                seed_experiment(cell, 0, tmp_path).out,
+                seed_experiment(changed, 0, tmp_path).out,
+                seed_experiment(cell, 1, tmp_path).out,
+            }
+        )
+        == 3
+    )
 
 
 # Three runs; the middle one is long enough to be killed in its midst.
@@ -196,7 +214,7 @@ execute(SMALL, Path({out!r}), 1, lambda run, left: None)
 
 @pytest.mark.slow
 def test_a_killed_study_goes_on_without_repeating_what_has_finished(tmp_path: Path):
-    first, second, third = (seeded(cell, 0, tmp_path).out for cell in GRID)
+    first, second, third = (seed_experiment(cell, 0, tmp_path).out for cell in GRID)
     root = Path(__file__).parents[3]
     process = subprocess.Popen([sys.executable, "-c", KILLED.format(out=str(tmp_path))], cwd=root)
     deadline = time.monotonic() + 120
@@ -212,40 +230,40 @@ def test_a_killed_study_goes_on_without_repeating_what_has_finished(tmp_path: Pa
     before = (first / EVENTS).stat().st_mtime_ns
 
     seen: list[Finished] = []
-    runs = execute(SMALL, tmp_path, 1, lambda run, left: seen.append(run))
+    runs = execute_study(SMALL, tmp_path, 1, lambda run, left: seen.append(run))
     assert [run.cell.row for run in seen] == ["b", "c"]
     assert (first / EVENTS).stat().st_mtime_ns == before
     assert [run.failure for run in runs] == [None, None, None]
     assert [History(run.directory).summary["steps"] for run in runs] == [1, 60, 1]
-    assert execute(SMALL, tmp_path, 1, lambda run, left: pytest.fail("it ran again")) == runs
+    assert execute_study(SMALL, tmp_path, 1, lambda run, left: pytest.fail("it ran again")) == runs
 
 
 @pytest.mark.slow
 def test_a_run_cut_short_at_another_commit_begins_again(tmp_path: Path):
     only = Study("only", "Only", GRID[:1], (ACCURACY,), "a", seeds=(0,))
-    (first,) = execute(only, tmp_path, 1, lambda run, left: None)
+    (first,) = execute_study(only, tmp_path, 1, lambda run, left: None)
     (first.directory / SUMMARY).unlink()
     config = json.loads((first.directory / CONFIG).read_text())
     (first.directory / CONFIG).write_text(json.dumps(config | {"commit": "another", "resolved": {}}))
-    (again,) = execute(only, tmp_path, 1, lambda run, left: None)
+    (again,) = execute_study(only, tmp_path, 1, lambda run, left: None)
     assert History(again.directory).summary["steps"] == 1
     assert History(again.directory).config == config
 
 
 def test_a_second_one_does_not_touch_the_runs_of_the_first(tmp_path: Path):
-    with alone(tmp_path, "running it"), refuses("out", str(tmp_path)):
-        execute(SMALL, tmp_path, 1, lambda run, left: pytest.fail("it ran"))
+    with lock_directory(tmp_path, "running it"), refuses("out", str(tmp_path)):
+        execute_study(SMALL, tmp_path, 1, lambda run, left: pytest.fail("it ran"))
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
 def test_what_has_ended_as_another_method_runs_again(tmp_path: Path):
     """Its experiment is the same, but its name meant another method, as that of older code did."""
     only = Study("only", "Only", GRID[:1], (ACCURACY,), "a", seeds=(0,))
-    (first,) = execute(only, tmp_path, 1, lambda run, left: None)
+    (first,) = execute_study(only, tmp_path, 1, lambda run, left: None)
     config = json.loads((first.directory / CONFIG).read_text())
     was = config["method"] | {"local": config["method"]["local"] | {"momentum": 0.7}}
     (first.directory / CONFIG).write_text(json.dumps(config | {"method": was}))
-    (again,) = execute(only, tmp_path, 1, lambda run, left: None)
+    (again,) = execute_study(only, tmp_path, 1, lambda run, left: None)
     assert History(again.directory).config == config
 
 
@@ -253,10 +271,10 @@ def test_what_has_ended_as_another_method_runs_again(tmp_path: Path):
 def test_a_cell_that_does_not_fit_fails_alone_and_a_study_of_such_cells_is_a_mistake(tmp_path: Path):
     narrow = Cell("ist", Experiment(method="ist", clients=10, hidden=(4,), rounds=1))
     both = Study("both", "Both", [GRID[0], narrow], (ACCURACY,), "a", seeds=(0,))
-    fits, fails = execute(both, tmp_path, 1, lambda run, left: None)
+    fits, fails = execute_study(both, tmp_path, 1, lambda run, left: None)
     assert fits.failure is None
     assert fails.failure is not None
     assert "10 in one round each need units of their own" in fails.failure
     misfits = Study("misfits", "Misfits", [narrow], (ACCURACY,), "ist", seeds=(0,))
     with refuses("study"):
-        execute(misfits, tmp_path, 1, lambda run, left: None)
+        execute_study(misfits, tmp_path, 1, lambda run, left: None)

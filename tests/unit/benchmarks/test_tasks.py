@@ -4,11 +4,11 @@ from pathlib import Path
 
 from refusals import refuses
 
-from benchmarks.system.tasks import main, measure
+from benchmarks.system.tasks import main, measure_overhead
 
 
 def test_measure_local_row_adds_up() -> None:
-    row = measure("local", 8, 4, 2)
+    row = measure_overhead("local", 8, 4, 2)
     assert (row["engine"], row["workers"], row["tasks"]) == ("local", "1", "8")
     assert float(row["bare_cpu_ms"]) > 0
     overhead = float(row["task_cpu_ms"]) - float(row["bare_cpu_ms"])

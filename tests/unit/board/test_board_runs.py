@@ -12,7 +12,7 @@ from fedraa.board import lines
 from fedraa.board.answers import ANSWERS
 from fedraa.board.board import Board
 from fedraa.board.curves import bytes_by
-from fedraa.board.rows import row
+from fedraa.board.rows import make_row
 from fedraa.board.watched_run import WatchedRun
 from fedraa.report.runs import Run
 
@@ -24,7 +24,7 @@ def looked(board: Board) -> dict[str, dict[str, object]]:
     while board.read_on():
         pass
     board.look()
-    return {name: row(run) for name, run in board.runs.items()}
+    return {name: make_row(run) for name, run in board.runs.items()}
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedraa.board.board import Board
-from fedraa.board.server import PAGE, BoardServer, page
+from fedraa.board.server import PAGE, BoardServer, read_page_files
 from fedraa.report.theme import DARK, LIGHT, Theme
 
 FOLDER = Path(__file__).parents[3] / "fedraa" / "board" / "page"
@@ -142,11 +142,11 @@ def test_every_file_of_the_page_is_served(server: BoardServer) -> None:
     assert {path.name for path in FOLDER.iterdir()} == set(PAGE)
     text = "\n".join(path.read_text() for path in FOLDER.iterdir())
     named = set(re.findall(r'(?:href|src)="([^"#:]+)"', text)) | set(re.findall(r'from "\./([^"]+)"', text))
-    assert {"main.js", "plot.js", "page.css"} <= named <= set(page())
+    assert {"main.js", "plot.js", "page.css"} <= named <= set(read_page_files())
     assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)[^\s\"']*", text) == []
     for name in (*PAGE, "plotly.js"):
         assert ask(server, f"/{server.token}/{name}")[0] == 200
-    assert len(page()["plotly.js"]) > 1_000_000
+    assert len(read_page_files()["plotly.js"]) > 1_000_000
 
 
 @pytest.mark.parametrize(("place", "theme"), [(0, LIGHT), (1, DARK)])
@@ -158,11 +158,11 @@ def test_the_colours_are_those_of_reports(place: int, theme: Theme) -> None:
 
 
 def test_a_board_without_runs_answers(tmp_path: Path) -> None:
-    from fedraa.board.answers import runs
+    from fedraa.board.answers import list_runs
 
     board = Board(tmp_path)
     board.look()
-    reply = runs(board, {})
+    reply = list_runs(board, {})
     assert (reply["ids"], reply["rows"], reply["searched"]) == ([], [], True)
     shutil.rmtree(tmp_path)
     board._next_search = 0

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedraa import waiting
 from fedraa.callbacks import Limits, Progress, ProgressBar, RunStart, progress_bar
-from fedraa.callbacks.progress_bar import figures, share
+from fedraa.callbacks.progress_bar import progress_line, reached_share
 from fedraa.config.experiment import Experiment
 
 START = RunStart(Experiment(), Path("run"), Limits(200, None, None), resumed=False)
@@ -24,22 +24,22 @@ QUARTER = Progress(50, 2.0, 0.9, 3, Limits(200, None, None), 1.25, 2, 2)
     [(200, None, 0.25), (None, 4.0, 0.5), (200, 4.0, 0.5), (100, 40.0, 0.5), (20, None, 1.0), (None, None, 0.0)],
 )
 def test_share_is_towards_the_nearest_limit(steps: int | None, time: float | None, expected: float) -> None:
-    assert share(Progress(50, 2.0, None, 3, Limits(steps, time, None), 1.25, 2, 2)) == expected
+    assert reached_share(Progress(50, 2.0, None, 3, Limits(steps, time, None), 1.25, 2, 2)) == expected
 
 
 def test_figures_name_what_there_is() -> None:
-    assert figures(Progress(50, 2.0, 0.9, 3, Limits(200, None, None), 1.25, 2, 2)) == (
+    assert progress_line(Progress(50, 2.0, 0.9, 3, Limits(200, None, None), 1.25, 2, 2)) == (
         "step 50/200 · time 2 · accuracy 0.900 · staleness 1.2 · 3 in flight · 2/2 busy"
     )
-    assert figures(Progress(50, 2.0, None, 3, Limits(None, 8.0, None), 0.0, 1, 2)) == (
+    assert progress_line(Progress(50, 2.0, None, 3, Limits(None, 8.0, None), 0.0, 1, 2)) == (
         "step 50 · time 2/8 · 3 in flight · 1/2 busy"
     )
 
 
 def test_figures_fit_the_room_that_there_is() -> None:
-    assert figures(QUARTER, 31.24).startswith("step 50/200 (31.2/s) · time 2 · ")
-    assert figures(QUARTER, 31.24, room=52) == "step 50/200 (31.2/s) · time 2 · accuracy 0.900"
-    assert figures(QUARTER, 31.24, room=40) == "step 50/200 (31.2/s) · accuracy 0.900"
+    assert progress_line(QUARTER, 31.24).startswith("step 50/200 (31.2/s) · time 2 · ")
+    assert progress_line(QUARTER, 31.24, room=52) == "step 50/200 (31.2/s) · time 2 · accuracy 0.900"
+    assert progress_line(QUARTER, 31.24, room=40) == "step 50/200 (31.2/s) · accuracy 0.900"
 
 
 def test_a_terminal_of_eighty_columns_has_bar_figures_and_remaining_time(

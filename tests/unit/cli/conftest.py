@@ -8,4 +8,4 @@ from fedraa import api as front
 @pytest.fixture
 def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run ends where its first task would begin: what is refused must be so before."""
-    monkeypatch.setattr(front, "_execute", lambda *args, **kwargs: None)
+    monkeypatch.setattr(front, "_execute_run", lambda *args, **kwargs: None)

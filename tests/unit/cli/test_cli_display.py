@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from fedraa.cli.main import main
-from fedraa.cli.methods import words
-from fedraa.composition.registry import methods
-from fedraa.numbers import quantity
+from fedraa.cli.methods import choice_text
+from fedraa.composition.registry import list_methods
+from fedraa.numbers import format_quantity
 from fedraa.rundir.history import History
 
-METHODS = methods()
+METHODS = list_methods()
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ METHODS = methods()
     ],
 )
 def test_quantities(value: float, text: str) -> None:
-    assert quantity(value, "B") == text
+    assert format_quantity(value, "B") == text
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_quantities(value: float, text: str) -> None:
     ],
 )
 def test_words_of_a_choice(method: str, axis: str, text: str) -> None:
-    assert words(getattr(METHODS[method], axis)) == text
+    assert choice_text(getattr(METHODS[method], axis)) == text
 
 
 def test_methods_are_listed_for_people_and_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,7 +135,7 @@ def test_ctrl_c_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(front, "build", interrupted)
+    monkeypatch.setattr(front, "build_run", interrupted)
     assert say(["run", *QUICK, "--out", str(tmp_path / "run")]) == (
         130,
         "\nfedraa: stopped before the start; nothing was changed\n",

@@ -9,20 +9,20 @@ import pytest
 from fedraa import Experiment, run
 from fedraa.cli.main import main
 from fedraa.cli.plan import device_classes, server_bytes
-from fedraa.cli.plan_outlook import first_ledger, first_round, task_cost
+from fedraa.cli.plan_outlook import first_ledger, first_round, make_task_cost
 from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Fleet
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model
 from fedraa.engine.forecast import dry_run
 from schedulers import SCHEDULERS, SchedulerRunner
 
 
 def forecast(experiment: Experiment, **limits: Any) -> Any:
-    spec = build(experiment)
+    spec = build_run(experiment)
     planner = SchedulerRunner(SCHEDULERS[spec.method.schedule.scheduler]())
     planner.plan(make_cost_model(spec).table([submodel.widths for submodel in spec.submodels]), None)
-    cost = task_cost(spec, planner.costs, np.arange(len(spec.fleet)))
+    cost = make_task_cost(spec, planner.costs, np.arange(len(spec.fleet)))
     update: Any = spec.method.update
     timing = Timing(experiment.seed, experiment.duration_jitter)
     return dry_run(first_ledger(spec, planner), update, timing, cost, **limits)
@@ -57,7 +57,7 @@ def test_a_first_round_costs_what_the_first_round_of_a_run_costs(tmp_path: Path)
     experiment = Experiment(method="heterofl", rounds=1, clients=5, engine="local", local_steps=1, out=tmp_path / "run")
     events = run(experiment).events
     dispatched = events[events["kind"] == "dispatch"]
-    assert [task.cost for task in first_round(build(experiment))[0]] == dispatched["cost"].tolist()
+    assert [task.cost for task in first_round(build_run(experiment))[0]] == dispatched["cost"].tolist()
 
 
 def printed(capsys: pytest.CaptureFixture[str], flags: str) -> list[list[str]]:
@@ -127,7 +127,7 @@ def test_equal_devices_are_one_class_and_many_classes_become_groups() -> None:
 
 
 def test_server_memory_is_the_model_and_two_buffers_per_client() -> None:
-    spec = build(Experiment(clients=6, fragments=2))
+    spec = build_run(Experiment(clients=6, fragments=2))
     assert server_bytes(spec) == 4 * 15010 + 2 * 6 * 4 * 9010
 
 

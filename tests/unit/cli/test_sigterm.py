@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedraa.cli.exit_code import TERMINATED, exit_code, terminable
+from fedraa.cli.exit_code import TERMINATED, exit_code, interrupt_on_sigterm
 from fedraa.cli.main import main
 
 WAITS = """
@@ -29,7 +29,7 @@ def as_at_the_start() -> Iterator[None]:
 
 def test_sigterm_is_a_sentence_and_the_handler_goes(capsys: pytest.CaptureFixture[str]) -> None:
     def command() -> None:
-        with terminable():
+        with interrupt_on_sigterm():
             signal.raise_signal(signal.SIGTERM)
 
     assert exit_code(command) == 130

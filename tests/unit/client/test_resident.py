@@ -9,7 +9,7 @@ from fedraa.client.trainer import Trainer
 from fedraa.config.experiment import Experiment
 from fedraa.config.sections import ClusterOptions
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task, Update
@@ -18,7 +18,7 @@ LARGE = 2**30
 
 
 def run(**changes: object) -> RunSpec:
-    return build(Experiment(hidden=(8,), clients=4, batch_size=16, engine="local", **changes))
+    return build_run(Experiment(hidden=(8,), clients=4, batch_size=16, engine="local", **changes))
 
 
 def trained(spec: RunSpec, trainer: Trainer, client: int, turn: int = 0) -> Update:
@@ -76,7 +76,7 @@ def test_workers_share_gpus(
     workers: int, gpus: int, device: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placement.ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": float(gpus)})
-    (group,) = placement.groups(ClusterOptions(workers=workers), clients=8, device=device)
+    (group,) = placement.make_worker_groups(ClusterOptions(workers=workers), clients=8, device=device)
     assert group == WorkerGroup(workers, {"CPU": 1, "GPU": share})
 
 

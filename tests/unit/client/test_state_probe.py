@@ -10,7 +10,7 @@ from refusals import refuses
 from torch import Tensor, nn
 from torch.ao.quantization import FakeQuantize, MinMaxObserver, MovingAverageMinMaxObserver
 
-from fedraa.client.state_probe import probe
+from fedraa.client.state_probe import probe_state
 from fedraa.client.training_state import TrainingState
 from fedraa.objectives import Classification
 from tests.changing_modules import (
@@ -37,7 +37,7 @@ from tests.changing_modules import (
 def found(*layers: nn.Module) -> TrainingState:
     torch.manual_seed(0)
     model = nn.Sequential(*layers, nn.Linear(WIDTH, 3))
-    return probe(model, torch.randn(16, WIDTH) * 3 + 5, Classification().outputs)
+    return probe_state(model, torch.randn(16, WIDTH) * 3 + 5, Classification().outputs)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_probe_leaves_generators_and_the_model_as_they_were() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    probe(model, torch.randn(16, WIDTH, generator=torch.Generator()), Classification().outputs)
+    probe_state(model, torch.randn(16, WIDTH, generator=torch.Generator()), Classification().outputs)
     assert torch.equal(torch.rand(3), expected)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -152,5 +152,5 @@ def test_probe_leaves_generators_and_the_model_as_they_were() -> None:
     ],
 )
 def test_probe_finds_the_smallest_batch(model: Callable[[], nn.Module], training: int, evaluation: int) -> None:
-    state = probe(model(), torch.randn(8, WIDTH), Classification().outputs)
+    state = probe_state(model(), torch.randn(8, WIDTH), Classification().outputs)
     assert (state.min_batch, state.min_eval_batch) == (training, evaluation)

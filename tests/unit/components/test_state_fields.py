@@ -9,9 +9,9 @@ import pytest
 from refusals import refuses
 
 from fedraa.aggregation.registry import AGGREGATOR
-from fedraa.components.state import Stateful, saved
-from fedraa.composition.registry import methods
-from fedraa.rundir.checkpoint import read, write
+from fedraa.components.state import Stateful, save_state
+from fedraa.composition.registry import list_methods
+from fedraa.rundir.checkpoint import read_state, write_state
 from fedraa.server.async_rule import ASYNC_RULE, AsyncModel
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 
@@ -67,8 +67,8 @@ class Undeclared(Stateful):
 
 def from_file(state: dict[str, Any]) -> dict[str, Any]:
     stream = io.BytesIO()
-    write(stream, state)
-    return read(stream.getvalue())
+    write_state(stream, state)
+    return read_state(stream.getvalue())
 
 
 def filled() -> Memory:
@@ -88,7 +88,7 @@ def filled() -> Memory:
 
 def test_fields_come_back_from_a_file_in_their_types() -> None:
     memory = Memory()
-    memory.restore(from_file(saved(filled())))
+    memory.restore(from_file(save_state(filled())))
     assert memory._mean.tolist() == [1, 2, 3]
     assert [(client, row.tolist()) for client, row in memory.rows.items()] == [(7, [1, 1]), (3, [0, 0])]
     assert memory.rows[7].dtype == np.float32
@@ -106,7 +106,7 @@ def test_fields_come_back_from_a_file_in_their_types() -> None:
 
 
 def test_keys_leave_out_the_underscore_and_a_dict_by_client_is_a_list_of_pairs() -> None:
-    state = saved(filled())
+    state = save_state(filled())
     assert list(state) == ["mean", "rows", "last", "seen", "recent", "scale", "order", "spare", "inner", "pair"]
     assert [client for client, _ in state["rows"]] == [7, 3]
     assert state["last"] == {"a": [1]}
@@ -117,7 +117,7 @@ def test_keys_leave_out_the_underscore_and_a_dict_by_client_is_a_list_of_pairs()
 def test_arrays_and_components_stay_the_same_objects() -> None:
     memory = Memory()
     mean, view, inner, pair = memory._mean, memory._mean[1:], memory.inner, memory.pair[1]
-    memory.restore(saved(filled()))
+    memory.restore(save_state(filled()))
     assert memory._mean is mean
     assert view.tolist() == [2, 3]
     assert memory.inner is inner
@@ -126,7 +126,7 @@ def test_arrays_and_components_stay_the_same_objects() -> None:
 
 
 def test_components_that_are_restored_from_one_state_share_nothing() -> None:
-    state = saved(filled())
+    state = save_state(filled())
     first, second = Memory(), Memory()
     first.restore(state)
     second.restore(state)
@@ -140,7 +140,7 @@ def test_components_that_are_restored_from_one_state_share_nothing() -> None:
 
 def test_an_array_that_may_be_none_comes_back_as_none() -> None:
     memory = filled()
-    memory.restore(saved(Memory()))
+    memory.restore(save_state(Memory()))
     assert memory.spare is None
     assert memory.rows == {}
 
@@ -148,33 +148,33 @@ def test_an_array_that_may_be_none_comes_back_as_none() -> None:
 def test_a_subclass_adds_its_fields_to_those_of_its_base() -> None:
     counter, again = NamedCounter(), NamedCounter()
     counter.count, counter.name = 4, "four"
-    again.restore(saved(counter))
-    assert saved(again) == {"count": 4, "name": "four"}
+    again.restore(save_state(counter))
+    assert save_state(again) == {"count": 4, "name": "four"}
 
 
 def test_without_a_declaration_all_attributes_are_saved_as_they_are() -> None:
     part, again = Undeclared(), Undeclared()
     part.count, part.history = 3, np.arange(4.0)
-    again.restore(from_file(saved(part)))
+    again.restore(from_file(save_state(part)))
     assert again.count == 3
     assert again.history.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("value", [np.zeros(4), np.zeros(3, np.float32), 0.0, [0.0, 0.0, 0.0]])
 def test_an_array_of_another_shape_or_type_is_refused(value: object) -> None:
-    state = saved(filled()) | {"mean": value}
+    state = save_state(filled()) | {"mean": value}
     with refuses("checkpoint", "Memory._mean", "float64 [3]") as caught:
         Memory().restore(state)
     assert caught.value.got is value
 
 
 def test_a_state_that_lacks_a_field_or_a_component_is_refused() -> None:
-    state = saved(filled())
+    state = save_state(filled())
     del state["order"]
     with refuses("checkpoint", "Memory.order"):
         Memory().restore(state)
     with refuses("checkpoint", "Memory.pair", "2"):
-        Memory().restore(saved(filled()) | {"pair": [{"count": 1}]})
+        Memory().restore(save_state(filled()) | {"pair": [{"count": 1}]})
 
 
 @pytest.mark.parametrize("value", [{(1, 2): 3}, {(1, 2)}, [{1}], {"a": {1: 2}}])
@@ -182,7 +182,7 @@ def test_a_field_that_a_checkpoint_cannot_hold_is_refused(value: Any) -> None:
     memory = Memory()
     memory.order = value
     with refuses("state", "Memory", "state_fields"):
-        saved(memory)
+        save_state(memory)
 
 
 SIZE, CLIENTS = 5, 4
@@ -196,7 +196,7 @@ PARTS = [
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
 def test_arrays_of_built_in_components_stay_the_same_objects(part: Stateful) -> None:
     before = arrays(part)
-    part.restore(from_file(saved(part)))
+    part.restore(from_file(save_state(part)))
     after = arrays(part)
     assert before.keys() == after.keys()
     assert all(after[name] is before[name] for name in before)
@@ -207,7 +207,7 @@ def arrays(part: Stateful) -> dict[str, np.ndarray]:
 
 
 def test_every_built_in_component_of_a_method_declares_its_fields() -> None:
-    parts = [method.update for method in methods().values()]
+    parts = [method.update for method in list_methods().values()]
     for part in parts:
         if isinstance(part, Stateful):
             assert hasattr(type(part), "state_fields"), type(part).__name__

@@ -8,13 +8,13 @@ from refusals import refuses
 
 import fedraa as fl
 from fedraa.composition.overrides import SHORTCUTS, foreign_names, path_of, set_values, values_by_path
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.methods.fed_quilt import DeltaMix
 from fedraa.methods.fedasync import ConvexMix
 from fedraa.server.optimizers import Momentum
 from fedraa.server.schedule import AsyncSchedule
-from fedraa.settings.resolve import resolve
+from fedraa.settings.resolve import resolve_method
 from fedraa.submodels.policies.policy import AUTO
 from fedraa.submodels.policies.slices import Rolling
 
@@ -24,12 +24,12 @@ def value_at(method: Any, path: str) -> Any:
 
 
 def resolved(method: str, **override: Any) -> fl.Method:
-    return resolve(
+    return resolve_method(
         Experiment(method=method, override={path.replace("__", "."): each for path, each in override.items()})
     )
 
 
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", list_methods())
 def test_every_path_of_a_method_can_be_set_to_its_own_value(name: str) -> None:
     method = fl.method(name)
     for path, value in values_by_path(method).items():
@@ -41,7 +41,7 @@ def test_every_shortcut_has_a_path_that_some_method_has(shortcut: str) -> None:
     assert shortcut in Experiment.model_fields
     for path in SHORTCUTS[shortcut]:
         only_by_shortcut = path in ("schedule.updates", "schedule.rounds")
-        assert only_by_shortcut or any(path in values_by_path(method) for method in methods().values())
+        assert only_by_shortcut or any(path in values_by_path(method) for method in list_methods().values())
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_every_shortcut_has_a_path_that_some_method_has(shortcut: str) -> None:
     ],
 )
 def test_a_shortcut_and_its_path_give_equal_methods(method: str, field: str, path: str, value: object) -> None:
-    by_field = resolve(Experiment(method=method, **{field: value}))
-    assert by_field == resolve(Experiment(method=method, override={path: value}))
-    assert by_field != resolve(Experiment(method=method))
+    by_field = resolve_method(Experiment(method=method, **{field: value}))
+    assert by_field == resolve_method(Experiment(method=method, override={path: value}))
+    assert by_field != resolve_method(Experiment(method=method))
     assert path_of(fl.method(method), field) == path
 
 
@@ -77,9 +77,11 @@ def test_values_take_the_types_of_their_fields() -> None:
 
 
 def test_a_component_comes_before_its_fields() -> None:
-    method = resolve(Experiment(method="fedavg", override={"submodel.stride": 4, "submodel": "rolling(stride=3)"}))
+    method = resolve_method(
+        Experiment(method="fedavg", override={"submodel.stride": 4, "submodel": "rolling(stride=3)"})
+    )
     assert method.submodel == Rolling(stride=4)
-    method = resolve(Experiment(method="fedasync", async_rule="delta", override={"update.server_gain": 2.0}))
+    method = resolve_method(Experiment(method="fedasync", async_rule="delta", override={"update.server_gain": 2.0}))
     assert method.update == DeltaMix(server_gain=2.0)
 
 
@@ -112,26 +114,26 @@ def test_method_replace_takes_shortcuts_and_paths() -> None:
 )
 def test_a_wrong_override_names_its_path(method: str, path: str, value: object, names: list[str]) -> None:
     with refuses(path, *names):
-        resolve(Experiment(method=method, override={path: value}))
+        resolve_method(Experiment(method=method, override={path: value}))
 
 
 def test_the_error_of_a_component_names_the_path_and_its_field() -> None:
     with refuses("update.server_gain", got=-2):
-        resolve(Experiment(method="fedasync", override={"update": "delta(server_gain=-2)"}))
+        resolve_method(Experiment(method="fedasync", override={"update": "delta(server_gain=-2)"}))
     with refuses("update.staleness.exponent", got="x"):
-        resolve(Experiment(method="fedasync", override={"update.staleness": "polynomial(exponent='x')"}))
+        resolve_method(Experiment(method="fedasync", override={"update.staleness": "polynomial(exponent='x')"}))
     with refuses("update.optimizer", got="adan"):
-        resolve(Experiment(method="fedavg", override={"update.optimizer": "adan"}))
+        resolve_method(Experiment(method="fedavg", override={"update.optimizer": "adan"}))
 
 
 def test_a_value_that_is_set_twice_is_refused() -> None:
     with refuses("update.mixing", "mixing", got=0.5):
-        resolve(Experiment(method="fedasync", mixing=0.3, override={"update.mixing": 0.5}))
+        resolve_method(Experiment(method="fedasync", mixing=0.3, override={"update.mixing": 0.5}))
 
 
 def test_momentum_by_path_is_refused_beside_an_optimizer_without_it() -> None:
     with refuses("momentum", got=0.9):
-        resolve(Experiment(method="fedavg", local_optimizer="adam", override={"local.momentum": 0.9}))
+        resolve_method(Experiment(method="fedavg", local_optimizer="adam", override={"local.momentum": 0.9}))
 
 
 def test_foreign_names_follow_the_components_that_are_set() -> None:

@@ -13,17 +13,17 @@ from torch import nn
 
 import fedraa as fl
 from fedraa.cli.main import COMMANDS, main
-from fedraa.cli.parse import parse
-from fedraa.composition.registry import find, methods
+from fedraa.cli.parse import parse_command
+from fedraa.composition.registry import find_method, list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import split_paths
 from fedraa.data import make_partitioner
 from fedraa.data.partition import Dirichlet, Labels, LogNormal, Noise, PowerLaw, SortedShards
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.errors import RunWarning
-from fedraa.settings.resolve import resolve, without_foreign_flags
+from fedraa.settings.resolve import resolve_method, without_foreign_flags
 
-METHODS = methods()
+METHODS = list_methods()
 
 SMALL: dict[str, Any] = {
     "clients": 4,
@@ -76,7 +76,7 @@ KINDS = ("fed-raa", "fedasync", "fedavg", "heterofl", "ram-fed", "splitfed", "fe
 
 def ran(out: Path, method: str, **fields: Any) -> tuple[str, str]:
     """Return what came out of a run: its model and its log."""
-    limit = {"updates": 10} if find(method).asynchronous else {"rounds": 4}
+    limit = {"updates": 10} if find_method(method).asynchronous else {"rounds": 4}
     history = fl.run(**SMALL | limit | {"method": method, "out": out} | split_paths(fields, {}))
     lines = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
     return history.summary["model_sha256"], str([{**line, "wall": 0} for line in lines])
@@ -110,10 +110,10 @@ def test_scale_needs_cut_widths_and_server_compute_a_split(method: str, path: st
     changes: Mapping[str, Any] = {"method": method, "override": {path: value}, "hidden": (8,)}
     if ignored:
         with refuses(path, got=value):
-            resolve(Experiment(**changes))
+            resolve_method(Experiment(**changes))
         assert without_foreign_flags(Experiment(**changes)).override == {}
     else:
-        assert resolve(Experiment(**changes)).name
+        assert resolve_method(Experiment(**changes)).name
 
 
 def _cuts(name: str) -> bool:
@@ -182,7 +182,7 @@ IGNORED: list[dict[str, Any]] = [
 def test_field_without_effect_is_refused_in_python(fields: dict[str, Any]) -> None:
     name = next(iter(fields.get("override", fields)))
     with pytest.raises(ValueError, match=rf"^{re.escape(name)}\b") as error:
-        build(Experiment(**{"clients": 4} | fields))
+        build_run(Experiment(**{"clients": 4} | fields))
     assert "\n" not in str(error.value)
 
 
@@ -198,12 +198,12 @@ def test_field_without_effect_is_refused_in_python(fields: dict[str, Any]) -> No
     ids=lambda fields: "-".join(map(str, fields.items())),
 )
 def test_fields_with_an_effect_are_accepted(fields: dict[str, Any]) -> None:
-    assert build(Experiment(**{"clients": 4} | fields)).method
+    assert build_run(Experiment(**{"clients": 4} | fields)).method
 
 
 def test_a_method_for_adapters_warns_about_a_model_without_any() -> None:
     with pytest.warns(RunWarning, match=r"^method: flora .* Sequential .*fedraa\.lora$"):
-        build(Experiment(clients=4, method="flora"))
+        build_run(Experiment(clients=4, method="flora"))
 
 
 def test_every_field_that_can_be_without_effect_is_listed() -> None:
@@ -261,7 +261,7 @@ def test_the_same_holds_for_flags(words: str, capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_partition_is_the_one_that_the_fields_name(fields: dict[str, Any], expected: object) -> None:
-    made = build(Experiment(clients=4, **fields)).experiment
+    made = build_run(Experiment(clients=4, **fields)).experiment
     own = make_partitioner(made.partition, dirichlet=made.dirichlet)
     assert repr(own) == repr(expected)
 
@@ -272,12 +272,12 @@ def test_partition_is_the_one_that_the_fields_name(fields: dict[str, Any], expec
 )
 def test_number_that_a_partition_does_not_take_is_refused(partition: str) -> None:
     with pytest.raises(ValueError, match=r"^partition[.:]"):
-        build(Experiment(clients=4, partition=partition))
+        build_run(Experiment(clients=4, partition=partition))
 
 
 def test_partition_misspelt_with_a_number_has_a_suggestion() -> None:
     with refuses("partition", got="dirchlet") as refused:
-        build(Experiment(clients=4, partition="dirchlet:0.1"))
+        build_run(Experiment(clients=4, partition="dirchlet:0.1"))
     assert refused.value.hint.endswith(" dirichlet?")
 
 
@@ -303,7 +303,7 @@ def test_fields_of_the_mlp_are_refused_beside_a_model_that_is_an_object(field: s
 
     values = {"hidden": (8,), "dropout": 0.5}
     with refuses(field, got=values[field]):
-        build(Experiment(clients=4, **{field: values[field]}), Net())
+        build_run(Experiment(clients=4, **{field: values[field]}), Net())
 
 
 @pytest.mark.parametrize(
@@ -320,11 +320,11 @@ def test_fields_of_the_mlp_are_refused_beside_a_model_that_is_an_object(field: s
 )
 def test_flag_given_twice_is_refused(words: str) -> None:
     with pytest.raises(ValueError, match=r"^--[a-z0-9-]+: .*twice"):
-        parse(COMMANDS, words.split(), None)
+        parse_command(COMMANDS, words.split(), None)
 
 
 def test_words_after_two_dashes_are_another_command_s() -> None:
-    assert parse(COMMANDS, ["submit", "--address", "http://x", "--", "run", "--lr", "0.1", "--lr", "0.2"], None)
+    assert parse_command(COMMANDS, ["submit", "--address", "http://x", "--", "run", "--lr", "0.1", "--lr", "0.2"], None)
 
 
 def test_trust_without_landscape_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

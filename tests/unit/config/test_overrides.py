@@ -12,7 +12,7 @@ from fedraa import Experiment
 from fedraa.cli.main import main
 from fedraa.config.overrides import override_texts, read_overrides, split_paths
 from fedraa.errors import InputError
-from fedraa.report.command import command
+from fedraa.report.command import run_command
 from fedraa.server.staleness import Polynomial
 
 
@@ -129,7 +129,7 @@ def test_flags_of_the_command_line_set_values(tmp_path: Path, capsys: pytest.Cap
     assert main([*words, "--out", str(tmp_path / "run"), "--override", "update.mixing=0.3", "local.clip=1"]) == 0
     experiment = fl.History(tmp_path / "run").experiment
     assert experiment.override == {"update.mixing": 0.3, "local.clip": 1}
-    assert "--override update.mixing=0.3 local.clip=1" in command(experiment)
+    assert "--override update.mixing=0.3 local.clip=1" in run_command(experiment)
     assert main([*words, "--override", "update.mixin=0.3"]) == 2
     assert capsys.readouterr().err.startswith("fedraa: update.mixin: ")
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
 
-from fedraa.data import Dataset, Partition, Shards, divide, federate, make_partitioner
+from fedraa.data import Dataset, Partition, Shards, divide_samples, federate_dataset, make_partitioner
 
 
 def labels(per_class, classes=10):
@@ -15,7 +15,7 @@ def labels(per_class, classes=10):
 
 def split(y_train, y_test, clients, scheme, *, dirichlet=0.5, seed=0):
     partitioner = make_partitioner(scheme, dirichlet=dirichlet)
-    return divide(partitioner, y_train, y_test, clients, seed=seed)
+    return divide_samples(partitioner, y_train, y_test, clients, seed=seed)
 
 
 def counts(shards, y, classes=10):
@@ -156,7 +156,7 @@ def test_federate_makes_each_client_one_run_of_rows():
         Shards(np.array([5, 0, 2, 4, 1, 3]), np.array([0, 1, 4, 6])),
         Shards(np.array([1, 0]), np.array([0, 0, 2, 2])),
     )
-    federated = federate(dataset, dealt)
+    federated = federate_dataset(dataset, dealt)
     assert federated.sizes.tolist() == [1, 3, 2]
     samples, targets = federated.client(1)
     assert samples[:, 0].tolist() == [0, 2, 4]

@@ -5,8 +5,8 @@ from refusals import refuses
 
 from fedraa import Experiment, FederatedDataset
 from fedraa.data import Dataset, Federated
-from fedraa.data import deal as deal_data
-from fedraa.engine.build import build, make_dealing
+from fedraa.data import deal_samples as deal_data
+from fedraa.engine.build import build_run, make_dealing
 
 
 def dataset() -> Dataset:
@@ -76,5 +76,5 @@ def test_what_clients_read_is_held_back_likewise() -> None:
 
 
 def test_a_run_is_judged_by_it() -> None:
-    spec = build(Experiment(clients=4, validation=0.5, hidden=(20,)), dataset=dataset())
+    spec = build_run(Experiment(clients=4, validation=0.5, hidden=(20,)), dataset=dataset())
     assert len(spec.data.dataset.y_test) == sum(round(n / 2) for n in (22, 23, 22, 23))

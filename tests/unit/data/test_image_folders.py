@@ -12,7 +12,7 @@ from PIL import Image
 from refusals import refuses
 
 from fedraa.data import load_dataset
-from fedraa.data.sources.files import folder
+from fedraa.data.sources.files import read_folder
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (8, 8, 3), dtype=np.uint8)
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 def counts(root: Path, **options: Any) -> list[int]:
     """Return the number of training images of each class."""
-    return [int(count) for count in np.bincount(folder(str(root), **options).train.labels())]
+    return [int(count) for count in np.bincount(read_folder(str(root), **options).train.labels())]
 
 
 def test_linked_class_folders_are_read(root: Path) -> None:
@@ -43,7 +43,7 @@ def test_linked_class_folders_are_read(root: Path) -> None:
         shutil.copytree(root / split / "cat", root / f"birds-{split}")
         (root / split / "bird").symlink_to(root / f"birds-{split}")
     (root / "train" / "dog" / "linked.png").symlink_to(root / "train" / "cat" / "0.png")
-    data = folder(str(root))
+    data = read_folder(str(root))
     assert data.classes == 3
     assert counts(root) == [3, 3, 4]
 
@@ -59,7 +59,7 @@ def test_hidden_files_and_folders_are_passed_over(root: Path) -> None:
         image().save(root / "train" / hidden / "0.png")
     for name in ("._0.png", ".DS_Store", "Thumbs.db"):
         (root / "train" / "cat" / name).write_text("x")
-    assert folder(str(root)).classes == 2
+    assert read_folder(str(root)).classes == 2
     assert counts(root) == [3, 3]
 
 
@@ -74,7 +74,7 @@ def test_files_that_are_no_images_by_name_are_counted(root: Path, caplog: pytest
 def test_kinds_of_files_are_read(name: str, root: Path) -> None:
     image().save(root / "train" / "dog" / name)
     assert counts(root) == [3, 4]
-    x, _ = folder(str(root)).train.read(np.arange(7))
+    x, _ = read_folder(str(root)).train.read(np.arange(7))
     assert x.shape == (7, 3, 8, 8)
 
 
@@ -86,7 +86,7 @@ def test_kinds_of_files_are_read(name: str, root: Path) -> None:
 def test_image_of_another_mode_among_colours_becomes_rgb(mode: str, name: str, size: int | None, root: Path) -> None:
     path = root / "train" / "dog" / name
     image(mode).save(path)
-    rows = folder(str(root), size=size).train
+    rows = read_folder(str(root), size=size).train
     x, _ = rows.read(np.arange(7))
     with Image.open(path) as opened:
         colours = opened.convert("RGB")
@@ -101,7 +101,7 @@ def test_image_of_another_mode_among_colours_becomes_rgb(mode: str, name: str, s
 def test_images_that_are_all_grey_have_one_channel(root: Path) -> None:
     for place, path in enumerate(root.rglob("*.png")):
         image(("L", "1", "LA")[place % 3]).save(path)
-    x, _ = folder(str(root)).test.read(np.arange(6))
+    x, _ = read_folder(str(root)).test.read(np.arange(6))
     assert x.shape == (6, 1, 8, 8)
 
 
@@ -151,4 +151,4 @@ def test_folder_that_cannot_be_read_is_refused_by_file(
 @pytest.mark.parametrize("size", [0, -1, "64", 2.5, True])
 def test_size_that_is_no_number_of_pixels_is_refused(size: Any, root: Path) -> None:
     with refuses("size", got=size):
-        folder(str(root), size=size)
+        read_folder(str(root), size=size)

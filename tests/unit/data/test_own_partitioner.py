@@ -10,7 +10,7 @@ import pytest
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.data import Dirichlet, Iid, Labels, divide, make_partitioner
+from fedraa.data import Dirichlet, Iid, Labels, divide_samples, make_partitioner
 
 Y = np.arange(60) % 3
 Y_TEST = np.repeat([0, 1, 2], 20)
@@ -37,7 +37,7 @@ def one_class_each(labels: Any, clients: int, rng: np.random.Generator) -> list[
 
 def shards(partitioner: object, clients: int = 3) -> tuple[list[Any], list[Any]]:
     """The training and the test rows of every client."""
-    partition = divide(make_partitioner(partitioner), Y, Y_TEST, clients, seed=0)
+    partition = divide_samples(make_partitioner(partitioner), Y, Y_TEST, clients, seed=0)
     train, test = (np.split(part.order, part.offsets[1:-1]) for part in (partition.train, partition.test))
     return train, test
 
@@ -92,8 +92,8 @@ def test_what_is_built_in_can_be_asked_by_an_own_one(built_in: Any) -> None:
 
     train, _ = shards(Reversed())
     assert sorted(np.concatenate(train)) == list(range(60))
-    custom = divide(Reversed(), Y, Y_TEST, 3, seed=0).train
-    expected = divide(built_in, Y, Y_TEST, 3, seed=0).train
+    custom = divide_samples(Reversed(), Y, Y_TEST, 3, seed=0).train
+    expected = divide_samples(built_in, Y, Y_TEST, 3, seed=0).train
     if built_in == Iid():
         assert custom.order[:20].tolist() == expected.order[40:].tolist()
 
@@ -122,7 +122,7 @@ def giving(rows: Any) -> Callable[..., Any]:
 )
 def test_wrong_partition_is_refused_by_name_client_and_row(rows: Any, field: str, names: list[str]) -> None:
     with refuses(f"partition: {field}", *names):
-        divide(make_partitioner(giving(rows)), Y, Y_TEST, 3, seed=0)
+        divide_samples(make_partitioner(giving(rows)), Y, Y_TEST, 3, seed=0)
 
 
 def failing(labels: Any, clients: int, rng: np.random.Generator) -> Any:

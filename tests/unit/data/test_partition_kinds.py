@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 from refusals import refuses
 
-from fedraa.data import divide, make_partitioner
+from fedraa.data import divide_samples, make_partitioner
 from fedraa.data.partition import Natural, PowerLaw, Rotation
-from fedraa.data.partition.quantity import sized
+from fedraa.data.partition.quantity import apportion_sizes
 
 LABELS = np.arange(60) % 3
 TEST = np.repeat([0, 1, 2], 10)
 
 
 def sizes(partitioner: object, clients: int, labels: Any = LABELS) -> list[int]:
-    partition = divide(make_partitioner(partitioner), labels, labels[:30], clients, seed=0)
+    partition = divide_samples(make_partitioner(partitioner), labels, labels[:30], clients, seed=0)
     assert len(np.unique(partition.train.order)) == len(partition.train.order)
     return np.diff(partition.train.offsets).tolist()
 
 
 def test_shards_are_runs_of_the_sorted_labels() -> None:
     """60 samples of 3 classes in 5 x 3 runs of 4: a run has one class, a client three runs."""
-    partition = divide(make_partitioner("shards(per_client=3)"), LABELS, TEST, 5, seed=1)
+    partition = divide_samples(make_partitioner("shards(per_client=3)"), LABELS, TEST, 5, seed=1)
     assert np.diff(partition.train.offsets).tolist() == [12] * 5
     for mine in np.split(LABELS[partition.train.order], partition.train.offsets[1:-1]):
         assert all(len(set(run)) == 1 for run in mine.reshape(3, 4))
@@ -30,9 +30,9 @@ def test_shards_are_runs_of_the_sorted_labels() -> None:
 
 def test_sizes_are_the_shares_of_weights_and_one_at_least() -> None:
     """20 samples, one each for 4; 16 in the shares 8 : 4 : 3 : 1 of 16 are 8, 4, 3, 1."""
-    assert sized(np.array([8.0, 4, 3, 1]), 20).tolist() == [9, 5, 4, 2]
-    assert sized(np.array([1.0, 1, 1]), 5).tolist() == [2, 2, 1]
-    assert sized(np.array([1.0, 1e-30]), 2).tolist() == [1, 1]
+    assert apportion_sizes(np.array([8.0, 4, 3, 1]), 20).tolist() == [9, 5, 4, 2]
+    assert apportion_sizes(np.array([1.0, 1, 1]), 5).tolist() == [2, 2, 1]
+    assert apportion_sizes(np.array([1.0, 1e-30]), 2).tolist() == [1, 1]
 
 
 def test_a_power_law_gives_the_k_th_client_k_to_minus_the_exponent() -> None:
@@ -49,7 +49,7 @@ def test_log_normal_sizes_have_that_spread() -> None:
 
 def test_natural_clients_have_their_own_rows_in_the_order_of_their_ids() -> None:
     owners, test_owners = ["b", "a", "b", "c", "a", "b"], ["c", "a", "x", "a"]
-    partition = divide(Natural().bound(owners, test_owners), np.zeros(6, int), np.zeros(4, int), 3, seed=0)
+    partition = divide_samples(Natural().bound(owners, test_owners), np.zeros(6, int), np.zeros(4, int), 3, seed=0)
     assert [rows.tolist() for rows in np.split(partition.train.order, partition.train.offsets[1:-1])] == [
         [1, 4],
         [0, 2, 5],
@@ -60,7 +60,7 @@ def test_natural_clients_have_their_own_rows_in_the_order_of_their_ids() -> None
 
 def test_of_natural_clients_there_may_be_some() -> None:
     owners = np.repeat(np.arange(10), 3)
-    partition = divide(Natural(some=True).bound(owners, None), owners * 0, owners[:5] * 0, 4, seed=0)
+    partition = divide_samples(Natural(some=True).bound(owners, None), owners * 0, owners[:5] * 0, 4, seed=0)
     held = [set(owners[rows]) for rows in np.split(partition.train.order, partition.train.offsets[1:-1])]
     assert len(set.union(*held)) == 4
     assert all(len(one) == 1 for one in held)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import fedraa as fl
-from fedraa.data import Dealing, deal, make_partitioner
+from fedraa.data import Dealing, deal_samples, make_partitioner
 from fedraa.errors import RunWarning
 from fedraa.rng import torch_seed
 
@@ -112,7 +112,7 @@ def test_a_resumed_run_draws_the_items_of_one_that_was_not_interrupted(tmp_path:
 
 
 def dealt(train: Any, test: Any = TEST, seed: int = 0) -> Any:
-    return deal(federated(train, test), Dealing(make_partitioner("natural"), 2, seed))
+    return deal_samples(federated(train, test), Dealing(make_partitioner("natural"), 2, seed))
 
 
 @pytest.mark.parametrize("kind", [*DRAWS])

@@ -11,7 +11,7 @@ import torch
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.data import Dealing, as_dataset, deal, make_partitioner, make_transforms
+from fedraa.data import Dealing, as_dataset, deal_samples, make_partitioner, make_transforms
 from fedraa.data import measured as measured_module
 from fedraa.data import scaling as scaling_module
 from fedraa.data.measured import read_measured
@@ -36,7 +36,9 @@ def dealt(data: Any, **more: Any) -> Any:
     more = {"partition": "iid", "transforms": ()} | more
     transforms = make_transforms(more.pop("transforms"), seed=0)
     data = as_dataset(data) if isinstance(data, fl.Dataset) else data
-    return deal(data, Dealing(make_partitioner(more.pop("partition")), 4, 0, transforms, standardise=True, **more))
+    return deal_samples(
+        data, Dealing(make_partitioner(more.pop("partition")), 4, 0, transforms, standardise=True, **more)
+    )
 
 
 def all_of(data: Any) -> Any:
@@ -205,7 +207,7 @@ def test_clients_that_make_their_samples() -> None:
         return np.float32(client % 2 * 10 + np.arange(6)[:, None]), [0, 1, 2, 0, 1, 2]
 
     test = np.zeros((3, 1), np.float32), np.arange(3)
-    data = deal(
+    data = deal_samples(
         fl.FederatedDataset("made", samples, test, classes=3, sizes=6),
         Dealing(make_partitioner("natural"), 100_000, 0, standardise=True),
     )

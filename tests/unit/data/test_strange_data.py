@@ -11,8 +11,8 @@ from PIL import Image
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.data import Dealing, Iid, deal, load_dataset
-from fedraa.objectives import make_objective, misfit
+from fedraa.data import Dealing, Iid, deal_samples, load_dataset
+from fedraa.objectives import describe_misfit, make_objective
 
 X, Y = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32), np.arange(12) % 3
 
@@ -55,7 +55,7 @@ OBJECTS: list[tuple[Callable[[], fl.FederatedDataset], str, Any]] = [
 @pytest.mark.parametrize(("make", "field", "got"), OBJECTS)
 def test_wrong_objects_are_refused(make: Callable[[], fl.FederatedDataset], field: str, got: Any) -> None:
     with refuses(f"dataset 'mine': {field}", got=got):
-        deal(make(), Dealing(Iid(), 2, seed=0))
+        deal_samples(make(), Dealing(Iid(), 2, seed=0))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_images_of_more_than_eight_bits_are_not_clipped_in_silence(tmp_path: Pat
         (tmp_path / split / "a").mkdir(parents=True)
         Image.new("I;16", (4, 4), 40_000).save(tmp_path / split / "a" / "0.png")
     with refuses(f"dataset 'folder:{tmp_path}': {tmp_path / 'train/a/0.png'}: image mode", got="I;16"):
-        deal(load_dataset(f"folder:{tmp_path}", None), Dealing(Iid(), 1, seed=0))
+        deal_samples(load_dataset(f"folder:{tmp_path}", None), Dealing(Iid(), 1, seed=0))
 
 
 class Odd(fl.Objective):
@@ -106,11 +106,11 @@ class Odd(fl.Objective):
 def test_losses_that_teach_nothing() -> None:
     outputs, targets = torch.ones(2, 3), torch.tensor([0, 1])
     with refuses("objective: Odd loss", "nan"):
-        misfit(Odd(lambda losses: losses * float("nan")), outputs, targets, 3)
+        describe_misfit(Odd(lambda losses: losses * float("nan")), outputs, targets, 3)
     with refuses("objective: Odd loss", "gradient"):
-        misfit(Odd(torch.Tensor.detach), outputs, targets, 3)
-    assert misfit(Odd(lambda losses: losses), outputs, targets, 3) is None
-    assert misfit(Odd(lambda losses: losses), outputs * float("nan"), targets, 3) is None  # the samples' fault
+        describe_misfit(Odd(torch.Tensor.detach), outputs, targets, 3)
+    assert describe_misfit(Odd(lambda losses: losses), outputs, targets, 3) is None
+    assert describe_misfit(Odd(lambda losses: losses), outputs * float("nan"), targets, 3) is None  # the samples' fault
     wrong = type("Listed", (Odd,), {"better": ["r2"]})
     with refuses("objective: Listed.better", got=["r2"]):
         make_objective(wrong(lambda losses: losses))

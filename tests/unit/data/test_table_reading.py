@@ -12,7 +12,7 @@ from refusals import refuses
 
 import fedraa as fl
 from fedraa.data import load_dataset
-from fedraa.data.sources.files import csv
+from fedraa.data.sources.files import read_csv
 from fedraa.objectives import make_objective
 
 ROWS = 40
@@ -37,7 +37,7 @@ def table(header: str, row: str, **values: Any) -> str:
 
 def read(path: str, **options: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the features and the labels of all rows, in the order of the file."""
-    data = csv(path, **options)
+    data = read_csv(path, **options)
     # Test rows are the last fifth of a fixed shuffle, and both parts keep the order of the file.
     order = fl.rng.generator(0, "csv").permutation(ROWS)
     places = np.concatenate((np.sort(order[: ROWS * 4 // 5]), np.sort(order[ROWS * 4 // 5 :])))
@@ -168,14 +168,14 @@ def test_feature_y_beside_a_label_is_kept_with_a_warning(
     header: str, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "a.csv").write_text(header + "\n" + "".join(f"{n % 7},{n % 3},{n % 2}\n" for n in range(20)))
-    assert np.shape(csv(str(tmp_path / "a.csv")).train[0]) == (16, 2)
+    assert np.shape(read_csv(str(tmp_path / "a.csv")).train[0]) == (16, 2)
     assert ("'y' is a feature" in caplog.text) is warns
 
 
 def test_words_become_columns_of_the_training_rows(tmp_path: Path) -> None:
     path = write(tmp_path, "city,x,label\n" + "NA,1,no\nnull,2,yes\n?,3,no\n" * 4)
     test = write(tmp_path, "label,city,x\nyes,NA,2\nno,Rome,2\n", "u.csv")
-    data = csv(path, test=test)
+    data = read_csv(path, test=test)
     x = data.train[0]
     assert x.shape == (12, 4)
     # Words are in alphabetical order: ?, NA, null.
@@ -240,7 +240,7 @@ def test_number_to_predict_is_read_with_the_objective_that_is_shown(tmp_path: Pa
 
 def test_clients_may_have_words_as_names(tmp_path: Path) -> None:
     path = write(tmp_path, table("x,label,hospital", "{x},{y},{h}", x=X, h=[f"Ward {i % 3}" for i in range(ROWS)]))
-    data = csv(path, client="hospital")
+    data = read_csv(path, client="hospital")
     assert data.clients is not None
     assert set(data.clients) == {"Ward 0", "Ward 1", "Ward 2"}
     assert data.train[0].shape == (32, 1)
@@ -304,7 +304,7 @@ def test_table_that_cannot_be_read_is_refused_by_column_or_line(
 def test_values_of_test_rows_only_are_refused_as_labels(tmp_path: Path) -> None:
     test = write(tmp_path, PLAIN.replace(",1\n", ",7\n"), "u.csv")
     with refuses(f"column 'label' row 2 of {test}", got=7):
-        csv(write(tmp_path, PLAIN), test=test)
+        read_csv(write(tmp_path, PLAIN), test=test)
 
 
 @pytest.mark.parametrize(
@@ -313,17 +313,17 @@ def test_values_of_test_rows_only_are_refused_as_labels(tmp_path: Path) -> None:
 )
 def test_options_that_name_no_column_are_refused(options: Any, key: str, tmp_path: Path) -> None:
     with refuses(key, got="z"):
-        csv(write(tmp_path, PLAIN), **options)
+        read_csv(write(tmp_path, PLAIN), **options)
 
 
 def test_options_that_contradict_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, PLAIN)
     with refuses("client", got="label"):
-        csv(path, client="label")
+        read_csv(path, client="label")
     with refuses("drop", got="x"):
-        csv(path, client="x", drop="x")
+        read_csv(path, client="x", drop="x")
     with refuses("drop", got=3):
-        csv(path, drop=3)  # type: ignore[arg-type]
+        read_csv(path, drop=3)  # type: ignore[arg-type]
 
 
 def test_paths_of_other_kinds_are_answered_with_the_form_that_works(tmp_path: Path) -> None:

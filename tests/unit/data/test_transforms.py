@@ -51,7 +51,7 @@ def test_a_text_may_name_several_and_a_task_draws_its_own() -> None:
     x = torch.from_numpy(IMAGES)
 
     def made(client: int, turn: int) -> Tensor:
-        augment = transforms.drawn.augment(client, turn)
+        augment = transforms.drawn.make_augmentation(client, turn)
         return torch.stack([augment(x), augment(x)])
 
     assert torch.equal(made(1, 0), made(1, 0))
@@ -65,10 +65,10 @@ def test_torchvision_draws_from_the_run_s_streams_and_leaves_torch_s_own_alone()
     x = torch.from_numpy(IMAGES)
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = transforms.augment(0, 0)(x)
+    first = transforms.make_augmentation(0, 0)(x)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    assert torch.equal(transforms.augment(0, 0)(x), first)
+    assert torch.equal(transforms.make_augmentation(0, 0)(x), first)
     assert not torch.equal(first, x)
     assert [part.random for part in make_transforms(["v2.Resize(4)", "v2.RandomErasing"], seed=0).parts] == [
         False,

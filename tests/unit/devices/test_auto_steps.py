@@ -10,7 +10,7 @@ from refusals import refuses
 from fedraa import Dataset, Experiment
 from fedraa.client import Trainer
 from fedraa.client.auto_steps import AutoSteps
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model, make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task, Vector
@@ -32,7 +32,7 @@ def spec(tmp_path: Path, **flags: Any) -> RunSpec:
         "duration_jitter": 0.0,
     }
     data = Dataset("tiny", x[:60], y[:60], x[60:], y[60:], 3)
-    return build(Experiment(**common | flags), dataset=data)
+    return build_run(Experiment(**common | flags), dataset=data)
 
 
 def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
         table = costs.table([part.widths for part in run.submodels])[:, [(2,), (6,)].index(widths)]
         np.testing.assert_allclose(table, move + steps * step)
         np.testing.assert_allclose([costs.cost(widths, n, 4 * size, 4 * size) for n in range(3)], table)
-        np.testing.assert_allclose(costs.rates([widths], table[:, None]), steps / table)
+        np.testing.assert_allclose(costs.step_rates([widths], table[:, None]), steps / table)
 
 
 def test_short_tasks_end_with_a_pass(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from refusals import refuses
 from fedraa import Experiment
 from fedraa.devices.compute_speeds import make_fleet
 from fedraa.devices.fleet import Fleet, Load
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model
 
 
@@ -75,7 +75,7 @@ def test_csv_in_physical_units_costs_seconds(tmp_path: Path) -> None:
     load = Load(work=3e9, down=2e6, up=1e6, memory=5e6)
     # 0.1 + 2e6/1e6 + 3e9/1e9 + 1e6/5e5 = 0.1 + 2 + 3 + 2; and 3e9/2e9 alone
     assert devices.cost(load).tolist() == pytest.approx([7.1, 1.5])
-    assert devices.fits(load).tolist() == [False, True]
+    assert devices.fits_memory(load).tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_wrong_table_of_devices_is_refused_by_row(tmp_path: Path, text: str, pla
 
 def test_relative_costs_are_share_of_the_model_over_capability() -> None:
     # 1437 digits to 3 clients are 479 each; a fragment of 40 of 200 neurons holds 40 * 75 + 10 of 15010 parameters
-    spec = build(Experiment(clients=3, compute="1:0.667,3:0.333", fragments=3))
+    spec = build_run(Experiment(clients=3, compute="1:0.667,3:0.333", fragments=3))
     table = make_cost_model(spec).table([part.widths for part in spec.submodels])
     shares = [(40 * 75 + 10) / 15010, (60 * 75 + 10) / 15010, (100 * 75 + 10) / 15010]
     assert table[0] == pytest.approx(shares)
@@ -109,7 +109,7 @@ def test_relative_costs_are_share_of_the_model_over_capability() -> None:
 def test_relative_cost_follows_data_epochs_and_passes() -> None:
     # 1437 = 3 * 359 + 360: client 0 holds 360 samples, the mean is 359.25
     def first(**flags: object) -> float:
-        spec = build(Experiment(method="fedavg", clients=4, compute="2:1", **flags))
+        spec = build_run(Experiment(method="fedavg", clients=4, compute="2:1", **flags))
         sizes = spec.data.sizes
         return float(make_cost_model(spec).table([spec.submodels[0].widths])[0, 0] * 359.25 / sizes[0])
 
@@ -120,7 +120,7 @@ def test_relative_cost_follows_data_epochs_and_passes() -> None:
 
 def test_local_steps_cost_by_their_samples() -> None:
     # 359 samples are 11 batches of 32 and one of 7: 20 steps are a whole epoch and 8 batches; 5 epochs of 359.25 cost 1
-    spec = build(Experiment(method="fedavg", clients=4, compute="1:1", local_steps=20, batch_size=32))
+    spec = build_run(Experiment(method="fedavg", clients=4, compute="1:1", local_steps=20, batch_size=32))
     costs = make_cost_model(spec).table([spec.submodels[0].widths])[:, 0]
     assert costs[spec.data.sizes == 359] == pytest.approx((359 + 8 * 32) / (5 * 359.25))
 
@@ -128,7 +128,7 @@ def test_local_steps_cost_by_their_samples() -> None:
 def test_physical_cost_is_flops_and_bytes_of_the_submodel(tmp_path: Path) -> None:
     path = tmp_path / "devices.csv"
     path.write_text("compute,downlink,uplink,latency\n" + "1e6,1e5,2e5,0.5\n" * 3)
-    spec = build(Experiment(method="fedavg", clients=3, compute=str(path), units="physical", hidden=(10,)))
+    spec = build_run(Experiment(method="fedavg", clients=3, compute=str(path), units="physical", hidden=(10,)))
     # 64-10-10: forward 2 * 740, weight gradients 2 * 740, input gradient of the second layer 2 * 100 per sample
     flops = (2 * 740 + 2 * 740 + 2 * 100) * 479 * 5
     size = 4 * (64 * 10 + 10 + 10 * 10 + 10)
@@ -137,7 +137,7 @@ def test_physical_cost_is_flops_and_bytes_of_the_submodel(tmp_path: Path) -> Non
 
 
 def test_what_is_observed_changes_what_is_planned_but_not_what_is_simulated() -> None:
-    spec = build(Experiment(clients=3, fragments=2))
+    spec = build_run(Experiment(clients=3, fragments=2))
     costs, shapes = make_cost_model(spec), [part.widths for part in spec.submodels]
     before, sent = costs.table(shapes), costs.sent(shapes[0])
     modelled = costs.cost(shapes[0], 1, sent, sent)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fedraa import Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 
 
 @pytest.mark.parametrize(
@@ -21,5 +21,5 @@ from fedraa.engine.build import build
     ],
 )
 def test_limit_of_steps_is_the_given_one_or_a_number_of_rounds(fields: dict[str, Any], steps: int | None) -> None:
-    spec = build(Experiment(clients=10, hidden=(8,), engine="local", quiet=True, **fields))
+    spec = build_run(Experiment(clients=10, hidden=(8,), engine="local", quiet=True, **fields))
     assert spec.limits.steps == steps

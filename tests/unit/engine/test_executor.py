@@ -67,5 +67,5 @@ def test_wait_large_updates_holds_no_more_than_the_limit(monkeypatch: pytest.Mon
 
 def test_ready_on_the_wall_clock_trains_only_one_task() -> None:
     made, trainer = pool([1.0, 2.0])
-    assert len(made.ready(0.1)) == 1
+    assert len(made.ready_outcomes(0.1)) == 1
     assert trainer.trained == [0]

@@ -9,7 +9,7 @@ import pytest
 from fedraa.callbacks import Limits
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.loop import Loop
@@ -21,7 +21,7 @@ from fedraa.rundir.event_log import EventLog
 
 @pytest.fixture(scope="module")
 def spec() -> RunSpec:
-    return build(Experiment(clients=3, hidden=(8,), local_steps=1, engine="local"))
+    return build_run(Experiment(clients=3, hidden=(8,), local_steps=1, engine="local"))
 
 
 class Run:

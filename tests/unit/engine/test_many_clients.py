@@ -8,12 +8,12 @@ import pytest
 
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model, make_server
-from fedraa.engine.run_description import describe
+from fedraa.engine.run_description import describe_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update
-from fedraa.rundir.packed_columns import read
+from fedraa.rundir.packed_columns import unpack_column
 
 MANY = 100_000
 
@@ -22,7 +22,7 @@ def fleet(clients: int, method: str) -> RunSpec:
     rng = np.random.default_rng(0)
     x, y = rng.random((MANY, 8), np.float32), rng.integers(0, 10, MANY)
     dataset = Dataset("noise", x, y, x[:100], y[:100], 10)
-    return build(
+    return build_run(
         Experiment(method=method, clients=clients, hidden=(16,), compute="lognormal:0.5", seed=0), dataset=dataset
     )
 
@@ -35,10 +35,10 @@ def test_a_hundred_thousand_clients_start_in_seconds(method: str) -> None:
     server = make_server(spec, lambda *_, **__: None)
     clients = iter(server.begin())
     tasks = [server.assign(next(clients), 0.0) for _ in range(100)]
-    written = json.dumps(describe(spec))
+    written = json.dumps(describe_run(spec))
     assert time.process_time() - started < 10
     assert [task.client for task in tasks] == list(range(100))
-    assert len(read(json.loads(written)["resolved"]["samples"])) == MANY
+    assert len(unpack_column(json.loads(written)["resolved"]["samples"])) == MANY
 
 
 def per_event(clients: int, learn: bool) -> float:

@@ -3,50 +3,50 @@
 from refusals import refuses
 
 from fedraa.config.experiment import Experiment
-from fedraa.engine.build import build
-from fedraa.engine.memory_check import GPU_CONTEXT_BYTES, PROCESS_BYTES, Free, Need, check
+from fedraa.engine.build import build_run
+from fedraa.engine.memory_check import GPU_CONTEXT_BYTES, PROCESS_BYTES, Free, Need, check_memory
 
 
 def test_a_small_run_fits_this_machine() -> None:
-    check(build(Experiment()))
+    check_memory(build_run(Experiment()))
 
 
 def test_the_memory_of_ram_fed_is_one_model_per_client() -> None:
     """Four bytes x d x (clients + 3): an update remembered per client, their mean, change and count."""
-    spec = build(Experiment(method="ram-fed", clients=100))
+    spec = build_run(Experiment(method="ram-fed", clients=100))
     d = spec.params.size
     assert Need.of(spec).server == 4 * d * (100 + 3) + 3 * 4 * d
 
 
 def test_ram_fed_with_too_many_clients_names_the_number_that_fits() -> None:
-    spec = build(Experiment(method="ram-fed", clients=100, workers=1))
+    spec = build_run(Experiment(method="ram-fed", clients=100, workers=1))
     need = Need.of(spec)
     room = need.data + need.worker + need.server
-    check(spec, Free(room, None))
+    check_memory(spec, Free(room, None))
     with refuses("clients", "ram-fed", got=100) as refused:
-        check(spec, Free(room - need.server / 2, None))
+        check_memory(spec, Free(room - need.server / 2, None))
     few = int(refused.value.expected.removeprefix("at most "))
     assert 40 <= few <= 60
-    check(build(Experiment(method="ram-fed", clients=few, workers=1)), Free(room - need.server / 2, None))
+    check_memory(build_run(Experiment(method="ram-fed", clients=few, workers=1)), Free(room - need.server / 2, None))
 
 
 def test_model_that_never_fits_is_refused() -> None:
     with refuses("memory", "fedavg"):
-        check(build(Experiment(method="fedavg")), Free(PROCESS_BYTES / 2, None))
+        check_memory(build_run(Experiment(method="fedavg")), Free(PROCESS_BYTES / 2, None))
 
 
 def test_too_many_workers_names_the_number_that_fits() -> None:
-    spec = build(Experiment(workers=8))
+    spec = build_run(Experiment(workers=8))
     need = Need.of(spec)
     free = Free(need.server + need.data + 3.5 * need.worker, None)
     with refuses("workers", "needs 0.2", "at most 3", got=8):
-        check(spec, free)
-    check(build(Experiment(workers=3)), free)
+        check_memory(spec, free)
+    check_memory(build_run(Experiment(workers=3)), free)
 
 
 def test_too_many_workers_for_the_gpu_names_the_number_that_fits() -> None:
-    spec = build(Experiment(workers=4))
+    spec = build_run(Experiment(workers=4))
     with refuses("workers", "needs 0.4", "1 GB free", "at most 2", got=4):
-        check(spec, Free(1e12, 1e9))
+        check_memory(spec, Free(1e12, 1e9))
     with refuses("workers", "--device cpu", got=4):
-        check(spec, Free(1e12, GPU_CONTEXT_BYTES / 2))
+        check_memory(spec, Free(1e12, GPU_CONTEXT_BYTES / 2))

@@ -13,11 +13,11 @@ from refusals import refuses
 from torch import nn
 
 import fedraa as fl
-from fedraa.board.about import about, repeats
+from fedraa.board.about import read_about, repeat_command
 from fedraa.cli.display import closing_table
 from fedraa.cli.main import COMMANDS, Run
-from fedraa.cli.parse import parse
-from fedraa.report.command import command
+from fedraa.cli.parse import parse_command
+from fedraa.report.command import run_command
 from schedulers import Random
 
 SMALL = {"clients": 3, "local_steps": 1, "engine": "local", "quiet": True}
@@ -85,7 +85,7 @@ def test_configuration_names_the_objects_and_not_the_defaults(run: fl.History) -
 
 
 def test_command_is_a_call_that_names_what_is_missing(run: fl.History) -> None:
-    told = command(run.experiment, run.config["given"])
+    told = run_command(run.experiment, run.config["given"])
     call, _, comment = told.partition("  # ")
     assert not told.startswith("fedraa run")
     assert "mlp" not in told
@@ -98,7 +98,7 @@ def test_command_is_a_call_that_names_what_is_missing(run: fl.History) -> None:
 
 
 def test_call_with_the_objects_in_place_gives_the_same_model(run: fl.History, tmp_path: Path) -> None:
-    call = command(run.experiment, run.config["given"]).partition("  # ")[0]
+    call = run_command(run.experiment, run.config["given"]).partition("  # ")[0]
     fields: dict[str, Any] = eval(call, {"fedraa": type("Module", (), {"run": staticmethod(dict)})})
     torch.manual_seed(0)
     net = Net()
@@ -109,14 +109,14 @@ def test_call_with_the_objects_in_place_gives_the_same_model(run: fl.History, tm
 
 
 def test_every_page_has_that_call(run: fl.History, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = command(run.experiment, run.config["given"])
+    told = run_command(run.experiment, run.config["given"])
     folder = fl.report([run.directory], tmp_path / "page.html")
     assert "mlp" not in (tmp_path / "page.html").read_text()
     assert pd.read_csv(folder / "runs.csv")["command"].tolist() == [told]
     settings = pd.read_csv(folder / "configuration.csv").set_index("setting").iloc[:, 0]
     assert settings["model"] == "Net (given as an object)"
-    shown = about(run.directory)
-    assert repeats(shown.flags, shown.given) == told
+    shown = read_about(run.directory)
+    assert repeat_command(shown.flags, shown.given) == told
     closing_table(run)
     assert settings["dataset"] in capsys.readouterr().out
 
@@ -130,7 +130,7 @@ def test_component_that_forgets_a_value_is_given_again(tmp_path: Path) -> None:
     fields = {"hidden": (16,), "updates": 4, "out": tmp_path / "run", **SMALL}
     history = fl.run(scheduler=Forgetful(0.9), **fields)
     assert history.config["given"] == ["scheduler"]
-    assert "scheduler=..." in command(history.experiment, history.config["given"])
+    assert "scheduler=..." in run_command(history.experiment, history.config["given"])
     with refuses("run", "scheduler=...", got=history.directory):
         fl.resume(history.directory, trust=True, updates=6)
     assert fl.resume(history.directory, scheduler=Forgetful(0.9), updates=6).summary["steps"] == 6
@@ -139,8 +139,8 @@ def test_component_that_forgets_a_value_is_given_again(tmp_path: Path) -> None:
 def test_component_that_keeps_its_values_is_a_flag(tmp_path: Path) -> None:
     history = fl.run(scheduler=Kept(0.9), hidden=(16,), updates=4, out=tmp_path / "run", **SMALL)
     assert history.config["given"] == []
-    words = shlex.split(command(history.experiment))
-    parsed = parse(COMMANDS, words[1:], None)
+    words = shlex.split(run_command(history.experiment))
+    parsed = parse_command(COMMANDS, words[1:], None)
     assert isinstance(parsed, Run)
     assert parsed.experiment.scheduler == f"{__name__}:Kept(bias=0.9)"
 
@@ -148,6 +148,6 @@ def test_component_that_keeps_its_values_is_a_flag(tmp_path: Path) -> None:
 def test_method_given_as_an_object_is_no_flag(tmp_path: Path) -> None:
     method = fl.method("fedavg").replace(momentum=0.3)
     history = fl.run(method=method, rounds=1, hidden=(4,), out=tmp_path / "run", **SMALL)
-    told = command(history.experiment, history.config["given"])
+    told = run_command(history.experiment, history.config["given"])
     assert told.startswith("fedraa.run(")
     assert "method=..." in told

@@ -12,7 +12,7 @@ from refusals import refuses
 from torch import nn
 
 import fedraa as fl
-from fedraa.engine.process_guard import exclusive
+from fedraa.engine.process_guard import exclusive_process
 
 SMALL: dict[str, Any] = {"engine": "local", "quiet": True, "method": "fedavg", "clients": 3, "local_steps": 2}
 
@@ -77,7 +77,7 @@ def test_only_one_thread_is_within() -> None:
 
     def enter(_: int) -> None:
         nonlocal within, most
-        with exclusive(), exclusive():
+        with exclusive_process(), exclusive_process():
             within += 1
             most = max(most, within)
             within -= 1

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import fedraa as fl
 from fedraa.config.experiment import Experiment
 from fedraa.engine import run_spec
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_worker_spec
 from fedraa.evaluation.personal import Personal
 
@@ -49,7 +49,7 @@ def test_statistics_are_those_of_the_same_samples_in_memory(
     monkeypatch.setattr("fedraa.evaluation.evaluator.BATCH", 16)
     found = []
     for train in ((X, Y), Read()):
-        spec = build(
+        spec = build_run(
             Experiment(**SMALL, clients=4, partition=partition, statistics=statistics), model=net(), dataset=data(train)
         )
         given = spec.evaluation_data
@@ -65,7 +65,7 @@ def test_statistics_are_those_of_the_same_samples_in_memory(
 def test_few_large_samples_are_held_for_the_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_spec, "STATISTICS_BYTES", 64 * 30)
     monkeypatch.setattr(run_spec, "FEW", 20)
-    assert len(build(Experiment(**SMALL), model=net(), dataset=data(Read())).evaluation_data.x_train) == 30
+    assert len(build_run(Experiment(**SMALL), model=net(), dataset=data(Read())).evaluation_data.x_train) == 30
 
 
 class Brighter(fl.Transform):
@@ -75,7 +75,7 @@ class Brighter(fl.Transform):
 
 def trained_alone(steps: int | str) -> Any:
     experiment = Experiment(**SMALL | {"local_steps": steps}, clients=4)
-    spec = build(experiment, model=net(), dataset=data((X, Y)))
+    spec = build_run(experiment, model=net(), dataset=data((X, Y)))
     return Personal(spec.traced, spec.method.local, seed=0).train(spec.params, 0, *spec.data.client(0))
 
 
@@ -100,7 +100,7 @@ def test_transforms_are_drawn_in_personalised_training_too(tmp_path: Path) -> No
 
 def test_clients_without_test_samples_cannot_be_evaluated_by_themselves() -> None:
     with refuses("personalised", "test samples"):
-        build(Experiment(**SMALL, personalised=2), dataset=data((X, Y), test_clients=["nobody"] * 12))
+        build_run(Experiment(**SMALL, personalised=2), dataset=data((X, Y), test_clients=["nobody"] * 12))
 
 
 def test_a_run_directory_is_named_after_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 import fedraa as fl
 from fedraa.cli.main import main
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.run_warnings import find_probabilities
 from fedraa.errors import RunWarning
 from fedraa.objectives import Classification, MultiLabel, NextToken, Objective, Regression, Segmentation
-from fedraa.report.runs import load
-from fedraa.report.tables import by_run, metrics
+from fedraa.report.runs import load_groups
+from fedraa.report.tables import by_run, table_metrics
 from fedraa.rundir.summary import NO_STEP
 
 RNG = np.random.default_rng(0)
@@ -33,7 +33,7 @@ def warned(x: Any = X, y: Any = Y, *, classes: int = 3, model: nn.Module | None 
     data = fl.Dataset("mine", x, y, x[:12], y[:12], classes)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        build(fl.Experiment(engine="local", clients=2, **fields), model, data)
+        build_run(fl.Experiment(engine="local", clients=2, **fields), model, data)
     return [str(each.message) for each in caught if issubclass(each.category, fl.RunWarning)]
 
 
@@ -117,8 +117,8 @@ def test_a_run_without_a_step_is_marked_everywhere(tmp_path: Path, capsys: pytes
     assert f"0 (0 tasks): {NO_STEP}" in shown.out
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["note"] == NO_STEP
     assert "consistent" in fl.replay(tmp_path / "run")
-    groups = load([tmp_path / "run"])
-    table = by_run(groups, metrics(groups, {}))
+    groups = load_groups([tmp_path / "run"])
+    table = by_run(groups, table_metrics(groups, {}))
     assert table.frame["method"].tolist() == [f"fedavg ({NO_STEP})"]
     assert table.frame["ended_by"].tolist() == [f"time: {NO_STEP}"]
 

@@ -5,14 +5,14 @@ import threading
 
 import pytest
 
-from fedraa.engine.stop_signals import deferred, interruptible, terminable, uninterrupted
+from fedraa.engine.stop_signals import defer_interrupts, ignore_interrupts, stop_on_interrupt, stop_on_sigterm
 
 
 def test_the_first_asks_and_the_second_raises() -> None:
     asked: list[bool] = []
 
     def twice() -> None:
-        with interruptible(lambda: asked.append(True)):
+        with stop_on_interrupt(lambda: asked.append(True)):
             signal.raise_signal(signal.SIGINT)
             assert asked == [True]
             signal.raise_signal(signal.SIGINT)
@@ -27,7 +27,7 @@ def test_a_handler_of_the_users_is_left_alone() -> None:
     caught: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
     try:
-        with interruptible(lambda: caught.append(-1)):
+        with stop_on_interrupt(lambda: caught.append(-1)):
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -37,14 +37,14 @@ def test_a_handler_of_the_users_is_left_alone() -> None:
 def test_sigterm_asks_too_and_its_handler_comes_back() -> None:
     asked: list[bool] = []
     before = signal.getsignal(signal.SIGTERM)
-    with terminable(lambda: asked.append(True)):
+    with stop_on_sigterm(lambda: asked.append(True)):
         signal.raise_signal(signal.SIGTERM)
     assert asked == [True]
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_cleaning_up_is_not_interrupted() -> None:
-    with uninterrupted():
+    with ignore_interrupts():
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -53,7 +53,7 @@ def test_what_must_be_whole_is_interrupted_afterwards() -> None:
     made: list[str] = []
 
     def make() -> None:
-        with deferred():
+        with defer_interrupts():
             signal.raise_signal(signal.SIGINT)
             made.append("whole")
         made.append("more")
@@ -66,7 +66,7 @@ def test_what_must_be_whole_is_interrupted_afterwards() -> None:
 
 def test_the_second_interrupts_at_once_what_must_be_whole() -> None:
     def make() -> None:
-        with deferred():
+        with defer_interrupts():
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
             raise AssertionError("it was heard too late")
@@ -77,7 +77,7 @@ def test_the_second_interrupts_at_once_what_must_be_whole() -> None:
 
 def test_other_threads_are_let_be() -> None:
     def inside() -> None:
-        with interruptible(lambda: None), terminable(lambda: None), uninterrupted(), deferred():
+        with stop_on_interrupt(lambda: None), stop_on_sigterm(lambda: None), ignore_interrupts(), defer_interrupts():
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     thread = threading.Thread(target=inside)

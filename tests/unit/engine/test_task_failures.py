@@ -32,7 +32,7 @@ def test_forget_resets_only_this_task() -> None:
     failures = TaskFailures()
     failures.add(7, OF_CLIENT)
     failures.add(8, OF_CLIENT)
-    failures.forget(7)
-    failures.forget(9)
+    failures.forget_task(7)
+    failures.forget_task(9)
     assert failures.add(7, OF_CLIENT) is FailureAction.RETRY
     assert failures.add(8, OF_CLIENT) is FailureAction.DROP

@@ -12,7 +12,7 @@ from torch import nn
 
 import fedraa as fl
 from fedraa.cli.main import main
-from fedraa.components.imports import imported, importing_only
+from fedraa.components.imports import import_object, importing_only
 from fedraa.components.text import paths_in
 
 CODE = """
@@ -147,6 +147,6 @@ def test_paths_in_what_was_written_down() -> None:
     assert paths_in({"kind": "mean", "inner": ["a:B(c='d.e:F')", 3, None]}) == ["a:B", "d.e:F"]
     assert paths_in(["gre-raa", "sample:10", "uniform:1:2", "lognormal:0.5"]) == []
     with importing_only(["json:loads"]):
-        assert imported("x", "json:loads") is json.loads
+        assert import_object("x", "json:loads") is json.loads
         with refuses("x", "--trust", got="json:dumps"):
-            imported("x", "json:dumps")
+            import_object("x", "json:dumps")

@@ -19,19 +19,19 @@ from torch.nn import functional as F
 import fedraa as fl
 from fedraa.api import compare
 from fedraa.data import Dataset
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.evaluation import metrics
 from fedraa.evaluation.evaluator import BATCH, Evaluator
 from fedraa.evaluation.metrics import TAKEN, make_metrics
 from fedraa.objectives import Figures
 from fedraa.replay.replay import Inconsistent, replay
 from fedraa.report.compare import CELLS, FROM_SUMMARY, PER_CELL
-from fedraa.report.runs import load
+from fedraa.report.runs import load_groups
 from fedraa.report.tables import by_method, by_run
-from fedraa.report.tables import metrics as report_columns
+from fedraa.report.tables import table_metrics as report_columns
 from fedraa.rundir.event_log import EVAL_COLUMNS
 from fedraa.rundir.history import History
-from fedraa.rundir.summary import summarise
+from fedraa.rundir.summary import summarise_run
 
 SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "hidden": (8,), "local_steps": 1, "updates": 6, "quiet": True}
 
@@ -115,7 +115,7 @@ def test_replay_knows_them_from_the_configuration(history: History, tmp_path: Pa
 
 def test_they_are_in_the_tables_of_a_report(history: History, tmp_path: Path) -> None:
     plain = fl.run(fl.Experiment(**SMALL, method="fedasync", out=tmp_path / "run"))
-    groups = load([history.directory, plain.directory])
+    groups = load_groups([history.directory, plain.directory])
     columns = report_columns(groups, {})
     table = by_method(groups, columns)
     place = table.columns.index("top2")
@@ -138,7 +138,7 @@ def test_the_mean_is_exact_however_samples_are_batched(monkeypatch: pytest.Monke
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2 * BATCH + 1, 2)).astype(np.float32), np.arange(2 * BATCH + 1) % 2
     dataset = Dataset("two", x, y, x, y, 2)
-    spec = build(fl.Experiment(clients=2, fragments=1, hidden=(2,), metrics=(scale,)), dataset=dataset)
+    spec = build_run(fl.Experiment(clients=2, fragments=1, hidden=(2,), metrics=(scale,)), dataset=dataset)
     evaluator = Evaluator(spec.traced, spec.data, metrics=spec.metrics)
     figure = evaluator.evaluate(spec.params).figures["scale"]
     # Every second value is 1e8 in float32, the others 0.1 in float32: naive sums of 2,049 lose digits.
@@ -175,9 +175,9 @@ def test_what_is_not_finite_in_a_run_is_written_as_a_loss_is(tmp_path: Path) -> 
 
 def test_no_name_is_taken_that_logs_and_tables_use(history: History) -> None:
     kinds = {"seq", "kind", "t", "wall", "step"}
-    groups = load([history.directory])
-    plain = {*summarise(history)} | {*FROM_SUMMARY, *PER_CELL, *EVAL_COLUMNS} | kinds
-    tables = {column.name for column in report_columns(groups, {load([history.directory])[0].first: 1.0})}
+    groups = load_groups([history.directory])
+    plain = {*summarise_run(history)} | {*FROM_SUMMARY, *PER_CELL, *EVAL_COLUMNS} | kinds
+    tables = {column.name for column in report_columns(groups, {load_groups([history.directory])[0].first: 1.0})}
     frames = {*by_run(groups, []).frame.columns, *groups[0].first.evals.columns}
     own = set(history.summary["metrics"])  # type: ignore[call-overload]  # a mapping
     assert plain | (tables | frames) - own <= TAKEN
@@ -253,5 +253,5 @@ def test_logs_of_json_hold_plain_numbers(history: History) -> None:
     lines = (history.directory / "events.jsonl").read_text().splitlines()
     values = [json.loads(line)["top2"] for line in lines if '"eval"' in line]
     assert all(isinstance(value, float) for value in values)
-    assert metrics.mean(np.array([1.0, math.inf])) == math.inf
-    assert math.isnan(metrics.mean(np.array([math.inf, -math.inf])))
+    assert metrics.exact_mean(np.array([1.0, math.inf])) == math.inf
+    assert math.isnan(metrics.exact_mean(np.array([math.inf, -math.inf])))

@@ -173,7 +173,7 @@ def test_async_ledger_decides_as_the_reference(scheduler: str, moves: Moves, lim
             setting.costs_changed = result == "new costs" and scheduler not in ("none", "curious")
             if setting.costs_changed:
                 setting.tables += 1
-                ledger.replan(setting.costs(), None)
+                ledger.use_costs(setting.costs(), None)
             reference.commit(committed(done, loss, weight=0.0))
             waiting.extend(done.next_clients)
         assert list(waiting) == list(reference._tasks.waiting)

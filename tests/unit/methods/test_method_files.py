@@ -17,7 +17,7 @@ from fedraa.cli.main import main
 from fedraa.components import registry as component_registry
 from fedraa.composition import registry
 from fedraa.composition.method import Method
-from fedraa.composition.registry import find, kinds, methods
+from fedraa.composition.registry import component_classes, find_method, list_methods
 from fedraa.replay.replay import replay
 from fedraa.server.async_rule import ASYNC_RULE
 from fedraa.settings.terms import on_terms
@@ -80,19 +80,19 @@ def test_fedavg_names_the_four_files_of_its_path() -> None:
 
 
 def test_every_method_has_formula_situation_and_settings() -> None:
-    assert len(methods()) >= 49
-    for name, method in methods().items():
+    assert len(list_methods()) >= 49
+    for name, method in list_methods().items():
         assert name == method.name
         assert method.formula
         assert method.when
         assert method.paper_settings is not None
-        assert not method.variant_of or method.variant_of in methods()
+        assert not method.variant_of or method.variant_of in list_methods()
 
 
 def test_variants_follow_the_method_that_they_vary() -> None:
-    names = list(methods())
+    names = list(list_methods())
     at = names.index("fed-raa")
-    variants = [name for name, method in methods().items() if method.variant_of == "fed-raa"]
+    variants = [name for name, method in list_methods().items() if method.variant_of == "fed-raa"]
     assert names[at + 1 : at + 1 + len(variants)] == variants
 
 
@@ -115,10 +115,10 @@ def test_order_of_imports_does_not_matter() -> None:
 
 
 def test_names_of_component_classes_are_unique() -> None:
-    bases = [kind for kind in kinds().values() if isinstance(kind, type)]
+    bases = [kind for kind in component_classes().values() if isinstance(kind, type)]
     names = [kind.__name__ for kind in bases]
     assert sorted(names) == sorted(set(names))
-    for name, kind in kinds().items():
+    for name, kind in component_classes().items():
         assert kind.__name__ == name
 
 
@@ -130,7 +130,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (package / "__init__.py").write_text("")
     (package / "half_steps.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(tmp_path)
-    methods()
+    list_methods()
     monkeypatch.setattr(component_registry, "PLUGIN_PACKAGES", ["fedraa.methods", "more_methods"])
     component_registry.load_plugins.cache_clear()
     yield
@@ -147,7 +147,7 @@ def _weights(history: fl.History) -> list[float]:
 
 @pytest.mark.usefixtures("plugin")
 def test_a_file_in_a_plugin_package_is_found_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert find("half-steps").paper == "Nobody 2026"
+    assert find_method("half-steps").paper == "Nobody 2026"
     assert on_terms(fl.Experiment(method="half-steps"), "paper").lr == 0.3
     assert main(["methods", "--json"]) == 0
     assert "half-steps" in [row["name"] for row in json.loads(capsys.readouterr().out)]

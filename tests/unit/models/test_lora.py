@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import fedraa as fl
 from fedraa.client import LocalTraining, Trainer
 from fedraa.messages import Task
-from fedraa.submodels import flatten, trace
-from fedraa.submodels.flat import frozen
-from fedraa.submodels.indices import prefix
+from fedraa.submodels import flatten_parameters, trace_module
+from fedraa.submodels.flat import frozen_parameters
+from fedraa.submodels.indices import take_prefix
 
 RANK = 4
 
@@ -77,18 +77,18 @@ def test_lora_trains_only_adapters_which_start_at_zero() -> None:
 def test_lora_rank_is_a_width_group_with_exact_cuts(merge: bool) -> None:
     """The trial of the tracer checks the cuts: a group that fails it would stay whole."""
     _, model, x = picture(targets=("conv", "table", "twice", "head"), merge=merge, alpha=9)
-    traced = trace(moved(model), x)
+    traced = trace_module(moved(model), x)
     assert [(group.name, group.size) for group in traced.groups] == [
         (f"{layer}.lora_A", RANK) for layer in ("conv", "table", "twice", "head")
     ]
-    small = traced.cut(prefix(traced, 0.5))
+    small = traced.cut(take_prefix(traced, 0.5))
     assert trained(small)["conv.lora_A.weight"] == (2, 1, 3, 3)
     assert trained(small)["table.lora_A.weight"] == (2, 10)
-    shared = {p.data_ptr() for p in frozen(traced.module)}
+    shared = {p.data_ptr() for p in frozen_parameters(traced.module)}
     # All shapes share one base.
-    assert {p.data_ptr() for p in frozen(small)} == shared
-    vector = flatten(traced.module)
-    assert (flatten(small) == vector[traced.flat_index(prefix(traced, 0.5))]).all()
+    assert {p.data_ptr() for p in frozen_parameters(small)} == shared
+    vector = flatten_parameters(traced.module)
+    assert (flatten_parameters(small) == vector[traced.flat_index(take_prefix(traced, 0.5))]).all()
 
 
 @pytest.mark.parametrize("merge", [False, True])
@@ -103,8 +103,8 @@ def test_merged_is_the_plain_model_with_trained_weights(merge: bool) -> None:
 
 def test_merged_weights_get_no_gradient_at_clients() -> None:
     _, model, x = picture(merge=True)
-    traced = trace(model, x)
-    params = flatten(traced.module)
+    traced = trace_module(model, x)
+    params = flatten_parameters(traced.module)
     task = Task(0, 0, 0, 0, 0, 0, traced.widths(traced.full()), params, 0.5, 1.0)
     y = np.arange(3)
     result = Trainer(traced, LocalTraining(momentum=0.9), seed=0).train(task, x.numpy(), y).params
@@ -145,7 +145,7 @@ def test_a_base_of_half_the_bytes_is_adapted_in_float32() -> None:
 
     model = fl.lora(Half(), 2)
     assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
-    assert len(trace(model, torch.randn(2, 4)).groups) == 2
+    assert len(trace_module(model, torch.randn(2, 4)).groups) == 2
     assert fl.merged(model).body[0].weight.dtype == torch.bfloat16  # type: ignore[index,union-attr]
 
 
@@ -171,7 +171,7 @@ def test_lora_padding_entry_stays_zero() -> None:
     row = fl.merged(model).get_submodule("table").weight
     assert not row[2].any()
     assert row[1].ne(model.get_submodule("table").base.weight[1]).all()
-    assert [group.size for group in trace(model, x).groups] == [RANK]
+    assert [group.size for group in trace_module(model, x).groups] == [RANK]
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -197,7 +197,7 @@ def test_adapted_weight_contains_the_adapter(merge: bool) -> None:
     torch.manual_seed(0)
     model, x = moved(fl.lora(ByWeight(), RANK, merge=merge)), torch.randn(5, 4)
     torch.testing.assert_close(fl.merged(model)(x), model(x))
-    traced = trace(model, x)
+    traced = trace_module(model, x)
     assert [group.name for group in traced.groups] == ["called.lora_A"]
     assert "read.lora_A" in traced.uncut
 
@@ -276,14 +276,14 @@ def test_lora_models_without_suitable_layers_are_refused() -> None:
 
 def test_adapters_of_peft_are_cut_likewise() -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed, or not usable", exc_type=ImportError)
-    from fedraa.aggregation.adapters import adapters
+    from fedraa.aggregation.adapters import find_adapters
 
     config = peft.LoraConfig(r=RANK, target_modules=["conv", "table", "twice"], modules_to_save=["head"])
     plain = Picture()
     plain.head = nn.Linear(6, 10)
-    traced = trace(peft.get_peft_model(plain, config), torch.randn(3, 1, 5, 5))
+    traced = trace_module(peft.get_peft_model(plain, config), torch.randn(3, 1, 5, 5))
     assert [group.size for group in traced.groups] == [RANK] * 3
-    assert [pair.rank for pair in adapters(traced)] == [RANK] * 3
+    assert [pair.rank for pair in find_adapters(traced)] == [RANK] * 3
     assert all(
         name.endswith(("head.modules_to_save.default.weight", "bias")) for name in traced.names if "lora" not in name
     )

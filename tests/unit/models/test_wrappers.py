@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fedraa as fl
 from fedraa.models.wrappers import unwrap_module
-from fedraa.submodels.parametrized import packed, unpack
+from fedraa.submodels.parametrized import pack_module, unpack_module
 from fedraa.submodels.whole import take_whole
 
 X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
@@ -76,10 +76,10 @@ def test_torchscript_comes_back_from_a_pickle_and_gets_gradients() -> None:
     for module in (torch.jit.script(layers()), inside):
         traced = pickle.loads(pickle.dumps(take_whole(module, BATCH)))
         assert torch.equal(traced.module(BATCH), module(BATCH))
-        cut = traced.skeleton(())
+        cut = traced.make_skeleton(())
         cut(BATCH).sum().backward()
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in list(cut.parameters())[-1:])
-        assert torch.equal(unpack(packed(module))(BATCH), module(BATCH))
+        assert torch.equal(unpack_module(pack_module(module))(BATCH), module(BATCH))
 
 
 def test_batch_norm_in_torchscript_is_estimated_as_in_the_plain_module(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from refusals import refuses
 from torch import Tensor, nn
 
 import fedraa as fl
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.objectives import Figures, figures_of
-from fedraa.rundir.status import status
+from fedraa.rundir.status import read_status
 
 SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "local_epochs": 1, "batch_size": 16, "quiet": True}
 RNG = np.random.default_rng(1)
@@ -61,7 +61,7 @@ def test_a_regression_learns(limit: dict[str, Any], tmp_path: Path) -> None:
     assert "accuracy" not in history.summary
     assert history.figures == Figures(("mse", "mae", "r2"), "mse", ("mse", "mae"))
     assert "consistent" in fl.replay(history.directory)
-    assert status(history.directory).accuracy == evals["mse"].iloc[-1]
+    assert read_status(history.directory).accuracy == evals["mse"].iloc[-1]
     assert ", mse " in repr(history)
 
 
@@ -83,7 +83,7 @@ def test_an_infinite_perplexity_is_a_figure_not_a_warning(tmp_path: Path) -> Non
 
 @pytest.mark.filterwarnings("error")
 def test_nor_is_one_whose_square_is() -> None:
-    spec = build(fl.Experiment(**SMALL, objective="next-token(ignore=7)"), dataset=TOKENS, model=chain())
+    spec = build_run(fl.Experiment(**SMALL, objective="next-token(ignore=7)"), dataset=TOKENS, model=chain())
     model = chain()
     assert isinstance(model[-1], nn.Linear)
     with torch.no_grad():
@@ -207,10 +207,12 @@ def test_calibration_that_nobody_asked_for_is_off_where_samples_have_no_label() 
     flags = {**SMALL, "method": "fed-quilt"}
     labelled = fl.Dataset("rows", X[:90], np.arange(90) % 3, X[90:], np.arange(30) % 3, 3)
     assert (
-        build(fl.Experiment(**flags, objective="next-token(ignore=7)"), chain(), TOKENS).method.local.logit_calibration
+        build_run(
+            fl.Experiment(**flags, objective="next-token(ignore=7)"), chain(), TOKENS
+        ).method.local.logit_calibration
         == 0
     )
-    assert build(fl.Experiment(**flags), dataset=labelled).method.local.logit_calibration == 0.8
+    assert build_run(fl.Experiment(**flags), dataset=labelled).method.local.logit_calibration == 0.8
 
 
 def test_a_model_that_does_not_fit_the_objective_is_refused(tmp_path: Path) -> None:
@@ -222,24 +224,24 @@ def test_inputs_that_fedrobust_cannot_bend_are_refused() -> None:
     tokens = fl.Dataset("tokens", COUNT[:90], COUNT[:90, 0], COUNT[90:], COUNT[90:, 0], 6)
     model = nn.Sequential(nn.Embedding(8, 4), nn.Flatten(), nn.Linear(28, 6))
     with refuses("method", "fedrobust", "int64"):
-        build(fl.Experiment(**SMALL, method="fedrobust"), model, tokens)
+        build_run(fl.Experiment(**SMALL, method="fedrobust"), model, tokens)
 
 
 def test_statistics_are_estimated_on_an_even_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedraa.engine.run_spec.STATISTICS_SAMPLES", 30)
     data = fl.Dataset("rows", np.arange(90.0)[:, None], np.arange(90) % 3, X[90:, :1], np.arange(30) % 3, 3)
     model = nn.Sequential(nn.Linear(1, 10), nn.BatchNorm1d(10), nn.Linear(10, 3))
-    spec = build(fl.Experiment(**SMALL), model, data)
+    spec = build_run(fl.Experiment(**SMALL), model, data)
     rows, share = spec.evaluation_data, 30 / 90
     held = [np.isin(rows.x_train, spec.data.client(client)[0]).sum() for client in range(3)]
     assert len(rows.x_train) == 30
     assert min(held) > 0.5 * share * 30  # of every client, where it was the first one's alone
-    assert len(build(fl.Experiment(**SMALL, statistics="all"), model, data).evaluation_data.x_train) == 90
-    assert len(build(fl.Experiment(**SMALL, method="fedavg"), nn.Linear(1, 3), data).evaluation_data.x_train) == 0
+    assert len(build_run(fl.Experiment(**SMALL, statistics="all"), model, data).evaluation_data.x_train) == 90
+    assert len(build_run(fl.Experiment(**SMALL, method="fedavg"), nn.Linear(1, 3), data).evaluation_data.x_train) == 0
 
 
 def test_two_passes_of_sam_drop_the_same_and_a_full_gradient_drops_nothing() -> None:
-    spec = build(fl.Experiment(**SMALL, hidden=(8,), dropout=0.5, method="mimelite"))
+    spec = build_run(fl.Experiment(**SMALL, hidden=(8,), dropout=0.5, method="mimelite"))
     trainer, server = make_worker_spec(spec).trainer("cpu"), make_server(spec, lambda kind, t, /, **fields: None)
     task = server.assign(next(iter(server.begin())), 0.0)
     x, y = spec.data.client(task.client)
@@ -259,7 +261,7 @@ def test_clients_are_evaluated_after_training_of_their_own(tmp_path: Path) -> No
     fields = {**SMALL, "objective": "regression", "method": "fedavg", "rounds": 1, "momentum": 0.0}
     fields |= {"batch_size": 128, "local_steps": 1, "local_epochs": None, "lr": 0.1, "personalised": 2}
     history = fl.run(fl.Experiment(**fields, out=tmp_path / "run"), model=model, dataset=LINE)
-    spec = build(fl.Experiment(**fields), model, LINE)
+    spec = build_run(fl.Experiment(**fields), model, LINE)
     w, losses = model.weight.detach().numpy()[0].astype(np.float64), []
     clients = list(spec.evaluation_data.personal)  # type: ignore[attr-defined]  # it has some
     for client in clients:

@@ -11,9 +11,9 @@ from refusals import refuses
 from torch import Tensor, nn
 
 import fedraa as fl
-from fedraa.cli.plan import plan
+from fedraa.cli.plan import show_plan
 from fedraa.config.experiment import Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 
 SMALL: dict[str, Any] = {
     "method": "fedavg",
@@ -107,7 +107,7 @@ def test_clients_are_evaluated_by_themselves_on_their_own_test_samples() -> None
     own = [owner for owner in OWNERS[:18] if owner != "shop 1"]
     rows = [row for row in range(18) if OWNERS[row] != "shop 1"]
     data = fl.FederatedDataset("line", (X, Y), (X[rows], Y[rows]), clients=OWNERS, test_clients=own)
-    spec = build(Experiment(**OF_MLP, objective="regression", rounds=1, personalised=2), dataset=data)
+    spec = build_run(Experiment(**OF_MLP, objective="regression", rounds=1, personalised=2), dataset=data)
     evaluated = spec.evaluation_data
     assert sorted(evaluated.personal) == [0, 2]  # type: ignore[attr-defined]  # it has some
     np.testing.assert_array_equal(evaluated.test_of(2)[1], Y[2:18:3])
@@ -117,7 +117,9 @@ def test_clients_are_evaluated_by_themselves_on_their_own_test_samples() -> None
 @pytest.mark.parametrize("train", [(X, Y), Scattered()])
 def test_partitions_that_do_without_classes(partition: str, train: Any) -> None:
     data = fl.FederatedDataset("line", train, TEST, clients=OWNERS)
-    spec = build(Experiment(**OF_MLP, objective="regression", rounds=1, clients=3, partition=partition), dataset=data)
+    spec = build_run(
+        Experiment(**OF_MLP, objective="regression", rounds=1, clients=3, partition=partition), dataset=data
+    )
     assert spec.data.sizes.sum() == 90
     assert spec.data.labels is None
     assert np.concatenate([spec.data.client(n)[1] for n in range(3)]).sum() == pytest.approx(Y.sum(), rel=1e-3)
@@ -128,11 +130,11 @@ def test_partitions_that_do_without_classes(partition: str, train: Any) -> None:
 def test_partitions_by_class_are_refused(partition: str, train: Any) -> None:
     data = fl.FederatedDataset("line", train, TEST)
     with refuses("partition", "iid", "powerlaw", "lognormal", "natural"):
-        build(Experiment(**OF_MLP, objective="regression", rounds=1, clients=3, partition=partition), dataset=data)
+        build_run(Experiment(**OF_MLP, objective="regression", rounds=1, clients=3, partition=partition), dataset=data)
 
 
 def test_a_plan_shows_counts_where_samples_have_no_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan(Experiment(**OF_MLP, dataset=str(table(tmp_path)), objective="regression", rounds=2), tmp_path)
+    show_plan(Experiment(**OF_MLP, dataset=str(table(tmp_path)), objective="regression", rounds=2), tmp_path)
     output = " ".join(capsys.readouterr().out.split())
     assert re.search(r"sales: 72 samples .* 3 clients, natural\b", output)
     assert "shop 2" in output
@@ -165,12 +167,12 @@ def test_one_of_several_inputs_may_be_nan_where_that_is_allowed() -> None:
     ):
         data = fl.FederatedDataset("count", train, test, classes=8)
         with refuses(field):
-            build(Experiment(**fields), model=Masked(), dataset=data)
-        build(Experiment(**fields, allow_nan=True), model=Masked(), dataset=data)
+            build_run(Experiment(**fields), model=Masked(), dataset=data)
+        build_run(Experiment(**fields, allow_nan=True), model=Masked(), dataset=data)
     counting = fl.Dataset("count", x, y, *test, 8)
     with refuses("dataset 'count': x_train row 7 of client 2"):
-        build(Experiment(**fields), model=Masked(), dataset=counting)
-    build(Experiment(**fields, allow_nan=True), model=Masked(), dataset=counting)
+        build_run(Experiment(**fields), model=Masked(), dataset=counting)
+    build_run(Experiment(**fields, allow_nan=True), model=Masked(), dataset=counting)
 
 
 def wrong_tokens(client: int) -> tuple[dict[str, Any], Any]:
@@ -250,14 +252,14 @@ def test_data_that_do_not_fit_are_refused(data: Any, fields: dict[str, Any], fie
         **(SMALL if several else OF_MLP) | {"objective": "regression", "rounds": 1, "clients": 3, **fields}
     )
     with refuses(field, shown):
-        build(experiment, dataset=data, model=Masked() if several else None)
+        build_run(experiment, dataset=data, model=Masked() if several else None)
 
 
 def test_transform_that_moves_pixels_is_refused_for_segmentation() -> None:
     data = fl.Dataset("d", IMAGES, PIXELS, IMAGES, PIXELS, 2)
     fields = {"objective": "segmentation", "transforms": ("flip",), "rounds": 1, "clients": 3}
     with pytest.raises(ValueError, match=r"^transforms: Flip"):
-        build(Experiment(**(OF_MLP | fields)), dataset=data)
+        build_run(Experiment(**(OF_MLP | fields)), dataset=data)
 
 
 def test_a_transform_that_moves_nothing_goes_with_every_objective(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from replaying import ASYNCHRONOUS, WAITING, small
 
 from fedraa import run
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 
-METHODS = methods()
+METHODS = list_methods()
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from fedraa import Experiment
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 
-METHODS = methods()
+METHODS = list_methods()
 
 ASYNCHRONOUS = [name for name, method in METHODS.items() if method.asynchronous]
 BUFFERED = [name for name in ASYNCHRONOUS if METHODS[name].path("buffer_size") and METHODS[name].update.per_step > 1]

@@ -13,7 +13,7 @@ from fedraa import run
 from fedraa.api import resume
 from fedraa.callbacks import Callback, Event
 from fedraa.callbacks.callback_list import CallbackList
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.session import RunSession
@@ -95,7 +95,7 @@ def test_interrupted_and_resumed_run_is_consistent(tmp_path: Path) -> None:
             if self.commits == 7:
                 stop.set()
 
-    spec = build(small("fed-raa", tmp_path))
+    spec = build_run(small("fed-raa", tmp_path))
     assert not RunSession(spec, tmp_path, local_pool(spec), stop, CallbackList([StopAt7()])).execute()
     assert "consistent so far, but the run has not ended" in replay(tmp_path)
     assert "40 commit" in replay(resume(tmp_path).directory)
@@ -138,7 +138,7 @@ def local_pool(spec: Any, kind: type[LocalExecutor] = LocalExecutor) -> LocalExe
 
 
 def test_retried_task_is_consistent(tmp_path: Path) -> None:
-    spec = build(small("fed-raa", tmp_path))
+    spec = build_run(small("fed-raa", tmp_path))
     RunSession(spec, tmp_path, local_pool(spec, Flaky), threading.Event()).execute()
     assert "1 fault" in replay(tmp_path)
     log = read(tmp_path)

@@ -14,21 +14,21 @@ import fedraa
 from fedraa import Experiment
 from fedraa.cli.compare import summary_table
 from fedraa.cli.main import main
-from fedraa.report.cells import cells
+from fedraa.report.cells import make_experiments
 from fedraa.report.compare import mean_interval, mean_time
-from fedraa.report.curves import spread
+from fedraa.report.curves import spread_labels
 
 
 def test_cells_have_only_the_flags_of_their_method() -> None:
-    runs = cells(("fed-raa", "fedavg"), (3, 4), Experiment(mixing=0.3, fragments=3, momentum=0.2, time=5.0))
+    runs = make_experiments(("fed-raa", "fedavg"), (3, 4), Experiment(mixing=0.3, fragments=3, momentum=0.2, time=5.0))
     assert [(cell.method, cell.seed) for cell in runs] == [("fed-raa", 3), ("fed-raa", 4), ("fedavg", 3), ("fedavg", 4)]
     assert [(cell.mixing, cell.fragments) for cell in runs] == [(0.3, 3)] * 2 + [(None, None)] * 2
     assert {(cell.momentum, cell.time) for cell in runs} == {(0.2, 5.0)}
 
 
 def test_cells_without_budget_have_equal_time() -> None:
-    assert {cell.time for cell in cells(("fed-raa", "fedavg"), (0,), Experiment())} == {20.0}
-    assert {cell.time for cell in cells(("fed-raa", "fedasync"), (0,), Experiment(updates=50))} == {None}
+    assert {cell.time for cell in make_experiments(("fed-raa", "fedavg"), (0,), Experiment())} == {20.0}
+    assert {cell.time for cell in make_experiments(("fed-raa", "fedasync"), (0,), Experiment(updates=50))} == {None}
 
 
 @pytest.mark.parametrize(
@@ -49,16 +49,16 @@ def test_cells_that_cannot_be_compared_are_refused(
     methods: tuple[str, ...], seeds: tuple[int, ...], flags: dict[str, object], field: str, names: list[str]
 ) -> None:
     with refuses(field, *names):
-        cells(methods, seeds, Experiment(**flags))
+        make_experiments(methods, seeds, Experiment(**flags))
 
 
 def test_cells_of_an_unknown_method_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^method: .*fedmagic"):
-        cells(("fed-raa", "fedmagic"), (0,), Experiment())
+        make_experiments(("fed-raa", "fedmagic"), (0,), Experiment())
 
 
 def test_cells_with_updates_and_rounds_have_the_limit_of_their_method() -> None:
-    runs = cells(("fed-raa", "fedavg"), (0,), Experiment(updates=50, rounds=5))
+    runs = make_experiments(("fed-raa", "fedavg"), (0,), Experiment(updates=50, rounds=5))
     assert [(cell.updates, cell.rounds) for cell in runs] == [(50, None), (None, 5)]
 
 
@@ -106,11 +106,11 @@ def test_the_table_gives_the_ratio_to_the_first_method() -> None:
 
 def test_spread_keeps_labels_apart_and_inside() -> None:
     wanted = np.array([0.9, 0.98, 0.99, 0.995])
-    placed = spread(wanted, 0.05)
+    placed = spread_labels(wanted, 0.05)
     assert placed.max() <= 1
     assert np.diff(placed).min() >= 0.05 - 1e-12
-    assert np.allclose(spread(np.array([0.2, 0.6]), 0.05), [0.2, 0.6])
-    low = spread(np.array([0.0, 0.0, 0.01]), 0.05)
+    assert np.allclose(spread_labels(np.array([0.2, 0.6]), 0.05), [0.2, 0.6])
+    low = spread_labels(np.array([0.0, 0.0, 0.01]), 0.05)
     assert low.min() >= 0
     assert np.diff(low).min() >= 0.05 - 1e-12
 

@@ -7,7 +7,7 @@ import pytest
 
 import fedraa as fl
 from fedraa.report import fairness
-from fedraa.report.runs import load
+from fedraa.report.runs import load_groups
 from fedraa.rundir.file_names import CLIENTS, SUMMARY
 
 FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
@@ -37,11 +37,11 @@ def test_jain_index_is_the_formula(values: list[float], index: float | None) -> 
 def test_table_has_the_values_of_the_last_evaluation(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     fl.run(fl.Experiment(method="fed-raa", updates=12, client_evals="final", out=directory, **FLAGS))
-    assert fairness.tables(load([directory]))[0].frame["clients"].tolist() == [4]
+    assert fairness.fairness_tables(load_groups([directory]))[0].frame["clients"].tolist() == [4]
     (directory / CLIENTS).write_text(ROWS)
     # A run that has not ended has no digests.
     (directory / SUMMARY).unlink()
-    [table] = fairness.tables(load([directory]))
+    [table] = fairness.fairness_tables(load_groups([directory]))
     row = table.frame.iloc[0]
     assert row["step"] == 12
     assert row["clients"] == 3
@@ -63,7 +63,7 @@ def test_worst_client_of_an_error_is_the_largest(tmp_path: Path) -> None:
     history = fl.run(experiment, dataset=data, out=tmp_path / "run")
     assert {"mse", "mae", "r2", "loss"} <= set(history.clients.columns)
     last = history.clients[history.clients["step"] == 2]
-    row = fairness.tables(load([history.directory]))[0].frame.iloc[0]
+    row = fairness.fairness_tables(load_groups([history.directory]))[0].frame.iloc[0]
     main = history.figures.main
     expected = last[main].max() if history.figures.better(main) == "min" else last[main].min()
     assert row["worst"] == pytest.approx(expected)
@@ -72,4 +72,4 @@ def test_worst_client_of_an_error_is_the_largest(tmp_path: Path) -> None:
 
 def test_report_without_results_of_clients_has_no_such_table(tmp_path: Path) -> None:
     fl.run(fl.Experiment(method="fed-raa", updates=4, out=tmp_path / "run", **FLAGS))
-    assert fairness.tables(load([tmp_path / "run"])) == []
+    assert fairness.fairness_tables(load_groups([tmp_path / "run"])) == []

@@ -4,8 +4,8 @@ import matplotlib as mpl
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from fedraa.numbers import counted
-from fedraa.report.theme import LIGHT, blank, legend, look
+from fedraa.numbers import format_count
+from fedraa.report.theme import LIGHT, draw_legend, line_style, new_figure
 
 NAMES = (
     ["one"],
@@ -18,10 +18,10 @@ NAMES = (
 @pytest.mark.parametrize("names", NAMES)
 def test_the_axes_keep_their_height_and_every_name_is_within_the_figure(names: list[str]) -> None:
     with mpl.rc_context(LIGHT.settings):
-        figure, axes = blank(3.4)
+        figure, axes = new_figure(3.4)
         for i, name in enumerate(names):
-            axes.plot([0, 1], [0, i], label=name, **look(i))
-        legend(axes)
+            axes.plot([0, 1], [0, i], label=name, **line_style(i))
+        draw_legend(axes)
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
     drawn = axes.get_window_extent().height / figure.dpi
@@ -32,4 +32,4 @@ def test_the_axes_keep_their_height_and_every_name_is_within_the_figure(names: l
 
 
 def test_counted_uses_the_singular_for_one() -> None:
-    assert [counted(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert [format_count(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]

@@ -17,17 +17,17 @@ from torch import nn
 import fedraa
 from fedraa.api import run
 from fedraa.cli.main import Run as RunCommand
-from fedraa.cli.main import _parse
+from fedraa.cli.main import _parse_arguments
 from fedraa.config.experiment import Experiment
 from fedraa.report import report, to_tensorboard, to_wandb
-from fedraa.report.command import command
-from fedraa.report.comparison import curve, hold_last, pictures
-from fedraa.report.landscape import sharpness, surface
-from fedraa.report.runs import Run, load
-from fedraa.report.statistics import ci95, mean, welch, welch_of
-from fedraa.report.tables import Cell, Table, by_method, configuration, metrics
-from fedraa.report.timeline import lanes, window
-from fedraa.rundir.digests import seal
+from fedraa.report.command import run_command
+from fedraa.report.comparison import comparison_pictures, hold_last, mean_curve
+from fedraa.report.landscape import measure_sharpness, measure_surface
+from fedraa.report.runs import Run, load_groups
+from fedraa.report.statistics import half_interval95, mean_or_nan, welch_of, welch_p_value
+from fedraa.report.tables import Cell, Table, by_method, configuration_tables, table_metrics
+from fedraa.report.timeline import select_clients, window_end
+from fedraa.rundir.digests import write_seal
 from fedraa.rundir.file_names import CONFIG
 
 FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
@@ -45,31 +45,31 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_interval_is_the_textbook_one() -> None:
     # 1, 2, 3: standard deviation 1, and Student's 97.5 % quantile for 2 degrees of freedom is 4.303.
-    assert ci95([1.0, 2.0, 3.0]) == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)
-    assert mean([1.0, 2.0, 3.0]) == 2
-    assert ci95([1.0]) is None
-    assert ci95([1.0, math.inf]) is None
+    assert half_interval95([1.0, 2.0, 3.0]) == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)
+    assert mean_or_nan([1.0, 2.0, 3.0]) == 2
+    assert half_interval95([1.0]) is None
+    assert half_interval95([1.0, math.inf]) is None
 
 
 def test_welch_is_the_closed_form_at_two_degrees_of_freedom() -> None:
     # Two pairs of equal spread: t = 4 / sqrt(0.5 / 2 + 0.5 / 2), 2 degrees of freedom. With these the tail
     # is p = 1 - t / sqrt(t² + 2).
-    assert welch([1.0, 2.0], [5.0, 6.0]) == pytest.approx(1 - math.sqrt(32 / 34))
-    assert welch([1.0], [5.0, 6.0]) is None
-    assert welch([1.0, 1.0], [2.0, 2.0]) is None
+    assert welch_p_value([1.0, 2.0], [5.0, 6.0]) == pytest.approx(1 - math.sqrt(32 / 34))
+    assert welch_p_value([1.0], [5.0, 6.0]) is None
+    assert welch_p_value([1.0, 1.0], [2.0, 2.0]) is None
 
 
 def test_welch_of_means_and_intervals_is_that_of_the_values() -> None:
     a, b = [1.0, 2.0, 4.0], [3.0, 5.5, 6.0, 9.0]
-    known = [(mean(values), ci95(values), len(values)) for values in (a, b)]
-    assert welch_of(*known) == pytest.approx(welch(a, b))
+    known = [(mean_or_nan(values), half_interval95(values), len(values)) for values in (a, b)]
+    assert welch_of(*known) == pytest.approx(welch_p_value(a, b))
     assert welch_of(known[0], (math.inf, None, 3)) is None
     assert welch_of((1.0, 0.0, 2), (2.0, 0.0, 2)) is None
     assert welch_of(known[0], (1.0, None, 1)) is None
 
 
 def test_runs_are_grouped_over_seeds(runs: Path) -> None:
-    groups = load([runs])
+    groups = load_groups([runs])
     assert [(group.label, [member.seed for member in group.runs]) for group in groups] == [
         ("fed-raa", [0, 1]),
         ("ist", [0]),
@@ -78,9 +78,9 @@ def test_runs_are_grouped_over_seeds(runs: Path) -> None:
 
 def test_group_labels_have_the_differing_flags_or_a_number(runs: Path, tmp_path: Path) -> None:
     run(Experiment(method="ist", rounds=2, out=tmp_path / "short", **FLAGS))
-    assert [group.label for group in load([runs / "ist-0", tmp_path])] == ["ist, rounds 3", "ist, rounds 2"]
+    assert [group.label for group in load_groups([runs / "ist-0", tmp_path])] == ["ist, rounds 3", "ist, rounds 2"]
     run(Experiment(method="ist", rounds=2, lr=0.1, partition="dirichlet", out=tmp_path / "z", **FLAGS))
-    assert [group.label for group in load([runs / "ist-0", tmp_path])] == ["ist #1", "ist #2", "ist #3"]
+    assert [group.label for group in load_groups([runs / "ist-0", tmp_path])] == ["ist #1", "ist #2", "ist #3"]
 
 
 def test_runs_with_other_resolved_methods_are_separate_groups(runs: Path, tmp_path: Path) -> None:
@@ -89,16 +89,16 @@ def test_runs_with_other_resolved_methods_are_separate_groups(runs: Path, tmp_pa
     config = json.loads((tmp_path / "clipped" / CONFIG).read_text())
     config["method"]["local"]["clip"] = 2.0
     (tmp_path / "clipped" / CONFIG).write_text(json.dumps(config))
-    seal(tmp_path / "clipped", {})
+    write_seal(tmp_path / "clipped", {})
     of_all = {frozenset({0, 1}), frozenset({2})}
     for order in permutations((runs / "fed-raa-0", runs / "fed-raa-1", tmp_path / "clipped")):
-        groups = load(order)
+        groups = load_groups(order)
         assert {frozenset(member.seed for member in group.runs) for group in groups} == of_all
         assert [group.label for group in groups] == ["fed-raa #1", "fed-raa #2"]
-    differ, _ = configuration(load([runs / "fed-raa-0", tmp_path / "clipped"]))
+    differ, _ = configuration_tables(load_groups([runs / "fed-raa-0", tmp_path / "clipped"]))
     assert [tuple(cell.text for cell in row) for row in differ.rows] == [("local.clip", "0", "2")]
     run(Experiment(method="fed-raa", lr=0.01, updates=12, out=tmp_path / "slow", **FLAGS))
-    labels = [group.label for group in load([runs / "fed-raa-0", tmp_path / "clipped", tmp_path / "slow"])]
+    labels = [group.label for group in load_groups([runs / "fed-raa-0", tmp_path / "clipped", tmp_path / "slow"])]
     assert labels == ["fed-raa, lr 0.05 #1", "fed-raa, lr 0.05 #2", "fed-raa, lr 0.01"]
 
 
@@ -107,21 +107,21 @@ def test_seeds_with_automatic_capacities_are_one_group(tmp_path: Path) -> None:
     loaded = [run(Experiment(method="fedrolex", seed=seed, out=tmp_path / f"{seed}", **shared)) for seed in (0, 1)]
     shares = [history.config["method"]["submodel"]["capacities"]["levels"] for history in loaded]
     assert shares[0] != shares[1]
-    assert [len(group.runs) for group in load([tmp_path])] == [2]
+    assert [len(group.runs) for group in load_groups([tmp_path])] == [2]
 
 
 def test_method_objects_with_one_name_have_numbered_labels(tmp_path: Path) -> None:
     for mixing in (0.3, 0.7):
         own = fedraa.method("fedasync").replace(mixing=mixing)
         run(Experiment(method=own, updates=4, out=tmp_path / f"{mixing}", **FLAGS))
-    assert [group.label for group in load([tmp_path])] == ["fedasync #1", "fedasync #2"]
+    assert [group.label for group in load_groups([tmp_path])] == ["fedasync #1", "fedasync #2"]
 
 
 def test_load_refuses_a_run_that_occurs_twice(runs: Path) -> None:
     with refuses("runs", str(runs / "ist-0")):
-        load([runs / "ist-0", runs / "ist-0"])
+        load_groups([runs / "ist-0", runs / "ist-0"])
     with refuses("run", str(runs / "none"), "config.json"):
-        load([runs / "none"])
+        load_groups([runs / "none"])
 
 
 def test_tasks_and_bytes_are_those_of_the_log(runs: Path) -> None:
@@ -138,9 +138,9 @@ def test_tasks_and_bytes_are_those_of_the_log(runs: Path) -> None:
 
 
 def test_curve_is_the_mean_until_the_first_seed_ends(runs: Path) -> None:
-    (group,) = load([runs / "fed-raa-0", runs / "fed-raa-1"])
+    (group,) = load_groups([runs / "fed-raa-0", runs / "fed-raa-1"])
     a, b = (member.evals for member in group.runs)
-    at, middle, low, high = curve(group, "t", "accuracy")
+    at, middle, low, high = mean_curve(group, "t", "accuracy")
     assert at[-1] == min(a["t"].iloc[-1], b["t"].iloc[-1])
     first, second = a["accuracy"].iloc[0], b["accuracy"].iloc[0]
     assert middle[0] == pytest.approx((first + second) / 2)
@@ -155,8 +155,8 @@ def test_a_curve_holds_the_last_evaluation() -> None:
 
 
 def test_the_axis_holds_the_whole_training_and_no_share_beyond_one(runs: Path) -> None:
-    groups = load([runs])
-    for picture in pictures(groups):
+    groups = load_groups([runs])
+    for picture in comparison_pictures(groups):
         (axes, *_) = picture.draw().axes
         low, high = axes.get_ylim()
         lines = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.get_lines()])
@@ -165,11 +165,11 @@ def test_the_axis_holds_the_whole_training_and_no_share_beyond_one(runs: Path) -
 
 
 def test_each_evaluation_is_marked_unless_there_are_many(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = load([runs])
+    groups = load_groups([runs])
     count = sum(len(run.evals) for group in groups for run in group.runs)
 
     def marks() -> int:
-        (axes, *_) = pictures(groups)[0].draw().axes
+        (axes, *_) = comparison_pictures(groups)[0].draw().axes
         return sum(len(line.get_xdata()) for line in axes.get_lines() if line.get_marker() == ".")
 
     assert marks() == count
@@ -178,20 +178,20 @@ def test_each_evaluation_is_marked_unless_there_are_many(runs: Path, monkeypatch
 
 
 def test_a_thousand_clients_are_sampled_evenly() -> None:
-    shown = lanes(1000)
+    shown = select_clients(1000)
     assert (len(shown), shown[0], shown[-1]) == (40, 0, 999)
     assert set(np.diff(shown)) <= {25, 26}
-    assert lanes(3).tolist() == [0, 1, 2]
+    assert select_clients(3).tolist() == [0, 1, 2]
 
 
 def test_a_short_run_is_shown_whole(runs: Path) -> None:
     loaded = Run(runs / "fed-raa-0")
-    assert window(loaded) == loaded.end
+    assert window_end(loaded) == loaded.end
 
 
 def test_tables_of_a_single_seed_have_no_interval(runs: Path) -> None:
-    groups = load([runs])
-    table = by_method(groups, metrics(groups, {}))
+    groups = load_groups([runs])
+    table = by_method(groups, table_metrics(groups, {}))
     cells = [dict(zip(table.columns, (cell.text for cell in row), strict=True)) for row in table.rows]
     both = [member.summary["accuracy"] for member in groups[0].runs]
     middle, half = sum(both) / 2, 12.706 * abs(both[0] - both[1]) / 2
@@ -199,16 +199,16 @@ def test_tables_of_a_single_seed_have_no_interval(runs: Path) -> None:
     assert cells[1]["accuracy"] == f"{groups[1].runs[0].summary['accuracy']:.4f}"
     assert [member["p"] for member in cells] == ["–", "–"]
     assert "one seed" in table.note
-    alone = by_method(groups[1:], metrics(groups[1:], {}))
+    alone = by_method(groups[1:], table_metrics(groups[1:], {}))
     assert alone.note.startswith("One seed ")
 
 
 def test_command_of_every_run_reproduces_it(runs: Path) -> None:
-    groups = load([runs])
+    groups = load_groups([runs])
     for group in groups:
         for member in group.runs:
             original = member.history.experiment
-            again = _parse(command(original).split()[1:])
+            again = _parse_arguments(run_command(original).split()[1:])
             assert isinstance(again, RunCommand)
             assert again.experiment == original.model_copy(update={"out": None, "quiet": False})
 
@@ -220,7 +220,7 @@ def test_a_command_takes_flags_of_every_kind() -> None:
         override={"submodel.capacities.redraw": False, "local.scale_activations": True},
         time=2.0,
     )
-    again = _parse(command(original).split()[1:])
+    again = _parse_arguments(run_command(original).split()[1:])
     assert isinstance(again, RunCommand)
     assert again.experiment == original
 
@@ -274,12 +274,12 @@ def test_sharpness_is_that_of_softmax_regression() -> None:
     # by sqrt 2 rho |(x, 1)| = sqrt 2 * 0.3 * sqrt 7. The margin is 0.4 - 2.6 - 2.2 + 0.3 = -4.1.
     rise = 4.1 + math.sqrt(2) * 0.3 * math.sqrt(7)
     expected = math.log1p(math.exp(rise)) - math.log1p(math.exp(4.1))
-    assert sharpness(*softmax_regression(), rho=0.3) == pytest.approx(expected, rel=1e-5)
+    assert measure_sharpness(*softmax_regression(), rho=0.3) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_landscape_is_of_filters_as_long_as_the_models() -> None:
     module, x, y = softmax_regression()
-    loaded = surface(module, x, y, radius=1.0, points=3)
+    loaded = measure_surface(module, x, y, radius=1.0, points=3)
     assert loaded.loss[1, 1] == pytest.approx(math.log1p(math.exp(4.1)), rel=1e-5)
     # Rows move by at most twice their norm, and biases do not move. The margin moves by at most this times |x|.
     bound = 2 * sum(module.weight.norm(dim=1).tolist()) * math.sqrt(6)
@@ -287,4 +287,4 @@ def test_a_landscape_is_of_filters_as_long_as_the_models() -> None:
     # The filters of a model of zeros have no length, so that the surface is flat.
     with torch.no_grad():
         module.weight.zero_()
-    assert np.ptp(surface(module, x, y, points=3).loss) == 0
+    assert np.ptp(measure_surface(module, x, y, points=3).loss) == 0

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 import fedraa as fl
-from fedraa.report.runs import load
-from fedraa.report.single import pictures
+from fedraa.report.runs import load_groups
+from fedraa.report.single import run_pictures
 
 
 def run_without_step(out: Path, method: str, **fields: object) -> None:
@@ -27,5 +27,5 @@ def test_report_without_step_marks_the_runs(tmp_path: Path, budget: dict[str, fl
     table = pd.read_csv(files / "runs.csv")
     assert sorted(table["method"]) == ["fed-raa (no step was finished)", "fedavg (no step was finished)"]
     assert "fed-raa (no step was finished)" in (tmp_path / "one.html").read_text()
-    names = [picture.name for picture in pictures(load([tmp_path / "runs" / "fed-raa"])[0].first, "a")]
+    names = [picture.name for picture in run_pictures(load_groups([tmp_path / "runs" / "fed-raa"])[0].first, "a")]
     assert names == ["a-timeline", "a-time-use", "a-clients"]

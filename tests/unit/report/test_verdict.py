@@ -8,9 +8,9 @@ from refusals import refuses
 
 import fedraa
 from fedraa import Experiment
-from fedraa.report.outlook import forecast, outlook
-from fedraa.report.runs import Group, Run, load
-from fedraa.report.verdict import Ranking, gains, value_at, verdict
+from fedraa.report.outlook import compare_with_plan, forecast_run
+from fedraa.report.runs import Group, Run, load_groups
+from fedraa.report.verdict import Ranking, describe_comparison, still_improves, value_at
 
 FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
 
@@ -44,7 +44,7 @@ def faked(groups: list[Group], values: dict[str, tuple[float, ...]], *, by_time:
 
 
 def test_in_words_names_the_leader_and_the_significance(runs: Path) -> None:
-    groups = load([runs / "all"])
+    groups = load_groups([runs / "all"])
     # Two pairs of equal spread: t = 0.4 / sqrt(0.0002), two degrees of freedom, p = 1 - t / sqrt(t² + 2) = 0.0012.
     text = faked(groups, {"ist": (0.8, 0.82), "fed-raa": (0.4, 0.42)}).in_words()
     assert text == (
@@ -69,7 +69,7 @@ def test_in_words_names_the_leader_and_the_significance(runs: Path) -> None:
 
 
 def test_ranking_uses_values_at_the_last_common_time(runs: Path) -> None:
-    groups = load([runs / "all"])
+    groups = load_groups([runs / "all"])
     ranking = Ranking.of(groups)
     assert ranking.at == min(run.end for group in groups for run in group.runs)
     for group, values in zip(ranking.groups, ranking.values, strict=True):
@@ -82,7 +82,7 @@ def test_ranking_uses_values_at_the_last_common_time(runs: Path) -> None:
 
 
 def test_ranking_of_runs_with_different_clocks_is_by_metric(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = load([runs / "all"])
+    groups = load_groups([runs / "all"])
     for run in groups[0].runs:
         monkeypatch.setitem(run.summary, "time_to_target", 0.05)
     assert Ranking.of(groups).by_time
@@ -95,27 +95,27 @@ def test_ranking_of_runs_with_different_clocks_is_by_metric(runs: Path, monkeypa
 
 
 def test_verdict_of_two_methods_describes_their_differences(runs: Path) -> None:
-    text = " ".join(verdict(load([runs / "all"])))
-    idle = {group.label: sum(run.idle_share for run in group.runs) / 2 for group in load([runs / "all"])}
+    text = " ".join(describe_comparison(load_groups([runs / "all"])))
+    idle = {group.label: sum(run.idle_share for run in group.runs) / 2 for group in load_groups([runs / "all"])}
     assert f"no task for {max(idle.values()):.0%} of the time" in text or f"not {max(idle.values()):.0%}" in text
     assert "learning rate" in text
-    assert verdict(load([runs / "all" / "ist-0"])) == []
+    assert describe_comparison(load_groups([runs / "all" / "ist-0"])) == []
 
 
 def test_outlook_compares_a_run_with_its_forecast(runs: Path) -> None:
     run = Run(runs / "all" / "fed-raa-0")
-    predicted = forecast(run)
+    predicted = forecast_run(run)
     assert predicted is not None
     # The virtual clock has the same random draws as the forecast.
     assert predicted.time == pytest.approx(run.tasks.loc[run.tasks["done"], "end"].max())
     assert predicted.staleness_mean == pytest.approx(run.summary["staleness_mean"])
-    text = outlook(run)
+    text = compare_with_plan(run)
     assert text.startswith("Ended by time at time 0.1 after ")
     assert "It took the predicted time; the staleness was " in text
     assert "as predicted." in text
     assert "the delay bound is " in text
     assert "No client waited." in text
-    rounds = outlook(Run(runs / "all" / "ist-0"))
+    rounds = compare_with_plan(Run(runs / "all" / "ist-0"))
     assert "Its tasks took the time that their costs predict." in rounds
     assert "in rounds the fast clients wait for the slow ones" in rounds
 
@@ -125,7 +125,7 @@ def test_forecast_of_a_buffering_rule_equals_the_run(method: str, tmp_path: Path
     flags: dict[str, Any] = {"buffer_size": 3} if method == "fedbuff" else {}
     out = tmp_path / "run"
     summary = fedraa.run(Experiment(method=method, updates=12, out=out, **FLAGS, **flags)).summary
-    predicted = forecast(Run(out))
+    predicted = forecast_run(Run(out))
     assert predicted is not None
     assert predicted.time == pytest.approx(summary["time"])
     assert (sum(predicted.tasks), predicted.staleness_max) == (summary["tasks"], summary["staleness_max"])
@@ -137,11 +137,11 @@ def test_unfinished_run_is_shown_and_marked(runs: Path) -> None:
     assert run.summary["reason"] == "interrupted"
     assert run.summary["tasks"] == run.tasks["done"].sum() >= 8
     assert run.summary["accuracy"] == run.evals["accuracy"].iloc[-1]
-    assert f"Not ended: interrupted at time {run.end:.4g} after " in outlook(run)
-    assert f"To continue: fedraa resume {run.directory}." in outlook(run)
-    groups = load([runs / "broken", runs / "all" / "ist-0"])
+    assert f"Not ended: interrupted at time {run.end:.4g} after " in compare_with_plan(run)
+    assert f"To continue: fedraa resume {run.directory}." in compare_with_plan(run)
+    groups = load_groups([runs / "broken", runs / "all" / "ist-0"])
     assert [group.label for group in groups] == ["fed-raa (interrupted)", "ist"]
-    assert f"Not ended, and shown until their last evaluation: {run.directory}" in verdict(groups)[-1]
+    assert f"Not ended, and shown until their last evaluation: {run.directory}" in describe_comparison(groups)[-1]
     with (runs / "broken" / "events.jsonl").open("a") as stream:
         # The last line is incomplete, as in a log that a process is writing.
         stream.write('{"seq": 99')
@@ -160,6 +160,6 @@ def test_gains_is_true_only_for_a_rising_metric(runs: Path) -> None:
     run = Run(runs / "all" / "fed-raa-0")
     assert len(run.evals) >= 5
     run.evals["accuracy"] = range(len(run.evals))
-    assert gains(run)
+    assert still_improves(run)
     run.evals["accuracy"] = 0.5
-    assert not gains(run)
+    assert not still_improves(run)

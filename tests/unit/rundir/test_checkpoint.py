@@ -15,8 +15,17 @@ from refusals import refuses
 
 from fedraa.errors import Damaged
 from fedraa.rundir import checkpoint
-from fedraa.rundir.atomic_files import replacing
-from fedraa.rundir.checkpoint import MAGIC, Saver, State, load_latest, newest_first, read, save, write
+from fedraa.rundir.atomic_files import replace_file
+from fedraa.rundir.checkpoint import (
+    MAGIC,
+    Saver,
+    State,
+    load_latest,
+    newest_first,
+    read_state,
+    save_checkpoint,
+    write_state,
+)
 from fedraa.vectors.client_rows import ClientRows
 
 ARRAYS = arrays.arrays(
@@ -32,7 +41,7 @@ STATES = st.dictionaries(st.text(max_size=5), VALUES, max_size=5)
 
 def as_bytes(state: State) -> bytes:
     stream = io.BytesIO()
-    write(stream, state)
+    write_state(stream, state)
     return stream.getvalue()
 
 
@@ -48,19 +57,19 @@ def same(a: object, b: object) -> bool:
 
 @given(STATES)
 def test_state_is_restored_bit_for_bit(state: State) -> None:
-    assert same(state, read(as_bytes(state)))
+    assert same(state, read_state(as_bytes(state)))
 
 
 def test_shared_array_is_written_once_and_read_as_one() -> None:
     vector = np.arange(1000, dtype=np.float32)
     content = as_bytes({"a": vector, "tasks": [{"params": vector}, {"params": vector}]})
-    back = read(content)
+    back = read_state(content)
     assert len(content) < 2 * vector.nbytes
     assert back["a"] is back["tasks"][0]["params"] is back["tasks"][1]["params"]
 
 
 def test_numpy_scalars_are_read_as_python_numbers() -> None:
-    assert read(as_bytes({"count": np.int64(3), "rate": np.float64(0.1)})) == {"count": 3, "rate": 0.1}
+    assert read_state(as_bytes({"count": np.int64(3), "rate": np.float64(0.1)})) == {"count": 3, "rate": 0.1}
 
 
 @pytest.mark.parametrize("value", [np.array([object()]), {1, 2}, b"bytes"])
@@ -75,22 +84,22 @@ def test_damaged_byte_is_refused(state: State, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] ^= data.draw(st.integers(1, 255))
     with pytest.raises(Damaged):
-        read(bytes(content))
+        read_state(bytes(content))
 
 
 @given(STATES, st.data())
 def test_torn_file_is_refused(state: State, data: st.DataObject) -> None:
     content = as_bytes(state)
     with pytest.raises(Damaged):
-        read(content[: data.draw(st.integers(0, len(content) - 1))])
+        read_state(content[: data.draw(st.integers(0, len(content) - 1))])
 
 
 @given(st.binary(max_size=200))
 def test_file_of_another_format_is_refused(content: bytes) -> None:
     with pytest.raises(Damaged):
-        read(content)
+        read_state(content)
     with pytest.raises(Damaged):
-        read(MAGIC + content)
+        read_state(MAGIC + content)
 
 
 def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
@@ -100,7 +109,7 @@ def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
 
     for content in (pickle.dumps(Bomb()), MAGIC + pickle.dumps(Bomb())):
         with pytest.raises(Damaged):
-            read(content)
+            read_state(content)
     assert not (tmp_path / "exploded").exists()
 
 
@@ -110,14 +119,14 @@ def anything(state: State) -> None:
 
 def test_the_two_newest_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
     for step in (0, 5, 10):
-        save(tmp_path / "checkpoints", step, {"step": step})
+        save_checkpoint(tmp_path / "checkpoints", step, {"step": step})
     assert [path.name for path in newest_first(tmp_path / "checkpoints")] == ["00000010.ckpt", "00000005.ckpt"]
     assert load_latest(tmp_path / "checkpoints", anything) == {"step": 10}
 
 
 def test_damaged_newest_checkpoint_is_deleted_and_the_previous_one_read(tmp_path: Path) -> None:
     for step in (5, 10):
-        save(tmp_path, step, {"step": step})
+        save_checkpoint(tmp_path, step, {"step": step})
     newest = tmp_path / "00000010.ckpt"
     newest.write_bytes(newest.read_bytes()[:-1])
     (tmp_path / "00000015.ckpt.partial").write_bytes(b"half")
@@ -127,13 +136,13 @@ def test_damaged_newest_checkpoint_is_deleted_and_the_previous_one_read(tmp_path
 
 def test_checkpoint_ahead_of_the_log_is_not_used(tmp_path: Path) -> None:
     for step in (5, 10):
-        save(tmp_path, step, {"step": step})
+        save_checkpoint(tmp_path, step, {"step": step})
     assert load_latest(tmp_path, lambda state: None if state["step"] < 10 else "it is ahead of the log") == {"step": 5}
 
 
 def test_no_usable_checkpoint_is_refused(tmp_path: Path) -> None:
     assert load_latest(tmp_path, anything) is None
-    save(tmp_path, 5, {})
+    save_checkpoint(tmp_path, 5, {})
     with refuses("run", str(tmp_path), "00000005.ckpt: it is ahead"):
         load_latest(tmp_path, lambda state: "it is ahead of the log")
 
@@ -143,7 +152,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> 
     path.write_bytes(b"old")
 
     def interrupted() -> None:
-        with replacing(path) as stream:
+        with replace_file(path) as stream:
             stream.write(b"ne")
             raise KeyboardInterrupt
 
@@ -177,15 +186,15 @@ def test_client_rows_are_written_without_a_copy(
     rows, changed = ClientRows(1000, 3, lambda: np.zeros(1000, np.float32), in_memory), Event()
     for client in range(3):
         rows[client][:] = client
-    put = checkpoint._put
+    put = checkpoint._store_checkpoint
 
     def late(directory: Path, step: int, text: bytes, arrays: Sequence[np.ndarray]) -> None:
         assert any(np.shares_memory(array, before) for array in arrays)
         assert changed.wait(10)
         put(directory, step, text, arrays)
 
-    monkeypatch.setattr(checkpoint, "_put", late)
-    saver, before = Saver(min_thread_bytes=1), rows.peek(0)
+    monkeypatch.setattr(checkpoint, "_store_checkpoint", late)
+    saver, before = Saver(min_thread_bytes=1), rows.peek_row(0)
     saver.save(tmp_path, 1, rows.state())
     rows[1][:] = 9
     changed.set()
@@ -193,7 +202,7 @@ def test_client_rows_are_written_without_a_copy(
     loaded = load_latest(tmp_path, lambda state: None)
     assert loaded is not None
     assert loaded["rows"][0][:, 0].tolist() == [0, 1, 2]
-    assert rows.peek(1)[0] == 9
+    assert rows.peek_row(1)[0] == 9
 
 
 def test_error_of_a_checkpoint_is_raised_by_the_next_save(tmp_path: Path) -> None:

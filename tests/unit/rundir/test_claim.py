@@ -15,7 +15,7 @@ from fedraa import api
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
-from fedraa.rundir.claim import Claim, claimed
+from fedraa.rundir.claim import Claim, claim_directory
 from fedraa.rundir.history import History
 from fedraa.rundir.run_lock import WRITER
 
@@ -80,7 +80,7 @@ def test_default_names_never_collide(tmp_path: Path) -> None:
         folder = tmp_path / str(trial)
 
         def take(folder: Path = folder) -> Path:
-            with claimed(None, lambda number: folder / f"run-{number}") as directory:
+            with claim_directory(None, lambda number: folder / f"run-{number}") as directory:
                 (directory / "config.json").write_text("{}")
                 return directory
 
@@ -128,7 +128,7 @@ def test_failed_start_removes_only_its_directories(tmp_path: Path, monkeypatch: 
         (directory / "events.jsonl").touch()
         raise InputError("address", "no cluster answers")
 
-    monkeypatch.setattr(api, "_execute", fail)
+    monkeypatch.setattr(api, "_execute_run", fail)
     (tmp_path / "existing").mkdir()
     for out in ("existing", "deep/down/new"):
         with refuses("address"):

@@ -34,7 +34,7 @@ def stats_of(events: list[dict[str, Any]]) -> RunStats:
 
 
 def fields(stats: RunStats) -> dict[str, Any]:
-    return vars(stats) | {"failures": stats.failures.totals()}
+    return vars(stats) | {"failures": stats.failures.summary_entries()}
 
 
 def test_run_stats_of_a_log_are_its_totals() -> None:

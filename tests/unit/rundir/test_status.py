@@ -17,7 +17,7 @@ from fedraa.errors import RunFailed
 from fedraa.rundir.file_names import EVENTS, FAILURE, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.run_lock import WRITER, is_written
-from fedraa.rundir.status import Status, runs_below, status
+from fedraa.rundir.status import Status, read_status, runs_below
 from fedraa.rundir.summary import NO_STEP
 
 FLAGS = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--engine", "local", "--quiet"]
@@ -30,13 +30,13 @@ def test_status_of_an_ended_and_of_a_killed_run(
     history = run(Experiment(hidden=(8,), clients=4, local_steps=2, updates=12, engine="local", out=Path("runs/one")))
     end = history.lines()[-1]
     accuracy = float(history.evals["accuracy"].iloc[-1])
-    assert status(Path("runs/one")) == Status("runs/one", "ended by steps", 12, float(str(end["t"])), accuracy, 0)
+    assert read_status(Path("runs/one")) == Status("runs/one", "ended by steps", 12, float(str(end["t"])), accuracy, 0)
     (history.directory / SUMMARY).unlink()
     log = history.directory / EVENTS
     fault = '{"seq":0,"kind":"fault","t":9.5,"wall":1,"task":1,"worker":0,"error":"worker died","action":"retry"}\n'
     # The last line is torn.
     log.write_text(log.read_text() + fault + '{"seq":1,"ki')
-    assert status(Path("runs/one")) == Status("runs/one", "interrupted", 12, 9.5, accuracy, 1)
+    assert read_status(Path("runs/one")) == Status("runs/one", "interrupted", 12, 9.5, accuracy, 1)
     assert runs_below(Path("runs")) == [Path("runs/one")]
     assert main(["status"]) == 0
     assert "interrupted" in capsys.readouterr().out
@@ -55,7 +55,7 @@ def test_running_run_is_shown_and_stopped_with_a_checkpoint(tmp_path: Path, caps
         while not (out / EVENTS).exists() or '"commit"' not in (out / EVENTS).read_text():
             assert time.monotonic() < give_up
             time.sleep(0.05)
-        assert status(out).state == "running"
+        assert read_status(out).state == "running"
         assert (out / WRITER).read_text().endswith(f" {process.pid}")
         (out / WRITER).write_text(f"elsewhere {process.pid}")
         assert main(["stop", str(out)]) == 2
@@ -68,7 +68,7 @@ def test_running_run_is_shown_and_stopped_with_a_checkpoint(tmp_path: Path, caps
     assert process.returncode == 130
     assert "with a checkpoint" in stderr_text
     assert stderr_text.strip().endswith(f": fedraa resume {out}")
-    assert status(out).state == "interrupted"
+    assert read_status(out).state == "interrupted"
     assert not is_written(out / EVENTS)
     assert not (out / WRITER).exists()
 
@@ -80,15 +80,15 @@ def test_status_of_a_failed_run_has_the_reason_until_it_is_resumed(
     fields = {"hidden": (8,), "clients": 4, "local_steps": 2, "updates": 3, "engine": "local", "quiet": True}
     with pytest.raises(RunFailed) as failed:
         run(Experiment(**fields, max_update_norm=1e-6, on_bad_client="stop", out=out))
-    assert status(out).state == f"failed ({failed.value})"
+    assert read_status(out).state == f"failed ({failed.value})"
     assert History(out).state == "failed"
     assert main(["status", str(out)]) == 0
     assert "failed" in capsys.readouterr().out
     with pytest.raises(RunFailed):
         resume(out, quiet=True)
-    assert status(out).state.startswith("failed (")
+    assert read_status(out).state.startswith("failed (")
     (out / FAILURE).unlink()
-    assert status(out).state == "interrupted"
+    assert read_status(out).state == "interrupted"
 
 
 def test_status_quarantined_clients_are_sorted_with_their_reasons(
@@ -113,4 +113,4 @@ def test_status_without_step_marks_the_run(tmp_path: Path, capsys: pytest.Captur
     assert main(["status", str(tmp_path / "run")]) == 0
     assert f"0: {NO_STEP}" in capsys.readouterr().out
     (tmp_path / "run" / SUMMARY).unlink()
-    assert status(tmp_path / "run").note == ""
+    assert read_status(tmp_path / "run").note == ""

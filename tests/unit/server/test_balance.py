@@ -11,29 +11,29 @@ from fedraa.methods.fed_quilt import DeltaMix
 from fedraa.methods.fedasync import ConvexMix
 from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
-from fedraa.server.participation_correction import balanced, balances, pause
+from fedraa.server.participation_correction import balance_factors, balanced_weight, mean_pause
 from fedraa.server.polyak import PolyakAveraging
 from fedraa.server.running_mean import MeanHere
 from fedraa.vectors.index_runs import common_places
 
 
 def test_equal_clients_count_alike_and_power_0_is_exactly_1() -> None:
-    np.testing.assert_allclose(balances(np.full(7, 60), np.full(7, 0.3), 0.5), 1, rtol=1e-15)
-    assert balances(np.array([1, 5]), np.array([0.1, 9.0]), 0.0).tolist() == [1.0, 1.0]
+    np.testing.assert_allclose(balance_factors(np.full(7, 60), np.full(7, 0.3), 0.5), 1, rtol=1e-15)
+    assert balance_factors(np.array([1, 5]), np.array([0.1, 9.0]), 0.0).tolist() == [1.0, 1.0]
 
 
 def test_the_mean_over_all_steps_is_1() -> None:
     samples, rates = np.array([10, 30, 60]), np.array([1.0, 2.0, 5.0])
     # shares of data .1 .3 .6, of steps .125 .25 .625; with the power 1 their quotients, of mean .1 + .3 + .6
-    np.testing.assert_allclose(balances(samples, rates, 1.0), [0.8, 1.2, 0.96])
+    np.testing.assert_allclose(balance_factors(samples, rates, 1.0), [0.8, 1.2, 0.96])
     half = np.sqrt([0.8, 1.2, 0.96])
-    np.testing.assert_allclose(balances(samples, rates, 0.5), half / (np.array([0.125, 0.25, 0.625]) @ half))
+    np.testing.assert_allclose(balance_factors(samples, rates, 0.5), half / (np.array([0.125, 0.25, 0.625]) @ half))
 
 
 def test_a_factor_scales_a_weight_up_to_1() -> None:
-    assert [balanced(0.6, factor) for factor in (1.0, 0.5, 2.0)] == [0.6, 0.3, 1.0]
+    assert [balanced_weight(0.6, factor) for factor in (1.0, 0.5, 2.0)] == [0.6, 0.3, 1.0]
     # A custom staleness weight is used unchanged.
-    assert balanced(1.5, 1.0) == 1.5
+    assert balanced_weight(1.5, 1.0) == 1.5
 
 
 def arrival(delta: float, *, staleness: int = 0, balance: float = 1.0) -> ClientUpdate:
@@ -102,11 +102,11 @@ def test_a_gain_is_over_0(gain: float) -> None:
 def test_clients_pause_so_long_that_as_many_train() -> None:
     costs = np.array([[1.0, 3.0], [2.0, np.inf], [0.5, 0.5], [4.0, 8.0]])
     for some in (1, 2, 3):
-        wait = pause(costs, some)
+        wait = mean_pause(costs, some)
         busy = [(1 / (1 + wait) + 3 / (3 + wait)) / 2, 2 / (2 + wait), 0.5 / (0.5 + wait)]
         busy.append((4 / (4 + wait) + 8 / (8 + wait)) / 2)
         assert sum(busy) == pytest.approx(some)
-    assert pause(costs, None) == pause(costs, 4) == pause(costs, 9) == 0
+    assert mean_pause(costs, None) == mean_pause(costs, 4) == mean_pause(costs, 9) == 0
 
 
 def test_of_few_that_train_a_delta_counts_as_of_as_many_clients() -> None:

@@ -8,16 +8,16 @@ import torch
 from refusals import refuses
 from torch import Tensor, nn
 
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 from fedraa.messages import Vector
 from fedraa.methods.fedgmr import FedGMR
 from fedraa.server.async_rule import AsyncModel, ClientUpdate
 from fedraa.submodels.policies import SUBMODEL
-from fedraa.submodels.policies.growing import Growing, largest
+from fedraa.submodels.policies.growing import Growing, mask_largest
 from fedraa.submodels.policies.policy import RunContext
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels.tracing.trace import trace_module
 
-METHODS = methods()
+METHODS = list_methods()
 
 
 def take(rule: FedGMR, model: AsyncModel, client: int, where: object, new: list[float], stale: int = 0) -> float:
@@ -73,7 +73,7 @@ def test_masks_are_nested_and_of_the_largest_weights_of_all_tensors() -> None:
     params = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
     params[:200] *= 100  # one tensor whose weights are larger than all others
     spans = [slice(0, 200), slice(300, 1000)]  # biases between them
-    masks = [largest(params, spans, density) for density in (0.05, 0.1, 0.5, 0.9)]
+    masks = [mask_largest(params, spans, density) for density in (0.05, 0.1, 0.5, 0.9)]
     for less, more in pairwise(masks):
         assert not (less & ~more).any()
     assert all(mask[200:300].all() for mask in masks)
@@ -98,7 +98,7 @@ def test_the_largest_are_those_that_sorting_puts_first() -> None:
         kept = set(sorted(places, key=rank)[: max(1, round(density * 260))])
         for tensor in (places[:120], places[120:]):
             kept |= set(sorted(tensor, key=rank)[:3])  # two per cent
-        assert set(np.flatnonzero(~largest(params, spans, density))) == set(places) - kept
+        assert set(np.flatnonzero(~mask_largest(params, spans, density))) == set(places) - kept
 
 
 def test_the_papers_densities() -> None:
@@ -125,6 +125,6 @@ class Scaled(nn.Module):
 
 
 def test_blocks_without_matrices_cannot_grow() -> None:
-    traced = trace(nn.Sequential(Scaled(), Scaled(), nn.Linear(4, 2)), torch.zeros(2, 4))
+    traced = trace_module(nn.Sequential(Scaled(), Scaled(), nn.Linear(4, 2)), torch.zeros(2, 4))
     with pytest.raises(ValueError, match=r"^model: .*Sequential"):
         Growing().bind(RunContext(traced, 2, 0))

@@ -13,7 +13,7 @@ from fedraa.ledger.concurrency import Concurrency
 from fedraa.methods.ram_fed import MemorisedMean
 from fedraa.replay.replay import replay
 from fedraa.rng import generator
-from fedraa.rundir.packed_columns import read, written
+from fedraa.rundir.packed_columns import pack_column, unpack_column
 from fedraa.vectors.client_rows import BLOCK_BYTES, ClientRows
 from fedraa.vectors.delta_view import DeltaView
 
@@ -22,7 +22,7 @@ from fedraa.vectors.delta_view import DeltaView
 def test_a_row_is_made_when_its_client_first_appears(in_memory: int) -> None:
     size = BLOCK_BYTES // 8  # two rows in a block
     rows = ClientRows(size, 1_000_000, lambda: np.full(size, 7, np.float32), in_memory)
-    assert rows.peek(3)[0] == 7
+    assert rows.peek_row(3)[0] == 7
     assert len(rows) == 0
     for client in (999_999, 3, 5, 3):
         rows[client][:] += client
@@ -46,9 +46,9 @@ def test_rows_that_are_being_saved_stay_as_they_were(in_memory: int) -> None:
     rows[1][:] = 7
     assert isinstance(rows[1].base.base if in_memory else rows[1].base, np.memmap) is not bool(in_memory)
     assert [block[0, 0] for block in first] == [0, 1, 2]
-    assert [rows.peek(client)[-1] for client in range(3)] == [0, 7, 2]
-    assert np.shares_memory(rows.peek(2), first[2])
-    kept = rows.peek(2)
+    assert [rows.peek_row(client)[-1] for client in range(3)] == [0, 7, 2]
+    assert np.shares_memory(rows.peek_row(2), first[2])
+    kept = rows.peek_row(2)
     del first
     # No checkpoint holds it any more.
     rows[2][:] = 5
@@ -108,9 +108,9 @@ def test_a_run_with_some_at_a_time_is_replayed_and_resumed(tmp_path: Path) -> No
 def test_columns_of_very_many_are_packed() -> None:
     column = np.random.default_rng(0).random(10_001)
     column[5] = np.inf
-    assert read(written(column)) == [None if value == np.inf else value for value in column.tolist()]
-    assert isinstance(written(column), dict)
-    assert written(np.array([1, 2])) == [1, 2]
+    assert unpack_column(pack_column(column)) == [None if value == np.inf else value for value in column.tolist()]
+    assert isinstance(pack_column(column), dict)
+    assert pack_column(np.array([1, 2])) == [1, 2]
 
 
 def test_daily_devices_are_those_of_spans_that_say_so() -> None:

@@ -141,7 +141,7 @@ def test_choices_of_a_method_are_objects_of_their_kind() -> None:
 
 
 def own_method() -> fl.Method:
-    return fl.Method(paper="mine", update=Mean(aggregator=Mean().averaging()), name="mine")
+    return fl.Method(paper="mine", update=Mean(aggregator=Mean().resolve_aggregator()), name="mine")
 
 
 def test_own_methods_are_reported_and_compared(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from fedraa.methods.fed_quilt import DeltaMix, RMSNormalizedDelta
 from fedraa.methods.fedasync import ConvexMix
 from fedraa.server.async_rule import AsyncModel, ClientUpdate, factor_at
 from fedraa.server.optimizers import Adaptive
-from fedraa.server.round_server import arriving
+from fedraa.server.round_server import received_buffer
 from fedraa.server.round_update import Mean
 from fedraa.server.stores.local import checked_apply
 
@@ -72,7 +72,7 @@ def test_compressed_model_of_another_shape_is_refused(result: Any) -> None:
             return 4 * coordinates
 
     with refuses("schedule.download_compressor", "Short", "[2]") as caught:
-        arriving(Short(), np.zeros(2, np.float32))
+        received_buffer(Short(), np.zeros(2, np.float32))
     assert caught.value.got is result
 
 

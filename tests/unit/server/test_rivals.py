@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 from fedraa.methods.ace import ACE
 from fedraa.methods.asyncfeded import AsyncFedED
 from fedraa.methods.ca2fl import CA2FL
@@ -23,7 +23,7 @@ from fedraa.server.optimizers import AmsGrad, Momentum, Sgd
 from fedraa.server.staleness import DelayAdaptive
 from fedraa.vectors.delta_view import DeltaView
 
-METHODS = methods()
+METHODS = list_methods()
 
 START = (1.0, 2.0)
 FIRST, SECOND, THIRD = (1.0, 0.0), (0.5, 0.5), (0.0, -2.0)

@@ -15,7 +15,7 @@ from fedraa.methods.fedasync import ConvexMix
 from fedraa.server.async_rule import AsyncModel, AsyncRule
 from fedraa.server.stores.local import LocalStore
 from fedraa.server.stores.sharded import Shard, Split, assemble_pieces
-from fedraa.server.update_checks import refuse
+from fedraa.server.update_checks import check_update
 from fedraa.submodels.assignment import Assignment, Submodel
 
 # Three fragments of 0..8, 10 and 11; 0 and 5 are in all of them, 9 is in none.
@@ -113,7 +113,7 @@ def test_a_shard_keeps_nothing_that_is_wrong_and_mixes_what_it_is_told_to() -> N
     with pytest.raises(KeyError):
         shard.mix(0, 7, "d", 0.5)
     shard.receive(8, "e", sent, good)
-    shard.forget(8)
+    shard.forget_task(8)
     with pytest.raises(KeyError):
         shard.mix(0, 8, "e", 0.5)
 
@@ -130,7 +130,7 @@ def test_a_shard_keeps_nothing_that_is_wrong_and_mixes_what_it_is_told_to() -> N
 def test_validation_goes_by_what_shards_say(receipt: Receipt, why: str | None) -> None:
     work = task(0, RemoteBuffer(4))
     answer = replace(update(work, np.empty(0, np.float32)), receipt=receipt)
-    assert refuse(answer, work, max_norm=2.0) == why
+    assert check_update(answer, work, max_norm=2.0) == why
 
 
 def test_a_shard_goes_without_torch() -> None:

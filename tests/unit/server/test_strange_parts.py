@@ -10,9 +10,9 @@ import torch
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.components.calls import calling
+from fedraa.components.calls import convert_errors
 from fedraa.components.registry import ComponentRegistry
-from fedraa.components.state import saved
+from fedraa.components.state import save_state
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS
 
@@ -69,7 +69,7 @@ class State:
 )
 def test_state_that_is_no_dict_is_refused(given: object, name: str) -> None:
     with refuses("state", "State", name):
-        saved(State(given))
+        save_state(State(given))
 
 
 def leaves() -> None:
@@ -77,11 +77,11 @@ def leaves() -> None:
 
 
 def test_error_of_a_component_is_one_line_with_its_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with refuses("x", "leaves", "SystemExit: 3"), calling("x", leaves):
+    with refuses("x", "leaves", "SystemExit: 3"), convert_errors("x", leaves):
         leaves()
-    with refuses("x", "leaves", "KeyError: 'a b'"), calling("x", leaves):
+    with refuses("x", "leaves", "KeyError: 'a b'"), convert_errors("x", leaves):
         raise KeyError("a b")
-    with refuses("x", "leaves", "RuntimeError: two lines"), calling("x", leaves):
+    with refuses("x", "leaves", "RuntimeError: two lines"), convert_errors("x", leaves):
         raise RuntimeError("two\n  lines")
     (tmp_path / "ends_the_process.py").write_text("import sys\nsys.exit(7)\n")
     monkeypatch.syspath_prepend(str(tmp_path))

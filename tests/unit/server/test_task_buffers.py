@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from fedraa.config.experiment import Experiment
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.run_spec import RunSpec
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.messages import RemoteBuffer, SharedBuffer, State, Task
-from fedraa.rundir.checkpoint import read, write
+from fedraa.rundir.checkpoint import read_state, write_state
 from fedraa.server.round_server import RoundServer
 from fedraa.server.tasks import TaskTable
 from fedraa.submodels.assignment import Assignment
@@ -21,12 +21,12 @@ from fedraa.submodels.assignment import Assignment
 def saved(state: State) -> State:
     """Return the state after a round trip through a file."""
     stream = io.BytesIO()
-    write(stream, state)
-    return read(stream.getvalue())
+    write_state(stream, state)
+    return read_state(stream.getvalue())
 
 
 def spec_of(method: str) -> RunSpec:
-    return build(Experiment(method=method, clients=4, hidden=(8,), engine="local"))
+    return build_run(Experiment(method=method, clients=4, hidden=(8,), engine="local"))
 
 
 def nowhere(kind: str, t: float, /, **fields: object) -> None:
@@ -64,8 +64,8 @@ def same_bits(table: TaskTable, other: TaskTable) -> None:
     for number, flight in table.in_flight.items():
         ours, theirs = flight.task, other.in_flight[number].task
         assert ours.params.tobytes() == theirs.params.tobytes()
-        assert [ours.extra(name).tobytes() for name in ours.extras] == [
-            theirs.extra(name).tobytes() for name in theirs.extras
+        assert [ours.extra_values(name).tobytes() for name in ours.extras] == [
+            theirs.extra_values(name).tobytes() for name in theirs.extras
         ]
 
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedraa.callbacks import Limits
-from fedraa.composition.registry import find
+from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing
-from fedraa.engine.build import build
+from fedraa.engine.build import build_run
 from fedraa.engine.executor import Evaluated
 from fedraa.engine.factories import make_server
 from fedraa.engine.loop import Loop
@@ -26,7 +26,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import EVENTS
-from fedraa.server.update_checks import refuse
+from fedraa.server.update_checks import check_update
 from fedraa.submodels.policies.pruning import AdaptivePruning
 
 SIZE = 12
@@ -48,7 +48,7 @@ GOOD = Update(
 
 
 def test_a_good_update_may_pass() -> None:
-    assert refuse(GOOD, TASK) is None
+    assert check_update(GOOD, TASK) is None
 
 
 @pytest.mark.parametrize(
@@ -76,23 +76,23 @@ def test_a_good_update_may_pass() -> None:
     ],
 )
 def test_each_thing_wrong_is_named(change: dict[str, Any], why: str) -> None:
-    assert refuse(replace(GOOD, **change), TASK) == why
+    assert check_update(replace(GOOD, **change), TASK) == why
 
 
 def test_what_was_not_asked_for_is_refused() -> None:
-    assert refuse(GOOD, None) == "task 7 is not in flight"
+    assert check_update(GOOD, None) == "task 7 is not in flight"
 
 
 def test_the_bound_is_on_the_distance_from_what_was_sent() -> None:
     # ||0.5 * ones(12)|| = sqrt(3) = 1.732...; from a task sent at 0.5 it is 0.
-    assert refuse(GOOD, TASK, max_norm=1.74) is None
-    assert refuse(GOOD, TASK, max_norm=1.73) == "the update's norm 1.732 is over the bound 1.73"
-    assert refuse(GOOD, replace(TASK, buffer=GOOD.params), max_norm=1e-9) is None
+    assert check_update(GOOD, TASK, max_norm=1.74) is None
+    assert check_update(GOOD, TASK, max_norm=1.73) == "the update's norm 1.732 is over the bound 1.73"
+    assert check_update(GOOD, replace(TASK, buffer=GOOD.params), max_norm=1e-9) is None
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=SIZE, max_size=SIZE))
 def test_any_finite_numbers_pass(values: list[float]) -> None:
-    assert refuse(replace(GOOD, params=np.array(values, np.float32)), TASK) is None
+    assert check_update(replace(GOOD, params=np.array(values, np.float32)), TASK) is None
 
 
 def poison(good: Update, draw: Callable[[st.SearchStrategy[Any]], Any]) -> Update:
@@ -147,7 +147,7 @@ class Scripted:
 
 @pytest.fixture(scope="module")
 def spec() -> RunSpec:
-    return build(Experiment(clients=3, hidden=(8,), engine="local"))
+    return build_run(Experiment(clients=3, hidden=(8,), engine="local"))
 
 
 def make_loop(spec: RunSpec, executor: Scripted, directory: Path, updates: int) -> Loop:
@@ -227,13 +227,13 @@ def test_a_client_whose_answers_lack_what_was_asked_for_is_left_out(method: str,
         assert task.asks == (name,)
         if task.client == 1:
             return honest(task)
-        return replace(honest(task), extras={name: task.extra(name) if name in task.extras else task.params})
+        return replace(honest(task), extras={name: task.extra_values(name) if name in task.extras else task.params})
 
-    made = find(method)
+    made = find_method(method)
     # Only the first client trains at first.
     if method == "prunefl":
         made = replace(made, submodel=AdaptivePruning(initial=0))
-    run = build(Experiment(method=made, clients=3, hidden=(8,), engine="local"))
+    run = build_run(Experiment(method=made, clients=3, hidden=(8,), engine="local"))
     loop = make_loop(run, Scripted(answer), tmp_path / "run", updates=4)
     assert loop.run() == "steps"
     loop.log.close()

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from fedraa.client.input_adversary import SCALE_PENALTY, SCALE_STEP, SHIFT_PENALTY, SHIFT_STEP
-from fedraa.composition.registry import methods
+from fedraa.composition.registry import list_methods
 from fedraa.server.optimizers import AmsGrad
 from fedraa.server.staleness import Hinge, Polynomial
 from fedraa.submodels.policies.growing import DENSITY_STEPS, MIN_TENSOR_DENSITY
 from fedraa.submodels.policies.pruning import REMOVABLE, REMOVABLE_HALF_LIFE
 from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, FRAGMENT_RATIOS
 
-METHODS = methods()
+METHODS = list_methods()
 PAPERS = {name: method.paper_settings for name, method in METHODS.items()}
 
 STATED = [

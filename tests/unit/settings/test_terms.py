@@ -7,25 +7,25 @@ import pytest
 from refusals import refuses
 
 import fedraa as fl
-from benchmarks.studies.commands import on_those, what_differs
+from benchmarks.studies.commands import apply_terms, format_differences
 from benchmarks.studies.metrics import ACCURACY
 from benchmarks.studies.study import Cell, Study
 from fedraa import Experiment
 from fedraa.client.lr_schedule import lr_schedule, lr_unit
-from fedraa.composition.registry import find, methods
-from fedraa.report.cells import cells
-from fedraa.report.differences import differences
-from fedraa.settings.resolve import resolve, without_foreign_flags
+from fedraa.composition.registry import find_method, list_methods
+from fedraa.report.cells import make_experiments
+from fedraa.report.differences import setting_differences
+from fedraa.settings.resolve import resolve_method, without_foreign_flags
 from fedraa.settings.terms import on_terms, paper_settings
 from fedraa.settings.tuned import read_tuned, write_tuned
 
-METHODS = methods()
+METHODS = list_methods()
 
 
 def test_on_equal_terms_every_method_has_one_local_solver_and_one_weighting() -> None:
     """All methods that there are, at one rate, momentum 0, no decay, no clipping, five epochs; means are uniform."""
-    for cell in cells(tuple(METHODS), (0,), Experiment(lr=0.3, time=1.0), terms="equal"):
-        method = resolve(cell)
+    for cell in make_experiments(tuple(METHODS), (0,), Experiment(lr=0.3, time=1.0), terms="equal"):
+        method = resolve_method(cell)
         local = method.local
         assert (local.lr, local.momentum, local.weight_decay, local.clip) == (0.3, 0.0, 0.0, 0.0), method.name
         assert (local.epochs, local.steps, local.batch_size) == (5, None, 32), method.name
@@ -36,27 +36,29 @@ def test_on_equal_terms_every_method_has_one_local_solver_and_one_weighting() ->
 
 def test_equal_terms_are_those_of_the_flags_where_there_are_some() -> None:
     flags = Experiment(momentum=0.3, weights="samples", local_steps=7, participation="sample:3", time=1.0)
-    fedavg, asynchronous = cells(("fedavg", "fedasync"), (0,), flags, terms="equal")
+    fedavg, asynchronous = make_experiments(("fedavg", "fedasync"), (0,), flags, terms="equal")
     assert (fedavg.momentum, fedavg.weights, fedavg.local_steps, fedavg.local_epochs) == (0.3, "samples", 7, None)
     assert (fedavg.participation, asynchronous.concurrency, asynchronous.participation) == ("sample:3", 3, None)
-    (drawn,) = cells(("fedasync",), (0,), Experiment(concurrency=4, time=1.0), terms="equal")
+    (drawn,) = make_experiments(("fedasync",), (0,), Experiment(concurrency=4, time=1.0), terms="equal")
     assert drawn.concurrency == 4
-    _, fifth = cells(("fedavg", "fedasync"), (0,), Experiment(participation="bernoulli:0.2", time=1.0), terms="equal")
+    _, fifth = make_experiments(
+        ("fedavg", "fedasync"), (0,), Experiment(participation="bernoulli:0.2", time=1.0), terms="equal"
+    )
     assert fifth.concurrency == 2  # a fifth of ten clients
 
 
 def test_without_terms_methods_have_their_own() -> None:
     """As they were before there were terms."""
-    fedavg, fedsam = cells(("fedavg", "fedsam"), (0,), Experiment(time=1.0))
-    assert (resolve(fedavg).local.momentum, resolve(fedsam).local.momentum) == (0.5, 0.0)
-    assert resolve(fedavg).update.weights == "samples"
+    fedavg, fedsam = make_experiments(("fedavg", "fedsam"), (0,), Experiment(time=1.0))
+    assert (resolve_method(fedavg).local.momentum, resolve_method(fedsam).local.momentum) == (0.5, 0.0)
+    assert resolve_method(fedavg).update.weights == "samples"
 
 
 def test_every_method_has_its_papers_terms_and_runs_on_them() -> None:
     for name in METHODS:
         experiment = on_terms(Experiment(method=name, clients=20, time=1.0), "paper")
         assert without_foreign_flags(experiment) == experiment, name  # nothing stated is foreign to the method
-        resolve(Experiment(**dict(experiment)))
+        resolve_method(Experiment(**dict(experiment)))
 
 
 def test_a_share_of_the_clients_is_drawn_of_those_that_there_are() -> None:
@@ -65,7 +67,7 @@ def test_a_share_of_the_clients_is_drawn_of_those_that_there_are() -> None:
 
 
 def test_a_crossing_trains_as_the_paper_of_its_solver_says() -> None:
-    assert find("oap+fedsam").paper_settings == METHODS["fedsam"].paper_settings
+    assert find_method("oap+fedsam").paper_settings == METHODS["fedsam"].paper_settings
 
 
 def test_tuned_terms_come_from_a_file(tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ def test_tuned_terms_come_from_a_file(tmp_path: Path) -> None:
     write_tuned(path, {"dataset": 'a "b"'}, {"fedavg": table, "my_ext:MINE": table | {"terms": {"lr": 1e-05}}})
     tuned = read_tuned(path)
     assert tuned == {"fedavg": {"lr": 0.25, "local_steps": 9}, "my_ext:MINE": {"lr": 1e-05}}
-    (fedavg,) = cells(("fedavg",), (0,), Experiment(time=1.0), "tuned", tuned)
+    (fedavg,) = make_experiments(("fedavg",), (0,), Experiment(time=1.0), "tuned", tuned)
     assert (fedavg.lr, fedavg.local_steps) == (0.25, 9)
 
 
@@ -101,7 +103,7 @@ def test_terms_that_exclude_the_fields_are_refused(
     name: str,
 ) -> None:
     with pytest.raises(ValueError, match=f"^{field}: .*{name}"):
-        list(map(resolve, cells(methods, (0,), Experiment(time=1.0, **flags), terms, tuned)))
+        list(map(resolve_method, make_experiments(methods, (0,), Experiment(time=1.0, **flags), terms, tuned)))
 
 
 def test_own_methods_have_no_papers_terms() -> None:
@@ -121,7 +123,7 @@ def test_file_without_tuned_values_is_refused(text: str, tmp_path: Path) -> None
 
 def test_what_differs_is_told_by_setting_value_and_methods() -> None:
     of = {name: Experiment(method=name) for name in ("fedavg", "fedprox", "fed-raa")}
-    rows = differences(of.items())
+    rows = setting_differences(of.items())
     methods_by_value = {(setting, value): who for setting, value, who in rows.itertuples(index=False)}
     assert methods_by_value["local.prox_mu", "0"] == "fedavg"
     assert methods_by_value["local.prox_mu", "0.1"] == "fedprox"
@@ -133,7 +135,7 @@ def test_what_differs_is_told_by_setting_value_and_methods() -> None:
 
 
 def test_nothing_differs_between_a_method_and_itself() -> None:
-    assert differences([("a", Experiment(method="fedsam")), ("b", Experiment(method="fedsam"))]).empty
+    assert setting_differences([("a", Experiment(method="fedsam")), ("b", Experiment(method="fedsam"))]).empty
 
 
 def test_a_study_says_what_differs_between_rows_and_not_between_columns() -> None:
@@ -141,16 +143,16 @@ def test_a_study_says_what_differs_between_rows_and_not_between_columns() -> Non
         Cell(row, Experiment(method=row, lr=lr), f"lr {lr:g}") for lr in (0.1, 0.2) for row in ("fedavg", "fedsam")
     ]
     study = Study("s", "Rates", cells_of, (ACCURACY,), "fedavg")
-    assert "| local.momentum | 0.5 | fedavg |" in what_differs(study)
-    assert "local.lr" not in what_differs(study)
-    equal = on_those(study, "equal", None)
+    assert "| local.momentum | 0.5 | fedavg |" in format_differences(study)
+    assert "local.lr" not in format_differences(study)
+    equal = apply_terms(study, "equal", None)
     assert equal.title == "Rates, on equal terms"
-    assert "local.momentum" not in what_differs(equal)
-    assert "| local.sam_rho | 0.5 | fedsam |" in what_differs(equal)
+    assert "local.momentum" not in format_differences(equal)
+    assert "| local.sam_rho | 0.5 | fedsam |" in format_differences(equal)
     assert [cell.experiment.lr for cell in equal.cells] == [0.1, 0.1, 0.2, 0.2]  # what it varies stays
-    paper = on_those(study, "paper", None)
+    paper = apply_terms(study, "paper", None)
     assert [cell.experiment.lr for cell in paper.cells] == [0.1, 0.1, 0.2, 0.1]
-    assert on_those(study, None, None) is study
+    assert apply_terms(study, None, None) is study
 
 
 def test_a_schedule_may_count_time_or_passes() -> None:

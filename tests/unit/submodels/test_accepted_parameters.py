@@ -7,7 +7,7 @@ import torch
 from refusals import refuses
 from torch import nn
 
-from fedraa.submodels import trace
+from fedraa.submodels import trace_module
 
 
 def net() -> nn.Sequential:
@@ -59,8 +59,8 @@ def with_parameter(values: torch.Tensor) -> nn.Module:
 )
 def test_check_kinds_untrainable_tensor_is_named(make: Callable[[], nn.Module], name: str, reason: str) -> None:
     with refuses("module", name, reason):
-        trace(make(), torch.ones(2, 4))
+        trace_module(make(), torch.ones(2, 4))
 
 
 def test_check_kinds_infinite_buffer_is_accepted() -> None:
-    assert trace(with_buffer(torch.tensor([-torch.inf, 0.0])), torch.ones(2, 4)).groups
+    assert trace_module(with_buffer(torch.tensor([-torch.inf, 0.0])), torch.ones(2, 4)).groups

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from ray import cloudpickle
 from torch import Tensor, nn
 
-from benchmarks.system.cut_check import check, random_cut
-from fedraa.submodels import Traced, drop_weights, flatten, load, trace
+from benchmarks.system.cut_check import check_cut, random_cut
+from fedraa.submodels import Traced, drop_weights, flatten_parameters, load_parameters, trace_module
 from fedraa.submodels.resize import Number
 from fedraa.submodels.tracing.trace import _light_record
 from fedraa.submodels.tracing.verify import Trial
@@ -227,21 +227,21 @@ STEPS: dict[str, tuple[nn.Module, list[int]]] = {
 @pytest.mark.parametrize("name", STEPS)
 def test_cut_recurrent_layers_is_exact(name: str) -> None:
     module, sizes = STEPS[name]
-    traced = trace(module, SEQUENCE)
+    traced = trace_module(module, SEQUENCE)
     assert [group.size for group in traced.groups] == sizes
     rng = np.random.default_rng(0)
     for seed in range(3 if sizes else 0):
         indices = random_cut(traced, rng)
-        check(traced, SEQUENCE, indices, seed)
+        check_cut(traced, SEQUENCE, indices, seed)
         expected = traced.cut(indices)(SEQUENCE)
-        torch.testing.assert_close(worker(traced, flatten(traced.module), indices)(SEQUENCE), expected)
+        torch.testing.assert_close(worker(traced, flatten_parameters(traced.module), indices)(SEQUENCE), expected)
 
 
 def worker(traced: Traced, theta: np.ndarray, indices: tuple[np.ndarray, ...]) -> nn.Module:
     traced = cloudpickle.loads(cloudpickle.dumps(traced))
     drop_weights(traced.module)
-    module = traced.skeleton(traced.widths(indices))
-    load(module, theta[traced.flat_index(indices)])
+    module = traced.make_skeleton(traced.widths(indices))
+    load_parameters(module, theta[traced.flat_index(indices)])
     return module
 
 
@@ -250,17 +250,17 @@ def test_cut_code_with_widths_is_exact(name: str) -> None:
     mix, parts, sizes = CASES[name]
     torch.manual_seed(0)
     module = Block(mix, **parts)  # type: ignore[arg-type]  # one of them is a width
-    traced = trace(module, SEQUENCE)
+    traced = trace_module(module, SEQUENCE)
     assert [group.size for group in traced.groups] == sizes
     rng = np.random.default_rng(0)
     for seed in range(3):
         indices = random_cut(traced, rng)
-        check(traced, SEQUENCE, indices, seed)
+        check_cut(traced, SEQUENCE, indices, seed)
         small = traced.cut(indices)
         for batch in (torch.randn(7, 5, 8), torch.randn(1, 5, 8)):
             expected = small(batch)
             assert expected.shape == batch.shape
-            torch.testing.assert_close(worker(traced, flatten(traced.module), indices)(batch), expected)
+            torch.testing.assert_close(worker(traced, flatten_parameters(traced.module), indices)(batch), expected)
 
 
 def test_trace_indices_without_values_makes_no_units_of_stray_memory() -> None:
@@ -283,7 +283,7 @@ def test_trace_large_module_follows_only_shapes(name: str, monkeypatch: pytest.M
 
 
 def test_cut_under_vmap_gives_the_results_of_single_batches() -> None:
-    traced = trace(Block(split), SEQUENCE)
+    traced = trace_module(Block(split), SEQUENCE)
     small = traced.cut((np.array([0, 2]),))
     x = torch.randn(3, 4, 5, 8)
     result = torch.func.vmap(lambda batch: torch.func.functional_call(small, {}, (batch,)))(x)
@@ -291,9 +291,9 @@ def test_cut_under_vmap_gives_the_results_of_single_batches() -> None:
 
 
 def test_cut_of_full_width_keeps_the_class() -> None:
-    traced = trace(Block(split), SEQUENCE)
-    assert type(traced.skeleton((4,))) is Block
-    assert isinstance(traced.skeleton((2,)), Block)
+    traced = trace_module(Block(split), SEQUENCE)
+    assert type(traced.make_skeleton((4,))) is Block
+    assert isinstance(traced.make_skeleton((2,)), Block)
 
 
 class Counted(nn.Module):
@@ -314,9 +314,9 @@ class Counted(nn.Module):
 
 def test_trial_code_counts_rows_takes_no_more_rows() -> None:
     """Each expert has a row during the trace. In the trial, with noise in its inputs, one expert has none."""
-    traced = trace(Counted(), torch.stack([torch.ones(WIDTH), torch.arange(float(WIDTH))]))
+    traced = trace_module(Counted(), torch.stack([torch.ones(WIDTH), torch.arange(float(WIDTH))]))
     assert [group.size for group in traced.groups] == [6]
-    check(traced, torch.randn(4, WIDTH), (np.array([1, 4]),))
+    check_cut(traced, torch.randn(4, WIDTH), (np.array([1, 4]),))
 
 
 class Masked(nn.Module):
@@ -337,19 +337,19 @@ class Masked(nn.Module):
 def test_trial_zeros_of_another_groups_width_fails() -> None:
     """Both groups are cut from two units to one. Only separate cuts show the difference of their widths."""
     x = torch.randn(4, WIDTH)
-    traced = trace(Masked(2), x)
+    traced = trace_module(Masked(2), x)
     ((place, resize),) = traced.sizes[""].items()
     assert [group.size for group in traced.groups] == [2, 2]
     assert resize.numbers == (Number(0, ((1, 1),)),)
     wrong = replace(traced, sizes={"": {place: resize._replace(numbers=(Number(0, ((0, 1),)),))}})
-    assert Trial(traced, x, zeros=True).fails(traced, (0, 1)) is None
-    assert Trial(wrong, x, zeros=True).fails(wrong, (0, 1)) is not None
-    assert Trial(wrong, x).fails(wrong, (0, 1)) is None
+    assert Trial(traced, x, zeros=True).find_failure(traced, (0, 1)) is None
+    assert Trial(wrong, x, zeros=True).find_failure(wrong, (0, 1)) is not None
+    assert Trial(wrong, x).find_failure(wrong, (0, 1)) is None
 
 
 def test_cut_zeros_get_the_width_of_the_values_written() -> None:
     """One of the two groups may be cut, and the other stays whole."""
-    traced, x = trace(Masked(6), torch.randn(4, WIDTH)), torch.randn(4, WIDTH)
+    traced, x = trace_module(Masked(6), torch.randn(4, WIDTH)), torch.randn(4, WIDTH)
     assert [group.size for group in traced.groups] == [6, 6]
     for kept in ((2, 6), (6, 2), (3, 4)):
-        check(traced, x, tuple(np.arange(n) for n in kept))
+        check_cut(traced, x, tuple(np.arange(n) for n in kept))

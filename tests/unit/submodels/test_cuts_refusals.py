@@ -10,7 +10,7 @@ from refusals import refuses
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fedraa.submodels import trace
+from fedraa.submodels import trace_module
 
 VECTOR = torch.randn(4, 6)
 
@@ -94,7 +94,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
 def test_trace_untrainable_module_is_refused_in_one_sentence(name: str) -> None:
     make, shown = CASES[name]
     with refuses("module", *shown) as raised:
-        trace(make(), VECTOR)
+        trace_module(make(), VECTOR)
     assert len(str(raised.value)) <= 300
     assert "\n" not in str(raised.value)
 
@@ -103,7 +103,7 @@ def test_trace_replaced_forward_method_is_accepted() -> None:
     module = Net()
     # Users replace methods like this.
     module.forward = Net.forward.__get__(module)  # type: ignore[method-assign]
-    assert [group.size for group in trace(copy.deepcopy(module), VECTOR).groups] == [8]
+    assert [group.size for group in trace_module(copy.deepcopy(module), VECTOR).groups] == [8]
 
 
 def warned(m: nn.Module, x: Tensor) -> object:
@@ -128,7 +128,7 @@ def finite(m: nn.Module, x: Tensor) -> object:
 def test_trace_question_without_consequence_is_accepted(forward: Callable[[nn.Module, Tensor], object]) -> None:
     module = Net(forward)
     module.warnings = []
-    assert [group.size for group in trace(module, VECTOR).groups] == [8]
+    assert [group.size for group in trace_module(module, VECTOR).groups] == [8]
 
 
 @pytest.mark.parametrize(
@@ -144,21 +144,21 @@ def test_trace_path_that_depends_on_data_is_refused(forward: Callable[[nn.Module
     module = Net(forward)
     module.c = nn.Linear(6, 8)
     with refuses("module", "`bool`"):
-        trace(module, VECTOR)
+        trace_module(module, VECTOR)
 
 
 def test_reasons_many_layers_stay_short() -> None:
     layers = [part for _ in range(20) for part in (nn.Linear(6, 6), nn.LayerNorm(6))]
-    traced = trace(nn.Sequential(*layers, nn.Linear(6, 3)), VECTOR)
+    traced = trace_module(nn.Sequential(*layers, nn.Linear(6, 3)), VECTOR)
     assert traced.groups == ()
-    assert traced.reasons() == (
+    assert traced.explain_uncut() == (
         "LayerNorm takes its statistics over all of them (20 x); it is the output of the model (1 x)"
     )
 
 
 def test_uncut_layer_of_one_unit_names_a_single_unit() -> None:
     net = nn.Sequential(nn.Linear(6, 1), nn.ReLU(), nn.Linear(1, 3))
-    assert trace(net, VECTOR).uncut["0"] == "0 stays whole: it is a single unit."
+    assert trace_module(net, VECTOR).uncut["0"] == "0 stays whole: it is a single unit."
 
 
 def test_einsum_dimension_of_size_one_is_accepted() -> None:
@@ -167,7 +167,7 @@ def test_einsum_dimension_of_size_one_is_accepted() -> None:
 
     module = Net(forward)
     module.w = nn.Parameter(torch.randn(8, 1))
-    traced = trace(module, VECTOR)
+    traced = trace_module(module, VECTOR)
     assert [entry.tensor for group in traced.groups for entry in group.entries] == ["w", "b.weight"]
     assert "it meets a dimension of another size" in traced.uncut["a"]
 
@@ -205,7 +205,7 @@ def reshaped_again(m: nn.Module, x: Tensor) -> Tensor:
 )
 def test_trace_difference_at_few_widths_stays_whole(forward: Callable[[nn.Module, Tensor], Tensor], why: str) -> None:
     """A layer of one unit, an output that is mostly a mask, or a gradient that runs the code again."""
-    traced = trace(Net(forward), VECTOR)
+    traced = trace_module(Net(forward), VECTOR)
     assert traced.groups == ()
     assert why in traced.uncut["a"]
 
@@ -222,7 +222,7 @@ def likely(m: nn.Module, x: Tensor) -> object:
 
 @pytest.mark.parametrize("forward", [within, likely, lambda m, x: m.b(m.a(x.log()))])
 def test_trial_code_that_checks_inputs_gets_no_noise(forward: Callable[[nn.Module, Tensor], object]) -> None:
-    assert [group.size for group in trace(Net(forward), torch.rand(2, 6)).groups] == [8]
+    assert [group.size for group in trace_module(Net(forward), torch.rand(2, 6)).groups] == [8]
 
 
 def test_trace_failure_with_random_parameters_stays_whole() -> None:
@@ -231,7 +231,7 @@ def test_trace_failure_with_random_parameters_stays_whole() -> None:
 
     module = Net(forward)
     nn.init.zeros_(module.b.bias)
-    assert "does not run with random parameters (index out of range" in trace(module, VECTOR).uncut["a"]
+    assert "does not run with random parameters (index out of range" in trace_module(module, VECTOR).uncut["a"]
 
 
 def test_trace_code_that_fails_after_three_runs_is_refused() -> None:
@@ -245,7 +245,7 @@ def test_trace_code_that_fails_after_three_runs_is_refused() -> None:
         return m.b(m.a(x))
 
     with refuses("example", "Net", "KeyError: 'batch 4'"):
-        trace(Net(forward), VECTOR)
+        trace_module(Net(forward), VECTOR)
 
 
 def test_trial_output_of_rounding_errors_keeps_no_group_whole() -> None:
@@ -253,7 +253,7 @@ def test_trial_output_of_rounding_errors_keeps_no_group_whole() -> None:
         y = m.b(m.a(x).relu())
         return torch.cat([y, (y.sum(1) - y.flip(1).cumsum(1)[:, -1])[:, None]], 1)
 
-    assert len(trace(Net(forward), VECTOR).groups) == 1
+    assert len(trace_module(Net(forward), VECTOR).groups) == 1
 
 
 @pytest.mark.parametrize(
@@ -261,4 +261,4 @@ def test_trial_output_of_rounding_errors_keeps_no_group_whole() -> None:
 )
 def test_trace_failing_module_shows_its_error(forward: Callable[[nn.Module, Tensor], object], reason: str) -> None:
     with refuses("example", "Net", reason):
-        trace(Net(forward), VECTOR)
+        trace_module(Net(forward), VECTOR)

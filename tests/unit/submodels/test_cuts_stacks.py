@@ -10,7 +10,7 @@ from cut_cases import IMAGE, Net, check_case
 from refusals import refuses
 from torch import Tensor, nn
 
-from fedraa.submodels import trace
+from fedraa.submodels import trace_module
 
 TOKENS = torch.randn(4, 6, 8)
 EXPERTS, INNER = 3, 8
@@ -198,7 +198,7 @@ def test_trace_layers_skipped_by_data_is_refused() -> None:
 
     net = Net(chosen, a=nn.Linear(8, 7), b=nn.Linear(7, 7), c=nn.Linear(7, 7))
     with refuses("module", "`unique`", "'c.weight'"):
-        trace(net, TOKENS)
+        trace_module(net, TOKENS)
 
 
 def test_trace_frozen_parameter_counts_as_constant() -> None:

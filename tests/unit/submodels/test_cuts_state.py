@@ -13,8 +13,8 @@ from ray import cloudpickle
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
-from benchmarks.system.cut_check import check, random_cut
-from fedraa.submodels import Traced, drop_weights, flatten, load, trace
+from benchmarks.system.cut_check import check_cut, random_cut
+from fedraa.submodels import Traced, drop_weights, flatten_parameters, load_parameters, trace_module
 
 VECTOR = torch.randn(4, 6)
 IMAGE = torch.randn(4, 3, 8, 8)
@@ -164,8 +164,8 @@ def loaded(traced: Traced, theta: np.ndarray, indices: tuple[np.ndarray, ...]) -
     """Return the module that a worker trains, made from widths and weights only."""
     traced = cloudpickle.loads(cloudpickle.dumps(traced))
     drop_weights(traced.module)
-    module = traced.skeleton(traced.widths(indices))
-    load(module, theta[traced.flat_index(indices)])
+    module = traced.make_skeleton(traced.widths(indices))
+    load_parameters(module, theta[traced.flat_index(indices)])
     return module
 
 
@@ -173,9 +173,9 @@ def loaded(traced: Traced, theta: np.ndarray, indices: tuple[np.ndarray, ...]) -
 @pytest.mark.parametrize("name", CASES)
 def test_skeleton_with_loaded_weights_equals_the_cut(name: str) -> None:
     module, example, sizes = CASES[name]
-    traced = trace(module, example)
+    traced = trace_module(module, example)
     assert [group.size for group in traced.groups] == sizes
-    theta = flatten(traced.module)
+    theta = flatten_parameters(traced.module)
     rng = np.random.default_rng(0)
     for seed in range(4):
         indices = random_cut(traced, rng)
@@ -185,11 +185,11 @@ def test_skeleton_with_loaded_weights_equals_the_cut(name: str) -> None:
         # Rounding depends on the memory layout.
         assert (result - expected).abs().max() <= 1e-5 * expected.abs().max()
         if sizes:
-            check(traced, example, indices, seed)
+            check_cut(traced, example, indices, seed)
 
 
 def test_cut_leaves_the_module_unchanged() -> None:
-    traced = trace(layer_by(parametrizations.spectral_norm), VECTOR)
+    traced = trace_module(layer_by(parametrizations.spectral_norm), VECTOR)
     before = copy.deepcopy(traced.module.state_dict())
     full = traced.cut(traced.full())
     for name, tensor in traced.module.state_dict().items():
@@ -199,7 +199,7 @@ def test_cut_leaves_the_module_unchanged() -> None:
 
 def test_uncut_names_layers_that_a_buffer_keeps_whole() -> None:
     module, example, _ = CASES["fixed statistics"]
-    assert "its units differ in the buffer 1.running_mean" in trace(module, example).uncut["0"]
+    assert "its units differ in the buffer 1.running_mean" in trace_module(module, example).uncut["0"]
 
 
 @dataclass
@@ -232,9 +232,9 @@ class TwoHeads(nn.Module):
     ],
 )
 def test_trace_pins_all_outputs(join: Callable[[Tensor, Tensor], object]) -> None:
-    traced = trace(TwoHeads(join), VECTOR)
+    traced = trace_module(TwoHeads(join), VECTOR)
     assert [group.name for group in traced.groups] == ["a"]
-    check(traced, VECTOR, (np.array([1, 4, 5]),))
+    check_cut(traced, VECTOR, (np.array([1, 4, 5]),))
 
 
 class Tiny(nn.Module):
@@ -251,7 +251,7 @@ class Tiny(nn.Module):
 
 @pytest.mark.parametrize("scale", [1.0, 1e-9])
 def test_trial_small_output_shows_its_difference(scale: float) -> None:
-    assert trace(Tiny(scale), VECTOR).groups == ()
+    assert trace_module(Tiny(scale), VECTOR).groups == ()
 
 
 class Lower(nn.Module):
@@ -267,4 +267,4 @@ class Lower(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_trial_code_in_lower_precision_shows_its_difference(dtype: torch.dtype) -> None:
-    assert [group.size for group in trace(Lower(dtype), VECTOR).groups] == [8]
+    assert [group.size for group in trace_module(Lower(dtype), VECTOR).groups] == [8]

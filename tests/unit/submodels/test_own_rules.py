@@ -9,9 +9,9 @@ from refusals import refuses
 from torch import Tensor, nn
 
 import fedraa
-from benchmarks.system.cut_check import check
+from benchmarks.system.cut_check import check_cut
 from fedraa.submodels.tracing.rules import described_rules
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels.tracing.trace import trace_module
 
 EXAMPLE = torch.randn(2, 8)
 
@@ -38,17 +38,17 @@ def unchanged(recorder: Any, name: str, out: Tensor, args: tuple[Any, ...], kwar
 
 
 def test_tracing_rules_correct_rule_lets_units_through() -> None:
-    assert trace(Sinc(), EXAMPLE).groups == ()
+    assert trace_module(Sinc(), EXAMPLE).groups == ()
     with fedraa.tracing_rules({"sinc": unchanged}):
-        traced = trace(Sinc(), EXAMPLE)
+        traced = trace_module(Sinc(), EXAMPLE)
     assert [group.size for group in traced.groups] == [6]
-    check(traced, EXAMPLE, (torch.tensor([1, 4]).numpy(),))
-    assert trace(Sinc(), EXAMPLE).groups == ()
+    check_cut(traced, EXAMPLE, (torch.tensor([1, 4]).numpy(),))
+    assert trace_module(Sinc(), EXAMPLE).groups == ()
 
 
 def test_tracing_rules_wrong_rule_cuts_nothing() -> None:
     with fedraa.tracing_rules({"logcumsumexp": unchanged}):
-        traced = trace(Mixed(), EXAMPLE)
+        traced = trace_module(Mixed(), EXAMPLE)
     assert traced.groups == ()
     assert "another output than the full module" in traced.uncut["a"]
 
@@ -72,7 +72,7 @@ def test_tracing_rules_rule_right_for_some_values_cuts_nothing(seed: int) -> Non
 
     torch.manual_seed(seed)
     with fedraa.tracing_rules({"cummax": both}):
-        assert trace(Rising(), torch.randn(8, 8)).groups == ()
+        assert trace_module(Rising(), torch.randn(8, 8)).groups == ()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_tracing_rules_failing_rule_is_refused(rule: Any, shown: str) -> None:
         refuses("tracing_rules", "'sinc'", shown),
         fedraa.tracing_rules({"sinc": rule}),
     ):
-        trace(Sinc(), EXAMPLE)
+        trace_module(Sinc(), EXAMPLE)
 
 
 @pytest.mark.parametrize("name", [torch.sinc, "torch.sinc", "sinc_", "", 3])

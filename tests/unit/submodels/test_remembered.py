@@ -42,8 +42,10 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     monkeypatch.delenv("FEDRAA_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(remembered, "MIN_TRACE_S", 0.0)
-    original = remembered.trace
-    monkeypatch.setattr(remembered, "trace", lambda *arguments: traced.append(arguments[0]) or original(*arguments))
+    original = remembered.trace_module
+    monkeypatch.setattr(
+        remembered, "trace_module", lambda *arguments: traced.append(arguments[0]) or original(*arguments)
+    )
     return traced
 
 
@@ -188,8 +190,8 @@ def test_trace_once_long_trace_reports_a_line(monkeypatch: pytest.MonkeyPatch) -
         # The arguments are passed on unchanged.
         return original(*arguments)  # type: ignore[arg-type]
 
-    original = remembered.trace
-    monkeypatch.setattr(remembered, "trace", slow)
+    original = remembered.trace_module
+    monkeypatch.setattr(remembered, "trace_module", slow)
     monkeypatch.setattr(remembered, "REPORT_AFTER_S", 0.01)
     trace_once(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)), EXAMPLE, lines.append)
     assert lines == ["tracing Sequential: looking for what can be cut"]

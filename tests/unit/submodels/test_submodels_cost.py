@@ -4,15 +4,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedraa.submodels import measure, prefix
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels import measure_cost, take_prefix
+from fedraa.submodels.tracing.trace import trace_module
 
 
 def test_cost_of_an_mlp() -> None:
     module = nn.Sequential(nn.Linear(100, 40), nn.ReLU(), nn.Linear(40, 10))
     x = torch.randn(8, 100)
-    traced = trace(module, x)
-    cost = measure(traced, (20,), x)
+    traced = trace_module(module, x)
+    cost = measure_cost(traced, (20,), x)
     assert cost.params == 100 * 20 + 20 + 20 * 10 + 10
     assert cost.bytes == 4 * cost.params
     # The terms are the forward pass and the gradients of weights and hidden layer, at 2 FLOPs per multiply-add.
@@ -23,18 +23,18 @@ def test_cost_of_an_mlp() -> None:
 
 def test_cost_is_measured_once_per_shape() -> None:
     x = torch.randn(2, 4)
-    traced = trace(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), x)
-    half = measure(traced, prefix(traced, 0.5), x)
-    assert measure(traced, (3,), x) is half
-    assert measure(traced, (4,), x) is not half
-    assert measure(traced, (3,), torch.randn(4, 4)) is not half
+    traced = trace_module(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), x)
+    half = measure_cost(traced, take_prefix(traced, 0.5), x)
+    assert measure_cost(traced, (3,), x) is half
+    assert measure_cost(traced, (4,), x) is not half
+    assert measure_cost(traced, (3,), torch.randn(4, 4)) is not half
 
 
 def test_memory_holds_the_activations_of_a_convolution() -> None:
     x = torch.randn(16, 3, 32, 32)
     layers = [nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()]
-    traced = trace(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)), x)
-    full, half = (measure(traced, widths, x).memory for widths in ((16, 16), (8, 8)))
+    traced = trace_module(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)), x)
+    full, half = (measure_cost(traced, widths, x).memory for widths in ((16, 16), (8, 8)))
     # One activation has 16 channels. Three of them are kept for the backward pass.
     activation = 4 * 16 * 16 * 32 * 32
     assert 3 * activation < full < 8 * activation
@@ -44,10 +44,10 @@ def test_memory_holds_the_activations_of_a_convolution() -> None:
 def test_flops_of_convolutions() -> None:
     x = torch.randn(2, 3, 8, 8)
     dense, depthwise = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1, groups=6)
-    traced = trace(nn.Sequential(dense, depthwise, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 2)), x)
+    traced = trace_module(nn.Sequential(dense, depthwise, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 2)), x)
     # An output pixel of a channel takes 3 * 9 or 1 * 9 multiply-adds. The input image needs no gradient.
     expected = {w: 2 * 64 * w * (27 * 2 + 9 * 3) + 2 * w * 2 * 3 for w in (6, 3)}
-    assert {w: measure(traced, (w,), x).flops for w in (6, 3)} == expected
+    assert {w: measure_cost(traced, (w,), x).flops for w in (6, 3)} == expected
 
 
 def test_flops_of_attention() -> None:
@@ -63,10 +63,10 @@ def test_flops_of_attention() -> None:
             return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
     x = torch.randn(4, 5, 16)
-    traced = trace(Attend(), x)
+    traced = trace_module(Attend(), x)
     # This counts one sample. The input needs no gradient.
     linear = 2 * 5 * (16 * 48 * 2 + 16 * 3 * 3)
     # This is one product of all pairs of tokens, in every head.
     scores = 2 * 8 * 5 * 5 * 2
     # The forward pass has two products. The backward pass computes the scores again and the gradients of both.
-    assert measure(traced, traced.widths(traced.full()), x).flops == linear + (2 + 1 + 4) * scores
+    assert measure_cost(traced, traced.widths(traced.full()), x).flops == linear + (2 + 1 + 4) * scores

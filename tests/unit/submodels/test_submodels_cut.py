@@ -9,8 +9,8 @@ import torch
 from refusals import refuses
 from torch import nn
 
-from fedraa.submodels import Traced, flatten, load
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels import Traced, flatten_parameters, load_parameters
+from fedraa.submodels.tracing.trace import trace_module
 
 
 def mlp() -> nn.Module:
@@ -20,7 +20,7 @@ def mlp() -> nn.Module:
 @pytest.fixture
 def traced_mlp() -> Traced:
     torch.manual_seed(0)
-    return trace(mlp(), torch.randn(2, 4))
+    return trace_module(mlp(), torch.randn(2, 4))
 
 
 def lenet() -> nn.Module:
@@ -63,7 +63,7 @@ def test_flat_index_of_an_mlp(traced_mlp: Traced) -> None:
 
 
 def test_a_channel_runs_through_flatten_as_a_block() -> None:
-    traced = trace(lenet(), torch.randn(2, 3, 32, 32))
+    traced = trace_module(lenet(), torch.randn(2, 3, 32, 32))
     assert [group.size for group in traced.groups] == [6, 16, 120, 84]
     blocks = {(e.tensor, e.dim): e.block for e in traced.groups[1].entries}
     assert blocks == {("3.weight", 0): 1, ("3.bias", 0): 1, ("7.weight", 1): 25}
@@ -71,24 +71,24 @@ def test_a_channel_runs_through_flatten_as_a_block() -> None:
 
 def test_a_cut_holds_its_slice_and_nothing_of_the_template() -> None:
     torch.manual_seed(0)
-    traced = trace(lenet(), torch.randn(2, 3, 32, 32))
+    traced = trace_module(lenet(), torch.randn(2, 3, 32, 32))
     indices = (np.array([1, 4]), np.array([0, 2, 15]), np.arange(50), np.arange(3, 84))
     small = traced.cut(indices)
     assert traced.widths(indices) == (2, 3, 50, 81)
     assert small(torch.randn(5, 3, 32, 32)).shape == (5, 10)
-    theta = flatten(traced.module)
-    np.testing.assert_array_equal(flatten(small), theta[traced.flat_index(indices)])
-    load(small, np.zeros(len(flatten(small)), np.float32))
-    np.testing.assert_array_equal(flatten(traced.module), theta)
+    theta = flatten_parameters(traced.module)
+    np.testing.assert_array_equal(flatten_parameters(small), theta[traced.flat_index(indices)])
+    load_parameters(small, np.zeros(len(flatten_parameters(small)), np.float32))
+    np.testing.assert_array_equal(flatten_parameters(traced.module), theta)
     assert [type(x) for x in small.modules()] == [type(x) for x in traced.module.modules()]
     assert (small[7].in_features, small[7].out_features) == (75, 50)
 
 
 def test_a_skeleton_has_the_shape_of_any_cut_of_its_widths() -> None:
-    traced = trace(lenet(), torch.randn(2, 3, 32, 32))
+    traced = trace_module(lenet(), torch.randn(2, 3, 32, 32))
     indices = (np.array([1, 4]), np.array([0, 2, 15]), np.arange(70, 120), np.arange(84))
-    small, skeleton = traced.cut(indices), traced.skeleton((2, 3, 50, 84))
-    load(skeleton, flatten(small))
+    small, skeleton = traced.cut(indices), traced.make_skeleton((2, 3, 50, 84))
+    load_parameters(skeleton, flatten_parameters(small))
     x = torch.randn(2, 3, 32, 32)
     assert torch.equal(skeleton.eval()(x), small.eval()(x))
 
@@ -96,14 +96,14 @@ def test_a_skeleton_has_the_shape_of_any_cut_of_its_widths() -> None:
 def test_a_traced_module_survives_pickling(traced_mlp: Traced) -> None:
     again = pickle.loads(pickle.dumps(traced_mlp))
     assert again.groups == traced_mlp.groups
-    np.testing.assert_array_equal(flatten(again.module), flatten(traced_mlp.module))
+    np.testing.assert_array_equal(flatten_parameters(again.module), flatten_parameters(traced_mlp.module))
     np.testing.assert_array_equal(again.flat_index(again.full()), np.arange(23))
 
 
 def test_frozen_parameters_are_neither_cut_nor_in_the_flat_vector() -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
     module[0].requires_grad_(False)
-    traced = trace(module, torch.randn(2, 4))
+    traced = trace_module(module, torch.randn(2, 4))
     assert [group.name for group in traced.groups] == ["2"]
     assert traced.names == ("2.weight", "2.bias", "4.weight", "4.bias")
     assert "frozen" in traced.uncut["0"]
@@ -120,14 +120,14 @@ def test_refuses_impossible_index_sets(traced_mlp: Traced, kept: list[int]) -> N
 
 def test_refuses_a_vector_of_another_length() -> None:
     with refuses("vector", "[3]", "23"):
-        load(mlp(), np.zeros(3, np.float32))
+        load_parameters(mlp(), np.zeros(3, np.float32))
 
 
 def test_refuses_examples_that_do_not_run() -> None:
     with refuses("example", "[2, 5] of float32"):
-        trace(mlp(), torch.randn(2, 5))
+        trace_module(mlp(), torch.randn(2, 5))
     with refuses("example", "[1, 4]", "2"):
-        trace(mlp(), torch.randn(1, 4))
+        trace_module(mlp(), torch.randn(1, 4))
 
 
 class Single(nn.Module):
@@ -142,7 +142,7 @@ class Single(nn.Module):
 
 
 def test_traces_code_that_asks_for_float32() -> None:
-    assert [group.size for group in trace(Single(), torch.randn(2, 4)).groups] == [6]
+    assert [group.size for group in trace_module(Single(), torch.randn(2, 4)).groups] == [6]
 
 
 class Branching(nn.Module):
@@ -167,11 +167,11 @@ class Branching(nn.Module):
 )
 def test_refuses_control_flow_that_depends_on_data(branches: Callable[[torch.Tensor], object]) -> None:
     with refuses("module", "Branching"):
-        trace(Branching(branches), torch.randn(2, 4))
+        trace_module(Branching(branches), torch.randn(2, 4))
 
 
 def test_flat_index_caches_only_the_last_results() -> None:
-    traced = trace(nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 2)), torch.randn(2, 4))
+    traced = trace_module(nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 2)), torch.randn(2, 4))
     assert not traced._flat
     first = traced.flat_index((np.arange(1),))
     assert traced.flat_index((np.arange(1),)) is first

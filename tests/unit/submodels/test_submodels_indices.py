@@ -10,16 +10,25 @@ from hypothesis import strategies as st
 from refusals import refuses
 from torch import nn
 
-from fedraa.submodels import IndexSet, Traced, disjoint, fragments, owners, prefix, random_units, window
-from fedraa.submodels.indices import blocks, too_small
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels import (
+    IndexSet,
+    Traced,
+    count_owners,
+    deal_disjoint,
+    make_fragments,
+    random_units,
+    take_prefix,
+    take_window,
+)
+from fedraa.submodels.indices import make_blocks, too_small
+from fedraa.submodels.tracing.trace import trace_module
 
 
 def perceptron(*widths: int) -> Traced:
     layers: list[nn.Module] = []
     for first, second in pairwise(widths):
         layers += [nn.Linear(first, second), nn.ReLU()]
-    return trace(nn.Sequential(*layers[:-1]), torch.zeros(2, widths[0]))
+    return trace_module(nn.Sequential(*layers[:-1]), torch.zeros(2, widths[0]))
 
 
 ONE = perceptron(4, 200, 3)
@@ -40,7 +49,7 @@ def lists(indices: IndexSet) -> list[list[int]]:
     ],
 )
 def test_fragments_are_contiguous_and_ascending(ratios: tuple[float, ...], sizes: list[int]) -> None:
-    cut = fragments(ONE, ratios)
+    cut = make_fragments(ONE, ratios)
     assert [len(kept) for (kept,) in cut] == sizes
     assert np.concatenate([kept for (kept,) in cut]).tolist() == list(range(200))
 
@@ -48,40 +57,40 @@ def test_fragments_are_contiguous_and_ascending(ratios: tuple[float, ...], sizes
 def test_fragments_round_by_largest_remainder() -> None:
     # 10 units in thirds are 3 + 3 + 3, and the remaining one goes to the first of equal remainders.
     # For 6 units the quotas 0.9, 1.5, 3.6 give 0 + 1 + 3. The remainders 0.9 and 0.6 get the last two.
-    thirds = fragments(TWO, (1 / 3, 1 / 3, 1 / 3))
+    thirds = make_fragments(TWO, (1 / 3, 1 / 3, 1 / 3))
     assert [lists(x)[0] for x in thirds] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
-    assert [len(x[1]) for x in fragments(TWO, (0.15, 0.25, 0.6))] == [1, 1, 4]
+    assert [len(x[1]) for x in make_fragments(TWO, (0.15, 0.25, 0.6))] == [1, 1, 4]
 
 
 def test_more_fragments_than_neurons_are_refused() -> None:
     with refuses("ratios", "11 parts", "group '0'", "10 units"):
-        fragments(TWO, [1 / 11] * 11)
+        make_fragments(TWO, [1 / 11] * 11)
     with refuses("ratios", got=(0.5, 0.4)):
-        fragments(TWO, (0.5, 0.4))
+        make_fragments(TWO, (0.5, 0.4))
 
 
 def test_prefix_and_window_round_up() -> None:
     # The sizes are ceil(2.5) and ceil(1.5).
-    assert lists(prefix(TWO, 0.25)) == [[0, 1, 2], [0, 1]]
-    assert lists(window(TWO, 0.25, start=9)) == [[0, 1, 9], [3, 4]]  # 9 modulo 10 and 6
-    assert lists(prefix(TWO, 0.3)) == [[0, 1, 2], [0, 1]]  # 0.3 * 10 is 3, not 3.0000000000000004
+    assert lists(take_prefix(TWO, 0.25)) == [[0, 1, 2], [0, 1]]
+    assert lists(take_window(TWO, 0.25, start=9)) == [[0, 1, 9], [3, 4]]  # 9 modulo 10 and 6
+    assert lists(take_prefix(TWO, 0.3)) == [[0, 1, 2], [0, 1]]  # 0.3 * 10 is 3, not 3.0000000000000004
     with refuses("ratio", got=0):
-        prefix(TWO, 0)
+        take_prefix(TWO, 0)
 
 
 def test_rolling_windows_cover_every_unit_equally_often() -> None:
-    seen = np.bincount(np.concatenate([window(TWO, 0.3, start)[0] for start in range(10)]))
+    seen = np.bincount(np.concatenate([take_window(TWO, 0.3, start)[0] for start in range(10)]))
     assert seen.tolist() == [3] * 10
 
 
 def test_no_blocks_are_refused() -> None:
     with refuses("count", got=0):
-        blocks(TWO, 0)
+        make_blocks(TWO, 0)
 
 
 @given(st.integers(1, 6), st.integers(0, 1000))
 def test_disjoint_parts_deal_out_every_unit_once(parts: int, seed: int) -> None:
-    cut = disjoint(TWO, parts, np.random.default_rng(seed))
+    cut = deal_disjoint(TWO, parts, np.random.default_rng(seed))
     for g, size in enumerate((10, 6)):
         dealt = [part[g] for part in cut]
         assert sorted(np.concatenate(dealt)) == list(range(size))
@@ -91,7 +100,7 @@ def test_disjoint_parts_deal_out_every_unit_once(parts: int, seed: int) -> None:
 
 def test_groups_are_shuffled_independently() -> None:
     traced = perceptron(4, 50, 50, 3)
-    first, second = disjoint(traced, 2, np.random.default_rng(0))[0]
+    first, second = deal_disjoint(traced, 2, np.random.default_rng(0))[0]
     assert first.tolist() != second.tolist()
     first, second = random_units(traced, 0.5, np.random.default_rng(0))
     assert len(first) == len(second) == 25
@@ -102,7 +111,7 @@ def test_owners_of_fragments() -> None:
     # Widths 4-10-6-3 are halved into blocks of 5 and 3. The first matrix, both hidden biases and the last matrix
     # have one owner. In the middle 6 x 10 matrix the two diagonal 3 x 5 blocks have one owner, the others none.
     # The output bias (3) belongs to all index sets.
-    counts = owners(TWO, fragments(TWO, (0.5, 0.5)))
+    counts = count_owners(TWO, make_fragments(TWO, (0.5, 0.5)))
     assert (counts == 1).sum() == 10 * 4 + 10 + 2 * 15 + 6 + 3 * 6
     assert (counts == 0).sum() == 30
     assert (counts == 2).sum() == 3
@@ -112,13 +121,13 @@ def test_owners_of_fragments() -> None:
 
 
 def test_owners_count_repeated_index_sets() -> None:
-    assert owners(ONE, [ONE.full()] * 1000).tolist() == [1000] * ONE.size
+    assert count_owners(ONE, [ONE.full()] * 1000).tolist() == [1000] * ONE.size
 
 
 def test_a_group_that_is_too_small_for_the_fragments_is_whole_in_all_of_them() -> None:
     layers = [nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 2)]
-    traced = trace(nn.Sequential(*layers), torch.zeros(2, 4))
-    parts = fragments(traced, (0.3, 0.3, 0.4))
+    traced = trace_module(nn.Sequential(*layers), torch.zeros(2, 4))
+    parts = make_fragments(traced, (0.3, 0.3, 0.4))
     assert [[kept.tolist() for kept in part] for part in parts] == [
         [[0, 1], [0, 1]],
         [[0, 1], [2, 3]],

@@ -7,7 +7,7 @@ from torch import nn
 from fedraa.messages import Update
 from fedraa.submodels.policies.policy import RoundContext, RunContext
 from fedraa.submodels.policies.pruning import AdaptivePruning, weight_times
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels.tracing.trace import trace_module
 
 # Two 3x3 convolutions, padded, on 4x4 images, the second with stride 2, then a dense layer that reads 2 x 2 x 2 values.
 MODEL = nn.Sequential(
@@ -18,14 +18,14 @@ EXAMPLE = torch.zeros(2, 1, 4, 4)
 
 def test_a_convolutions_weight_is_used_at_every_position() -> None:
     """20 parameters are used at 16 positions, 38 at 4, and the dense layer's 27 at one."""
-    times = weight_times(trace(MODEL, EXAMPLE), EXAMPLE)
+    times = weight_times(trace_module(MODEL, EXAMPLE), EXAMPLE)
     assert times.tolist() == [16.0] * 20 + [4.0] * 38 + [1.0] * 27
-    assert weight_times(trace(MODEL, EXAMPLE), None).tolist() == [1.0] * 85
+    assert weight_times(trace_module(MODEL, EXAMPLE), None).tolist() == [1.0] * 85
 
 
 def test_pruning_first_mask_follows_squares_per_use_of_the_first_client() -> None:
     """A squared gradient of a weight that is used 4 times counts a quarter of one that is used once."""
-    traced = trace(MODEL, EXAMPLE)
+    traced = trace_module(MODEL, EXAMPLE)
     params = np.random.default_rng(0).normal(size=traced.size).astype(np.float32)
     began = params.copy()
     policy = AdaptivePruning(density=0.5, initial=1)

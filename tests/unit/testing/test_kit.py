@@ -16,7 +16,7 @@ from fedraa.client.gradient_transforms import Clipping, Proximal, WeightDecay
 from fedraa.components.text import text_of
 from fedraa.testing import kit
 from fedraa.testing.drive import COVERED, GIVEN
-from fedraa.testing.kinds import KINDS, hits
+from fedraa.testing.kinds import KINDS, is_correct
 from fedraa.testing.kit import PROCESS, RUNS, SEEDED, STATE, WORKERS
 
 VALUES = {
@@ -35,7 +35,7 @@ BUILT_IN = [
         if each not in OF_DATA
     ),
     *(("local-term", term) for term in (Proximal(0.1), Clipping(1.0), WeightDecay(0.01))),
-    ("metric", hits),
+    ("metric", is_correct),
 ]
 
 

@@ -15,7 +15,7 @@ from fedraa.testing.data_drives import ALONE, EACH, LABELS
 from fedraa.testing.drive import GIVEN
 from fedraa.testing.kit import RUNS
 from fedraa.testing.objective_drive import DIRECTION, EXACT, GRADIENT, NUMBERS
-from fedraa.testing.samples import images, tokens
+from fedraa.testing.samples import make_images, make_tokens
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((120, 6)).astype(np.float32), np.arange(120) % 3
@@ -190,8 +190,8 @@ def numbers() -> fl.FederatedDataset:
         samples,
         numbers,
         fl.FederatedDataset("mine", Torch(), (X[:9], Y[:9]), clients=(np.arange(120) % 3).tolist()),
-        lambda: tokens(),
-        lambda: images(3),
+        lambda: make_tokens(),
+        lambda: make_images(3),
     ],
 )
 def test_data_that_hold(part: Any) -> None:

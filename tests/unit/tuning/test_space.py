@@ -5,7 +5,7 @@ import math
 import pytest
 from refusals import refuses
 
-from fedraa.tuning.space import Choices, Range, described, make_space
+from fedraa.tuning.space import Choices, Range, describe_space, make_space
 
 
 def test_space_from_texts_equals_space_from_python() -> None:
@@ -22,13 +22,13 @@ def test_space_from_texts_equals_space_from_python() -> None:
     assert make_space(["local_steps=5:50"]) == {"local_steps": Range(5, 50, whole=True)}
     # The field takes floats, although the ends are written as integers.
     assert make_space(["lr=1:4"]) == {"lr": Range(1.0, 4.0)}
-    assert make_space([f"{name}={value}" for name, value in described(text).items()]) == text
+    assert make_space([f"{name}={value}" for name, value in describe_space(text).items()]) == text
 
 
 def test_a_component_with_values_is_one_choice() -> None:
     space = make_space(["ratios=(0.4, 0.6),(1.0,)"])
     assert space == {"ratios": Choices(((0.4, 0.6), (1.0,)))}
-    assert make_space([f"{name}={value}" for name, value in described(space).items()]) == space
+    assert make_space([f"{name}={value}" for name, value in describe_space(space).items()]) == space
     (choices,) = make_space(["staleness=hinge(slope=2, start=1),constant"]).values()
     assert choices == Choices(("hinge(slope=2, start=1)", "constant"))
 
@@ -37,7 +37,7 @@ def test_nested_component_is_one_choice() -> None:
     within = "fadas(size=3, optimizer='amsgrad(server_lr=0.1, beta1=0.8)')"
     space = make_space([f"async_rule=delta,{within}"])
     assert space == {"async_rule": Choices(("delta", within))}
-    assert make_space(described(space)) == space
+    assert make_space(describe_space(space)) == space
 
 
 @pytest.mark.parametrize(
@@ -67,45 +67,45 @@ def test_a_wrong_space_is_refused_by_its_field(description: object, field: str, 
 
 def test_edges_of_ranges_are_a_twentieth_from_their_ends() -> None:
     even, log = Range(0.0, 1.0), Range(0.01, 1.0, log=True)
-    assert [even.edge(value) for value in (0.0, 0.05, 0.06, 0.5, 0.94, 0.95, 1.0)] == [-1, -1, 0, 0, 0, 1, 1]
+    assert [even.edge_side(value) for value in (0.0, 0.05, 0.06, 0.5, 0.94, 0.95, 1.0)] == [-1, -1, 0, 0, 0, 1, 1]
     # The range covers two powers of ten. A twentieth of it at either end is below 10^-1.9 and above 10^-0.1.
-    assert [log.edge(value) for value in (0.0125, 0.0127, 0.1, 0.79, 0.8)] == [-1, 0, 0, 0, 1]
+    assert [log.edge_side(value) for value in (0.0125, 0.0127, 0.1, 0.79, 0.8)] == [-1, 0, 0, 0, 1]
 
 
 def test_a_range_is_widened_by_half_of_itself_on_one_side() -> None:
-    assert Range(0.0, 1.0).widened(1) == Range(0.0, 1.5)
-    assert Range(0.0, 1.0).widened(-1) == Range(-0.5, 1.0)
-    assert Range(0.01, 1.0, log=True).widened(1) == Range(0.01, 10.0, log=True)
-    assert Range(0.01, 1.0, log=True).widened(-1) == Range(0.001, 1.0, log=True)
-    assert Range(10, 20, whole=True).widened(1) == Range(10, 25, whole=True)
+    assert Range(0.0, 1.0).widen_side(1) == Range(0.0, 1.5)
+    assert Range(0.0, 1.0).widen_side(-1) == Range(-0.5, 1.0)
+    assert Range(0.01, 1.0, log=True).widen_side(1) == Range(0.01, 10.0, log=True)
+    assert Range(0.01, 1.0, log=True).widen_side(-1) == Range(0.001, 1.0, log=True)
+    assert Range(10, 20, whole=True).widen_side(1) == Range(10, 25, whole=True)
 
 
 def test_choices_are_widened_by_one_more() -> None:
     steps = Choices((5, 20, 80))
-    assert [steps.edge(value) for value in (5, 20, 80)] == [-1, 0, 1]
-    assert steps.widened(1) == Choices((5, 20, 80, 320))
+    assert [steps.edge_side(value) for value in (5, 20, 80)] == [-1, 0, 1]
+    assert steps.widen_side(1) == Choices((5, 20, 80, 320))
     # 5 * 5 / 20 is rounded to 1.
-    assert steps.widened(-1) == Choices((1, 5, 20, 80))
-    assert Choices((0, 0.1)).widened(1) == Choices((0, 0.1, 0.2))
-    assert Choices((0.1, 0.3)).widened(1) == Choices((0.1, 0.3, 0.9))
-    assert Choices((1,)).edge(1) == Choices(("a", "b")).edge("a") == 0
+    assert steps.widen_side(-1) == Choices((1, 5, 20, 80))
+    assert Choices((0, 0.1)).widen_side(1) == Choices((0, 0.1, 0.2))
+    assert Choices((0.1, 0.3)).widen_side(1) == Choices((0.1, 0.3, 0.9))
+    assert Choices((1,)).edge_side(1) == Choices(("a", "b")).edge_side("a") == 0
     # No method takes -1, so that a tuning would not use these choices.
-    assert Choices((0, 1, 2)).widened(-1) == Choices((-1, 0, 1, 2))
+    assert Choices((0, 1, 2)).widen_side(-1) == Choices((-1, 0, 1, 2))
 
 
 def test_texts_that_differ_in_one_number_are_choices_of_numbers() -> None:
     steps = make_space({"local_steps": "auto:20,auto:5,auto:10"})["local_steps"]
     assert steps == Choices(("auto:5", "auto:10", "auto:20"))
-    assert [steps.edge(value) for value in ("auto:5", "auto:10", "auto:20")] == [-1, 0, 1]
+    assert [steps.edge_side(value) for value in ("auto:5", "auto:10", "auto:20")] == [-1, 0, 1]
     # 5 * 5 / 10 is rounded to 2.
-    assert steps.widened(-1) == Choices(("auto:2", "auto:5", "auto:10", "auto:20"))
-    assert steps.widened(1) == Choices(("auto:5", "auto:10", "auto:20", "auto:40"))
+    assert steps.widen_side(-1) == Choices(("auto:2", "auto:5", "auto:10", "auto:20"))
+    assert steps.widen_side(1) == Choices(("auto:5", "auto:10", "auto:20", "auto:40"))
     rules = Choices(
         ("delta(server_gain=1.2, participation_correction=0.5)", "delta(server_gain=1.8, participation_correction=0.5)")
     )
-    assert rules.widened(1).ends[-1] == "delta(server_gain=2.7, participation_correction=0.5)"
+    assert rules.widen_side(1).ends[-1] == "delta(server_gain=2.7, participation_correction=0.5)"
     shares = Choices(("topk:0.01", "topk:0.1"))
-    assert shares.widened(-1).ends[0] == "topk:0.001"
+    assert shares.widen_side(-1).ends[0] == "topk:0.001"
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_texts_that_differ_in_one_number_are_choices_of_numbers() -> None:
 def test_unrelated_texts_have_no_order(values: tuple[object, ...]) -> None:
     choices = Choices(values)
     assert not choices.ordered
-    assert [choices.edge(value) for value in values] == [0, 0]
-    assert choices.widened(1) == choices
+    assert [choices.edge_side(value) for value in values] == [0, 0]
+    assert choices.widen_side(1) == choices
 
 
 def test_rounded_values_have_three_digits_and_stay_inside() -> None:

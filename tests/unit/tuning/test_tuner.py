@@ -16,10 +16,10 @@ from fedraa.cli.main import main
 from fedraa.settings.terms import on_terms
 from fedraa.settings.tuned import read_tuned
 from fedraa.tuning import attempt, tuner, work
-from fedraa.tuning.attempt import Attempt, tenths
+from fedraa.tuning.attempt import Attempt, tenths_passed
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.space import Range
-from fedraa.tuning.suggest import Judge, best_of, merit, suggest
+from fedraa.tuning.suggest import Judge, best_of, suggest_values, trial_merit
 
 SMALL = {"clients": 2, "hidden": (4,), "local_steps": 2, "rounds": 2, "engine": "local"}
 
@@ -35,7 +35,7 @@ def fake(asked: Attempt) -> Trial:
 @pytest.fixture
 def faked(monkeypatch: pytest.MonkeyPatch) -> list[Attempt]:
     attempts: list[Attempt] = []
-    monkeypatch.setattr(work, "attempt", lambda asked: attempts.append(asked) or fake(asked))
+    monkeypatch.setattr(work, "run_attempt", lambda asked: attempts.append(asked) or fake(asked))
     return attempts
 
 
@@ -77,7 +77,7 @@ def test_space_of_texts_is_widened_only_if_the_method_can_run(monkeypatch: pytes
         value = float(str(asked.values["local_steps"]).split(":")[1]) + float(str(asked.values["compress"])[5:])
         return Trial(asked.method, asked.number, asked.values, "done", value, {"5": value})
 
-    monkeypatch.setattr(work, "attempt", fake)
+    monkeypatch.setattr(work, "run_attempt", fake)
     space = {"local_steps": "auto:2,auto:4", "compress": "topk:0.5,topk:1"}
     small = {"clients": 2, "hidden": (4,), "updates": 2}
     result = fl.tune(["fed-quilt"], space, trials=9, out=tmp_path / "tune", **small)
@@ -93,7 +93,7 @@ def test_same_seed_gives_the_same_result_after_a_kill(
     # The process is killed when the next line is half written.
     for line in (3, 7, 13):
         out = tmp_path / f"killed-{line}"
-        monkeypatch.setattr(work, "attempt", lambda asked: fake(asked) if asked else None)
+        monkeypatch.setattr(work, "run_attempt", lambda asked: fake(asked) if asked else None)
         lines = (tmp_path / "whole" / "trials.jsonl").read_text().splitlines(keepends=True)
         out.mkdir()
         (out / "tune.json").write_text((tmp_path / "whole" / "tune.json").read_text())
@@ -194,9 +194,9 @@ def test_a_damaged_plan_is_another_tuning(faked: list[Attempt], tmp_path: Path) 
 def test_end_of_the_possible_values_is_no_edge() -> None:
     """Momentum 0 is the smallest possible momentum."""
     plan = tuner._Plan.of(("fedavg",), {"momentum": Range(0.0, 0.5)}, 3, fl.Experiment(**SMALL))
-    assert plan.beyond("fedavg", "momentum", Range(0.0, 0.5), 0.0) is None
-    assert plan.beyond("fedavg", "momentum", Range(0.0, 0.5), 0.5) == Range(0.0, 0.75)
-    assert plan.beyond("fedavg", "momentum", Range(0.0, 0.5), 0.25) is None
+    assert plan.widen_parameter("fedavg", "momentum", Range(0.0, 0.5), 0.0) is None
+    assert plan.widen_parameter("fedavg", "momentum", Range(0.0, 0.5), 0.5) == Range(0.0, 0.75)
+    assert plan.widen_parameter("fedavg", "momentum", Range(0.0, 0.5), 0.25) is None
 
 
 def test_method_with_only_failed_trials_is_refused(faked: list[Attempt], tmp_path: Path) -> None:
@@ -305,9 +305,9 @@ def test_trial_below_the_median_is_hopeless_from_three_tenths() -> None:
 
 
 def test_tenths_are_of_the_nearest_limit() -> None:
-    assert tenths(Limits(10, None, None), 3, 0.0) == 3
-    assert tenths(Limits(10, 2.0, None), 3, 1.0) == 5
-    assert tenths(Limits(None, 0.7, None), 3, 0.49) == 7
+    assert tenths_passed(Limits(10, None, None), 3, 0.0) == 3
+    assert tenths_passed(Limits(10, 2.0, None), 3, 1.0) == 5
+    assert tenths_passed(Limits(None, 0.7, None), 3, 0.49) == 7
 
 
 def test_hopeless_run_ends_early(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_hopeless_run_ends_early(tmp_path: Path) -> None:
     experiment = fl.Experiment(
         method="fedavg", validation=0.1, out=tmp_path / "r", quiet=True, **SMALL | {"rounds": 10}
     )
-    trial = attempt.attempt(Attempt("m", 4, {"lr": 0.05}, experiment, ended, "max"))
+    trial = attempt.run_attempt(Attempt("m", 4, {"lr": 0.05}, experiment, ended, "max"))
     assert (trial.state, trial.value, list(trial.curve)) == ("stopped", None, ["1", "2", "3"])
     assert not (tmp_path / "r").exists()
 
@@ -323,14 +323,14 @@ def test_hopeless_run_ends_early(tmp_path: Path) -> None:
 def test_suggestion_is_a_function_of_the_seed_and_the_trials() -> None:
     space = {"lr": Range(0.01, 1.0, log=True)}
     ended = [Trial("m", n, {"lr": lr}, "done", -abs(lr - 0.5)) for n, lr in enumerate((0.02, 0.1, 0.4, 0.6, 0.9, 0.45))]
-    assert suggest(space, ended, 0, 6, "max") == suggest(space, ended, 0, 6, "max")
-    assert suggest(space, ended, 0, 6, "max") != suggest(space, ended, 1, 6, "max")
+    assert suggest_values(space, ended, 0, 6, "max") == suggest_values(space, ended, 0, 6, "max")
+    assert suggest_values(space, ended, 0, 6, "max") != suggest_values(space, ended, 1, 6, "max")
     failed = [
         *ended,
         Trial("m", 6, {"lr": 0.3}, "failed", why="x"),
         Trial("m", 7, {"lr": 0.2}, "stopped", curve={"1": 0.1}),
     ]
-    assert 0.01 <= suggest(space, failed, 0, 8, "max")["lr"] <= 1
+    assert 0.01 <= suggest_values(space, failed, 0, 8, "max")["lr"] <= 1
 
 
 def test_best_trial_is_done() -> None:
@@ -346,13 +346,13 @@ def test_best_trial_with_a_target_reaches_it_first() -> None:
     ends = ((0.96, None), (0.99, 3.0), (0.97, 2.0), (0.965, None))
     trials = [Trial("m", n, {"lr": 0.1 * n}, "done", value, {}, reached=at) for n, (value, at) in enumerate(ends)]
     assert best_of(trials, "max") == trials[2]
-    assert sorted(trials, key=lambda trial: merit(trial, "max")) == [trials[n] for n in (0, 3, 1, 2)]
+    assert sorted(trials, key=lambda trial: trial_merit(trial, "max")) == [trials[n] for n in (0, 3, 1, 2)]
 
 
 def test_trial_ends_at_its_target_and_records_the_time(tmp_path: Path) -> None:
     arguments = SMALL | {"rounds": 10, "target_accuracy": 0.01}
     experiment = fl.Experiment(method="fedavg", validation=0.1, out=tmp_path / "r", quiet=True, **arguments)
-    trial = attempt.attempt(Attempt("m", 0, {"lr": 0.05}, experiment, (), "max"))
+    trial = attempt.run_attempt(Attempt("m", 0, {"lr": 0.05}, experiment, (), "max"))
     assert trial.state == "done"
     assert trial.reached is not None
     assert set(trial.curve.values()) == {trial.value}

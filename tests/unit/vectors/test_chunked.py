@@ -10,16 +10,16 @@ from fedraa.aggregation.registry import CoverageMean
 from fedraa.messages import Index
 from fedraa.methods.asyncfeded import AsyncFedED
 from fedraa.server.async_rule import AsyncModel, ClientUpdate
-from fedraa.server.mixing import blend
+from fedraa.server.mixing import blend_weights
 from fedraa.vectors import chunked
-from fedraa.vectors.chunked import CHUNK_SIZE, SUM_BLOCK, accumulate
+from fedraa.vectors.chunked import CHUNK_SIZE, SUM_BLOCK, add_scaled
 from fedraa.vectors.coverage_counter import CoverageCounter
 from fedraa.vectors.delta_view import DeltaView
-from fedraa.vectors.finite import largest_of
+from fedraa.vectors.finite import find_largest
 from fedraa.vectors.index_runs import CoordinateSet, IndexRuns, global_slices, in_runs, index_of
 from fedraa.vectors.last_trained import LastTrained
 from fedraa.vectors.reusable_buffer import ReusableBuffer
-from fedraa.vectors.run_length import RunLengthArray, spread
+from fedraa.vectors.run_length import RunLengthArray, summarise_coverage
 
 SIZES = (1, SUM_BLOCK - 1, SUM_BLOCK, SUM_BLOCK + 1, CHUNK_SIZE, 3 * CHUNK_SIZE + 5)
 
@@ -27,7 +27,7 @@ SIZES = (1, SUM_BLOCK - 1, SUM_BLOCK, SUM_BLOCK + 1, CHUNK_SIZE, 3 * CHUNK_SIZE 
 @pytest.fixture(autouse=True, params=[1, 3])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked, "MIN_PARALLEL_SIZE", 1)
-    monkeypatch.setattr(chunked, "_cores", lambda: request.param)
+    monkeypatch.setattr(chunked, "_count_cores", lambda: request.param)
 
 
 def drawn(size: int, seed: int = 0) -> np.ndarray:
@@ -62,7 +62,7 @@ def test_delta_view_gives_the_delta_and_its_norm(size: int, where: str, mask: st
     def put(place: Index | slice, piece: np.ndarray) -> None:
         result[place] += piece
 
-    change.each(put)
+    change.feed_consumers(put)
     np.testing.assert_array_equal(result, expected)
     if not change.whole:
         for place in change.places():
@@ -102,7 +102,7 @@ def test_coverage_mean_of_runs_equals_mean_of_coordinates(amounts: tuple[float, 
         change = DeltaView(in_runs(part), drawn(len(part), client), mask=drawn(len(part), 7) < 9, gather=True)
         mean.add(ClientDelta(client, change, amount, 0.1))
         counts.add(change)
-        change.settle()
+        change.run_joined()
         total[part] += np.float32(amount) * drawn(len(part), client)
         weight[part] += np.float32(amount)
         count[part] += 1
@@ -112,7 +112,7 @@ def test_coverage_mean_of_runs_equals_mean_of_coordinates(amounts: tuple[float, 
     for result, expected in ((moved, count > 0), (totals.covered, count > 0), (totals.coverage, count)):
         np.testing.assert_array_equal(result, expected)
     assert not delta[count == 0].any()
-    assert spread(levels, 3) == spread(count, 3)
+    assert summarise_coverage(levels, 3) == summarise_coverage(count, 3)
     by_runs, by_coordinates = LastTrained(size), LastTrained(size)
     by_runs.now(4, levels)
     by_coordinates.now(4, count)
@@ -126,7 +126,7 @@ def test_delta_view_settle_runs_all_consumers_in_one_pass() -> None:
     for target in (first, second):
         change.join(lambda place, piece, target=target: target.__setitem__(place, piece))  # type: ignore[misc]
     assert not first.any()
-    change.settle()
+    change.run_joined()
     np.testing.assert_array_equal(first, new - sent)
     np.testing.assert_array_equal(second, first)
     # After `settle` a consumer runs at once.
@@ -178,8 +178,8 @@ def test_accumulate_adds_on_coordinates(size: int, step: int) -> None:
     expected[where] += np.float32(0.3) * (new - sent)
     mixed[where] = np.float32(0.7) * mixed[where] + np.float32(0.3) * new
     blended = target.copy()
-    blend(blended, in_runs(where), new, 0.3)
-    accumulate(target, in_runs(where), 0.3, new, sent)
+    blend_weights(blended, in_runs(where), new, 0.3)
+    add_scaled(target, in_runs(where), 0.3, new, sent)
     np.testing.assert_array_equal(target, expected)
     np.testing.assert_array_equal(blended, mixed)
 
@@ -201,7 +201,7 @@ def test_views_of_equal_runs_equal_single_runs(seed: int) -> None:
     views = 0
     for first, last in pairwise(ends.tolist()):
         seen = np.full(last - first, np.nan, np.float32)
-        for view, part in runs.views(target, slice(first, last)):
+        for view, part in runs.iterate_views(target, slice(first, last)):
             seen[part] = view.reshape(-1)
             view += 1
             views += 1
@@ -232,11 +232,11 @@ def test_in_runs_only_long_runs_become_slices() -> None:
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_largest_of_wrong_value_at_any_position_is_detected(wrong: float) -> None:
     values = drawn(3 * CHUNK_SIZE + 5)
-    assert largest_of(values) == np.abs(values).max()
+    assert find_largest(values) == np.abs(values).max()
     for place in (0, CHUNK_SIZE, len(values) - 1):
         bad = values.copy()
         bad[place] = wrong
-        assert not np.isfinite(largest_of(bad))
+        assert not np.isfinite(find_largest(bad))
 
 
 def test_last_trained_tracks_each_coordinate() -> None:
