@@ -262,8 +262,8 @@ class _Probe:
         if attributes and not are_alike(self._try_module(later, training=False), before):
             raise InputError(
                 "model",
-                f"evaluation reads the {_name_value('attribute', attributes[0], self._module)}, which training changes, "
-                "and which model.pt would lack, because no state_dict has it",
+                f"evaluation reads the {_name_value('attribute', attributes[0], self._module)}, which training "
+                "changes, and which model.pt would lack, because no state_dict has it",
                 hint="make it a buffer by register_buffer",
             )
         chosen = [name for name in buffers if name not in constant | self._spectral and name in lasting]
