@@ -157,7 +157,6 @@ def _without_agents(start: Any) -> Any:
 
     For a raylet it writes the ports that the raylet expects from its agents and starts stand-ins for the agents.
     """
-
     # Raylets before Ray 2.54 get the agents' ports as arguments, and die or complain without the agents.
     if not hasattr(_core, "persist_port"):
         return start

@@ -1,0 +1,1 @@
+"""Studies of methods, and measurements of the system itself."""

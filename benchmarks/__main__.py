@@ -50,6 +50,7 @@ FLAGS = COMMANDS | {"run": RunOptions}
 
 
 def main() -> None:
+    """Run the command in the arguments of this process."""
     with errors_as_sentences(PROGRAM, FLAGS, sys.argv[1:]):
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog=PROGRAM, description=__doc__)
 

@@ -76,6 +76,7 @@ def run(
         dataset: A Dataset, a FederatedDataset, a function that returns one, or a name.
         callbacks: They receive events and may end the run.
         restarts: Times that the run may resume on a new local cluster if Ray itself dies.
+        **fields: Fields of the experiment.
 
     Runs in threads of one process take turns. A run inside a run, as from a callback, is refused. Raises InputError
     before the start for an experiment that cannot be run, RunFailed if a run cannot continue, and Interrupted after
@@ -121,12 +122,14 @@ def resume(
         fedraa.resume("runs/mine", model=Net(), scheduler=HighestLoss(), updates=400)
 
     Args:
-        model: The model, if the run was started with an object. The same holds for `dataset`.
+        directory: The run directory.
+        model: The model, if the run was started with an object.
+        dataset: The dataset, if the run was started with an object.
         callbacks: They first receive the events before the checkpoint. A run does not keep its callbacks.
         trust: Allow the import of other code that the run directory names (`package.module:Name`).
         restarts: As in `run`.
         quiet: Replaces the setting of the run.
-        fields: A larger `updates`, `rounds`, `time` or `target_accuracy`, or a better `target`. They extend a run, also
+        **fields: A larger `updates`, `rounds`, `time` or `target_accuracy`, or a better `target`. They extend a run, also
             a finished one, and give bit for bit the run with this limit from the start. Also components that are
             objects.
 
@@ -149,7 +152,8 @@ def resume(
     return _execute_run(spec, directory, callback_list, resume=True, restarts=restarts)
 
 
-def compare(
+# A call names its arguments, and each is used by itself.
+def compare(  # noqa: PLR0913
     methods: Sequence[str | Method] | str | Method,
     seeds: Sequence[int] = (0,),
     experiment: Experiment | None = None,
@@ -164,16 +168,23 @@ def compare(
 ) -> "pd.DataFrame":
     """Run every method with every seed under the same flags and budget. Return one row per run.
 
-    `methods` are names or Method objects with distinct names. `model`, `dataset` and `fields` are as in `run`. Every
-    run starts from the same weights of a module. A field that only some of the methods have is set for those.
-
-    With `terms` "equal" all methods have the same momentum, weighting, weight decay, clipping, local work and
-    participation: those of the fields, or else 0, uniform, 0, none, 5 epochs and all. With "paper" each method has its
-    paper's settings. With "tuned" each has its values in the file `tuned`, which `tune` writes. Without terms each has
-    its defaults for fields that are not set. Remaining differences between the methods are in differences.csv.
+    Args:
+        methods: Names or Method objects with distinct names.
+        seeds: The seeds.
+        experiment: The settings; `fields` replace some of them.
+        model: As in `run`. Every run starts from the same weights of a module.
+        dataset: As in `run`.
+        terms: The values of fields that are not set. "equal": all methods have the same momentum, weighting, weight
+            decay, clipping, local work and participation, namely 0, uniform, 0, none, 5 epochs and all clients. "paper":
+            each method has its paper's settings. "tuned": each method has its values in the file `tuned`. None: each
+            method has its defaults. Remaining differences between the methods are in differences.csv.
+        tuned: The file that `tune` writes.
+        callbacks: As in `run`.
+        ended: A function that is called with the History of each finished run.
+        **fields: Fields of the experiment. A field that only some of the methods have is set for those.
 
     Every run has a directory METHOD-SEED below the experiment's `out` (default: a new folder under runs/), beside
-    compare.csv, which is the table, and compare.png. `ended` is called with the History of each finished run.
+    compare.csv, which is the table, and compare.png.
 
     Columns: method, seed, accuracy, best_accuracy, client_worst (shares from 0 to 1, for another objective its
     metrics), reason (of the end), steps, tasks, time (on the run's clock), wall (seconds), time_to_target (NaN if not

@@ -144,6 +144,7 @@ class Task:
 
 
 def values_of(buffer: Extra) -> Vector:
+    """Return the numbers of a buffer, which may be shared or computed on demand."""
     if isinstance(buffer, MadeBuffer):
         return buffer.make()
     if isinstance(buffer, SharedBuffer):

@@ -44,7 +44,9 @@ class SchedulingContext:
 
 
 class Scheduler(ABC):
-    """The choice of a fragment for each idle client. A custom scheduler defines `choose`:
+    """The choice of a fragment for each idle client.
+
+    A custom scheduler defines `choose`:
 
         class HighestLoss(Scheduler):
             def choose(self, view, rng):

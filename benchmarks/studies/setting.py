@@ -34,6 +34,7 @@ def data_name(experiment: Experiment) -> str:
 
 
 def model_name(experiment: Experiment) -> str:
+    """Return the name of the model for a table, with the hidden sizes of an MLP."""
     if experiment.model == "mlp":
         return f"mlp of {'-'.join(map(str, experiment.hidden))}"
     return str(experiment.model).rpartition(":")[2]

@@ -170,6 +170,7 @@ def format_caption(study: Study, numbers: Sequence[Entry]) -> str:
 
 
 def rich_table(study: Study, numbers: Sequence[Entry]) -> Table:
+    """Return the table of a study for a terminal."""
     headings, rows = format_grid(study, numbers)
     table = Table(
         title=study.title, caption=format_caption(study, numbers), box=box.SIMPLE_HEAD, caption_justify="left"
@@ -183,6 +184,7 @@ def rich_table(study: Study, numbers: Sequence[Entry]) -> Table:
 
 
 def format_markdown(study: Study, numbers: Sequence[Entry]) -> str:
+    """Return the table of a study in Markdown."""
     return markdown_table(*format_grid(study, numbers))
 
 

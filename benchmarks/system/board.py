@@ -170,11 +170,13 @@ def measure_delay(directory: Path, address: str, version: int) -> float:
 
 
 def time_request(address: str) -> float:
+    """Return the seconds until the board has answered a request."""
     began = time.perf_counter()
     request_json(address)
     return time.perf_counter() - began
 
 
 def request_json(address: str) -> dict[str, Any]:
+    """Return the JSON object with which the board answers."""
     with urlopen(address, timeout=60) as answer:
         return dict(json.loads(answer.read()))

@@ -224,6 +224,7 @@ def kill_driver(
 
 
 def log_size(directory: Path) -> int:
+    """Return the bytes of a run's log, 0 without a log."""
     path = directory / EVENTS
     if not path.exists():
         return 0

@@ -83,6 +83,7 @@ class Table:
 
 
 def print_line(what: object) -> None:
+    """Print a line at once, so that a log shows the progress."""
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
 

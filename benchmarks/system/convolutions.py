@@ -142,10 +142,12 @@ def as_row(setting: dict[str, str], case: Case, result: str) -> dict[str, str]:
 
 
 def row_key(row: dict[str, str]) -> tuple[str, ...]:
+    """Return the values of a row that identify its case."""
     return tuple(row[name] for name in COLUMNS if name != "result")
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
+    """Write the rows as a CSV table."""
     with path.open("w", newline="") as file:
         table = csv.DictWriter(file, COLUMNS)
         table.writeheader()
@@ -183,4 +185,5 @@ def table_of(search: tuple[str, ...], rows: Sequence[dict[str, str]]) -> Iterato
 
 
 def list_values(values: set[str]) -> str:
+    """Return the values as text, numbers first and in ascending order."""
     return ", ".join(sorted(values, key=lambda value: (not value.isdigit(), value.zfill(9)))) or "-"

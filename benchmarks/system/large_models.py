@@ -182,6 +182,7 @@ def reset_peak() -> None:
 
 
 def make_experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
+    """Return an experiment with one local step per task."""
     fields: dict[str, Any] = {"updates" if find_method(method).asynchronous else "rounds": 1000}
     if method == "fed-raa":
         fields["fragments"] = 3

@@ -46,6 +46,7 @@ def make_dataset() -> Dataset:
 
 
 def process_kind(process: int) -> str | None:
+    """Return the kind of a process of the run (`driver`, `server`, ...), None for another process."""
     if process == os.getpid():
         return "driver"
     called = process_title(process).split(" ")[0]
@@ -108,6 +109,7 @@ def main() -> None:
 
 
 def make_experiment(out: Path) -> Experiment:
+    """Return a long experiment with a small model."""
     return Experiment(clients=CLIENTS, hidden=(8,), local_steps=1, updates=UPDATES, workers=1, out=out, quiet=True)
 
 
@@ -123,6 +125,7 @@ def memory_over_time(samples: Mapping[str, Sequence[tuple[int, float]]]) -> pd.D
 
 
 def write_table(name: str, table: pd.DataFrame) -> None:
+    """Write a table of results as CSV."""
     with replace_file(RESULTS / name) as stream:
         stream.write(table.to_csv(index=False).encode())
 

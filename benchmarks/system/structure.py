@@ -147,6 +147,7 @@ def below_first(graph: Graph) -> list[str]:
 
 
 def is_package(room: str) -> bool:
+    """Return True if a room is a package; the modules at the root of fedraa are a room without one."""
     return room != "fedraa" and (ROOT / room.replace(".", "/")).is_dir()
 
 

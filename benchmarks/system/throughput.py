@@ -319,6 +319,7 @@ def time_python(code: str, *arguments: str) -> float:
 
 
 def show_figures(figures: list[Figure]) -> None:
+    """Print the measurements as a table."""
     table = Table("what", "clients", "model", "fedraa", "floor", "ratio", "CPU ratio")
     for f in figures:
         table.add_row(f.what, str(f.clients), f.model, *f.numbers())

@@ -182,4 +182,5 @@ def compare_times(what: str, clients: int, model: str, measured_times: list[Spen
 
 
 def median_wall(spent: list[Spent]) -> float:
+    """Return the median of the wall-clock seconds."""
     return statistics.median(one.wall for one in spent)

@@ -30,7 +30,9 @@ class StepContext(NamedTuple):
 
 
 class GradientTransform(ABC):
-    """A change of the gradient of every local step, in place. A custom term needs only `apply`:
+    """A change of the gradient of every local step, in place.
+
+    A custom transform needs only `apply`:
 
         class Lasso(GradientTransform):
             def apply(self, grad, context):

@@ -98,6 +98,7 @@ def _client_name(results: pd.DataFrame, row: int) -> str:
 
 
 def distribution_caption(run: Run) -> str:
+    """Return the caption of `draw_distribution`."""
     return CAPTION.format(metric=run.figures.main.replace("_", " "))
 
 

@@ -60,6 +60,7 @@ def run_pictures(run: Run, name: str) -> list[Picture]:
 
 
 def draw_staleness(run: Run) -> Figure:
+    """Return a histogram of the staleness of all commits."""
     figure, axes = new_figure(2.8)
     values = run.tasks.loc[run.tasks["done"], "staleness"].to_numpy(int)
     # A bar covers a whole number of values.
@@ -76,6 +77,7 @@ def draw_staleness(run: Run) -> Figure:
 
 
 def draw_updates(run: Run) -> Figure:
+    """Return a bar chart of the commits per fragment."""
     figure, axes = new_figure(2.8)
     counts = run.tasks.loc[run.tasks["done"], "fragment"].value_counts().sort_index()
     bars = axes.bar(counts.index.astype(str), counts, color="C0", width=0.7)
@@ -91,6 +93,7 @@ def draw_updates(run: Run) -> Figure:
 
 
 def clients_by_fragments(run: Run) -> Figure:
+    """Return a heat map of the commits per client and fragment."""
     shown = select_clients(run.clients)
     done = run.tasks[run.tasks["done"]]
     counts = done.groupby(["client", "fragment"]).size().unstack(fill_value=0).reindex(shown, fill_value=0)
@@ -107,6 +110,7 @@ def clients_by_fragments(run: Run) -> Figure:
 
 
 def draw_coverage(run: Run) -> Figure:
+    """Return a plot of the clients that train the best and the least covered coordinate of each round."""
     figure, (above, below) = new_figure(3.6, rows=2, sharex=True, height_ratios=(2, 1))
     rounds = run.rounds["round"].to_numpy(int)
     low = run.rounds["coverage_min"].to_numpy(int)
@@ -128,6 +132,7 @@ def draw_coverage(run: Run) -> Figure:
 
 
 def clients_caption(run: Run) -> str:
+    """Return the caption of `client_figures`."""
     metric = run.figures.main.replace("_", " ")
     return (
         f"{metric[0].upper()}{metric[1:]} of the full model on each client's share of the test data: mean, one "
@@ -136,6 +141,7 @@ def clients_caption(run: Run) -> str:
 
 
 def client_figures(run: Run) -> Figure:
+    """Return a plot of the metric over clients: mean, standard deviation and worst client."""
     figure, axes = new_figure(2.8)
     evals = run.evals
     mean, std = evals["client_mean"], evals["client_std"]

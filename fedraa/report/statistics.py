@@ -105,4 +105,5 @@ def welch_of(a: tuple[float, float | None, int], b: tuple[float, float | None, i
 
 
 def is_significant(p: float | None) -> bool:
+    """Return True if p is known and below the level of significance."""
     return p is not None and p < LEVEL

@@ -41,6 +41,7 @@ def window_end(run: Run) -> float:
 
 
 def timeline_caption(run: Run) -> str:
+    """Return the caption of `draw_timeline`."""
     shown = window_end(run)
     caption = "One lane per client. A bar is a task from dispatch to commit, and a gap is idle time."
     if shown < run.end:
@@ -49,6 +50,7 @@ def timeline_caption(run: Run) -> str:
 
 
 def draw_timeline(run: Run) -> Figure:
+    """Return a chart of the tasks over time, with one lane per client."""
     until = window_end(run)
     shown = select_clients(run.clients)
     figure, axes = _new_lanes(run, shown)
@@ -80,6 +82,7 @@ def draw_timeline(run: Run) -> Figure:
 
 
 def time_use_caption(run: Run) -> str:
+    """Return the caption of `time_use`."""
     return (
         "Share of the run in which each client worked on a task (training and transfer) or had none. "
         f"Over all clients: {run.idle_share:.0%} idle.{selection_note(run)}"
@@ -87,6 +90,7 @@ def time_use_caption(run: Run) -> str:
 
 
 def time_use(run: Run) -> Figure:
+    """Return a bar chart of the working and idle share of each client."""
     shown = select_clients(run.clients)
     figure, axes = _new_lanes(run, shown)
     busy = (run.tasks["end"] - run.tasks["start"]).groupby(run.tasks["client"]).sum() / run.end

@@ -37,6 +37,7 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Replace a file by this text in UTF-8, all at once."""
     with replace_file(path) as stream:
         stream.write(text.encode())
 

@@ -10,7 +10,9 @@ from fedraa.numbers import NotNegative
 
 
 class StalenessWeight(ABC):
-    """The weight of an update that is `staleness` versions old. A function of that number also works:
+    """The weight of an update that is `staleness` versions old.
+
+    A function of that number also works:
 
     lambda staleness: 1 / (1 + staleness)
     """

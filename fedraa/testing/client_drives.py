@@ -107,6 +107,8 @@ class TermDrive(Drive):
 
 
 class CompressorDrive(Drive):
+    """A drive that compresses deltas of three sizes."""
+
     def step(self, k: int) -> object:
         size = (self.size, 1, 0)[k % 3]
         delta = torch.from_numpy(draw_numbers(size, 1, k))
@@ -121,6 +123,8 @@ class CompressorDrive(Drive):
 
 
 class MetricDrive(Drive):
+    """A drive that evaluates random outputs."""
+
     covers: ClassVar[bool] = False
 
     def step(self, k: int) -> object:
@@ -132,6 +136,8 @@ class MetricDrive(Drive):
 
 
 class PartitionerDrive(Drive):
+    """A drive that partitions random labels."""
+
     covers: ClassVar[bool] = False
 
     def step(self, k: int) -> object:

@@ -73,6 +73,7 @@ def first_samples(part: Any) -> Dataset:
 
 
 def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:
+    """Return a trial with data that the transform accepts."""
     data = first_samples(part)
     if data is make_tokens():
         tokenised = experiment(part).model_copy(update={"objective": "next-token"})

@@ -30,6 +30,7 @@ def make_rng(*index: int) -> np.random.Generator:
 
 
 def draw_numbers(size: int, *index: int) -> Vector:
+    """Return normally distributed numbers [size] of the stream with this index."""
     return make_rng(*index).standard_normal(size, np.float32)
 
 

@@ -50,6 +50,7 @@ def first_task(objective: Objective) -> tuple[Task, Tensor]:
 
 
 def objective_trial(part: Objective, experiment: Callable[[Any], Experiment]) -> Trial:
+    """Return a trial with the first task that the objective accepts."""
     task, _ = first_task(part)
     return Trial(experiment(part), task.data, task.model)
 

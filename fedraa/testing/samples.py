@@ -93,6 +93,7 @@ def make_pixels() -> Dataset:
 
 
 def token_model(classes: int) -> Callable[[], nn.Module]:
+    """Return a function that makes a model for sequences of tokens."""
     return lambda: nn.Sequential(nn.Embedding(classes, 8), nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, classes))
 
 
@@ -103,6 +104,7 @@ def adapter_model() -> nn.Module:
 
 
 def pixel_model(channels: int, classes: int) -> Callable[[], nn.Module]:
+    """Return a function that makes a model with an output for every pixel."""
     return lambda: nn.Sequential(nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, classes, 1))
 
 

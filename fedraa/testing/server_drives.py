@@ -20,6 +20,8 @@ ROUND = 3
 
 
 class SchedulerDrive(Drive):
+    """A drive that requests fragments for idle clients with random costs."""
+
     stateful: ClassVar[bool] = True
     covers: ClassVar[bool] = False
 
@@ -57,6 +59,8 @@ class SchedulerDrive(Drive):
 
 
 class StalenessDrive(Drive):
+    """A drive that requests the weights of 0 to 7 versions of staleness."""
+
     covers: ClassVar[bool] = False
 
     def step(self, k: int) -> object:
@@ -65,6 +69,8 @@ class StalenessDrive(Drive):
 
 
 class ParticipationDrive(Drive):
+    """A drive that draws cohorts."""
+
     covers: ClassVar[bool] = False
 
     def step(self, k: int) -> object:
@@ -73,6 +79,8 @@ class ParticipationDrive(Drive):
 
 
 class AsyncRuleDrive(Drive):
+    """A drive that applies random client updates to a model."""
+
     stateful: ClassVar[bool] = True
     sized: ClassVar[bool] = True
     own: ClassVar[int] = 9
@@ -142,6 +150,8 @@ class AggregatorDrive(Drive):
 
 
 class OptimizerDrive(Drive):
+    """A drive that makes server steps with random means."""
+
     stateful: ClassVar[bool] = True
     sized: ClassVar[bool] = True
     own: ClassVar[int] = 4

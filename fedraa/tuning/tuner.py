@@ -68,7 +68,8 @@ class Tuned:
     untrained: Mapping[str, int]
 
 
-def tune(
+# A call names its arguments, and each is used by itself.
+def tune(  # noqa: PLR0913
     methods: Sequence[str | Method] | str | Method,
     space: Mapping[str, object] | Sequence[str],
     trials: int = 12,

@@ -149,6 +149,7 @@ def _mean_accuracy(runs: Sequence[Measured]) -> float:
 
 
 def format_values(values: Mapping[str, Any]) -> str:
+    """Return the values as text: `lr=0.1 local_steps=5`."""
     return " ".join(f"{name}={_format_value(value)}" for name, value in values.items())
 
 

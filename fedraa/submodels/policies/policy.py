@@ -175,7 +175,9 @@ class Pure(SubmodelSampler):
 
 
 class SubmodelPolicy:
-    """The choice of the part of the model that each client of a round trains. A custom policy needs only a pure `draw`:
+    """The choice of the part of the model that each client of a round trains.
+
+    A custom policy needs only a pure `draw`:
 
         class FirstHalf(SubmodelPolicy):
             def draw(self, context):
