@@ -66,7 +66,7 @@ def run(
 
     The model takes a batch of the dataset's samples and returns logits `[batch, classes]`, or the objective's input.
 
-        fedraa.run(method="fedavg", dataset="digits", rounds=20, engine="local")
+        fedraa.run(method="fedavg", dataset="digits", rounds=20)
         fedraa.run(experiment, model=Net(), dataset=fedraa.Dataset(...), seed=3)
         fedraa.run(experiment, callbacks=[fedraa.EarlyStopping(patience=3), fedraa.CSV("evals.csv")])
 
@@ -123,15 +123,14 @@ def resume(
 
     Args:
         directory: The run directory.
-        model: The model, if the run was started with an object.
-        dataset: The dataset, if the run was started with an object.
+        model: The same object as in the call of `run`, if it had one.
+        dataset: The same object as in the call of `run`, if it had one.
         callbacks: They first receive the events before the checkpoint. A run does not keep its callbacks.
         trust: Allow the import of other code that the run directory names (`package.module:Name`).
         restarts: As in `run`.
         quiet: Replaces the setting of the run.
-        **fields: A larger `updates`, `rounds`, `time` or `target_accuracy`, or a better `target`. They extend a run, also
-            a finished one, and give bit for bit the run with this limit from the start. Also components that are
-            objects.
+        **fields: Components that are objects, and a larger `updates`, `rounds`, `time` or `target_accuracy`, or a
+            better `target`, which extend a run, also a finished one. The result is bit for bit that of one longer run.
 
     If files are damaged, the run resumes from an earlier checkpoint with a warning, or is refused. Raises ValueError
     for a finished run that is not extended, a run that another process writes, and a missing or different object.
@@ -152,8 +151,7 @@ def resume(
     return _execute_run(spec, directory, callback_list, resume=True, restarts=restarts)
 
 
-# A call names its arguments, and each is used by itself.
-def compare(  # noqa: PLR0913
+def compare(  # noqa: PLR0913 - a call names its arguments
     methods: Sequence[str | Method] | str | Method,
     seeds: Sequence[int] = (0,),
     experiment: Experiment | None = None,
@@ -174,25 +172,20 @@ def compare(  # noqa: PLR0913
         experiment: The settings; `fields` replace some of them.
         model: As in `run`. Every run starts from the same weights of a module.
         dataset: As in `run`.
-        terms: The values of fields that are not set. "equal": all methods have the same momentum, weighting, weight
-            decay, clipping, local work and participation, namely 0, uniform, 0, none, 5 epochs and all clients. "paper":
-            each method has its paper's settings. "tuned": each method has its values in the file `tuned`. None: each
-            method has its defaults. Remaining differences between the methods are in differences.csv.
+        terms: The values of fields that are not set. "equal": momentum 0, uniform weighting, no decay and clipping, 5
+            epochs, all clients. "paper": each paper's. "tuned": those in the file `tuned`. None: the method's defaults.
         tuned: The file that `tune` writes.
         callbacks: As in `run`.
         ended: A function that is called with the History of each finished run.
         **fields: Fields of the experiment. A field that only some of the methods have is set for those.
 
-    Every run has a directory METHOD-SEED below the experiment's `out` (default: a new folder under runs/), beside
-    compare.csv, which is the table, and compare.png.
+    Every run has a directory METHOD-SEED below `out` (default: a folder in runs/), beside compare.csv and compare.png.
 
-    Columns: method, seed, accuracy, best_accuracy, client_worst (shares from 0 to 1, for another objective its
-    metrics), reason (of the end), steps, tasks, time (on the run's clock), wall (seconds), time_to_target (NaN if not
-    reached), bytes_down, bytes_up, flops, staleness_mean, staleness_max, faults, model_sha256, note (if no step was
-    finished), directory.
+    Columns: method, seed, accuracy, best_accuracy, client_worst (shares, or the objective's metrics), reason (of the
+    end), steps, tasks, time (on the run's clock), wall (seconds), time_to_target (NaN if not reached), bytes_down,
+    bytes_up, flops, staleness_mean, staleness_max, faults, model_sha256, note (if no step was finished), directory.
 
-        frame = fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, terms="equal", engine="local")
-        frame.groupby("method")["accuracy"].mean()
+        fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, terms="equal", engine="local")
 
     Raises ValueError, before the start, for methods or settings that cannot be compared.
     """

@@ -68,8 +68,7 @@ class Tuned:
     untrained: Mapping[str, int]
 
 
-# A call names its arguments, and each is used by itself.
-def tune(  # noqa: PLR0913
+def tune(  # noqa: PLR0913 - a call names its arguments
     methods: Sequence[str | Method] | str | Method,
     space: Mapping[str, object] | Sequence[str],
     trials: int = 12,
@@ -97,23 +96,19 @@ def tune(  # noqa: PLR0913
 
     Args:
         methods: The methods, as in `compare`.
-        space: The values of each field, or path of a method: LOW:HIGH, LOW:HIGH:log, or values with commas. Python also
-            accepts (LOW, HIGH, "log") and a list.
+        space: The values of each field or path: "LOW:HIGH", "LOW:HIGH:log", "A,B,C", (LOW, HIGH, "log") or a list.
         trials: The trials of each method.
         experiment: The data, devices, budget and seed, the same for all trials. Its directory `out` (default: one under
             runs/) keeps finished trials, from which the same call continues.
-        model: The model, as in `compare`. It must be picklable if `jobs` is over 1.
-        dataset: The dataset, as in `compare`. It must be picklable if `jobs` is over 1.
-        jobs: The number of concurrent trials: in separate processes, or with `address` on CPUs of a Ray cluster. Its
-            nodes must have the data. Results are reproducible with one job.
-        ended: A function that is called with each finished trial, the number of finished trials, the number of all
-            trials, and an estimate of the remaining seconds.
-        follow: A function from the values of a trial to further fields of its experiment, such as its evaluation
-            interval.
-        fields: Fields that replace the fields of `experiment`.
+        model: As in `compare`. It must be picklable if `jobs` is over 1.
+        dataset: As the model.
+        jobs: The number of concurrent trials, in processes or (with `address`) on CPUs of a Ray cluster whose nodes
+            have the data. Results are reproducible with one job.
+        ended: A function of a finished trial, the number of finished and of all trials, and the remaining seconds.
+        follow: A function from the values of a trial to further fields of its experiment.
+        **fields: Fields that replace the fields of `experiment`.
 
-    Raises InputError before the first trial if the tuning is impossible, and at the end for a method without a finished
-    trial. Raises Interrupted after Ctrl-C.
+    Raises InputError before the first trial if the tuning is impossible, and at the end for a method without a result.
     """
     module, data, fields = split_objects(model, dataset, fields)
     check_names(fields, Experiment.model_fields)
