@@ -372,7 +372,9 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
         executor.drop()
 
     with stop_on_interrupt(stop_run), stop_on_sigterm(stop_run):
-        callbacks.start(RunStart(experiment, directory, spec.limits, resume, spec.figures, spec.method.asynchronous))
+        callbacks.start(
+            RunStart(experiment, directory, spec.limits, resume, spec.metric_spec, spec.method.asynchronous)
+        )
         return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
 
 

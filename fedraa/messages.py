@@ -198,6 +198,6 @@ class Evaluation:
     as `client`, their `test_samples`, and a column for each metric, NaN for a client without test samples.
     """
 
-    figures: Mapping[str, float]
+    metrics: Mapping[str, float]
     seconds: float = field(default=0.0, compare=False)
     clients: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, compare=False)

@@ -75,7 +75,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
     with stop_on_interrupt(stop.ask):
         while True:
             callbacks.start(
-                RunStart(spec.experiment, directory, spec.limits, resume, spec.figures, spec.method.asynchronous)
+                RunStart(spec.experiment, directory, spec.limits, resume, spec.metric_spec, spec.method.asynchronous)
             )
             callbacks.prepare("starting Ray" if is_private else "joining Ray")
             try:
@@ -147,7 +147,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                     raise RunFailed("server", wrong, hint=f"resume with: {resume_command(spec, directory)}") from None
                 logger.warning("%s; it is started again from %s", wrong, newest or "the beginning")
                 callbacks.start(
-                    RunStart(experiment, directory, spec.limits, True, spec.figures, spec.method.asynchronous)
+                    RunStart(experiment, directory, spec.limits, True, spec.metric_spec, spec.method.asynchronous)
                 )
             except ConnectionError:
                 if ray.is_initialized():

@@ -8,7 +8,7 @@ from typing import Any
 from fedraa.components.imports import importing_only
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
-from fedraa.objectives import Figures, figures_of
+from fedraa.objectives import MetricSpec, read_metric_spec
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CONFIG
 from fedraa.rundir.history import method_name
@@ -30,7 +30,7 @@ class About:
         steps: Limit of steps; None without one.
         time: Limit of time; None without one.
         started: Time at which the run was configured, in seconds since 1970.
-        figures: The metrics of an evaluation.
+        metric_spec: The metrics of an evaluation.
         flags: The experiment as JSON holds it.
         given: The fields that the user gave as objects.
     """
@@ -45,7 +45,7 @@ class About:
     steps: int | None
     time: float | None
     started: float
-    figures: Figures
+    metric_spec: MetricSpec
     flags: Mapping[str, Any]
     given: tuple[str, ...] = ()
 
@@ -57,9 +57,9 @@ def read_about(directory: Path) -> About:
     try:
         limits = config["resolved"]["limits"]
         clock = str(flags["clock"])
-        figures = figures_of(config)
-        if not {figures.main} <= {str(name) for name in figures.columns}:
-            raise InputError("figures", f"the main metric {figures.main} is not among the columns")
+        metric_spec = read_metric_spec(config)
+        if not {metric_spec.main} <= {str(name) for name in metric_spec.columns}:
+            raise InputError("metric_spec", f"the main metric {metric_spec.main} is not among the columns")
         return About(
             method=method_name(config),
             dataset=str(flags["dataset"]),
@@ -71,7 +71,7 @@ def read_about(directory: Path) -> About:
             steps=None if limits["steps"] is None else whole_number(limits["steps"]),
             time=None if limits["time"] is None else float(limits["time"]),
             started=(directory / CONFIG).stat().st_mtime,
-            figures=figures,
+            metric_spec=metric_spec,
             flags=flags,
             given=tuple(map(str, config.get("given", ()))),
         )

@@ -50,7 +50,7 @@ def _make_curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dic
     shown = visible_range(across, low, high)
     best = None
     if len(finite):
-        choose = np.argmin if about.figures.better(y) == "min" else np.argmax
+        choose = np.argmin if about.metric_spec.better(y) == "min" else np.argmax
         place = finite[choose(values[finite])]
         best = {"x": json_number(across[place]), "y": json_number(values[place])}
     across, values = across[shown], values[shown]

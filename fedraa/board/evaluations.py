@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from fedraa.board.lines import GrowingLines
 from fedraa.errors import InputError
-from fedraa.objectives import Figures
+from fedraa.objectives import MetricSpec
 from fedraa.rundir.event_log import TIMES
 
 Floats = npt.NDArray[np.float64]
@@ -18,9 +18,9 @@ Floats = npt.NDArray[np.float64]
 class Evaluations:
     """The columns of evals.csv; a metric that is not finite is NaN or infinite."""
 
-    def __init__(self, path: Path, figures: Figures) -> None:
+    def __init__(self, path: Path, metric_spec: MetricSpec) -> None:
         self._lines = GrowingLines(path)
-        self.names = (*TIMES, *figures.columns)
+        self.names = (*TIMES, *metric_spec.columns)
         self._reset_columns()
 
     def _reset_columns(self) -> None:

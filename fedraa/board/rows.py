@@ -28,9 +28,9 @@ def make_row(run: WatchedRun) -> dict[str, Any]:
             "clients": about.clients,
             "clock": about.clock,
             "unit": about.unit,
-            "columns": list(about.figures.columns),
-            "main": about.figures.main,
-            "less": [name for name in about.figures.columns if about.figures.better(name) == "min"],
+            "columns": list(about.metric_spec.columns),
+            "main": about.metric_spec.main,
+            "less": [name for name in about.metric_spec.columns if about.metric_spec.better(name) == "min"],
             **_metric_columns(run, about),
             "step": max(stats.step, _last_value(run, "step") or 0),
             "t": json_number(max(log.t, _last_value(run, "t") or 0.0)),
@@ -52,13 +52,13 @@ def make_row(run: WatchedRun) -> dict[str, Any]:
 def _metric_columns(run: WatchedRun, about: About) -> dict[str, Any]:
     """Return the last value of every metric, and the best of the main one; None before the first evaluation."""
     evaluations = run.evaluations
-    figures = about.figures
+    metric_spec = about.metric_spec
     if evaluations is None or not len(evaluations):
         return {"last": {}, "best": None}
-    values = evaluations.column(figures.main)
+    values = evaluations.column(metric_spec.main)
     values = values[np.isfinite(values)]
-    best = json_number(figures.best(values)) if len(values) else None
-    return {"last": {name: json_number(_last_value(run, name)) for name in figures.columns}, "best": best}
+    best = json_number(metric_spec.best(values)) if len(values) else None
+    return {"last": {name: json_number(_last_value(run, name)) for name in metric_spec.columns}, "best": best}
 
 
 def _last_value(run: WatchedRun, name: str) -> float | None:

@@ -83,7 +83,7 @@ class WatchedRun:
             return
         if self.about is None or self.evaluations is None:
             self.about = read_about(self.directory)
-            self.evaluations = Evaluations(self.directory / EVALS, self.about.figures)
+            self.evaluations = Evaluations(self.directory / EVALS, self.about.metric_spec)
             self.version = self._next_version()
         if self.evaluations.follow():
             self.version = self._next_version()

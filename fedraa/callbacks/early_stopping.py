@@ -9,7 +9,7 @@ from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import RunStart
 from fedraa.errors import InputError
 from fedraa.numbers import Count, NotNegative
-from fedraa.objectives import Figures
+from fedraa.objectives import MetricSpec
 
 
 @dataclass(eq=False)
@@ -28,19 +28,21 @@ class EarlyStopping(Callback):
     mode: Literal["max", "min"] | None = None
     _best: float | None = field(default=None, init=False, repr=False)
     _worse: int = field(default=0, init=False, repr=False)
-    _figures: Figures = field(default_factory=Figures, init=False, repr=False)
+    _metric_spec: MetricSpec = field(default_factory=MetricSpec, init=False, repr=False)
 
     def on_start(self, run: RunStart) -> None:
-        if self.metric is not None and self.metric not in run.figures.columns:
-            raise InputError("callbacks.metric", got=self.metric, expected=f"one of {', '.join(run.figures.columns)}")
+        if self.metric is not None and self.metric not in run.metric_spec.columns:
+            raise InputError(
+                "callbacks.metric", got=self.metric, expected=f"one of {', '.join(run.metric_spec.columns)}"
+            )
         self._best = None
         self._worse = 0
-        self._figures = run.figures
+        self._metric_spec = run.metric_spec
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool:
-        name = self.metric or self._figures.main
+        name = self.metric or self._metric_spec.main
         value = metrics[name]
-        if (self.mode or self._figures.better(name)) == "min":
+        if (self.mode or self._metric_spec.better(name)) == "min":
             value = -value
         if not isnan(value) and (self._best is None or value - self._best > self.min_delta):
             self._best = value

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.config.experiment import Experiment
-from fedraa.objectives import Figures, Target
+from fedraa.objectives import MetricSpec, Target
 
 Event = Mapping[str, object]
 """A line of events.jsonl without `seq` and `wall`, which depend on the engine and on faults."""
@@ -55,7 +55,7 @@ class RunStart:
     directory: Path
     limits: Limits
     resumed: bool
-    figures: Figures = field(default_factory=Figures)
+    metric_spec: MetricSpec = field(default_factory=MetricSpec)
     """The metrics of every evaluation, and the better direction of each."""
     asynchronous: bool = True
     """True if a step is an update of an asynchronous method, False if it is a round."""

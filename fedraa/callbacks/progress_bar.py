@@ -88,18 +88,18 @@ class ProgressBar(Callback):
 class _Terminal:
     def __init__(self, name: str, console: Console) -> None:
         bar = LONG_BAR if console.width >= WIDE_TERMINAL else SHORT_BAR
-        columns = (TextColumn("{task.description}"), BarColumn(bar), TextColumn("{task.fields[figures]}"))
+        columns = (TextColumn("{task.description}"), BarColumn(bar), TextColumn("{task.fields[status]}"))
         self._room = console.width - len(name) - bar - BESIDE_BAR
         self._bar = Bar(*columns, TimeRemainingColumn(), console=console, transient=True)
-        self._task = self._bar.add_task(name, total=1.0, figures="starting")
+        self._task = self._bar.add_task(name, total=1.0, status="starting")
         self._bar.start()
 
     def say(self, doing: str) -> None:
-        self._bar.update(self._task, figures=doing)
+        self._bar.update(self._task, status=doing)
 
     def update(self, progress: Progress, rate: float | None) -> None:
         self._bar.update(
-            self._task, completed=reached_share(progress), figures=progress_line(progress, rate, self._room)
+            self._task, completed=reached_share(progress), status=progress_line(progress, rate, self._room)
         )
 
     def close(self) -> None:
@@ -134,13 +134,13 @@ class Line:
 
     name: str
     share: float
-    figures: str
+    status: str
 
     def _repr_html_(self) -> str:
-        return f'{escape(self.name)} <progress value="{self.share:.4f}" max="1"></progress> {escape(self.figures)}'
+        return f'{escape(self.name)} <progress value="{self.share:.4f}" max="1"></progress> {escape(self.status)}'
 
     def __repr__(self) -> str:
-        return f"{self.name} {self.share:.0%} {self.figures}"
+        return f"{self.name} {self.share:.0%} {self.status}"
 
 
 def reached_share(progress: Progress) -> float:

@@ -94,7 +94,7 @@ class ProgressLog(Callback):
     @property
     def _main_metric(self) -> str:
         assert self._run is not None
-        return self._run.figures.main
+        return self._run.metric_spec.main
 
     def _state_text(self) -> str:
         """Return a description of the current work, or of the progress."""

@@ -19,7 +19,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.config.sections import StopOptions
 from fedraa.errors import plain_text
 from fedraa.numbers import format_quantity
-from fedraa.objectives import Figures
+from fedraa.objectives import MetricSpec
 from fedraa.report.cells import DEFAULT_TIME
 from fedraa.report.compare import CELLS, DIFFERENCES, FROM_SUMMARY, PER_CELL, PLOT, mean_interval, mean_time, run_row
 from fedraa.report.tables import metric_heading
@@ -55,14 +55,14 @@ def run_comparison(
         waiting.end_display()
     printer = _ResultPrinter(len(methods) * len(seeds), bar)
     frame = api.compare(methods, seeds, experiment, terms=terms, tuned=tuned, callbacks=[bar], ended=printer)
-    figures = History(printer.folder / frame["directory"].iloc[0]).figures
+    metric_spec = History(printer.folder / frame["directory"].iloc[0]).metric_spec
     if len(methods) > 1:
         on_terms = f"on {terms} terms" if terms else "on each method's terms"
         print_table(differences_table(pd.read_csv(printer.folder / DIFFERENCES, dtype=str), on_terms))
     if terms == "paper":
         for method in methods:
             print_line(_of_paper(method))
-    print_table(summary_table(frame, experiment.dataset, experiment, figures))
+    print_table(summary_table(frame, experiment.dataset, experiment, metric_spec))
     print_line(f"runs, {CELLS}, {DIFFERENCES} and {PLOT} are in {printer.folder}")
     folder = quote(str(printer.folder))
     print_line(f"next: fedraa report {folder}; fedraa board {folder}")
@@ -106,7 +106,7 @@ class _ResultPrinter:
         self._ended += 1
         self._label_bar()
         remaining = (time.monotonic() - self._started) / self._ended * (self._count - self._ended)
-        text = f"run {self._ended} of {self._count}: {_result_line(run_row(history), history.figures.main)}"
+        text = f"run {self._ended} of {self._count}: {_result_line(run_row(history), history.metric_spec.main)}"
         if remaining:
             text += f"; about {timedelta(seconds=round(remaining))} left"
         print_line(text)
@@ -132,16 +132,16 @@ def _mark_untrained(method: str, group: pd.DataFrame) -> str:
     return f"{method} ({NO_STEP} in {count} of {len(group)})"
 
 
-def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, figures: Figures | None = None) -> Table:
+def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, metric_spec: MetricSpec | None = None) -> Table:
     """Return a table with a row per method: means and 95 % intervals over its seeds.
 
     Args:
         frame: The table of runs, as in compare.csv.
         dataset: The name of the dataset.
         stop: The limits that all methods share.
-        figures: The metrics of the runs; None for those of a classification.
+        metric_spec: The metrics of the runs; None for those of a classification.
     """
-    metrics = figures or Figures()
+    metrics = metric_spec or MetricSpec()
     main = metrics.main
     target = stop.target or stop.target_accuracy
     to_target = []

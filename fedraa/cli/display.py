@@ -127,7 +127,7 @@ def closing_table(history: History) -> None:
     """Show the result of a finished run."""
     total = history.summary
     experiment = history.config["experiment"]
-    main = history.figures.main
+    main = history.metric_spec.main
     failed: Any = total["dropped_clients"]
     quarantined: Any = total["quarantined"]
     quarantined_clients: Any = {entry["client"] for entry in quarantined}
@@ -138,7 +138,7 @@ def closing_table(history: History) -> None:
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",
         main.replace("_", " "): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",
-        **{name.replace("_", " "): f"{total[name]:.4f}" for name in history.figures.names if name != main},
+        **{name.replace("_", " "): f"{total[name]:.4f}" for name in history.metric_spec.names if name != main},
         "worst client": f"{total['client_worst']:.4f}",
         "sent": f"{format_quantity(total['bytes_down'], 'B')} down, {format_quantity(total['bytes_up'], 'B')} up",
         "computed": format_quantity(total["flops"], "FLOP"),

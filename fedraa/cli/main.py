@@ -16,7 +16,7 @@ from fedraa.cli.exit_code import exit_code, interrupt_on_sigterm, warnings_in_se
 from fedraa.cli.help import HELP_FLAGS, show_overview
 from fedraa.cli.operations import Fetch, Status, Stop, Submit
 from fedraa.cli.parse import Command, parse_command
-from fedraa.cli.waited import LOADING, show_status_line, with_bar
+from fedraa.cli.status_line import LOADING, show_status_line, with_bar
 from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, count_cores
 from fedraa.config.sections import ClusterOptions, StopOptions

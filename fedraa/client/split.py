@@ -18,13 +18,13 @@ from fedraa.submodels.meter import Meter
 class ClientHalf:
     """The client's part of a split model: its cost, and the numbers per sample that are sent to the server.
 
-    `trunk` is the FLOPs of one sample's forward and backward pass through the server's part, or 0 if it was not
+    `server_flops` are the FLOPs of one sample's forward and backward pass through the server's part, or 0 if it was not
     measured.
     """
 
     cost: Cost
     activations: int
-    trunk: float = 0.0
+    server_flops: float = 0.0
 
 
 class Channel:
@@ -49,33 +49,34 @@ class _Crossing(torch.autograd.Function):
     """Sends activations up in the forward pass, and their gradient down in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, activations: Tensor, wire: Channel) -> Tensor:
-        ctx.wire = wire
-        return wire.send_up(activations)
+    def forward(ctx: Any, activations: Tensor, channel: Channel) -> Tensor:
+        ctx.channel = channel
+        return channel.send_up(activations)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.wire.send_down(gradients[0]), None
+        return ctx.channel.send_down(gradients[0]), None
 
 
 class SplitBody(nn.Module):
-    """The client's part (stem) and the server's copy of the rest (trunk) for this client.
+    """The client's half of a model, and the server's copy of the other half for this client.
 
-    The two share no tensor: data passes only through the wire. Parameters keep their order, so the flat buffer is the
-    stem's followed by the trunk's.
+    The two share no tensor: data passes only through the channel. Parameters keep their order, so the flat buffer is
+    that of the client's half followed by that of the server's half.
     """
 
     def __init__(self, module: nn.Module, at: int) -> None:
         super().__init__()
         layers = check_split(module, at)
-        self.stem, self.trunk = nn.Sequential(*layers[:at]), nn.Sequential(*layers[at:])
-        self.wire = Channel()
+        self.client_half = nn.Sequential(*layers[:at])
+        self.server_half = nn.Sequential(*layers[at:])
+        self.channel = Channel()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of a batch. Labels are sent to the server with the activations."""
         # torch leaves this method untyped.
-        crossed = _Crossing.apply(self.stem(x), self.wire)  # type: ignore[no-untyped-call]
-        result: Tensor = self.trunk(crossed)
+        crossed = _Crossing.apply(self.client_half(x), self.channel)  # type: ignore[no-untyped-call]
+        result: Tensor = self.server_half(crossed)
         return result
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset, not_finite
 from fedraa.data.federated import Federated, federate_dataset
-from fedraa.data.held_back import hold_back
 from fedraa.data.measured import read_measured
 from fedraa.data.partition.divide import divide_samples
 from fedraa.data.partition.iid import Iid
@@ -23,6 +22,7 @@ from fedraa.data.sources.random_items import are_rows_steady, is_steady, read_wh
 from fedraa.data.sources.rows import ArrayRows, Rows, as_rows
 from fedraa.data.transforms import Transforms
 from fedraa.data.tree import Array, Tree, first_not_finite, join_trees, list_leaves, map_tree, take_rows
+from fedraa.data.validation_split import hold_back
 from fedraa.errors import InputError, locate_error
 from fedraa.rng import generator
 

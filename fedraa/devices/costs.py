@@ -129,8 +129,8 @@ class CostModel(Stateful):
         The fraction is that of parameters, as in the papers. For a split model or a frozen base it is that of FLOPs,
         because a stem has few parameters but a large share of the FLOPs.
         """
-        if self._stem is not None and self._stem.trunk:
-            return cost.flops / (cost.flops + self._stem.trunk)
+        if self._stem is not None and self._stem.server_flops:
+            return cost.flops / (cost.flops + self._stem.server_flops)
         if self._frozen:
             return cost.flops / self._full.flops
         return cost.params / self._full.params
@@ -141,11 +141,15 @@ class CostModel(Stateful):
 
     def _server_time(self, passed: Floats | float) -> Floats | float:
         """Return the time for `passed` samples in the server's part of a split model, in time units."""
-        if self._stem is None or not self._stem.trunk:
+        if self._stem is None or not self._stem.server_flops:
             return 0.0
-        flops = self._stem.trunk * passed
+        flops = self._stem.server_flops * passed
         if self.fleet.relative:
-            flops = self._stem.trunk / (self._stem.cost.flops + self._stem.trunk) * self._reference_share(passed)
+            flops = (
+                self._stem.server_flops
+                / (self._stem.cost.flops + self._stem.server_flops)
+                * self._reference_share(passed)
+            )
         return flops / self._server
 
     def flops(self, widths: Widths, client: int) -> float:

@@ -85,11 +85,11 @@ class EvaluationQueue:
         if evaluation is None:
             return None
         pending = self._pending.popleft()
-        self.main_value = evaluation.figures[self.main_metric]
+        self.main_value = evaluation.metrics[self.main_metric]
         self._log.evaluated(pending.step, pending.t, evaluation)
         self._client_results.take(pending, evaluation)
         if self._target is not None:
-            self._target_value = evaluation.figures[self._target.name]
+            self._target_value = evaluation.metrics[self._target.name]
             if self._target.reached(self._target_value):
                 self.time_to_target = pending.t
         return evaluation

@@ -16,8 +16,8 @@ from fedraa.objectives import Objective
 from fedraa.submodels import Traced
 from fedraa.submodels.policies.slices import Full
 from fedraa.submodels.tracing.accept import check_kinds
-from fedraa.submodels.tracing.remembered import trace_once
 from fedraa.submodels.tracing.trace import copy_to_cpu
+from fedraa.submodels.tracing.trace_cache import trace_once
 from fedraa.submodels.whole import check_updates, take_whole
 
 # Methods in a sentence, for each kind of schedule.

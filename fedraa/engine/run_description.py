@@ -68,7 +68,7 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
             "eval_every": spec.eval_every,
             "limits": spec.limits.described(),
             PENDING_EVALS_KEY: pending_evals,
-            "figures": spec.figures.described(),
+            "metric_spec": spec.metric_spec.described(),
             "metrics": [metric.name for metric in spec.metrics],
             "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
         },

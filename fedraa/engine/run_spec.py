@@ -23,7 +23,7 @@ from fedraa.evaluation.personal import EvaluationData, choose_clients
 from fedraa.ledger.participation import Participation
 from fedraa.messages import Vector
 from fedraa.models.statistics import has_statistics
-from fedraa.objectives import Classification, Figures, Objective, make_target, refuse_no_accuracy
+from fedraa.objectives import Classification, MetricSpec, Objective, make_target, refuse_no_accuracy
 from fedraa.rng import generator
 from fedraa.server.schedule import Barrier, Schedule
 from fedraa.submodels import IndexSet, Traced
@@ -84,13 +84,13 @@ class RunSpec:
             steps = rounds * self._steps_per_round
         target = None
         if experiment.target is not None:
-            target = make_target(experiment.target, self.figures)
+            target = make_target(experiment.target, self.metric_spec)
         if experiment.target_accuracy is not None:
-            refuse_no_accuracy(experiment.target_accuracy, self.figures)
+            refuse_no_accuracy(experiment.target_accuracy, self.metric_spec)
         return Limits(steps, experiment.time, experiment.target_accuracy, target)
 
     @property
-    def figures(self) -> Figures:
+    def metric_spec(self) -> MetricSpec:
         """The metrics of every evaluation."""
         return replace(make_figures(self.objective, self.metrics), personal=self.experiment.personalised is not None)
 
@@ -223,7 +223,7 @@ def participation_of(schedule: Schedule) -> Participation | None:
     return schedule.choose_participation()
 
 
-def make_figures(objective: Objective, metrics: Sequence[NamedMetric]) -> Figures:
+def make_figures(objective: Objective, metrics: Sequence[NamedMetric]) -> MetricSpec:
     """Return the metrics of every evaluation: those of the objective, and the user's metrics."""
     built_in = objective.summary()
     less = (*built_in.less, *(metric.name for metric in metrics if metric.better == "min"))

@@ -104,7 +104,7 @@ class RunSession:
             every = 1
         elif isinstance(client_evals, int):
             every = client_evals
-        order = columns_of(self._spec.figures)
+        order = columns_of(self._spec.metric_spec)
         return ClientResults(self._spec.data, every, partial(self._log.evaluated_clients, order=order))
 
     def execute(self, *, resume: bool = False) -> bool:
@@ -170,7 +170,7 @@ class RunSession:
             self._loop.restore(state)
             self._replay_events(state["next_undelivered"])
             return
-        self._log.begin(self._spec.figures)
+        self._log.begin(self._spec.metric_spec)
         self._loop.begin()
 
     def _replay_events(self, next_undelivered: int | None) -> None:

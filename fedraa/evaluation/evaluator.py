@@ -62,7 +62,7 @@ class Evaluator:
         self._metrics = metrics
         self._personal = personal
         self._objective = objective or Classification()
-        self._figures = self._objective.summary()
+        self._metric_spec = self._objective.summary()
         self._owners, self._clients = number_owners(data)
 
     def evaluate(self, params: Vector) -> Evaluation:
@@ -81,13 +81,13 @@ class Evaluator:
                 self._add_sums(sums, self._owners[rows], self._objective.sums(outputs, targets))
                 for metric in self._metrics:
                     values[metric.name][rows] = metric.values(outputs, targets)
-        figures = self._summarise_sums(loss, sums)
+        metrics = self._summarise_sums(loss, sums)
         if self._personal is not None:
-            figures |= self._evaluate_personal(self._personal, params)
-        figures |= {name: exact_mean(numbers) for name, numbers in values.items()}
+            metrics |= self._evaluate_personal(self._personal, params)
+        metrics |= {name: exact_mean(numbers) for name, numbers in values.items()}
         drop_weights(self._module)
         clients = self._client_results(sums)
-        return Evaluation(figures, time.perf_counter() - started, clients)
+        return Evaluation(metrics, time.perf_counter() - started, clients)
 
     def prepare(self, params: Vector) -> nn.Module:
         """Return the module with these parameters, ready for inference. On a CPU they share the array's memory.
@@ -168,18 +168,18 @@ class Evaluator:
         # Position of each client among the clients that have test samples.
         places = (np.cumsum(counts > 0) - 1)[reported]
         measured = np.flatnonzero((counts[reported] > 0) & (sums["count"][places] > 0))
-        figures = self._objective.figures_by_client({name: values[places[measured]] for name, values in sums.items()})
+        metrics = self._objective.metrics_by_client({name: values[places[measured]] for name, values in sums.items()})
         columns = {}
-        for name in dict.fromkeys((*self._figures.names, "loss")):
+        for name in dict.fromkeys((*self._metric_spec.names, "loss")):
             columns[name] = np.full(len(reported), np.nan)
-            columns[name][measured] = figures[name]
+            columns[name][measured] = metrics[name]
         return {"client": reported, "test_samples": counts[reported], **columns}
 
     def _over_clients(self, name: str, values: npt.NDArray[np.float64]) -> dict[str, float]:
         """Return the mean, the standard deviation and the worst value of a metric per client."""
         if not values.size:
             return {f"{name}_{what}": float("nan") for what in ("mean", "std", "worst")}
-        higher_is_better = self._figures.better(f"{name}_worst") == "max"
+        higher_is_better = self._metric_spec.better(f"{name}_worst") == "max"
         worst = values.min() if higher_is_better else values.max()
         # Perplexities may be huge or infinite.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -211,7 +211,7 @@ class Evaluator:
         tested = np.flatnonzero(sums["count"][:-1] > 0)
         clients = self._objective.of_clients({name: values[tested] for name, values in sums.items()})
         return {
-            **self._objective.figures(whole),
+            **self._objective.metrics(whole),
             "loss": float(loss / whole["count"]),
             **self._over_clients("client", clients),
         }

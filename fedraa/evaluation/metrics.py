@@ -16,8 +16,8 @@ from fedraa.components.registry import ComponentRegistry
 from fedraa.data.tree import map_tree, take_rows
 from fedraa.errors import InputError
 from fedraa.models.statistics import kept_buffers
-from fedraa.objectives import Classification, Figures, Objective
-from fedraa.objectives.figures import PERSONAL, Direction
+from fedraa.objectives import Classification, MetricSpec, Objective
+from fedraa.objectives.metric_spec import PERSONAL, Direction
 
 METRICS: ComponentRegistry[Any] = ComponentRegistry("metrics", (), {})
 # These names have another meaning in logs and evaluations, in summaries, or in the tables of a report.
@@ -75,7 +75,7 @@ class NamedMetric:
         return np.asarray(result.detach().cpu().to(torch.float64).numpy(), np.float64)
 
 
-def make_metrics(parts: Sequence[object], figures: Figures | None = None) -> tuple[NamedMetric, ...]:
+def make_metrics(parts: Sequence[object], metric_spec: MetricSpec | None = None) -> tuple[NamedMetric, ...]:
     """Return the metrics that a user passed, each an import path, an object or a function.
 
     Raises InputError for an object that is no metric, and for a name that is invalid or taken.
@@ -86,14 +86,14 @@ def make_metrics(parts: Sequence[object], figures: Figures | None = None) -> tup
         if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
             problem = f"the name {name!r} cannot be the name of a column"
             raise InputError("metrics", problem, hint="give the metric a name such as top3")
-        if name in TAKEN or name in names[:number] or (figures is not None and name in taken_by(figures)):
+        if name in TAKEN or name in names[:number] or (metric_spec is not None and name in taken_by(metric_spec)):
             raise InputError("metrics", f"the name {name} is taken", hint="give the metric another name")
     return metrics
 
 
-def taken_by(figures: Figures) -> tuple[str, ...]:
+def taken_by(metric_spec: MetricSpec) -> tuple[str, ...]:
     """Return the names of an objective's metrics, and of the best value in a summary."""
-    return (*figures.names, f"best_{figures.main}")
+    return (*metric_spec.names, f"best_{metric_spec.main}")
 
 
 def _make_named(part: object) -> NamedMetric:

@@ -1,14 +1,14 @@
 """Objectives: the loss of a run, its metrics, and the better direction of each metric."""
 
 from fedraa.objectives.builtin import OBJECTIVE, Classification, MultiLabel, NextToken, Regression, Segmentation
-from fedraa.objectives.figures import Figures, Target, figures_of, make_target, refuse_no_accuracy
 from fedraa.objectives.fit import describe_misfit, make_objective
+from fedraa.objectives.metric_spec import MetricSpec, Target, make_target, read_metric_spec, refuse_no_accuracy
 from fedraa.objectives.objective import Objective
 
 __all__ = [
     "OBJECTIVE",
     "Classification",
-    "Figures",
+    "MetricSpec",
     "MultiLabel",
     "NextToken",
     "Objective",
@@ -16,8 +16,8 @@ __all__ = [
     "Segmentation",
     "Target",
     "describe_misfit",
-    "figures_of",
     "make_objective",
     "make_target",
+    "read_metric_spec",
     "refuse_no_accuracy",
 ]

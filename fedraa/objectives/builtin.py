@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedraa.components.registry import ComponentRegistry
 from fedraa.errors import InputError
-from fedraa.objectives.figures import Direction
+from fedraa.objectives.metric_spec import Direction
 from fedraa.objectives.objective import Array, Objective, Sums, refuse_wrong, require_integers, require_numbers
 
 
@@ -77,7 +77,7 @@ class MultiLabel(Objective):
             "samples": right.new_ones(len(right)),
         }
 
-    def figures(self, sums: Sums) -> Mapping[str, float]:
+    def metrics(self, sums: Sums) -> Mapping[str, float]:
         f1 = 1.0
         if sums["either"]:
             f1 = float(2 * sums["both"] / sums["either"])
@@ -130,7 +130,7 @@ class Regression(Objective):
             "samples": wanted.new_ones(len(wanted)),
         }
 
-    def figures(self, sums: Sums) -> Mapping[str, float]:
+    def metrics(self, sums: Sums) -> Mapping[str, float]:
         spread = sums["wanted_squared"] - sums["wanted"] ** 2 / sums["samples"]
         with np.errstate(divide="ignore", invalid="ignore"):
             r2 = np.mean(1 - sums["squared"] / spread)
@@ -182,7 +182,7 @@ class NextToken(Objective):
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         return {"hits": ((outputs.argmax(-1) == targets) & (targets != self.ignore)).sum(1)}
 
-    def figures(self, sums: Sums) -> Mapping[str, float]:
+    def metrics(self, sums: Sums) -> Mapping[str, float]:
         count = max(float(sums["count"]), 1.0)
         with np.errstate(over="ignore"):
             return {"perplexity": float(np.exp(sums["loss"] / count)), "accuracy": float(sums["hits"] / count)}
@@ -236,7 +236,7 @@ class Segmentation(Objective):
             "predicted": count_labels(predicted),
         }
 
-    def figures(self, sums: Sums) -> Mapping[str, float]:
+    def metrics(self, sums: Sums) -> Mapping[str, float]:
         union = sums["present"] + sums["predicted"] - sums["both"]
         occurs = union > 0
         mean_iou = 0.0
@@ -285,7 +285,7 @@ def _check_labels(
 
 OBJECTIVE: ComponentRegistry[Objective] = ComponentRegistry(
     "objective",
-    ("losses", "loss", "sums", "figures", "forward"),
+    ("losses", "loss", "sums", "metrics", "forward"),
     {
         "classification": Classification,
         "multilabel": MultiLabel,

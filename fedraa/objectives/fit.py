@@ -80,11 +80,11 @@ def _try_methods(objective: Objective, result: Any, outputs: Tensor, targets: Te
             if values.shape[:1] != targets.shape[:1]:
                 expected = f"the shape [b] or [b, k] for {shapes}"
                 raise InputError(f"{field} measured {name}", got=values, expected=expected)
-        figures = objective.figures({name: values.sum(0).numpy() for name, values in sums.items()})
-        if figures.keys() != objective.better.keys():
+        metrics = objective.metrics({name: values.sum(0).numpy() for name, values in sums.items()})
+        if metrics.keys() != objective.better.keys():
             expected = f"the names in better, {', '.join(objective.better)}"
-            raise InputError(f"{field} figures", got=list(figures), expected=expected)
-        for name, value in figures.items():
+            raise InputError(f"{field} metrics", got=list(metrics), expected=expected)
+        for name, value in metrics.items():
             if not isinstance(value, int | float):
                 raise InputError(f"{field} {name}", got=value, expected="a number")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedraa.errors import InputError
 from fedraa.models.forward import forward
-from fedraa.objectives.figures import Direction, Figures
+from fedraa.objectives.metric_spec import Direction, MetricSpec
 
 Array = npt.NDArray[Any]
 # Names of the main output: the keys or attributes of transformers and torchvision, and the first item of a tuple.
@@ -65,10 +65,10 @@ class Objective(ABC):
         return None
 
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return values for every sample, [b] or [b, k], by name. `figures` computes the metrics from their sums."""
+        """Return values for every sample, [b] or [b, k], by name. `metrics` computes the metrics from their sums."""
         return {}
 
-    def figures(self, sums: Sums) -> Mapping[str, float]:
+    def metrics(self, sums: Sums) -> Mapping[str, float]:
         """Return the metrics in `better` of a set of samples, from sums over it. By default they are means.
 
         `sums` has the names of `measured`, `loss`, and `count`, which is the number of losses that count.
@@ -143,14 +143,14 @@ class Objective(ABC):
         """Return the main metric of every client [c], from its sums [c] or [c, k]."""
         if self.main == "loss":
             return np.asarray(sums["loss"] / sums["count"])
-        if type(self).figures is Objective.figures:
+        if type(self).metrics is Objective.metrics:
             return np.asarray(sums[self.main] / sums["count"])
         return np.array([metrics[self.main] for metrics in self._figures_of_rows(sums)])
 
-    def figures_by_client(self, sums: Sums) -> dict[str, Array]:
+    def metrics_by_client(self, sums: Sums) -> dict[str, Array]:
         """Return the loss and each metric in `better` of every client [c], from its sums [c] or [c, k]."""
         metrics = {"loss": np.asarray(sums["loss"] / sums["count"])}
-        if type(self).figures is Objective.figures:
+        if type(self).metrics is Objective.metrics:
             return metrics | {name: np.asarray(sums[name] / sums["count"]) for name in self.better}
         rows = self._figures_of_rows(sums)
         return metrics | {name: np.array([row[name] for row in rows]) for name in self.better}
@@ -158,7 +158,7 @@ class Objective(ABC):
     def _figures_of_rows(self, sums: Sums) -> list[Mapping[str, float]]:
         """Return the metrics of each client from its row of the sums [c] or [c, k]."""
         clients = range(len(sums["count"]))
-        return [self.figures({name: values[client] for name, values in sums.items()}) for client in clients]
+        return [self.metrics({name: values[client] for name, values in sums.items()}) for client in clients]
 
     def expected_outputs(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         """Return a description of the expected outputs if the outputs have a wrong shape, or None if they are correct.
@@ -170,10 +170,10 @@ class Objective(ABC):
         """
         return None
 
-    def summary(self) -> Figures:
+    def summary(self) -> MetricSpec:
         """Return the names and directions of the metrics of an evaluation."""
         less = tuple(name for name, way in self.better.items() if way == "min")
-        return Figures(tuple(self.better), self.main, less)
+        return MetricSpec(tuple(self.better), self.main, less)
 
 
 def _main_output(result: Any) -> Tensor:

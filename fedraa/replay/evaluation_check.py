@@ -29,7 +29,7 @@ class Evaluations:
         self.reached: float | None = None
         self.final: float | None = None
         self.ending = False
-        self._columns = [*TIMES, *rules.resolved.figures.columns, *rules.resolved.metrics]
+        self._columns = [*TIMES, *rules.resolved.metric_spec.columns, *rules.resolved.metrics]
         self._every = rules.resolved.eval_every
         self._goal = rules.resolved.limits.goal
         self._max_pending_evals = rules.resolved.max_pending_evals

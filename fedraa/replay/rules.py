@@ -28,7 +28,7 @@ from fedraa.ledger.participation import PARTICIPATION, draw_cohort
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import ExtraBuffers
 from fedraa.numbers import Count, expected_text, format_count
-from fedraa.objectives import Figures
+from fedraa.objectives import MetricSpec
 from fedraa.replay.log_line import read_lines
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CONFIG
@@ -56,7 +56,7 @@ class _Shape(BaseModel):
 class _Stem(BaseModel):
     cost: Cost
     activations: int
-    trunk: float = 0.0
+    server_flops: float = 0.0
 
 
 class _Base(BaseModel):
@@ -85,7 +85,7 @@ class Resolved(BaseModel):
     eval_every: Count
     limits: Limits
     metrics: list[str] = []
-    figures: Figures = Figures()
+    metric_spec: MetricSpec = MetricSpec()
     max_pending_evals: int
     availability: dict[str, Any] | None
 
@@ -203,7 +203,7 @@ class Rules:
         client_half = None
         if self.resolved.stem is not None:
             stem = self.resolved.stem
-            client_half = ClientHalf(stem.cost, stem.activations, stem.trunk)
+            client_half = ClientHalf(stem.cost, stem.activations, stem.server_flops)
         settings = CostSettings(
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=client_half,

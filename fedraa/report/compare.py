@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from fedraa.callbacks.events import Limits
-from fedraa.objectives import Figures
-from fedraa.objectives.figures import Direction
+from fedraa.objectives import MetricSpec
+from fedraa.objectives.metric_spec import Direction
 from fedraa.report.comparison_frame import Comparison
 from fedraa.report.curves import plot_curves
 from fedraa.report.differences import setting_differences
@@ -36,9 +36,9 @@ FROM_SUMMARY = (
 PER_CELL = ("method", "seed", "directory", "note")
 
 
-def judged_by(figures: Figures) -> tuple[str, ...]:
+def judged_by(metric_spec: MetricSpec) -> tuple[str, ...]:
     """Return the columns of an objective's metrics, the main one first."""
-    return tuple(dict.fromkeys((figures.main, f"best_{figures.main}", *figures.names)))
+    return tuple(dict.fromkeys((metric_spec.main, f"best_{metric_spec.main}", *metric_spec.names)))
 
 
 def run_row(history: History) -> dict[str, object]:
@@ -47,7 +47,7 @@ def run_row(history: History) -> dict[str, object]:
     return {
         "method": method_name(history.config),
         "seed": history.experiment.seed,
-        **{name: total[name] for name in (*judged_by(history.figures), *FROM_SUMMARY)},
+        **{name: total[name] for name in (*judged_by(history.metric_spec), *FROM_SUMMARY)},
         **own_figures(total),
         "note": total.get("note", np.nan),
         "directory": history.directory.name,
@@ -73,7 +73,7 @@ def write_comparison(histories: Sequence[History], directory: Path, dataset: str
     seeds = frame["seed"].unique()
     over = f"mean and range over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
     title = f"{dataset}, {experiment.clients} clients, {over}"
-    main = histories[0].figures.main
+    main = histories[0].metric_spec.main
     target = Limits.of(histories[0].config["resolved"]["limits"]).goal
     level = None
     if target is not None and target.name == main:

@@ -29,11 +29,11 @@ def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
     if any(len(group.runs) > 1 for group in groups):
         band = "Lines are means over seeds. Bands are 95 % confidence intervals, or the range of two seeds."
     clock = groups[0].first.flags["clock"]
-    figures = groups[0].first.figures
-    main = figures.main
+    metric_spec = groups[0].first.metric_spec
+    main = metric_spec.main
     label = main.replace("_", " ")
     title = label[0].upper() + label[1:]
-    extreme = "lowest" if figures.better(main) == "max" else "highest"
+    extreme = "lowest" if metric_spec.better(main) == "max" else "highest"
     about_bytes = "Bytes down and up of all tasks committed by then, so that methods are compared at equal traffic."
     about_steps = "A step is one server update of an asynchronous method, and one round of a synchronous one."
     about_worst = f"The client with the {extreme} {label} on its part of the test data."
@@ -111,8 +111,8 @@ def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floa
     mean = values.mean(axis=0)
     if len(frames) < FEWEST:
         return at, mean, values.min(axis=0), values.max(axis=0)
-    figures = group.first.figures
-    bounds = bounds_of(values.ravel(), figures.better(y))
+    metric_spec = group.first.metric_spec
+    bounds = bounds_of(values.ravel(), metric_spec.better(y))
     ends = [confidence_interval(column, bounds) or (np.nan, np.nan) for column in values.T]
     low, high = np.transpose(ends)
     return at, mean, low, high

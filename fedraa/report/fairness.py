@@ -42,13 +42,13 @@ def last_results(run: Run) -> pd.DataFrame:
     if rows.empty:
         return rows
     last = rows[rows["step"] == rows["step"].iloc[-1]]
-    finite = np.isfinite(last[run.figures.main].to_numpy(np.float64))
+    finite = np.isfinite(last[run.metric_spec.main].to_numpy(np.float64))
     return pd.DataFrame(last[finite]).reset_index(drop=True)
 
 
 def fairness_tables(groups: Sequence[Group]) -> list[Table]:
     """Return a table with a row for each run that wrote the results of its clients; none if there is no such run."""
-    main = groups[0].first.figures.main
+    main = groups[0].first.metric_spec.main
     metric = main.replace("_", " ")
     columns = (
         *("method", "seed", "step", "clients", "Jain's index"),
@@ -65,15 +65,15 @@ def fairness_tables(groups: Sequence[Group]) -> list[Table]:
 
 def _run_rows(group: Group) -> list[tuple[Cell, ...]]:
     """Return the row of each run of the group that wrote the results of its clients."""
-    figures = group.first.figures
+    metric_spec = group.first.metric_spec
     rows = []
     for run in group.runs:
         results = last_results(run)
         if results.empty:
             continue
-        values = results[figures.main].to_numpy(np.float64)
+        values = results[metric_spec.main].to_numpy(np.float64)
         best_last = np.argsort(values, kind="stable")
-        if figures.better(figures.main) == "min":
+        if metric_spec.better(metric_spec.main) == "min":
             best_last = best_last[::-1]
         worst, best = best_last[0], best_last[-1]
         line: list[tuple[str | float | None, str]] = [
@@ -99,17 +99,17 @@ def _client_name(results: pd.DataFrame, row: int) -> str:
 
 def distribution_caption(run: Run) -> str:
     """Return the caption of `draw_distribution`."""
-    return CAPTION.format(metric=run.figures.main.replace("_", " "))
+    return CAPTION.format(metric=run.metric_spec.main.replace("_", " "))
 
 
 def draw_distribution(run: Run) -> Figure:
     """Return a plot of the cumulative distribution of the metric over clients."""
     figure, axes = new_figure(2.8)
-    values = np.sort(last_results(run)[run.figures.main].to_numpy(np.float64))
+    values = np.sort(last_results(run)[run.metric_spec.main].to_numpy(np.float64))
     axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color="C0")
     axes.axvline(float(np.median(values)), color="C1", linestyle="--")
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.set_xlabel(f"{run.figures.main.replace('_', ' ')} of a client")
+    axes.set_xlabel(f"{run.metric_spec.main.replace('_', ' ')} of a client")
     axes.set_ylabel("clients")
     return figure

@@ -29,8 +29,8 @@ def compare_with_plan(run: Run) -> str:
 
 
 def _describe_end(run: Run) -> str:
-    main = run.figures.main
-    best = run.figures.best(run.evals[main])
+    main = run.metric_spec.main
+    best = run.metric_spec.best(run.evals[main])
     last = float(run.evals[main].iloc[-1])
     result = f"{main.replace('_', ' ')} {last:.4f}"
     if best != last:

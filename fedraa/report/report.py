@@ -9,7 +9,7 @@ from fedraa.components.imports import importing_only
 from fedraa.engine.resume import refuse_foreign
 from fedraa.errors import InputError
 from fedraa.numbers import format_count
-from fedraa.report import comparison, fairness, single, tables, terrain
+from fedraa.report import comparison, fairness, loss_surface, single, tables
 from fedraa.report.landscape import load_model_and_samples, measure_sharpness, measure_surface
 from fedraa.report.outlook import compare_with_plan
 from fedraa.report.page import Section, render_page
@@ -113,5 +113,5 @@ def _of_group(group: Group, sharp: float | None) -> Section:
     pictures = single.run_pictures(run, group.slug)
     if sharp is not None:
         module, x, y = load_model_and_samples(run.history)
-        pictures += terrain.landscape_pictures(measure_surface(module, x, y), sharp, group.slug, len(y))
+        pictures += loss_surface.landscape_pictures(measure_surface(module, x, y), sharp, group.slug, len(y))
     return Section(group.label, text, pictures=pictures, paragraphs=[compare_with_plan(run)])

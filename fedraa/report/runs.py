@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fedraa.errors import Inconsistent, InputError
-from fedraa.objectives import Figures, figures_of
+from fedraa.objectives import MetricSpec, read_metric_spec
 from fedraa.report.command import run_command
 from fedraa.rundir.digests import check_seal
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
@@ -64,9 +64,9 @@ class Run:
         return run_command(self.history.experiment, self.config.get("given", ()))
 
     @property
-    def figures(self) -> Figures:
+    def metric_spec(self) -> MetricSpec:
         """The metrics of its evaluations, and the main metric."""
-        return figures_of(self.config)
+        return read_metric_spec(self.config)
 
     @property
     def method(self) -> str:
@@ -140,10 +140,11 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
     if not runs:
         raise InputError("runs", "the list is empty", hint="give one or more run directories")
     for run in runs[1:]:
-        if replace(run.figures, own=()) != replace(runs[0].figures, own=()):
+        if replace(run.metric_spec, own=()) != replace(runs[0].metric_spec, own=()):
             raise InputError(
                 "runs",
-                f"{run.directory} is judged by {run.figures.main}, {runs[0].directory} by {runs[0].figures.main}",
+                f"{run.directory} is judged by {run.metric_spec.main}, "
+                f"{runs[0].directory} by {runs[0].metric_spec.main}",
                 hint="give runs of one objective",
             )
     groups: dict[tuple[str, str], dict[int, Run]] = {}

@@ -39,11 +39,11 @@ def run_pictures(run: Run, name: str) -> list[Picture]:
     shown: list[tuple[bool, str, str, str, Callable[[Run], Figure]]] = [
         (True, "timeline", "Tasks over time", timeline_caption(run), draw_timeline),
         (True, "time-use", "Time breakdown", time_use_caption(run), time_use),
-        (True, "clients", f"Client {run.figures.main.replace('_', ' ')}", clients_caption(run), client_figures),
+        (True, "clients", f"Client {run.metric_spec.main.replace('_', ' ')}", clients_caption(run), client_figures),
         (
             not last_results(run).empty,
             "fairness",
-            f"Clients by {run.figures.main.replace('_', ' ')}",
+            f"Clients by {run.metric_spec.main.replace('_', ' ')}",
             distribution_caption(run),
             draw_distribution,
         ),
@@ -133,7 +133,7 @@ def draw_coverage(run: Run) -> Figure:
 
 def clients_caption(run: Run) -> str:
     """Return the caption of `client_figures`."""
-    metric = run.figures.main.replace("_", " ")
+    metric = run.metric_spec.main.replace("_", " ")
     return (
         f"{metric[0].upper()}{metric[1:]} of the full model on each client's share of the test data: mean, one "
         "standard deviation around it, and the worst client."
@@ -154,6 +154,6 @@ def client_figures(run: Run) -> Figure:
     fit_shares(axes, mean, evals["client_worst"])
     axes.set_xlim(0, run.end or 1.0)
     axes.set_xlabel(f"{run.flags['clock']} time")
-    axes.set_ylabel(run.figures.main.replace("_", " "))
+    axes.set_ylabel(run.metric_spec.main.replace("_", " "))
     draw_legend(axes)
     return figure

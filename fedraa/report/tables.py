@@ -8,7 +8,7 @@ from itertools import chain
 import pandas as pd
 
 from fedraa.numbers import format_quantity
-from fedraa.objectives.figures import Direction
+from fedraa.objectives.metric_spec import Direction
 from fedraa.report.differences import flatten_choice
 from fedraa.report.landscape import RHO
 from fedraa.report.runs import Group, Run, own_figures, runs_of, value_text
@@ -135,9 +135,9 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
         return lambda run: own_figures(run.summary).get(name)
 
     runs = runs_of(groups)
-    figures = groups[0].first.figures
-    main = figures.main
-    better = figures.better(main)
+    metric_spec = groups[0].first.metric_spec
+    main = metric_spec.main
+    better = metric_spec.better(main)
     columns = [
         Metric(
             name,
@@ -145,9 +145,9 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
             summary_reader(name),
             _format_by(".4f"),
             interval=True,
-            better=figures.better(name),
+            better=metric_spec.better(name),
         )
-        for name in dict.fromkeys((main, *figures.names))
+        for name in dict.fromkeys((main, *metric_spec.names))
     ]
     columns += [
         Metric(
@@ -170,7 +170,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
     if main != "loss":
         columns.append(Metric("loss", "loss", summary_reader("loss"), _format_by(".4f"), interval=True))
     columns += [
-        Metric(name, name, custom_reader(name), _format_by(".4g"), interval=True, better=figures.better(name))
+        Metric(name, name, custom_reader(name), _format_by(".4g"), interval=True, better=metric_spec.better(name))
         for name in dict.fromkeys(chain.from_iterable(own_figures(run.summary) for run in runs))
     ]
     if any(run.summary["time_to_target"] is not None for run in runs):

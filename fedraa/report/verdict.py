@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedraa.objectives import Figures
+from fedraa.objectives import MetricSpec
 from fedraa.report.runs import Group, Run, runs_of
 from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
@@ -63,8 +63,8 @@ class Ranking:
         sign = 1
         if not by_time:
             values = [tuple(value_at(run, at) for run in group.runs) for group in groups]
-            figures = groups[0].first.figures
-            sign = -_gain_sign(figures, figures.main)
+            metric_spec = groups[0].first.metric_spec
+            sign = -_gain_sign(metric_spec, metric_spec.main)
         order = sorted(range(len(groups)), key=lambda i: _finite_or_inf(sign * mean_or_nan(values[i])))
         return cls(tuple(groups[i] for i in order), tuple(values[i] for i in order), by_time, at)
 
@@ -77,7 +77,7 @@ class Ranking:
         if self.by_time:
             return self._times_in_words()
         first, second = self.groups[0].label, self.groups[1].label
-        metric = self.first.first.figures.main.replace("_", " ")
+        metric = self.first.first.metric_spec.main.replace("_", " ")
         best, other = mean_or_nan(self.values[0]), mean_or_nan(self.values[1])
         when = "at the end of each run" if self.at is None else f"at time {self.at:.4g}"
         if not np.isfinite([best, other]).all():
@@ -144,7 +144,7 @@ def value_at(run: Run, at: float | None) -> float:
     evals = run.evals
     if at is not None and (evals["t"] <= at).any():
         evals = evals[evals["t"] <= at]
-    return float(evals[run.figures.main].iloc[-1])
+    return float(evals[run.metric_spec.main].iloc[-1])
 
 
 def _times_to_target(group: Group) -> tuple[float, ...]:
@@ -155,9 +155,9 @@ def _times_to_target(group: Group) -> tuple[float, ...]:
     return tuple(map(float, times))
 
 
-def _gain_sign(figures: Figures, metric: str) -> int:
+def _gain_sign(metric_spec: MetricSpec, metric: str) -> int:
     """Return 1 if more of the metric is better, else -1."""
-    return 1 if figures.better(metric) == "max" else -1
+    return 1 if metric_spec.better(metric) == "max" else -1
 
 
 def _finite_or_inf(value: float) -> float:
@@ -237,12 +237,12 @@ def _per_time(amount: float, run: Run) -> float:
 
 def _describe_weakness(ranking: Ranking) -> str:
     """Return a sentence about metrics in which another group is better than the first: loss and worst client."""
-    figures = ranking.first.first.figures
+    metric_spec = ranking.first.first.metric_spec
     notes = []
     for name, heading in (("loss", "loss"), ("client_worst", "worst client")):
-        if name == figures.main:
+        if name == metric_spec.main:
             continue
-        sign = -_gain_sign(figures, name)
+        sign = -_gain_sign(metric_spec, name)
         means = [mean_or_nan([float(run.summary[name]) for run in group.runs]) for group in ranking.groups]
         best = min(range(len(means)), key=lambda i: _finite_or_inf(sign * means[i]))
         if best == 0 or means[best] == means[0]:
@@ -277,10 +277,10 @@ def _suggest_next_runs(ranking: Ranking) -> str:
 
 def still_improves(run: Run) -> bool:
     """Return True if the last fifth of the evaluations still brought a considerable part of the run's gain."""
-    values = run.evals[run.figures.main].to_numpy(float)
+    values = run.evals[run.metric_spec.main].to_numpy(float)
     if len(values) < 5 or not np.isfinite(values[[0, -1]]).all():
         return False
-    sign = _gain_sign(run.figures, run.figures.main)
+    sign = _gain_sign(run.metric_spec, run.metric_spec.main)
     before = values[: -len(values) // 5]
     gain = sign * (values[-1] - before[-1])
     whole_gain = sign * (values[-1] - values[0])

@@ -38,7 +38,7 @@ def to_wandb(runs: Sequence[Path], project: str) -> None:
 
 def _start_event(run: Run) -> RunStart:
     limits = Limits.of(run.config["resolved"]["limits"])
-    return RunStart(run.history.experiment, run.directory, limits, False, run.figures)
+    return RunStart(run.history.experiment, run.directory, limits, False, run.metric_spec)
 
 
 def _evaluation_rows(run: Run) -> Iterator[tuple[int, float, float, dict[str, float]]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from fedraa.errors import InputError, short_text
-from fedraa.objectives import Figures
+from fedraa.objectives import MetricSpec
 from fedraa.reading import content
 from fedraa.rundir.clients_file import whole_lines
 from fedraa.rundir.event_log import TIMES
@@ -43,7 +43,7 @@ class Totals(BaseModel):
     metrics: dict[str, float | None] = {}
 
 
-def read_summary(path: Path, figures: Figures) -> dict[str, Any]:
+def read_summary(path: Path, metric_spec: MetricSpec) -> dict[str, Any]:
     """Return the totals of a run with these metrics. Raise InputError if the file does not hold them."""
     try:
         summary = json.loads(content(path))
@@ -56,7 +56,7 @@ def read_summary(path: Path, figures: Figures) -> dict[str, Any]:
         raise InputError("run", f"{path} is not a summary of a run; {field}: {first['msg']}") from None
     except (ValueError, RecursionError) as error:
         raise InputError("run", f"{path} is not JSON: {error}") from None
-    for name in (*figures.names, f"best_{figures.main}"):
+    for name in (*metric_spec.names, f"best_{metric_spec.main}"):
         value = summary.get(name)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise InputError(
@@ -65,12 +65,12 @@ def read_summary(path: Path, figures: Figures) -> dict[str, Any]:
     return dict(summary)
 
 
-def read_evals(path: Path, figures: Figures) -> "pd.DataFrame":
+def read_evals(path: Path, metric_spec: MetricSpec) -> "pd.DataFrame":
     """Return the table of evaluations without a last row that is being written. Raise InputError if it is damaged."""
     # pandas is slow to import, and workers do without it.
     import pandas as pd
 
-    columns = (*TIMES, *figures.columns)
+    columns = (*TIMES, *metric_spec.columns)
     try:
         text = whole_lines(content(path).decode()) or ",".join(columns)
         frame = pd.read_csv(io.StringIO(text), index_col=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedraa.errors import InputError
-from fedraa.objectives import Figures
+from fedraa.objectives import MetricSpec
 from fedraa.reading import content
 from fedraa.rundir.file_names import CLIENTS
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 TEXT = ("name", "quarantined")
 
 
-def columns_of(figures: Figures) -> tuple[str, ...]:
+def columns_of(metric_spec: MetricSpec) -> tuple[str, ...]:
     """Return the columns of clients.csv for a run with these metrics."""
-    metrics = dict.fromkeys((*figures.names, "loss"))
+    metrics = dict.fromkeys((*metric_spec.names, "loss"))
     return ("step", "t", "client", "name", "samples", "test_samples", *metrics, "updates", "quarantined")
 
 
@@ -52,13 +52,13 @@ def rows_of(step: int, t: float, columns: Mapping[str, Any], order: Sequence[str
     return as_rows([*zip(*(lists[name] for name in order), strict=True)])
 
 
-def read_clients(directory: Path, figures: Figures) -> "pd.DataFrame":
+def read_clients(directory: Path, metric_spec: MetricSpec) -> "pd.DataFrame":
     """Return the table of a run without a last row that is being written. Raise InputError if the table is missing."""
     # pandas is slow to import, and workers do without it.
     import pandas as pd
 
     path = directory / CLIENTS
-    columns = columns_of(figures)
+    columns = columns_of(metric_spec)
     if not path.exists():
         raise InputError("clients", f"{directory} has no {CLIENTS}", hint="run with --client-evals final")
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.messages import Evaluation, State
-from fedraa.objectives import Figures
+from fedraa.objectives import MetricSpec
 from fedraa.rundir.atomic_files import raise_unwritable
 from fedraa.rundir.clients_file import as_rows, columns_of, rows_of
 from fedraa.rundir.file_names import CLIENTS
@@ -18,7 +18,7 @@ from fedraa.rundir.run_lock import Hold, this_process
 
 TIMES = ("step", "t", "wall")
 # The columns of a classification.
-EVAL_COLUMNS = (*TIMES, *Figures().columns)
+EVAL_COLUMNS = (*TIMES, *MetricSpec().columns)
 _as_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -67,14 +67,14 @@ class EventLog:
         """Real seconds since the start, without interruptions."""
         return time.monotonic() - self._started
 
-    def begin(self, figures: Figures | None = None) -> None:
+    def begin(self, metric_spec: MetricSpec | None = None) -> None:
         """Start an empty log for evaluations with these metrics; the default is the metrics of a classification."""
-        figures = figures or Figures()
+        metric_spec = metric_spec or MetricSpec()
         for file in self._files.values():
             file.restore(0)
-        self._evals.append((",".join((*TIMES, *figures.columns)) + "\n").encode())
+        self._evals.append((",".join((*TIMES, *metric_spec.columns)) + "\n").encode())
         if "clients" in self._files:
-            self._files["clients"].append(as_rows([columns_of(figures)]))
+            self._files["clients"].append(as_rows([columns_of(metric_spec)]))
 
     def state(self) -> State:
         """Return the sizes of the files and the digests of their content."""
@@ -105,10 +105,10 @@ class EventLog:
 
         A metric that is not finite is null in the event, and inf or nan in the row.
         """
-        figures = result.figures
-        finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+        metrics = result.metrics
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         self.record("eval", t, step=step, **finite)
-        row = [step, t, round(self.wall, 6), *figures.values()]
+        row = [step, t, round(self.wall, 6), *metrics.values()]
         self._evals.append((",".join(map(repr, row)) + "\n").encode())
 
     def evaluated_clients(self, step: int, t: float, columns: Mapping[str, Any], order: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
-from fedraa.objectives import Figures, figures_of
+from fedraa.objectives import MetricSpec, read_metric_spec
 from fedraa.rundir.checked_files import read_evals, read_summary
 from fedraa.rundir.clients_file import read_clients
 from fedraa.rundir.config_file import read_config
@@ -69,8 +69,8 @@ class History:
     With another objective its metrics replace `accuracy`, from sums over all test samples: multilabel `f1`, `accuracy`,
     `exact`; regression `mse`, `mae`, `r2`; next-token `perplexity`, `accuracy`; segmentation `mean_iou`,
     `pixel_accuracy`. A custom objective has the metrics that it names in `better`. `loss` is its mean loss. The columns
-    of the clients describe its main metric, `history.figures.main`. The worst client has the largest value if less is
-    better.
+    of the clients describe its main metric, `history.metric_spec.main`. If less is better, the worst client has the
+    largest value.
 
     `clients` has one row per client and evaluation, with `client_evals`: `step` and `t` of the evaluation, `client`
     (its number), `name` (its name in the data), `samples` (training samples), `test_samples`, the metrics and `loss` of
@@ -91,7 +91,7 @@ class History:
         parts = [f"{method_name(self.config)} on {flags['dataset']}", self.state]
         last = self._last_eval()
         if last is not None:
-            main = self.figures.main
+            main = self.metric_spec.main
             parts.append(f"step {int(last['step'])}, {main} {float(last[main]):.4f}")
         return f"<History of {self.directory}: {', '.join(parts)}>"
 
@@ -110,9 +110,9 @@ class History:
         return read_config(self.directory / CONFIG)
 
     @property
-    def figures(self) -> Figures:
+    def metric_spec(self) -> MetricSpec:
         """The metrics of an evaluation, the direction of each, and the main metric."""
-        return figures_of(self.config)
+        return read_metric_spec(self.config)
 
     @property
     def experiment(self) -> Experiment:
@@ -132,7 +132,7 @@ class History:
             raise InputError(
                 "run", f"{self.directory} has no {SUMMARY}, because the run has not ended", hint="resume it"
             )
-        return read_summary(path, self.figures)
+        return read_summary(path, self.metric_spec)
 
     def load_model(
         self,
@@ -173,7 +173,7 @@ class History:
     @property
     def evals(self) -> "pd.DataFrame":
         """One row per evaluation; see the class for the columns. The table is empty before the first evaluation."""
-        return read_evals(self.directory / EVALS, self.figures)
+        return read_evals(self.directory / EVALS, self.metric_spec)
 
     @property
     def clients(self) -> "pd.DataFrame":
@@ -181,7 +181,7 @@ class History:
 
         InputError if the run was started without `client_evals`.
         """
-        return read_clients(self.directory, self.figures)
+        return read_clients(self.directory, self.metric_spec)
 
     @property
     def has_clients(self) -> bool:
@@ -214,7 +214,7 @@ class History:
         from fedraa.rundir.plots import plot_column
 
         clock = str(self.config["experiment"]["clock"])
-        return plot_column(self.evals, self.figures.main if y is None else y, x, title=self.title, clock=clock)
+        return plot_column(self.evals, self.metric_spec.main if y is None else y, x, title=self.title, clock=clock)
 
     def _repr_html_(self) -> str:
         from fedraa.rundir.plots import render_html
@@ -223,9 +223,9 @@ class History:
         last = self._last_eval()
         if last is not None:
             rows |= {"step": f"{last['step']:.0f}", "time": f"{last['t']:.4g}"}
-            names = (*self.figures.names, "loss", "client_worst")
+            names = (*self.metric_spec.names, "loss", "client_worst")
             rows |= {name.replace("_", " "): f"{last[name]:.4f}" for name in dict.fromkeys(names)}
-        return render_html(self.title, rows, self.evals, self.figures.main)
+        return render_html(self.title, rows, self.evals, self.metric_spec.main)
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the events of the log; InputError names the first line that is not an event."""

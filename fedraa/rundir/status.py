@@ -41,7 +41,7 @@ class Status:
 def read_status(directory: Path) -> Status:
     """Return the status of a run. Raise InputError if the directory is not a run directory, or is damaged."""
     history = History(directory)
-    main = history.figures.main
+    main = history.metric_spec.main
     stats = read_stats(directory, partial=True)
     evals = history.evals
     accuracy = None

@@ -41,7 +41,7 @@ def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> d
         end: The `end` event, or the same fields for a run that has not ended.
     """
     evals = history.evals
-    figures = history.figures
+    metric_spec = history.metric_spec
     totals = {"method": history.config["experiment"]["method"], "reason": end["reason"]}
     if "by" in end:
         totals["by"] = end["by"]
@@ -52,8 +52,8 @@ def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> d
         "tasks": stats.committed,
         "time": end["t"],
         "wall": end["wall"],
-        **{name: float(evals[name].iloc[-1]) for name in figures.names},
-        f"best_{figures.main}": figures.best(evals[figures.main]),
+        **{name: float(evals[name].iloc[-1]) for name in metric_spec.names},
+        f"best_{metric_spec.main}": metric_spec.best(evals[metric_spec.main]),
         "loss": float(evals["loss"].iloc[-1]),
         "client_worst": float(evals["client_worst"].iloc[-1]),
         "bytes_down": stats.bytes_down,
@@ -65,8 +65,8 @@ def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> d
         **stats.failures.summary_entries(),
         "model_sha256": end["model_sha256"],
     }
-    if figures.own:
-        totals["metrics"] = {name: _finite_or_none(evals[name].iloc[-1]) for name in figures.own}
+    if metric_spec.own:
+        totals["metrics"] = {name: _finite_or_none(evals[name].iloc[-1]) for name in metric_spec.own}
     return totals
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-from fedraa.testing.belongs import identify_component
 from fedraa.testing.client_drives import PIECES
 from fedraa.testing.cost import check_memory, describe_cost
 from fedraa.testing.drive import COVERED, GIVEN, Drive, collect_answers
-from fedraa.testing.elsewhere import can_travel, digest_elsewhere
 from fedraa.testing.findings import Findings
+from fedraa.testing.infer_type import identify_component
 from fedraa.testing.kinds import Kind
+from fedraa.testing.other_process import can_travel, digest_elsewhere
 from fedraa.testing.trial import Outcome, drop_speed_effects, play_on_ray, play_trial, round_trip
 
 # Number of decisions of a drive.

@@ -128,7 +128,7 @@ class ObjectiveDrive(Drive):
 
     def _compute_figures(self, outputs: Tensor) -> dict[str, float]:
         sums = {name: values.sum(0).numpy() for name, values in self.part.sums(outputs, self._fresh_targets).items()}
-        return {**self.part.figures(sums), "loss": float(sums["loss"] / sums["count"])}
+        return {**self.part.metrics(sums), "loss": float(sums["loss"] / sums["count"])}
 
     def _check_numbers(self, outputs: Tensor) -> str | None:
         for name, value in self._compute_figures(outputs).items():

@@ -164,7 +164,7 @@ def _run_stretch(
             stop=stop,
         )
         if state is None:
-            log.begin(spec.figures)
+            log.begin(spec.metric_spec)
             loop.begin()
         else:
             loop.restore(state)

@@ -55,10 +55,10 @@ class Watch(Callback):
         self._judge = judge
 
     def on_start(self, run: RunStart) -> None:
-        self._limits, self._figures = run.limits, run.figures
+        self._limits, self._metric_spec = run.limits, run.metric_spec
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool:
-        self.last = metrics[self._figures.main]
+        self.last = metrics[self._metric_spec.main]
         if not math.isfinite(self.last):
             return True
         goal = self._limits.goal

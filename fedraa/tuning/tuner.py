@@ -26,7 +26,7 @@ from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build_run
 from fedraa.engine.objects import split_objects
 from fedraa.errors import InputError
-from fedraa.objectives import Figures
+from fedraa.objectives import MetricSpec
 from fedraa.report.cells import make_experiments
 from fedraa.settings.resolve import resolve_method
 from fedraa.settings.tuned import write_tuned
@@ -140,7 +140,7 @@ class _Plan:
     experiments: Mapping[str, Experiment]
     spaces: Mapping[str, Space]
     trials: int
-    figures: Figures
+    metric_spec: MetricSpec
     dataset: str
     follow: Follow | None = None
     objects: TrialObjects = field(default_factory=TrialObjects)
@@ -189,11 +189,13 @@ class _Plan:
                     resolve_method(_replace_values(template, {name: value}))
             spec = build_run(template, objects.model, objects.dataset)
         dataset = experiment.dataset if objects.dataset is None else spec.data.dataset.name
-        return cls(experiments, spaces, trials, spec.figures, dataset, follow, objects, objects.digest_objects(spec))
+        return cls(
+            experiments, spaces, trials, spec.metric_spec, dataset, follow, objects, objects.digest_objects(spec)
+        )
 
     @property
     def better(self) -> Direction:
-        return self.figures.better(self.figures.main)
+        return self.metric_spec.better(self.metric_spec.main)
 
     @property
     def first(self) -> int:
@@ -381,7 +383,7 @@ def _write_outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
     about = {
         "format": 1,
         "dataset": plan.dataset,
-        "figure": plan.figures.main,
+        "figure": plan.metric_spec.main,
         "better": plan.better,
         "trials": plan.trials,
         "seed": first.seed,
@@ -391,7 +393,7 @@ def _write_outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
     write_tuned(path, about, results)
     methods = list(plan.experiments)
     rows = [
-        {"method": trial.method, "trial": trial.number, "state": trial.state, plan.figures.main: trial.value}
+        {"method": trial.method, "trial": trial.number, "state": trial.state, plan.metric_spec.main: trial.value}
         | dict(trial.values)
         for trial in sorted(journal.trials, key=lambda trial: (trial.number, methods.index(trial.method)))
     ]

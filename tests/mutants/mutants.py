@@ -24,7 +24,7 @@ ON_TERMS = "tests/unit/settings/test_terms.py"
 SPACE = "tests/unit/tuning/test_space.py"
 TUNER = "tests/unit/tuning/test_tuner.py"
 GUARDS = "tests/numerics/test_guards.py"
-HELD_BACK = "tests/unit/data/test_held_back.py"
+HELD_BACK = "tests/unit/data/test_validation_split.py"
 
 
 class Mutant(NamedTuple):
@@ -252,7 +252,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/devices/costs.py",
-        ("return cost.flops / (cost.flops + self._stem.trunk)", "return cost.params / self._full.params", BILLS),
+        ("return cost.flops / (cost.flops + self._stem.server_flops)", "return cost.params / self._full.params", BILLS),
         ("return flops / self._server\n", "return 0.0\n", BILLS),
     ),
     # policies
@@ -339,5 +339,8 @@ MUTANTS: list[Mutant] = [
     *_in("fedraa/client/lr_schedule.py", ("LAST = 0.99", "LAST = 1.0", ON_TERMS)),
     *_in("fedraa/tuning/space.py", ("* (high - low) / 2", "* (high - low)", SPACE)),
     *_in("fedraa/tuning/suggest.py", ('trial.value if better == "max" else -trial.value', "trial.value", TUNER)),
-    *_in("fedraa/data/held_back.py", ("kept.append(np.sort(order[count:]))", "kept.append(np.sort(order))", HELD_BACK)),
+    *_in(
+        "fedraa/data/validation_split.py",
+        ("kept.append(np.sort(order[count:]))", "kept.append(np.sort(order))", HELD_BACK),
+    ),
 ]

@@ -145,16 +145,16 @@ def test_steps_are_billed_sample_by_sample() -> None:
     assert run.data.sizes.tolist() == [20, 20, 20]
     stepped = Stepped(run)
     tasks = stepped.round()
-    wire = stepped.trainer._model(()).module.wire
-    assert wire.up == wire.down == CLIENTS * 2 * 4 * HIDDEN * 38
-    assert sum(task.bytes_up - STEM for task in tasks) == wire.up
-    assert sum(line["bytes_down"] - STEM for line in stepped.records.of("dispatch")) == wire.down
+    channel = stepped.trainer._model(()).module.channel
+    assert channel.up == channel.down == CLIENTS * 2 * 4 * HIDDEN * 38
+    assert sum(task.bytes_up - STEM for task in tasks) == channel.up
+    assert sum(line["bytes_down"] - STEM for line in stepped.records.of("dispatch")) == channel.down
 
 
 def test_full_batch_gradients_cross_the_wire_too() -> None:
     stepped = Stepped(spec("splitfed+mimelite"))
     tasks = stepped.round()
-    wire = stepped.trainer._model(()).module.wire
-    assert wire.up == 4 * HIDDEN * (EPOCHS + 1) * SAMPLES
-    assert sum(task.bytes_up - 2 * STEM for task in tasks) == wire.up
+    channel = stepped.trainer._model(()).module.channel
+    assert channel.up == 4 * HIDDEN * (EPOCHS + 1) * SAMPLES
+    assert sum(task.bytes_up - 2 * STEM for task in tasks) == channel.up
     assert np.isfinite(stepped.server.params).all()

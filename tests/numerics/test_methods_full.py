@@ -308,6 +308,6 @@ def test_splitfed() -> None:
     for line in stepped.records.of("dispatch") + stepped.records.of("commit"):
         billed = line.get("bytes_down", line.get("bytes_up"))
         assert billed == 4 * cut + 4 * HIDDEN * EPOCHS * run.data.sizes[line["client"]]
-    wire = stepped.trainer._model(()).module.wire
-    assert wire.up == wire.down == 2 * 4 * HIDDEN * EPOCHS * run.data.sizes.sum()
+    channel = stepped.trainer._model(()).module.channel
+    assert channel.up == channel.down == 2 * 4 * HIDDEN * EPOCHS * run.data.sizes.sum()
     assert run.data.sizes.max() > BATCH

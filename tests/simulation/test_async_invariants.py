@@ -13,7 +13,7 @@ from fedraa.engine.executor import Evaluated, PendingEvaluation
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.session import RunSession
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
-from fedraa.objectives import Figures
+from fedraa.objectives import MetricSpec
 from fedraa.replay.replay import replay
 
 TRAINED = {"engine": "local", "hidden": (20,), "clients": 6, "local_epochs": 1, "updates": 60, "quiet": True}
@@ -42,7 +42,7 @@ class Still:
         raise NotImplementedError("the virtual clock asks for tasks by number")
 
     def evaluate(self, params: Vector) -> PendingEvaluation:
-        return Evaluated(params, Evaluation(dict.fromkeys(Figures().columns, 0.0)))
+        return Evaluated(params, Evaluation(dict.fromkeys(MetricSpec().columns, 0.0)))
 
     def busy(self) -> tuple[int, int]:
         return 1, 1

@@ -16,8 +16,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedraa.errors import InputError
 from fedraa.submodels.resize import GROUPED, RESIZED, ZERO_MAKERS, Place, find_place, name_of
-from fedraa.submodels.tracing.found import Found
 from fedraa.submodels.tracing.labels import Ties, varies_along
+from fedraa.submodels.tracing.nonempty_mode import NonemptyMode
 
 _ASKS = frozenset(("allclose", "bool", "contains", "equal", "is_nonzero"))
 _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tolist"}
@@ -75,7 +75,7 @@ class Recorder(TorchFunctionMode):
                 (default: 0).
         """
         super().__init__()
-        self.found = Found(fills)
+        self.found = NonemptyMode(fills)
         self.choices = dict(choices)
         # Parameters that could make units along another dimension.
         self.open: set[str] = set()

@@ -19,8 +19,8 @@ from fedraa.models.forward import forward
 from fedraa.submodels.flat import trainable_parameters
 from fedraa.submodels.traced import IndexSet, Traced
 from fedraa.submodels.tracing.accept import first_line
-from fedraa.submodels.tracing.found import Found
 from fedraa.submodels.tracing.modes import Noted, Silenced, WithoutDropout, in_double
+from fedraa.submodels.tracing.nonempty_mode import NonemptyMode
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
 # Larger outputs than this multiple of the smallest one are masks, and no scale for the others.
@@ -258,7 +258,7 @@ class Trial:
         with torch.set_grad_enabled(back), torch.random.fork_rng(), ExitStack() as stack:
             stack.enter_context(WithoutDropout())
             stack.enter_context(Silenced())
-            stack.enter_context(Found(self._fills))
+            stack.enter_context(NonemptyMode(self._fills))
             if self._double:
                 stack.enter_context(in_double())
             # Both runs then draw the same stochastic depth.

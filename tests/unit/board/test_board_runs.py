@@ -227,9 +227,9 @@ def test_any_value_in_an_event_is_counted_or_marked_as_damage(folder: Path, kind
 def test_any_value_in_a_configuration_is_shown_or_marked_as_damage(folder: Path) -> None:
     path = folder / "first" / "config.json"
     config = json.loads(path.read_text())
-    config["resolved"]["figures"] = {"names": ["accuracy"], "main": "accuracy", "less": []}
+    config["resolved"]["metric_spec"] = {"names": ["accuracy"], "main": "accuracy", "less": []}
     places = [("experiment", name) for name in ("method", "dataset", "seed", "clients", "clock", "updates")]
-    places += [("resolved", name) for name in ("limits", "parameters", "figures", "metrics")]
+    places += [("resolved", name) for name in ("limits", "parameters", "metric_spec", "metrics")]
     for part, name in places:
         for value in (*NASTY, {"names": [], "main": "f1", "less": []}, {"steps": "x", "time": None}):
             path.write_text(json.dumps(config | {part: config[part] | {name: value}}))

@@ -31,7 +31,7 @@ class Run:
         self.stop = Event()
         self.saved: list[tuple[LoopState, int]] = []
         self.log = EventLog(directory)
-        self.log.begin(spec.figures)
+        self.log.begin(spec.metric_spec)
         worker = make_worker_spec(spec)
         self.loop = Loop(
             make_server(spec, self.log.record),

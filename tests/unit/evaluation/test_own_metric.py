@@ -23,7 +23,7 @@ from fedraa.engine.build import build_run
 from fedraa.evaluation import metrics
 from fedraa.evaluation.evaluator import BATCH, Evaluator
 from fedraa.evaluation.metrics import TAKEN, make_metrics
-from fedraa.objectives import Figures
+from fedraa.objectives import MetricSpec
 from fedraa.replay.replay import Inconsistent, replay
 from fedraa.report.compare import CELLS, FROM_SUMMARY, PER_CELL
 from fedraa.report.runs import load_groups
@@ -140,12 +140,12 @@ def test_the_mean_is_exact_however_samples_are_batched(monkeypatch: pytest.Monke
     dataset = Dataset("two", x, y, x, y, 2)
     spec = build_run(fl.Experiment(clients=2, fragments=1, hidden=(2,), metrics=(scale,)), dataset=dataset)
     evaluator = Evaluator(spec.traced, spec.data, metrics=spec.metrics)
-    figure = evaluator.evaluate(spec.params).figures["scale"]
+    figure = evaluator.evaluate(spec.params).metrics["scale"]
     # Every second value is 1e8 in float32, the others 0.1 in float32: naive sums of 2,049 lose digits.
     expected = math.fsum(float(np.float32(0.1)) if label else 1e8 for label in y) / len(y)
     assert figure == expected
     monkeypatch.setattr("fedraa.evaluation.evaluator.BATCH", 100)
-    assert evaluator.evaluate(spec.params).figures["scale"] == expected
+    assert evaluator.evaluate(spec.params).metrics["scale"] == expected
 
 
 def scale(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ def test_no_name_is_taken_that_logs_and_tables_use(history: History) -> None:
     frames = {*by_run(groups, []).frame.columns, *groups[0].first.evals.columns}
     own = set(history.summary["metrics"])  # type: ignore[call-overload]  # a mapping
     assert plain | (tables | frames) - own <= TAKEN
-    assert {*Figures().columns} <= TAKEN
+    assert {*MetricSpec().columns} <= TAKEN
 
 
 def named(name: str) -> Callable[..., Tensor]:

@@ -1,4 +1,4 @@
-"""Each objective that is built in, against NumPy: loss, gradient, and figures from sums over unequal batches."""
+"""Each objective that is built in, against NumPy: loss, gradient, and metrics from sums over unequal batches."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -51,16 +51,16 @@ def multilabel() -> tuple[Any, ...]:
     loss = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean()
     predicted = z > 0
     f1 = 2 * (predicted & (y > 0)).sum() / (predicted.sum() + y.sum())
-    figures = {"f1": f1, "accuracy": (predicted == y).mean(), "exact": (predicted == y).all(1).mean()}
-    return MultiLabel(), z, y, loss, (p - y) / y.size, figures
+    metrics = {"f1": f1, "accuracy": (predicted == y).mean(), "exact": (predicted == y).all(1).mean()}
+    return MultiLabel(), z, y, loss, (p - y) / y.size, metrics
 
 
 def regression() -> tuple[Any, ...]:
     z, y = RNG.normal(size=(11, 2)), RNG.normal(size=(11, 2)).astype(np.float32)
     error, y64 = z - y, y.astype(np.float64)
     r2 = 1 - (error**2).sum(0) / ((y64 - y64.mean(0)) ** 2).sum(0)
-    figures = {"mse": (error**2).mean(), "mae": np.abs(error).mean(), "r2": r2.mean()}
-    return Regression(), z, y, (error**2).mean(), 2 * error / y.size, figures
+    metrics = {"mse": (error**2).mean(), "mae": np.abs(error).mean(), "r2": r2.mean()}
+    return Regression(), z, y, (error**2).mean(), 2 * error / y.size, metrics
 
 
 def next_token() -> tuple[Any, ...]:
@@ -68,8 +68,8 @@ def next_token() -> tuple[Any, ...]:
     y[2], y[3, 2:] = 9, 9  # a sample of padding alone, and one that ends early
     loss, gradient = cross_entropy(z, y, 9)
     seen = y != 9
-    figures = {"perplexity": np.exp(loss), "accuracy": (z.argmax(-1) == y)[seen].mean()}
-    return NextToken(ignore=9), z, y, loss, gradient, figures
+    metrics = {"perplexity": np.exp(loss), "accuracy": (z.argmax(-1) == y)[seen].mean()}
+    return NextToken(ignore=9), z, y, loss, gradient, metrics
 
 
 def segmentation() -> tuple[Any, ...]:
@@ -80,8 +80,8 @@ def segmentation() -> tuple[Any, ...]:
     matrix = np.zeros((4, 4))
     np.add.at(matrix, (y[seen], predicted[seen]), 1)
     iou = np.diag(matrix) / (matrix.sum(0) + matrix.sum(1) - np.diag(matrix))
-    figures = {"mean_iou": iou.mean(), "pixel_accuracy": np.diag(matrix).sum() / matrix.sum()}
-    return Segmentation(), z, y, loss, np.moveaxis(gradient, -1, 1), figures
+    metrics = {"mean_iou": iou.mean(), "pixel_accuracy": np.diag(matrix).sum() / matrix.sum()}
+    return Segmentation(), z, y, loss, np.moveaxis(gradient, -1, 1), metrics
 
 
 CASES = {each.__name__: each() for each in (classification, multilabel, regression, next_token, segmentation)}
@@ -101,7 +101,7 @@ def test_loss_and_gradient(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("cuts", [(), (1, 3), (2, 7, 10)])
 def test_figures_are_of_all_samples_however_they_are_batched(name: str, cuts: tuple[int, ...]) -> None:
-    objective, z, y, loss, _, figures = CASES[name]
+    objective, z, y, loss, _, metrics = CASES[name]
     total: dict[str, Array] = {}
     summed = 0.0
     for rows in np.split(np.arange(len(y)), cuts):
@@ -110,9 +110,9 @@ def test_figures_are_of_all_samples_however_they_are_batched(name: str, cuts: tu
         for key, values in objective.sums(outputs, targets).items():
             assert values.dtype is torch.float64
             total[key] = total.get(key, 0) + values.sum(0).numpy()
-    assert dict(objective.figures(total)) == pytest.approx(figures, rel=1e-12)
+    assert dict(objective.metrics(total)) == pytest.approx(metrics, rel=1e-12)
     assert summed / total["count"] == pytest.approx(loss, rel=1e-6)
-    assert list(objective.figures(total)) == list(objective.better)
+    assert list(objective.metrics(total)) == list(objective.better)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -122,7 +122,7 @@ def test_a_clients_figure_is_that_of_its_samples(name: str) -> None:
     sums = [objective.sums(torch.from_numpy(z[rows]), torch.from_numpy(y[rows])) for rows in parts]
     stacked = {key: np.stack([one[key].sum(0).numpy() for one in sums]) for key in sums[0]}
     expected = [
-        objective.figures({key: values[i] for key, values in stacked.items()})[objective.main] for i in range(3)
+        objective.metrics({key: values[i] for key, values in stacked.items()})[objective.main] for i in range(3)
     ]
     assert objective.of_clients(stacked).tolist() == expected
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import fedraa as fl
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server, make_worker_spec
-from fedraa.objectives import Figures, figures_of
+from fedraa.objectives import MetricSpec, read_metric_spec
 from fedraa.rundir.status import read_status
 
 SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "local_epochs": 1, "batch_size": 16, "quiet": True}
@@ -59,7 +59,7 @@ def test_a_regression_learns(limit: dict[str, Any], tmp_path: Path) -> None:
     assert evals["loss"].to_numpy() == pytest.approx(evals["mse"].to_numpy(), rel=1e-6)
     assert history.summary["best_mse"] == evals["mse"].min()
     assert "accuracy" not in history.summary
-    assert history.figures == Figures(("mse", "mae", "r2"), "mse", ("mse", "mae"))
+    assert history.metric_spec == MetricSpec(("mse", "mae", "r2"), "mse", ("mse", "mae"))
     assert "consistent" in fl.replay(history.directory)
     assert read_status(history.directory).accuracy == evals["mse"].iloc[-1]
     assert ", mse " in repr(history)
@@ -91,8 +91,8 @@ def test_nor_is_one_whose_square_is() -> None:
             parameter.zero_()
         model[-1].bias[0] = 600.0  # what is not token 0 has a loss of 600
     params = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
-    figures = make_worker_spec(spec).evaluator(spec.data, "cpu").evaluate(params).figures
-    assert 1e154 < figures["client_worst"] < math.inf
+    metrics = make_worker_spec(spec).evaluator(spec.data, "cpu").evaluate(params).metrics
+    assert 1e154 < metrics["client_worst"] < math.inf
 
 
 def test_a_target_ends_a_run_and_a_better_one_makes_it_longer(tmp_path: Path) -> None:
@@ -124,17 +124,20 @@ def test_an_own_objective_by_its_path(tmp_path: Path) -> None:
     assert list(evals.columns[3:5]) == ["covered", "loss"]
     assert evals["loss"].iloc[-1] < evals["loss"].iloc[0]
     assert evals["client_mean"].iloc[-1] == pytest.approx(evals["loss"].iloc[-1], rel=1e-6)  # equal shares
-    assert figures_of(history.config).main == "loss"
+    assert read_metric_spec(history.config).main == "loss"
     assert "consistent" in fl.replay(history.directory)
 
 
 def test_config_of_a_classification_has_all_keys(tmp_path: Path) -> None:
     history = fl.run(fl.Experiment(**SMALL, hidden=(10,), updates=2, out=tmp_path / "run"))
     resolved = history.config["resolved"]
-    assert resolved["figures"] == Figures().described() | {"names": list(Figures().names), "less": list(Figures().less)}
+    assert resolved["metric_spec"] == MetricSpec().described() | {
+        "names": list(MetricSpec().names),
+        "less": list(MetricSpec().less),
+    }
     assert (resolved["metrics"], resolved["base"]) == ([], None)
     assert set(resolved["limits"]) == {"steps", "time", "accuracy", "target"}
-    assert history.figures == Figures()
+    assert history.metric_spec == MetricSpec()
 
 
 class Sides(nn.Module):

@@ -64,8 +64,8 @@ def test_worst_client_of_an_error_is_the_largest(tmp_path: Path) -> None:
     assert {"mse", "mae", "r2", "loss"} <= set(history.clients.columns)
     last = history.clients[history.clients["step"] == 2]
     row = fairness.fairness_tables(load_groups([history.directory]))[0].frame.iloc[0]
-    main = history.figures.main
-    expected = last[main].max() if history.figures.better(main) == "min" else last[main].min()
+    main = history.metric_spec.main
+    expected = last[main].max() if history.metric_spec.better(main) == "min" else last[main].min()
     assert row["worst"] == pytest.approx(expected)
     assert row["worst"] == pytest.approx(history.evals["client_worst"].iloc[-1])
 

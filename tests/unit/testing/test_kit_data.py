@@ -57,7 +57,7 @@ class Hard(Quantile):
 
 
 class Infinite(Quantile):
-    def figures(self, sums: Any) -> Any:
+    def metrics(self, sums: Any) -> Any:
         return {"covered": float("nan")}
 
 

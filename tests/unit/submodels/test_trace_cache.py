@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from fedraa.submodels import Traced
-from fedraa.submodels.tracing import remembered
-from fedraa.submodels.tracing.remembered import trace_once
+from fedraa.submodels.tracing import trace_cache
+from fedraa.submodels.tracing.trace_cache import trace_once
 
 EXAMPLE = torch.randn(2, 5, 8)
 SOURCE = """
@@ -41,10 +41,10 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     traced: list[object] = []
     monkeypatch.delenv("FEDRAA_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(remembered, "MIN_TRACE_S", 0.0)
-    original = remembered.trace_module
+    monkeypatch.setattr(trace_cache, "MIN_TRACE_S", 0.0)
+    original = trace_cache.trace_module
     monkeypatch.setattr(
-        remembered, "trace_module", lambda *arguments: traced.append(arguments[0]) or original(*arguments)
+        trace_cache, "trace_module", lambda *arguments: traced.append(arguments[0]) or original(*arguments)
     )
     return traced
 
@@ -190,9 +190,9 @@ def test_trace_once_long_trace_reports_a_line(monkeypatch: pytest.MonkeyPatch) -
         # The arguments are passed on unchanged.
         return original(*arguments)  # type: ignore[arg-type]
 
-    original = remembered.trace_module
-    monkeypatch.setattr(remembered, "trace_module", slow)
-    monkeypatch.setattr(remembered, "REPORT_AFTER_S", 0.01)
+    original = trace_cache.trace_module
+    monkeypatch.setattr(trace_cache, "trace_module", slow)
+    monkeypatch.setattr(trace_cache, "REPORT_AFTER_S", 0.01)
     trace_once(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)), EXAMPLE, lines.append)
     assert lines == ["tracing Sequential: looking for what can be cut"]
 

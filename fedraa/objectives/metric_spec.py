@@ -12,7 +12,7 @@ PERSONAL = ("personal_mean", "personal_std", "personal_worst")
 
 
 @dataclass(frozen=True)
-class Figures:
+class MetricSpec:
     """The metrics of a run, which are the columns of evals.csv.
 
     The order is `names`, loss, statistics of `main` over clients, and the user-defined metrics `own`. With `personal`
@@ -52,14 +52,14 @@ class Figures:
         return {name: value for name, value in asdict(self).items() if name != "own"}
 
 
-def figures_of(config: Mapping[str, Any]) -> Figures:
+def read_metric_spec(config: Mapping[str, Any]) -> MetricSpec:
     """Return the metrics of a run from its config.json; by default they are those of classification."""
     resolved = config["resolved"]
     own = tuple(resolved.get("metrics", ()))
-    fields = resolved.get("figures")
+    fields = resolved.get("metric_spec")
     if fields is None:
-        return Figures(own=own)
-    return Figures(tuple(fields["names"]), fields["main"], tuple(fields["less"]), bool(fields.get("personal")), own)
+        return MetricSpec(own=own)
+    return MetricSpec(tuple(fields["names"]), fields["main"], tuple(fields["less"]), bool(fields.get("personal")), own)
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,17 @@ class Target:
         return f"{self.name} {self.value:g}"
 
 
-def make_target(text: str, figures: Figures) -> Target:
+def make_target(text: str, metric_spec: MetricSpec) -> Target:
     """Return the target that `METRIC:VALUE` describes; raise InputError if the run does not have the metric."""
     name, _, value = text.rpartition(":")
-    if name not in figures.columns:
-        raise InputError("target", got=text, expected=f"a metric of this run: {', '.join(figures.columns)}")
-    return Target(name, float(value), figures.better(name))
+    if name not in metric_spec.columns:
+        raise InputError("target", got=text, expected=f"a metric of this run: {', '.join(metric_spec.columns)}")
+    return Target(name, float(value), metric_spec.better(name))
 
 
-def refuse_no_accuracy(value: float, figures: Figures) -> None:
+def refuse_no_accuracy(value: float, metric_spec: MetricSpec) -> None:
     """Raise InputError about the target accuracy `value` if accuracy is not among the run's metrics."""
-    if "accuracy" not in figures.columns:
-        problem = f"this run has no accuracy, but {', '.join(figures.columns)}"
-        hint = f"give --target METRIC:VALUE, as --target {figures.main}:VALUE"
+    if "accuracy" not in metric_spec.columns:
+        problem = f"this run has no accuracy, but {', '.join(metric_spec.columns)}"
+        hint = f"give --target METRIC:VALUE, as --target {metric_spec.main}:VALUE"
         raise InputError("target_accuracy", problem, got=value, hint=hint)

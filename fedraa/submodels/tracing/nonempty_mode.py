@@ -13,7 +13,7 @@ FINDS = frozenset(("argwhere", "nonzero", "where"))
 PICKS = frozenset(("getitem", "masked_select", "setitem"))
 
 
-class Found(TorchFunctionMode):
+class NonemptyMode(TorchFunctionMode):
     """A mode in which every search and every mask selects at least one place, the first if there is none."""
 
     def __init__(self, fills: bool = True) -> None:
