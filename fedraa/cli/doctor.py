@@ -115,12 +115,13 @@ def _describe_machine() -> dict[str, str]:
 
     from fedraa.engine.memory_check import free_memory
 
+    memory = free_memory()
     shared = free_gigabytes(SHARED_MEMORY)
     return {
         "system": platform.platform(),
         "processor": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
         "cores": f"{count_usable_cores():g} of {os.cpu_count()} usable",
-        "free memory": f"{free_memory() / GIGABYTE:.1f} GB",
+        "free memory": f"{memory / GIGABYTE:.1f} GB" if math.isfinite(memory) else "unknown on this system",
         "shared memory": f"{shared:.1f} GB free in {SHARED_MEMORY}" if shared is not None else "none",
         "free disk": f"{free_gigabytes(Path.cwd()):.1f} GB here",
     }

@@ -17,6 +17,7 @@ PROCESS_BYTES = 200e6
 # Bytes of a process on a GPU before it holds any data.
 GPU_CONTEXT_BYTES = 400e6
 GIGA = 1e9
+MEMORY_INFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
@@ -130,16 +131,21 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
 
 
 def free_memory() -> float:
-    """Return the bytes that new processes may take: the smaller of the machine's and the control group's."""
+    """Return the bytes that new processes may take: the smaller of the machine's and the control group's.
+
+    Only Linux has these numbers. On other systems the result is infinity, and no run is refused.
+    """
     return min(_available_bytes(), _group_left())
 
 
 def _available_bytes() -> float:
     """Return the memory that new processes may take without swapping, by the kernel's estimate."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    if not MEMORY_INFO.is_file():
+        return float("inf")
+    for line in MEMORY_INFO.read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return float(line.split()[1]) * 1024
-    raise AssertionError("/proc/meminfo has no MemAvailable")
+    raise AssertionError(f"{MEMORY_INFO} has no MemAvailable")
 
 
 def _group_left() -> float:

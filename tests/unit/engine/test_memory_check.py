@@ -1,8 +1,12 @@
 """A run that cannot fit into memory is refused before the start, with the numbers and a run that would fit."""
 
+from pathlib import Path
+
+import pytest
 from refusals import refuses
 
 from fedraa.config.experiment import Experiment
+from fedraa.engine import memory_check
 from fedraa.engine.build import build_run
 from fedraa.engine.memory_check import GPU_CONTEXT_BYTES, PROCESS_BYTES, Free, Need, check_memory
 
@@ -50,3 +54,11 @@ def test_too_many_workers_for_the_gpu_names_the_number_that_fits() -> None:
         check_memory(spec, Free(1e12, 1e9))
     with refuses("workers", "--device cpu", got=4):
         check_memory(spec, Free(1e12, GPU_CONTEXT_BYTES / 2))
+
+
+def test_free_memory_without_numbers_of_the_kernel_is_infinite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory_check, "MEMORY_INFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory_check, "_group_left", lambda: float("inf"))
+    assert memory_check.free_memory() == float("inf")
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:       4 kB\n")
+    assert memory_check.free_memory() == 4096
