@@ -70,11 +70,9 @@ def train(theta, shards, costs, rng, updates, alpha=0.6, jitter=0.1, **local):
     fragments = cut_fragments(len(theta), RATIOS)
     bound = delay_bound(costs)
     # Updates of each fragment, and tasks of each client so far.
-    q = np.zeros(len(fragments), int)
-    turns = [0] * len(shards)
+    q, turns = np.zeros(len(fragments), int), [0] * len(shards)
     events, queue = [], []
-    idle = range(len(shards))
-    now = 0.0
+    idle, now = range(len(shards)), 0.0
     for _ in range(updates):
         for n in idle:
             # Algorithm 2: the least updated fragment within the delay bound, with a tolerance of one percent.
@@ -100,11 +98,8 @@ def main():
     x = (x - x.mean()) / x.std()
     shards = [(x[n:1400:8], y[n:1400:8]) for n in range(8)]
     theta = generator(0, "start").uniform(-0.1, 0.1, HIDDEN * (FEATURES + 1 + CLASSES) + CLASSES)
-    costs = (
-        np.array([len(part) for part in cut_fragments(len(theta), RATIOS)])
-        / len(theta)
-        / np.repeat([1.0, 3.0], 4)[:, None]
-    )
+    sizes = np.array([len(part) for part in cut_fragments(len(theta), RATIOS)])
+    costs = sizes / len(theta) / np.repeat([1.0, 3.0], 4)[:, None]
     theta, events = train(theta, shards, costs, partial(generator, 0), updates=200)
     accuracy = (forward(theta, x[1400:])[1].argmax(axis=1) == y[1400:]).mean()
     print(f"{len(events)} events until time {events[-1][1]:.2f}: accuracy {accuracy:.1%}")

@@ -41,20 +41,17 @@ def main() -> None:
     flags.add_argument("--time", type=float, default=5.0)
     options = flags.parse_args()
     datasets.disable_progress_bars()
-    train, test = (
-        make_reviews(options.reviews, options.authors, 0),
-        make_reviews(options.reviews // 4, options.authors, 1),
-    )
+    train = make_reviews(options.reviews, options.authors, 0)
+    test = make_reviews(options.reviews // 4, options.authors, 1)
     with TemporaryDirectory() as folder:
         path = Path(folder, "reviews")
         datasets.DatasetDict(train=train, test=test).map(hash_words).save_to_disk(path)
         table = f"hf({str(path)!r}, input='tokens', target='liked', client='author')"
-        fields = {"dataset": table, "clients": options.authors, "time": options.time, "lr": 0.05}
+        fields = {"dataset": table, "clients": options.authors, "time": options.time, "lr": 0.05, "engine": "local"}
         for method in ("fed-raa", "fedavg"):
             torch.manual_seed(0)
             layers = nn.Embedding(WORDS, 8), nn.Flatten(), nn.Linear(8 * LENGTH, 32), nn.ReLU(), nn.Linear(32, 2)
-            experiment = fl.Experiment(method=method, local_epochs=1, engine="local", **fields)
-            accuracy = fl.run(experiment, model=nn.Sequential(*layers)).evals["accuracy"]
+            accuracy = fl.run(method=method, local_epochs=1, model=nn.Sequential(*layers), **fields).evals["accuracy"]
             print(f"{method}: accuracy {accuracy.iloc[0]:.1%} -> {accuracy.iloc[-1]:.1%}")
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from character_models import GPT, SYNTHETIC_PLAY, windows
-from next_character import speeches
+from character_models import GPT, SYNTHETIC_PLAY, cut_windows
+from next_character import longest_roles
 
 import fedraa as fl
 
@@ -34,16 +34,16 @@ def main() -> None:
         flags.add_argument(f"--{name}", type=type(default or Path()), default=default)
     options = flags.parse_args()
     news = "\n".join(pd.read_csv(options.news)["text"] if options.news else SYNTHETIC_NEWS)[:2_000_000]
-    text_of_role = speeches(options.text.read_text() if options.text else SYNTHETIC_PLAY, options.roles)
+    text_of_role = longest_roles(options.text.read_text() if options.text else SYNTHETIC_PLAY, options.roles)
     letters = sorted(set(news + "".join(text_of_role.values())))
     train, test = {}, {}
     for role, text in text_of_role.items():
-        x, y = windows(text, letters)
+        x, y = cut_windows(text, letters)
         test[role] = (x[::10], y[::10])
         train[role] = tuple(np.delete(part, np.s_[::10], axis=0) for part in (x, y))
     data = fl.FederatedDataset.of_clients("play", train, None, test_of_clients=test, classes=len(letters))
     torch.manual_seed(0)
-    base = pretrain_model(GPT(len(letters), options.width), *windows(news, letters), options.steps)
+    base = pretrain_model(GPT(len(letters), options.width), *cut_windows(news, letters), options.steps)
     adapted, merged = (fl.lora(base, options.rank, merge=merge) for merge in (False, True))
     settings = {"objective": "next-token", "rounds": options.rounds, "local_epochs": 1, "lr": 0.5, "clip": 1.0}
     runs = [(base, "fedavg", "full"), (adapted, "fedavg", "full"), (adapted, "fedavg", "rolling")]

@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import torch
-from character_models import GPT, LSTM, SYNTHETIC_PLAY, say, windows
+from character_models import GPT, LSTM, SYNTHETIC_PLAY, cut_windows, generate_tokens
 
 import fedraa as fl
 
@@ -32,7 +32,7 @@ def main() -> None:
     letters = sorted(set("".join(text_of_role.values())))
     train, test = {}, {}
     for role, text in text_of_role.items():
-        x, y = windows(text, letters)
+        x, y = cut_windows(text, letters)
         test_count = -(-len(x) // 10)
         test[role] = (x[:test_count], y[:test_count])
         train[role] = (x[test_count:], y[test_count:])
@@ -48,7 +48,7 @@ def main() -> None:
             history = fl.run(method=method, model=model, **settings, **more)
             first, last = history.evals["perplexity"].iloc[[0, -1]]
             print(f"{kind.__name__}, {method}: perplexity {first:.1f} -> {last:.2f}")
-            drawn = say(history.load_model(model), [0])
+            drawn = generate_tokens(history.load_model(model), [0])
             print(f"  {''.join(letters[code] for code in drawn)!r}")
 
 
