@@ -117,20 +117,20 @@ def test_flags_of_check() -> None:
     assert [flag.typed for flag in flags_of(COMMANDS["check"])] == ["COMPONENT", "--as TEXT", "--ray, --no-ray"]
 
 
-def test_what_is_done_before_training_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
-    told: list[str | None] = []
+def test_callbacks_receive_each_step_before_training(tmp_path_factory: pytest.TempPathFactory) -> None:
+    steps_seen: list[str | None] = []
 
     class Listens(fedraa.Callback):
         def on_prepare(self, doing: str | None) -> None:
-            told.append(doing)
+            steps_seen.append(doing)
 
     flags = {"clients": 2, "hidden": (8,), "local_steps": 1, "updates": 2, "engine": "local"}
-    fedraa.run(callbacks=[Listens()], out=tmp_path_factory.mktemp("told") / "run", **flags)
-    *steps, last = told
+    fedraa.run(callbacks=[Listens()], out=tmp_path_factory.mktemp("steps_seen") / "run", **flags)
+    *steps, last = steps_seen
     assert last is None
-    for step, name in zip(steps, ("digits", "2 clients", "the model", "parameters", "run"), strict=True):
+    for step, name in zip(steps, ("digits", "2 clients", "the model", "buffers", "run"), strict=True):
         assert name in str(step)
-    told.clear()
+    steps_seen.clear()
     with pytest.raises(ValueError, match="2000"):
         fedraa.run(callbacks=[Listens()], engine="local", clients=2000)
-    assert told[-1] is None
+    assert steps_seen[-1] is None
