@@ -65,7 +65,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Show versions, machine and cluster, and the known faults that apply to this installation."""
+    """Show versions, machine and cluster, and the known faults that apply here."""
 
     address: str | None = None
     """Address of a Ray cluster that is checked also (default: RAY_ADDRESS, if it is set)."""
