@@ -122,7 +122,7 @@ def test_every_page_has_that_call(run: fl.History, tmp_path: Path, capsys: pytes
 
 
 def test_landscape_of_an_object_is_refused(run: fl.History, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^landscape: .*model and .*dataset"):
+    with refuses("landscape", "model", "dataset"):
         fl.report([run.directory], tmp_path / "page.html", landscape=True)
 
 
