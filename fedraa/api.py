@@ -64,15 +64,13 @@ def run(
 ) -> History:
     """Run an experiment to its end. Return the History of its run directory.
 
-    The model takes a batch of the dataset's samples and returns logits `[batch, classes]`, or the objective's input.
-
         fedraa.run(method="fedavg", dataset="digits", rounds=20)
         fedraa.run(experiment, model=Net(), dataset=fedraa.Dataset(...), seed=3)
         fedraa.run(experiment, callbacks=[fedraa.EarlyStopping(patience=3), fedraa.CSV("evals.csv")])
 
     Args:
         experiment: The settings; `fields` replace some of them.
-        model: An nn.Module, or a name.
+        model: An nn.Module, or a name. It returns logits `[batch, classes]`, or the input of the objective.
         dataset: A Dataset, a FederatedDataset, a function that returns one, or a name.
         callbacks: They receive events and may end the run.
         restarts: Times that the run may resume on a new local cluster if Ray itself dies.
@@ -372,9 +370,8 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
         executor.drop()
 
     with stop_on_interrupt(stop_run), stop_on_sigterm(stop_run):
-        callbacks.start(
-            RunStart(experiment, directory, spec.limits, resume, spec.metric_spec, spec.method.asynchronous)
-        )
+        asynchronous = spec.method.asynchronous
+        callbacks.start(RunStart(experiment, directory, spec.limits, resume, spec.metric_spec, asynchronous))
         return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
 
 

@@ -98,13 +98,11 @@ def tune(  # noqa: PLR0913 - a call names its arguments
         methods: The methods, as in `compare`.
         space: The values of each field or path: "LOW:HIGH", "LOW:HIGH:log", "A,B,C", (LOW, HIGH, "log") or a list.
         trials: The trials of each method.
-        experiment: The data, devices, budget and seed, the same for all trials. Its directory `out` (default: one under
-            runs/) keeps finished trials, from which the same call continues.
-        model: As in `compare`. It must be picklable if `jobs` is over 1.
+        experiment: The settings of all trials. `out` keeps finished trials, from which the same call continues.
+        model: As in `compare`; picklable if `jobs` is over 1.
         dataset: As the model.
-        jobs: The number of concurrent trials, in processes or (with `address`) on CPUs of a Ray cluster whose nodes
-            have the data. Results are reproducible with one job.
-        ended: A function of a finished trial, the number of finished and of all trials, and the remaining seconds.
+        jobs: The trials at a time, in processes or (with `address`) on CPUs of a cluster. One job is reproducible.
+        ended: A function of a finished trial, the numbers of finished and of all trials, and the remaining seconds.
         follow: A function from the values of a trial to further fields of its experiment.
         **fields: Fields that replace the fields of `experiment`.
 

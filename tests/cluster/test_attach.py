@@ -13,7 +13,8 @@ from nodes import Nodes, free_port
 from refusals import refuses
 
 from actors.cluster.attach import join_cluster
-from actors.cluster.submit import GCS_STORAGE_MAX_SIZE, check_size
+from actors.cluster.submit import check_size
+from actors.ray_versions import MAX_JOB_BYTES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("three nodes")]
 
@@ -95,7 +96,7 @@ def test_a_node_without_torch(three: Nodes, tmp_path: Path) -> None:
 
 def test_a_job_with_too_much_to_send(tmp_path: Path) -> None:
     with (tmp_path / "data").open("wb") as stream:
-        stream.truncate(GCS_STORAGE_MAX_SIZE + 1)  # takes no room on the disk
+        stream.truncate(MAX_JOB_BYTES + 1)  # takes no room on the disk
     with refuses("working_dir", str(tmp_path), ".gitignore"):
         check_size(tmp_path)
     (tmp_path / ".gitignore").write_text("data\n")

@@ -10,14 +10,14 @@ pytestmark = pytest.mark.cluster
 
 LOOK = """
 import ray
-from actors.cluster.engine import cluster
+from actors.cluster.engine import provide_cluster
 from fedraa.config.sections import ClusterOptions
 
 def imported():
     import sys
     return "actors.worker.worker" in sys.modules
 
-with cluster(ClusterOptions(workers=1), clients=10):
+with provide_cluster(ClusterOptions(workers=1), clients=10):
     print(ray.get(ray.remote(imported).remote()))
 """
 
@@ -33,7 +33,7 @@ import sys
 from pathlib import Path
 import ray
 from actors.cluster import own_cluster
-from benchmarks.system.processes import descendants, title
+from benchmarks.system.processes import list_descendants, process_title
 
 init, seen = ray.init, []
 
@@ -48,7 +48,7 @@ with own_cluster.own_cluster(1):
     (port, folder), (other, elsewhere) = seen
     assert port != other and folder != elsewhere
     assert ray.get(ray.remote(lambda: 3).remote()) == 3
-    below = [title(process) for process in descendants(own_cluster.os.getpid())]
+    below = [process_title(process) for process in list_descendants(own_cluster.os.getpid())]
     assert any(elsewhere in one for one in below)
     assert not any(folder in one for one in below), below
     assert not Path(folder).parent.exists()
@@ -68,11 +68,11 @@ BARE = """
 import os, signal
 import ray
 from actors.cluster import own_cluster
-from benchmarks.system.processes import descendants
+from benchmarks.system.processes import list_descendants
 
 def named():
     names = {}
-    for process in descendants(os.getpid()):
+    for process in list_descendants(os.getpid()):
         try:
             names[process] = open(f"/proc/{process}/comm").read().strip()
         except OSError:

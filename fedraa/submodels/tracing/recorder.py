@@ -71,8 +71,7 @@ class Recorder(TorchFunctionMode):
             rules: Rules by name of the function.
             values: The module with the values of the buffers, if `module` is on the meta device.
             fills: Run experts that get no rows with filled results.
-            choices: For parameters that could make units along several dimensions, the number of the dimension
-                (default: 0).
+            choices: The dimension (default: 0) of parameters that could make units along several dimensions.
         """
         super().__init__()
         self.found = NonemptyMode(fills)

@@ -207,8 +207,8 @@ SMALL = Study("small", "Small", GRID, (ACCURACY,), "a", seeds=(0,))
 KILLED = """
 from pathlib import Path
 from tests.unit.benchmarks.test_study import SMALL
-from benchmarks.studies.study import execute
-execute(SMALL, Path({out!r}), 1, lambda run, left: None)
+from benchmarks.studies.study import execute_study
+execute_study(SMALL, Path({out!r}), 1, lambda run, left: None)
 """
 
 

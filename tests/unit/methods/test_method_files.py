@@ -102,10 +102,11 @@ def test_order_of_imports_does_not_matter() -> None:
         "found = sorted(info.name for info in pkgutil.iter_modules(package.__path__))\n"
         "step = -1 if sys.argv[1] == 'reverse' else 1\n"
         "for name in found[::step]: importlib.import_module(f'fedraa.methods.{name}')\n"
-        "from fedraa.composition.registry import kinds, methods\n"
+        "from fedraa.composition.registry import component_classes, list_methods\n"
         "from fedraa.server.async_rule import ASYNC_RULE\n"
         "from fedraa.aggregation.registry import AGGREGATOR\n"
-        "print(sorted(methods()), sorted(kinds()), sorted(ASYNC_RULE.names()), sorted(AGGREGATOR.names()))"
+        "print(sorted(list_methods()), sorted(component_classes()))\n"
+        "print(sorted(ASYNC_RULE.names()), sorted(AGGREGATOR.names()))"
     )
     outputs = {
         subprocess.run([sys.executable, "-c", code, order], capture_output=True, text=True, check=True).stdout

@@ -23,12 +23,12 @@ SMALL: dict[str, Any] = {"engine": "local", "hidden": (8,), "clients": 3, "local
 CLAIM = """
 import sys, time
 from pathlib import Path
-from fedraa.rundir.claim import Claim, claimed
+from fedraa.rundir.claim import Claim, claim_directory
 given, go = sys.argv[1:]
 while not Path(go).exists():
     time.sleep(0.001)
 try:
-    with claimed(Path(given) if given else None, lambda n: Path(f"runs/x-{n}")) as directory:
+    with claim_directory(Path(given) if given else None, lambda n: Path(f"runs/x-{n}")) as directory:
         time.sleep(0.3)
         (directory / "config.json").write_text("{}")
         print(directory)
