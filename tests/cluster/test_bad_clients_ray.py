@@ -69,5 +69,6 @@ def test_the_same_run_as_in_one_process(flags: dict[str, Any], tmp_path: Path) -
     if "gradient_transforms" in flags:
         what = {line["error"] for line in local.lines() if line["kind"] == "drop"}
         assert what == {
-            "InputError: gradient_transforms: Wary failed with ArithmeticError: a gradient is not finite and more"
+            "InputError: gradient_transforms: Wary failed with ArithmeticError: a gradient is not finite and more; "
+            "correct Wary"
         }
