@@ -1,0 +1,84 @@
+"""Differences between versions of Ray: each branch does what its version needs."""
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray._private import ray_constants
+
+from actors import ray_versions
+
+RAYLET = ["raylet", "--session_dir=/s", "--node_id=ab", "--dashboard_agent_command=python agent.py", "--port=1"]
+
+
+def test_ray_without_tokens_sends_no_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_versions, "_core", SimpleNamespace())
+    ray_versions.reset_token()
+    assert ray_versions.token_header() == []
+
+
+def test_token_of_the_environment_is_in_the_header() -> None:
+    code = "from actors.ray_versions import token_header; print(token_header())"
+    environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64}
+    command = [sys.executable, "-c", code]
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert output == f"[('authorization', 'Bearer {'a' * 64}')]\n"
+
+
+def test_raylet_that_reads_ports_from_files_gets_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports: list[tuple[object, ...]] = []
+    names = {name: name.lower() for name in ray_versions.PORT_NAMES}
+    core = SimpleNamespace(persist_port=lambda *arguments: ports.append(arguments), **names)
+    monkeypatch.setattr(ray_versions, "_core", core)
+    started: list[Sequence[str]] = []
+    start = ray_versions._without_agents(lambda command, process_type, **options: started.append(command))
+    start(RAYLET, ray_constants.PROCESS_TYPE_RAYLET)
+    assert started == [["raylet", "--session_dir=/s", "--node_id=ab", "--dashboard_agent_command=cat", "--port=1"]]
+    assert ports == [("/s", "ab", name, -1) for name in names.values()]
+    start(RAYLET, ray_constants.PROCESS_TYPE_GCS_SERVER)
+    assert started[1] == RAYLET
+
+
+def test_raylet_that_gets_ports_as_arguments_keeps_its_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_versions, "_core", SimpleNamespace())
+    start = object()
+    assert ray_versions._without_agents(start) is start
+
+
+def test_files_are_visited_with_and_without_the_option_for_gitignore(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".gitignore").write_text("large\n")
+    (tmp_path / "large").touch()
+    (tmp_path / "code.py").touch()
+    visited: list[str] = []
+    ray_versions.visit_files(tmp_path, lambda path: visited.append(path.name))
+    assert "code.py" in visited
+    assert "large" not in visited
+
+    def old_travel(path: Path, excludes: list[Any], handler: Callable[[Path], None], logger: object = None) -> None:
+        handler(path / "old")
+
+    monkeypatch.setattr(ray_versions.packaging, "_dir_travel", old_travel)
+    ray_versions.visit_files(tmp_path, lambda path: visited.append(path.name))
+    assert visited[-1] == "old"
+
+
+def test_tips_are_hidden_and_other_warnings_are_not() -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with ray_versions.hidden_tips():
+            warnings.warn("Tip: In future versions of Ray, something changes", FutureWarning, stacklevel=1)
+            warnings.warn("another", FutureWarning, stacklevel=1)
+    assert [str(warning.message) for warning in seen] == ["another"]
+
+
+def test_only_processes_of_this_process_are_listed() -> None:
+    assert ray_versions.session_folder() is None
+    assert ray_versions.started_processes("raylet") == []
