@@ -16,8 +16,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedraa.cli.display import print_line
-
 ROOT = Path(__file__).parents[2]
 # Keys of the log that this checkout has renamed: the name at the base, and the name here.
 RENAMED: dict[str, str] = {
@@ -53,6 +51,9 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
     names = list(digests_here | digests_at_base)
     differences = (_describe_difference(name, digests_here.get(name), digests_at_base.get(name)) for name in names)
     differing = [line for line in differences if line]
+    # The other checkout may not have this function.
+    from fedraa.cli.display import print_line
+
     print_line("\n".join([*differing, f"{len(names) - len(differing)} equal pairs of {len(names)}"]))
     if differing or not names:
         sys.exit(1)
