@@ -286,7 +286,7 @@ class RayExecutor:
         return f"worker did not start: {_last_line(str(cause))}"
 
     def _ready_or_load(self, handle: WorkerHandle, answer: str | Blocks) -> None:
-        """Record the node of a started worker, or the data blocks of its node."""
+        """Record a started worker's node and load the node's data blocks if there are hosts; or record loaded ones."""
         if isinstance(answer, Blocks):
             handle.blocks = answer
         elif self.hosts is None:

@@ -162,7 +162,7 @@ def list_damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
 
 
 def damaged_copies(whole: Path, scratch: Path, rng: np.random.Generator, wanted: int) -> Iterator[tuple[Path, str]]:
-    """Yield `wanted` copies of a run in turn, each at `scratch` with one damage, and its description.
+    """Make `wanted` copies of a run, one after another in `scratch`, each with one damaged file; yield path and damage.
 
     Args:
         whole: The intact run directory.

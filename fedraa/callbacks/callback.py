@@ -14,7 +14,7 @@ class Callback:
 
     The hooks `on_dispatch`, `on_commit`, `on_drop`, `on_round`, `on_fault` and `on_eval` may return a true value. Then
     the run ends at that event with the reason "callback". Tasks in flight are discarded, and the model is evaluated if
-    it has not been. The other events of the same step, and evaluations that the end waits for, are still delivered.
+    it has not been. The other events of the same step and the results of pending evaluations are still delivered.
 
         class Enough(fl.Callback):
             def on_eval(self, step, t, metrics):

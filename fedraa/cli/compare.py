@@ -186,7 +186,7 @@ def _summary_title(frame: pd.DataFrame, dataset: str, stop: StopOptions) -> str:
 
 
 def _time_to_target_cells(group: pd.DataFrame, base: float | None) -> list[str]:
-    """Return the mean time to the target, and its ratio to `base`, the mean time of the first method."""
+    """Return the time to the target, or how many runs reached it; and its ratio to `base`, the first method's time."""
     mean = mean_time(group)
     if not mean:
         return [f"reached in {group['time_to_target'].notna().sum()} of {len(group)}", "–"]

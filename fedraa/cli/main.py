@@ -35,7 +35,7 @@ class Run:
     """Callbacks: early-stopping(patience=3), csv(path='evals.csv'), tensorboard(directory='logs'),
     wandb(project='NAME'), or a custom one as package.module:Name (default: none)."""
     restarts: int = 0
-    """Times that the run resumes on a new local cluster after Ray failed."""
+    """Maximum number of times that the run resumes on a new local cluster after Ray failed."""
     config: Path | None = None
     """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
@@ -56,7 +56,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Resume:
-    """Resume a run from its last checkpoint, or extend a run by a larger limit."""
+    """Resume a run from its last checkpoint, or continue an ended run up to a larger limit."""
 
     run: tyro.conf.Positional[Path]
     """Run directory."""
@@ -77,7 +77,7 @@ class Resume:
     trust: bool = False
     """Import the custom model and components that the run directory names."""
     restarts: int = 0
-    """Times that the run resumes on a new local cluster after Ray failed."""
+    """Maximum number of times that the run resumes on a new local cluster after Ray failed."""
 
     def __call__(self) -> None:
         limits = {name: getattr(self, name) for name in StopOptions.model_fields if getattr(self, name) is not None}

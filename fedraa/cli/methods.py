@@ -114,10 +114,10 @@ def group_by_family(listed: Mapping[str, Method]) -> dict[str, dict[str, Method]
 
 
 def describe_family(method: Method) -> str:
-    """Return the heading of a method's family: the server with its clock, and the part that clients train."""
-    server = "synchronous server, clock in rounds"
+    """Return the heading of a method's family: the server with its steps, and the part that clients train."""
+    server = "synchronous server, steps are rounds"
     if method.asynchronous:
-        server = "asynchronous server, clock in updates"
+        server = "asynchronous server, steps are updates"
     if method.submodel.scheduled:
         trained = "fragments"
     elif method.submodel.whole:

@@ -1,4 +1,4 @@
-"""Inverse-share scaling of a fragment's activations while it trains (ALGORITHMS section 4 row 9)."""
+"""Inverse-share scaling of a fragment's activations while it trains."""
 
 from collections.abc import Callable
 from itertools import chain

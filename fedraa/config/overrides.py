@@ -7,7 +7,7 @@ from typing import Any
 from fedraa.components.text import KIND, text_of
 from fedraa.errors import InputError
 
-# The paths of whole components. All other paths have a dot.
+# The paths without a dot. Each sets a whole component.
 COMPONENT_PATHS = ("submodel", "update")
 EXAMPLE = "PATH=VALUE, such as local.momentum=0.9"
 

@@ -29,7 +29,7 @@ class ProblemOptions(Section):
     csv('FILE', target='COLUMN', client='COLUMN'), folder:PATH of images, npy:PATH, hf:PATH, or
     package.module:callable."""
     data_dir: Path | None = None
-    """Directory of the downloaded data sets (default: none)."""
+    """Folder of the data sets, to which missing image sets are downloaded (default: none)."""
     transforms: tuple[Component, ...] = ()
     """Transforms of the training samples: crop, flip, normalize, v2.NAME of torchvision, or a custom Transform
     (default: none)."""
@@ -60,7 +60,7 @@ class ClientOptions(Section):
     """Clients and their data."""
 
     clients: Count = 10
-    """Number of clients; a data set with clients uses all of them if it is not set."""
+    """Number of clients; with the value 10 and the partition natural, all clients of the data set."""
     partition: Component | None = None
     """Partition of the samples over the clients: iid, dirichlet:ALPHA, labels:K, shards:K, powerlaw, lognormal, noise,
     rotation, natural, or a custom Partitioner (default: iid, or natural if the data have clients)."""
@@ -74,7 +74,8 @@ class DeviceOptions(Section):
     """Devices."""
 
     compute: Component = "1:0.5,3:0.5"
-    """Speeds of the devices: tiers SPEED:SHARE,..., lognormal:SIGMA, uniform:LOW:HIGH, zipf:A, a .csv file, or the
+    """Speeds of the devices, in FLOP/s with --units physical: tiers SPEED:SHARE,..., lognormal:SIGMA,
+    uniform:LOW:HIGH, zipf:A, a .csv file, or the
     import path of a function."""
     units: Literal["relative", "physical"] = "relative"
     """Units of the devices: relative to the full model, or physical (FLOP/s, bytes/s, s and bytes)."""
@@ -96,14 +97,15 @@ class MethodOptions(Section):
     """Submodel that a client trains in a round: full, prefix, rolling, ..., or a custom SubmodelPolicy (default: the
     method's)."""
     fragments: Count | None = None
-    """Number of fragments (default: the number of ratios, or 4)."""
+    """Number of fragments (default: the number of --ratios, or 4)."""
     ratios: tuple[Positive, ...] | None = None
     """Shares of every width group in the fragments (default: 0.1 0.2 0.3 0.4)."""
     scheduler: Component | None = None
     """Scheduler of the fragments: gre-raa, least-sent, random, minimum-priority, offline, or a custom Scheduler
     (default: the method's)."""
     delay_bound: Positive | None = None
-    """Longest duration of a task that Gre-RAA assigns, in time units (default: K* from the costs)."""
+    """Largest cost of a task that gre-raa or least-sent assigns, in the units of --time (default: K* of the
+    Fed-RAA paper, from the costs)."""
     mixing: Share | None = None
     """Weight of an update in the asynchronous mix, before staleness reduces it (default: the method's)."""
     staleness: Component | None = None
@@ -183,10 +185,10 @@ class LocalOptions(Section):
     batch_size: Count = 32
     """Local batch size, in samples."""
     local_epochs: Count | None = None
-    """Local epochs per task (default: 5, without local steps)."""
+    """Local epochs per task (default: 5, unless steps are set)."""
     local_steps: int | str | None = None
-    """Local steps per task, instead of epochs; auto is 20, or more until sending takes at most half of a task (default:
-    none)."""
+    """Local steps per task, instead of epochs; auto is 20 or one pass, whichever is less, or more until sending takes
+    at most half of a task (default: none)."""
     weight_decay: NotNegative | None = None
     """Local weight decay (default: the method's, or 0.01 for adamw)."""
     clip: NotNegative | None = None
@@ -221,11 +223,11 @@ class StopOptions(Section):
     MAY_CHANGE = frozenset(LIMITS)
 
     updates: Count | None = None
-    """End after this number of server updates, if asynchronous (default: those of 20 rounds)."""
+    """End after this number of server updates, if asynchronous (default: about 20 per client, none with --time)."""
     rounds: Count | None = None
-    """End after this number of rounds, if synchronous (default: 20)."""
+    """End after this number of rounds (default: 20, none with --time)."""
     time: Positive | None = None
-    """End at this time on the run's clock, in time units (default: no limit)."""
+    """End at this time on the run's clock, in s with --clock wall or --units physical (default: no limit)."""
     target_accuracy: Share | None = None
     """End when the test accuracy reaches this share, or after 1000 rounds without another limit (default: none)."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None

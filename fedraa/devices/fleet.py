@@ -49,7 +49,7 @@ class Fleet:
         return len(self.compute)
 
     def cost(self, load: Load, clients: npt.NDArray[np.int64] | int | slice = slice(None)) -> Floats:
-        """Return latency + down/downlink + work/compute + up/uplink, in time units (ALGORITHMS section 4 row 1).
+        """Return latency + down/downlink + work/compute + up/uplink, in time units.
 
         If `clients` is an array [n, 1] and the loads broadcast to [n, M], the result is the table c[n, j].
         """

@@ -14,7 +14,7 @@ class LoopOptions:
     Attributes:
         limits: The limits of the run.
         eval_every: The number of server steps between evaluations.
-        checkpoint_every: The number of server steps between checkpoints. None: they depend on real time.
+        checkpoint_every: The number of server steps between checkpoints; None if a pause in real time separates them.
         timing: The model of the time that tasks take.
         wall: True for the wall clock, False for the virtual clock.
         max_update_norm: The largest norm of an update that is accepted.

@@ -66,7 +66,7 @@ class Evaluator:
         self._owners, self._clients = number_owners(data)
 
     def evaluate(self, params: Vector) -> Evaluation:
-        """Return the objective's metrics, its loss and the custom metrics of the model `params` [d]."""
+        """Evaluate the model `params` [d]: loss, metrics (also custom and personalised ones), results per client."""
         started = time.perf_counter()
         self.prepare(params)
         x, y = self._data.dataset.x_test, self._data.dataset.y_test

@@ -1,13 +1,13 @@
 """Fed-Quilt: equal fragments, short tasks, and deltas that are added (fedraa's own method; no paper).
 
 The model is cut into M equal fragments. When client n is idle:
-    j = the fragment that was sent to the fewest clients
+    j = the fragment for which the fewest tasks were sent
     send theta_j
-Client n: enough steps of SGD to pay for the communication, with clipping and calibrated logits
+Client n: SGD with clipping and calibrated logits; training takes at least about as long as sending theta_j both ways
 When (j, delta) arrives:
-    a = min(1, server_gain * M / N) * s(staleness)         # N clients train at a time, about N / M of them fragment j
+    a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
     theta_j <- theta_j + a * delta
-The delivered model is the Polyak mean of the last models.
+The evaluated model is the Polyak mean of the last models.
 
 Read next: schedulers/least_sent.py (the scheduler), server/async_server.py (the server), client/auto_steps.py (local
 steps), server/polyak.py (the mean).

@@ -79,7 +79,7 @@ def async_variant(method: Method) -> Method:
         method,
         name=f"{method.name}-async",
         variant_of=method.name,
-        paper="the policy of a synchronous method, mixed in as FedAsync does",
+        paper="no paper: submodels of a synchronous method, update of FedAsync",
         note="no paper: it measures the cost of a barrier",
         formula=f"The submodels of {method.name}, mixed in as in fedasync.",
         when=f"To measure the cost of {method.name}'s rounds.",

@@ -38,7 +38,7 @@ class RawInputModel(nn.Module):
         return forward(self.model, x)
 
     def _add_scaling(self, scaling: Scaling) -> Any:
-        """Add the parts of `scaling` to `scalings`; return its tree with their indices as leaves."""
+        """Add each part of the tree `scaling` to `scalings`. Return the tree with each part replaced by its index."""
         if isinstance(scaling, dict):
             return {name: self._add_scaling(part) for name, part in scaling.items()}
         if isinstance(scaling, tuple):
@@ -93,9 +93,10 @@ def _pick_scaling(scaling: Any, key: Any) -> Any:
 
 
 def _as_input(x: Tensor, *, several: bool) -> Tensor:
-    """Return x in the type that a run trains on.
+    """Return x in the type in which a run trains.
 
-    Tokens become int64. A mask stays bool if there are several inputs. All other values become float32.
+    Integers other than bytes become int64 if x has two dimensions (tokens) or is one of several inputs. Booleans stay
+    bool if x is one of several inputs (a mask). All other values become float32.
     """
     if several and x.dtype is torch.bool:
         return x

@@ -201,8 +201,8 @@ class Segmentation(Objective):
     """Classification of every pixel.
 
     The loss is the cross-entropy of logits [b, classes, h, w] and labels [b, h, w]. Pixels with the label `ignore` do
-    not count. `mean_iou` is the mean of intersection / union over all pixels of all samples. The mean is over the
-    classes that occur in the labels or in the predictions.
+    not count. `mean_iou` is the mean of intersection / union over the classes that occur in the labels or in the
+    predictions. The pixels of all samples are counted together.
     """
 
     ignore: StrictInt = -100

@@ -33,8 +33,8 @@ def plot_curves(
 ) -> None:
     """Draw the metric `column` over the run's clock into the file `path`.
 
-    Each dot is an evaluation of one seed. The line is the mean over seeds of the last evaluation until then, and the
-    band is their range. A run that ended early keeps its last value.
+    Each dot is an evaluation of one seed. At each time the line is the mean over seeds of each run's last evaluation up
+    to this time, and the band is the range of these values. A run that ended early keeps its last value.
 
     Args:
         runs: The `evals` frames (columns t and `column`) of each method, one per seed.

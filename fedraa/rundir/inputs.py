@@ -1,4 +1,4 @@
-"""The preparation of a run's inputs in config.json: the scaling, the fitted transforms, and the resulting samples."""
+"""A run's inputs as described in config.json: classes, scaling, fitted transforms, shapes and types of a sample."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -61,7 +61,7 @@ class Hinge(StalenessWeight):
 class DelayAdaptive(StalenessWeight):
     """The weight n / max(n, k) (delay-adaptive asynchronous SGD). With n clients at work a staleness of n is usual.
 
-    `clients` is n; 0 takes the number of clients of the run.
+    `clients` is n; 0 stands for the number of clients of the run that train at a time.
     """
 
     clients: NonNegativeInt = 0

@@ -1,4 +1,4 @@
-"""The tasks of a server with their buffers, costs and log lines. The ledger decides them."""
+"""The tasks of a server with their buffers, costs and log lines. The ledger decides which client gets which task."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

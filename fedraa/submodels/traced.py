@@ -98,7 +98,7 @@ class Traced:
         return tuple(np.arange(group.size) for group in self.groups)
 
     def explain_uncut(self) -> str:
-        """Return the most frequent reasons why units stay whole, in a few words."""
+        """Return the one or two most frequent reasons why layers are not cut, or are cut only in part."""
         counts = Counter(sentence.partition(": ")[2].rstrip(".") for sentence in self.uncut.values())
         reasons = [f"{reason} ({count} x)" for reason, count in counts.most_common(2)]
         if not reasons:

@@ -8,8 +8,8 @@ from benchmarks.system.structure import PACKAGES, ROOT
 
 TEXT = (ROOT / "docs/reference/architecture.md").read_text()
 FILES = sorted({name for name in re.findall(r"`([\w/]+\.py)`", TEXT) if "/" in name})
-CARD = TEXT.partition("## The description, phrase by phrase")[2].partition("\n## ")[0]
-ROWS = [row for row in CARD.splitlines() if row.startswith("| ") and not row.startswith("| phrase")]
+CARD = TEXT.partition("## The code of each part of the design")[2].partition("\n## ")[0]
+ROWS = [row for row in CARD.splitlines() if row.startswith("| ") and not row.startswith("| part ")]
 PHRASES = (
     "fragmented model",
     "Gre-RAA",

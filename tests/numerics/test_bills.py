@@ -1,4 +1,4 @@
-"""What every method costs in time, FLOPs and bytes: the multiples of ALGORITHMS section 1.2, on 44 parameters."""
+"""What every method costs in time, FLOPs and bytes: the multiples that follow from each algorithm, on 44 parameters."""
 
 from collections.abc import Callable
 from pathlib import Path

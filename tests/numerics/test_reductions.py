@@ -1,4 +1,4 @@
-"""What must come to the same (ALGORITHMS section 5): methods at full masks, absent coordinates, masks and slices."""
+"""Methods that must be equal: methods at full masks, absent coordinates, masks and slices."""
 
 from dataclasses import replace
 from typing import Any

@@ -131,7 +131,7 @@ def test_sam_where_the_gradient_vanishes_stays_put() -> None:
 
 
 def test_fragment_scale_makes_full_logits_the_mean_of_the_fragments() -> None:
-    """ALGORITHMS section 4 row 9: fragment j trains W_j h_j / r_j + b, so sum_j W_j h_j + b = sum_j r_j logits_j."""
+    """Fragment j trains W_j h_j / r_j + b, so sum_j W_j h_j + b = sum_j r_j logits_j."""
     model = traced(20)
     shares = (0.2, 0.3, 0.5)
     params = flatten_parameters(model.module)

@@ -202,10 +202,10 @@ class Race:
         return Experiment(**fields)
 
     def _evaluation_interval(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:
-        """Return the number of updates between two evaluations; None for rounds, which are all evaluated.
+        """Return the number of server steps between two evaluations; None if they are rounds, which are all evaluated.
 
-        The same number of batches lies between two evaluations of every entrant, and a quarter of it for the limit. An
-        update is one arrival, or a full buffer of arrivals.
+        Between two evaluations all asynchronous methods train the same number of batches. The entrant `limit` (SGD on
+        one client with all data, in rounds) trains a quarter of it. A step applies one client update or a full buffer.
         """
         method = resolve_method(self._make_experiment(fields))
         between: float = self.setting.between

@@ -1,4 +1,4 @@
-"""The partitioner that sorts samples by label, cuts them into runs and gives each client a few runs."""
+"""The partitioner that sorts samples by label, cuts them into shards and gives each client a few shards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from fedraa.numbers import Count
 
 @dataclass(frozen=True)
 class SortedShards(Partitioner):
-    """A partition of samples sorted by label, cut into clients x `per_client` equal runs (McMahan et al. 2017).
+    """A partition of samples sorted by label, cut into clients x `per_client` equal shards (McMahan et al. 2017).
 
-    The runs are dealt to the clients at random.
+    Each client gets `per_client` random shards.
     """
 
     needs_classes: ClassVar[bool] = True

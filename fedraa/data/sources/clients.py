@@ -96,7 +96,7 @@ class Source(Protocol):
         """Read the samples of a client's `turn`-th task."""
 
     def inputs(self, chosen: Index) -> Tree:
-        """Read the inputs of the samples with these ascending numbers, which count all samples in client order."""
+        """Read the inputs of the samples `chosen`: ascending positions in the list of all samples in client order."""
 
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
         """Read the inputs of all samples in client order, in parts of these sizes."""
@@ -170,7 +170,7 @@ class ClientSource:
         return self.fixed.all(x), y, draws.drew
 
     def inputs(self, chosen: Index) -> Tree:
-        """Read the inputs of the samples with these ascending numbers, which count all samples in client order."""
+        """Read the inputs of the samples `chosen`: ascending positions in the list of all samples in client order."""
         if isinstance(self.samples, Dealt) and not self.partitioner.skews:
             with self.generators.seed_temporarily(self.seed, "statistics items"):
                 x, _ = self.samples.rows.read(self.samples.order[chosen])

@@ -213,7 +213,7 @@ class Recorder(TorchFunctionMode):
         return self.raw[name]
 
     def _turned_labels(self, tensor: Tensor) -> Tensor:
-        """Return the labels of a transposed parameter, from the labels of the original."""
+        """Return the labels of a view of a parameter with permuted, added or dropped dimensions."""
         _, dims, original = self._turned[tensor]
         labels = self.labels(original)
         gone = [d for d in range(labels.dim()) if d not in dims]

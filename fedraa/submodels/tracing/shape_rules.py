@@ -57,7 +57,7 @@ def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Handle a tensor that is overwritten as a whole. If it is a view, the tensor behind it is not followed."""
+    """Give an overwritten tensor the labels of its new values. The units of a view or a parameter stay whole."""
     x, source = args[:2]
     if x._is_view() or r.name(x):
         r.give_up(name, out, args, kwargs)

@@ -68,12 +68,12 @@ def test_methods_are_grouped_by_family_in_100_columns(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
     place = {line.split()[0]: number for number, line in enumerate(lines) if line.split()}
-    headings = [number for number, line in enumerate(lines) if " server, clock in " in line]
+    headings = [number for number, line in enumerate(lines) if " server, steps are " in line]
     heading = {name: max(number for number in headings if number < place[name]) for name in METHODS}
     for name, method in METHODS.items():
-        server = "synchronous server, clock in rounds: "
+        server = "synchronous server, steps are rounds: "
         if method.asynchronous:
-            server = "asynchronous server, clock in updates: "
+            server = "asynchronous server, steps are updates: "
         assert lines[heading[name]].startswith(server)
     for pair in (("fed-raa", "fed-quilt"), ("fedavg", "scaffold"), ("heterofl", "oap"), ("fedasync", "ringmaster")):
         assert len({heading[name] for name in pair}) == 1

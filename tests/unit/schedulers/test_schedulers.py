@@ -66,7 +66,7 @@ def test_wrong_choice_is_refused(choice: object) -> None:
     assert repr(choice) in caught.value.problem
 
 
-# ALGORITHMS section 4: K* for beta = .1 .3 .5 .7 .9, then max_n min_j c and max c at beta = .9.
+# K* for beta = .1 .3 .5 .7 .9, then max_n min_j c and max c at beta = .9.
 TABLE = {
     2: (0.400, 0.400, 0.400, 0.600, 0.600, 0.400, 0.600),
     3: (0.200, 0.200, 0.300, 0.300, 0.500, 0.200, 0.500),
