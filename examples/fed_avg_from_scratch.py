@@ -1,6 +1,7 @@
 """FedAvg from scratch: rounds of local SGD, and the mean of the clients' models (McMahan et al. 2017, Algorithm 1).
 
-With the random numbers of `fedraa run` it has the same cohorts and parameters: tests/simulation/test_from_scratch.py.
+With the random numbers of `fedraa run`, this program draws the same cohorts and trains the same parameters up to
+rounding, as tests/simulation/test_from_scratch.py checks.
 """
 
 from functools import partial

@@ -177,11 +177,11 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A failed task; `error` is its reason. The loop decides the next action.
+    """A failure of a task or of a worker; `error` is its reason. The loop decides the next action.
 
-    `task` is None if the worker had none, because it was starting or evaluating. `worker` is None if no worker is known
-    to have failed. `of_client` is True if training itself raised an error, or its update was refused, on a healthy
-    worker.
+    `task` is None if the worker had no task, because it was starting or evaluating. `worker` is None if no worker is
+    known to have failed. `of_client` is True if training itself raised an error, or its update was refused, on a
+    healthy worker.
     """
 
     task: int | None

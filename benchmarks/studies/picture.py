@@ -71,9 +71,10 @@ def draw_study(study: Study, runs: Sequence[Finished], numbers: Sequence[Entry],
 
 
 def _choose_styles(study: Study, numbers: Sequence[Entry]) -> Looks:
-    """Return colour and style of the named rows: all, or the reference and the best ones in the first metric.
+    """Return the colour and the style of each row that the legend names.
 
-    With several columns, a row's mean is that of the first column with the row.
+    If there are more than `NAMED` rows, these are the reference and the best rows by the first metric. A row in several
+    columns is ranked by its mean in the first of them.
     """
     named = study.rows
     if len(named) > NAMED:

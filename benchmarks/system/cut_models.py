@@ -46,7 +46,7 @@ Row = dict[str, object]
 
 
 def survey_model(name: str) -> Row:
-    """Return one line of the table."""
+    """Trace and cut a model, and return its row of the table."""
     module, example = build_zoo_model(name)
     start = time.process_time()
     try:

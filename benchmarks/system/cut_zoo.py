@@ -46,8 +46,8 @@ TRANSFORMERS: dict[str, str] = {}
 for _kind, _names in _KINDS.items():
     TRANSFORMERS |= dict.fromkeys(_names.split(), _kind)
 
-# The fields of architectures for their sizes. The usual sizes are a residual stream of 64 in two blocks, with an inner
-# width of 256.
+# The sizes of the models, by the names that the configurations of transformers give them. Usually there are two blocks
+# with a residual stream of 64 and an inner width of 256.
 _SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embedding_size", "word_embed_proj_dim"), 64),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim"), 256),

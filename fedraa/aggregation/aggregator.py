@@ -109,7 +109,7 @@ class Aggregator(Stateful, ABC):
         """
 
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        """Return the numbers of coordinates that the client's next task sends down and up, for its traffic.
+        """Return the numbers of coordinates that the client receives and sends in its next task; they set the traffic.
 
         None means the number of coordinates of its submodel, both ways.
         """

@@ -75,10 +75,10 @@ class CoverageMean(Aggregator):
 
 @dataclass
 class FilledMean(CoverageMean):
-    """Coverage rule B: the mean over all participants, gaps filled with the old value.
+    """Coverage rule B: the weighted mean over all clients of the round, also those that did not train a coordinate.
 
-    Participants that do not cover a coordinate count with the old value. Therefore a step shrinks with its coverage
-    (shuffled submodels, Algorithm 1).
+    A client that did not train a coordinate counts with the coordinate's old value. Therefore a coordinate that few
+    clients trained moves less (shuffled submodels, Algorithm 1).
     """
 
     def _take_divisor(self) -> Sums:

@@ -17,7 +17,7 @@ from fedraa.rundir.run_stats import whole_number
 
 @dataclass(frozen=True)
 class About:
-    """The identity of a run.
+    """What the board shows of a run's configuration.
 
     Attributes:
         method: Name of the method.
@@ -29,9 +29,9 @@ class About:
         parameters: Number of trained parameters.
         steps: Limit of steps; None without one.
         time: Limit of time; None without one.
-        started: Time at which the run was configured, in seconds since 1970.
+        started: Time at which config.json was last written, in seconds since 1970.
         metric_spec: The metrics of an evaluation.
-        flags: The experiment as JSON holds it.
+        flags: The fields of the experiment, as config.json has them.
         given: The fields that the user gave as objects.
     """
 
@@ -86,7 +86,7 @@ def repeat_command(flags: Mapping[str, Any], given: tuple[str, ...] = ()) -> str
     The function imports no code that the run directory names.
 
     Args:
-        flags: The experiment as JSON holds it.
+        flags: The fields of the experiment, as config.json has them.
         given: The fields that the user gave as objects.
     """
     from fedraa.board.of_reports import run_command

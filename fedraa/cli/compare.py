@@ -79,7 +79,7 @@ def differences_table(frame: pd.DataFrame, on_terms: str) -> Table:
 
 
 def _of_paper(method: str) -> str:
-    """Return the source of a method's paper terms, and the settings that the paper leaves open."""
+    """Return the source of a method's settings with `--terms paper`, and the settings that the paper leaves open."""
     paper = paper_settings(find_method(method))
     if not paper.unstated:
         return f"{method}: {paper.source}"

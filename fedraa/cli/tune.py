@@ -26,7 +26,7 @@ def run_tuning(
     jobs: int,
     waiting: Waiting | None = None,
 ) -> None:
-    """Tune, and print the progress and the best values, unless the experiment is quiet.
+    """Tune the methods. Print the progress and the best values, unless the experiment is quiet or `waiting` is None.
 
     Args:
         methods: Names of methods.

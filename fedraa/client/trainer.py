@@ -260,9 +260,9 @@ class Trainer:
         return (rng.permutation(samples) for rng in passes), skipped
 
     def _on_device(self, client: int, x: Tree, y: npt.NDArray[Any]) -> Shard | None:
-        """Return the client's data on the device, or None if it is not kept there.
+        """Return the client's data on the device, or None if it is larger than the room for such data.
 
-        The least recently used data is removed.
+        If the room is full, the least recently used data is removed.
 
         Args:
             client: The client.

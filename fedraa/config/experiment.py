@@ -74,7 +74,7 @@ class Experiment(
         return self
 
     def _check_resources(self, resources: tuple[str, ...]) -> None:
-        # They take seconds to import.
+        # This module takes seconds to import.
         from fedraa.devices.worker_groups import group_of_clients, parse_group
 
         groups = [parse_group(text) for text in resources]

@@ -76,7 +76,9 @@ def read_literal(text: str) -> Any:
 
 
 def flat_table(table: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of a table and of the tables in it, by path. A table with a `kind` is a component.
+    """Yield the path and the value of each entry of a table and of the tables in it.
+
+    A table with a `kind` describes a component. It is one value, the text of the component.
 
     Args:
         table: The table.

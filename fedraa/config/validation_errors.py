@@ -12,12 +12,12 @@ from fedraa.numbers import expected_text
 def input_error(error: ValidationError, values: Mapping[str, object], known: Collection[str]) -> ValueError:
     """Return pydantic's first error as an InputError about the experiment's field.
 
-    An error that a validator of the experiment raised is returned unchanged. A field that allows several types has one
-    error for each of them.
+    An error that a validator of the experiment raised is returned unchanged. If a field allows several types, pydantic
+    has one error for each of them, and the InputError names all of these types.
 
     Args:
         error: The error of pydantic.
-        values: The original values. pydantic holds a list or an array as a tuple.
+        values: The values before pydantic converted lists and arrays to tuples.
         known: The names of the experiment's fields.
     """
     details = error.errors(include_url=False)

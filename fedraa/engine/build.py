@@ -173,7 +173,7 @@ def build_run(
         transforms=transforms,
         state=state,
     )
-    doing("checking that it can be run")
+    doing("checking that the experiment can be run")
     with naming_whole_methods(method):
         check_runnable(spec)
     fragments = len(getattr(method.submodel, "ratios", ()))

@@ -384,7 +384,7 @@ class Loop:
 
 
 def _check_sent_model(task: Task, outcome: Outcome) -> None:
-    """Raise RunFailed if the model that the task was cut from explains the failure."""
+    """Raise RunFailed if the sent model caused the failure: its values are not finite or too large."""
     defect = model_defect(task, outcome if isinstance(outcome, Update) else None)
     if defect is not None:
         raise RunFailed(

@@ -189,7 +189,7 @@ def _importing_only_passed(
 
 
 def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
-    """Raise InputError if one of these written fields names code to import. Anyone may have edited the file."""
+    """Raise InputError if these fields of config.json name code to import: anyone may have edited that file."""
     paths = foreign_in(written)
     if paths:
         problem = f"it names code that would be imported and run, {', '.join(paths)}"

@@ -149,7 +149,7 @@ register(
         formula=(
             "`theta_j ← theta_j + a · delta`, a = min(1, gain · M / N). The delivered model is a mean of the last ones."
         ),
-        when="Little time and many devices at once: short tasks on equal fragments; their deltas add up. No paper yet.",
+        when="Little time, many devices at once: tasks are short, and the server adds the deltas. No paper yet.",
         submodel=Fragments((1 / DEFAULT_FRAGMENTS,) * DEFAULT_FRAGMENTS),
         local=LocalTraining(steps="auto", full_rate=True, clip=2.0, logit_calibration=0.8),
         update=DeltaMix(),

@@ -123,7 +123,7 @@ register(
             "`W ← W + scale · Σ p_i B_i A_i`, p_i by samples; then B is 0 and A is drawn again. Without adapters, the "
             "mean."
         ),
-        when="Adapters made by fedraa.lora(model, merge=True): it averages the products, and no rank shrinks another.",
+        when="Adapters of different ranks, made by fedraa.lora(model, merge=True): it averages the products exactly.",
         submodel=Prefix(),
         update=Mean(weights="samples", aggregator=FLoRA()),
         paper_settings=PaperSettings(

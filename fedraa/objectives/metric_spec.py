@@ -89,5 +89,5 @@ def refuse_no_accuracy(value: float, metric_spec: MetricSpec) -> None:
     """Raise InputError about the target accuracy `value` if accuracy is not among the run's metrics."""
     if "accuracy" not in metric_spec.columns:
         problem = f"this run has no accuracy, but {', '.join(metric_spec.columns)}"
-        hint = f"give --target METRIC:VALUE, as --target {metric_spec.main}:VALUE"
+        hint = f"give --target METRIC:VALUE, such as --target {metric_spec.main}:VALUE"
         raise InputError("target_accuracy", problem, got=value, hint=hint)

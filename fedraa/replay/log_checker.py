@@ -83,7 +83,7 @@ class Audit:
         self._saved = self._ledger.step
 
     def _check_settled(self, line: Line) -> None:
-        """Check that no client waits and no checkpoint is due before the next update."""
+        """Check that the rules demand no dispatch to a waiting client and no checkpoint before this line."""
         if self._clock.waiting:
             raise line.wrong(f"the rules first give a task to client {self._clock.waiting[0]}, which waits")
         if self._checkpoint_due:

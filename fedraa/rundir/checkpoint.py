@@ -46,7 +46,7 @@ FORMAT_KEY = "format"
 
 
 def save_checkpoint(directory: Path, step: int, state: State) -> None:
-    """Write `directory`/STEP.ckpt with its format, and delete all but the `CHECKPOINTS_KEPT` newest."""
+    """Write the state and the format's number to `directory`/STEP.ckpt. Keep the `CHECKPOINTS_KEPT` newest files."""
     _store_checkpoint(directory, step, *_laid_out({FORMAT_KEY: FORMAT} | state))
 
 

@@ -40,7 +40,7 @@ class Resize(NamedTuple):
     Attributes:
         dim: Cut dimension of the argument.
         outs: For a call that passes a shape, the dimensions of the result that come from `dim`, the cut one first.
-        numbers: Numbers in the code. Empty if the code passes none, or if the call selects few widths in every cut.
+        numbers: Numbers in the code. Empty for `_grouped_mm`, which every cut replaces by `grouped_product`.
         mixed: True if a number also counts something else, such as samples.
     """
 

@@ -140,7 +140,7 @@ def _run_forward(module: nn.Module, inputs: Tree) -> list[Tensor]:
 
 
 def _differentiate_sum(outputs: Sequence[Tensor]) -> None:
-    """Leave the gradient of the sum of the outputs in the parameters."""
+    """Backpropagate the sum of the outputs to the parameters. A complex output counts by its absolute values."""
     sums = [x.abs().sum() if x.is_complex() else x.sum() for x in outputs if x.requires_grad]
     if sums:
         torch.autograd.backward(sums)

@@ -52,7 +52,7 @@ class Natural(Partitioner):
         if len(ids) != clients:
             hint = f"give --clients {len(ids)}"
             if clients < len(ids):
-                hint += f", or partition natural(some=True) for {clients} of them"
+                hint += f", or --partition 'natural(some=True)' to draw {clients} of them"
             raise InputError("clients", got=clients, expected=f"the {len(ids)} clients of the data", hint=hint)
         return _shards_of_owners(ids, self.owners), ids
 

@@ -123,7 +123,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
         raise InputError(
             "target",
             f"the columns {' and '.join(map(repr, clear))} may both be the one to predict",
-            hint=f"choose, as in {spell_csv(path, options | {'target': clear[0]})}, and leave the other out with drop",
+            hint=f"choose, as in {spell_csv(path, options | {'target': clear[0]})}, and omit the other with drop",
         )
     if known:
         _warn_second_label(path, by_name, known)

@@ -1,7 +1,7 @@
 """Policies that choose the part of the model that a client trains in a round.
 
-A policy is a value. Its method `bind` makes its sampler for one run. Random choices are functions of (seed, round,
-client), so that samplers need no state. PruneFL's shared mask is the exception.
+A policy has only settings. Its method `bind` makes the sampler of one run. Random choices are functions of (seed,
+round, client), so that samplers need no state. PruneFL's shared mask is the exception.
 """
 
 from collections import OrderedDict

@@ -42,12 +42,12 @@ class Noted(TorchFunctionMode):
     def __enter__(self) -> Self:
         self._hooks = [layer.register_forward_pre_hook(self._enter_attention) for layer in self._attention]
         self._hooks += [layer.register_forward_hook(self._leave_attention) for layer in self._attention]
-        # Torch's mode has no types.
+        # TorchFunctionMode has no type annotations.
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
-        # Torch's mode has no types.
+        # TorchFunctionMode has no type annotations.
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         for hook in self._hooks:
             hook.remove()
