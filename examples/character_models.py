@@ -24,7 +24,7 @@ class LSTM(nn.Module):
 
 
 class GPT(nn.Module):
-    """One block: causal attention, then a feed-forward layer, whose units are cut."""
+    """One block: causal attention, then a feed-forward layer. Its units and those of the embedding can be cut."""
 
     def __init__(self, letters: int, width: int = 32) -> None:
         super().__init__()

@@ -59,7 +59,10 @@ class LivenessProbe:
         self._send_ping()
 
     def silent_seconds(self) -> float | None:
-        """Return the seconds without an answer if they exceed the bound. The caller repeats this call regularly."""
+        """Return the seconds without an answer if they exceed the bound and the process used little CPU, else None.
+
+        The caller repeats this call regularly.
+        """
         now = time.monotonic()
         self._silent += min(MAX_COUNTED_SECONDS, now - self._looked)
         self._looked = now

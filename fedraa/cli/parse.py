@@ -135,7 +135,7 @@ def _flag_names(commands: Functions, name: str) -> list[str]:
     if name not in commands:
         return []
     names = list(signature(commands[name]).parameters)
-    # The experiment is not a flag; its fields are.
+    # The parameter for the experiment is not a flag. The fields of the experiment are the flags.
     if EXPERIMENT in names:
         names.remove(EXPERIMENT)
         names += Experiment.model_fields

@@ -330,7 +330,10 @@ def _select_rows(inputs: Tree, chosen: Tensor) -> Tree:
 
 
 def mean_width_share(traced: Traced, widths: tuple[int, ...]) -> float:
-    """Return the mean width share of a cut over the groups; HeteroFL's model rate if all shares are equal."""
+    """Return the share of a group's units that a cut keeps, as the mean over all groups; 1 without groups.
+
+    If all shares are equal, this is the model rate of HeteroFL.
+    """
     if not widths:
         return 1.0
     shares = [kept / group.size for kept, group in zip(widths, traced.groups, strict=True)]

@@ -171,7 +171,7 @@ def _load_digits() -> Dataset:
     than starting a worker. `digits_split.npy` holds the rows of its `train_test_split` with random_state 0.
     """
     package = find_spec("sklearn")
-    # scikit-learn is a dependency of this package.
+    # fedraa depends on scikit-learn, so the package is installed.
     assert package is not None
     table = np.loadtxt(Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
     images, labels = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)

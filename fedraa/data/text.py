@@ -50,7 +50,7 @@ def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
         raise InputError(field, f"it cannot be read ({error})") from error
     if frame.empty or not pd.api.types.is_integer_dtype(frame["label"]):
         raise InputError(field, "it lacks rows or labels", expected="rows, each with an integer label")
-    # Without a copy the array would be a read-only view of pandas.
+    # Without a copy, the array could be a read-only view of the column.
     labels = frame["label"].to_numpy(np.int64, copy=True)
     wrong = labels[(labels < 0) | (labels >= _CLASSES)]
     if wrong.size:

@@ -165,7 +165,7 @@ class CostModel(Stateful):
         return float(self._solver.samples_in(steps, shard))
 
     def steps(self, widths: Widths, client: int) -> int | None:
-        """Return the number of local steps of one task if it follows from costs, or None if the solver fixes it."""
+        """Return the local steps of one task if local training derives them from costs (`auto`), else None."""
         auto = self._solver.auto
         if auto is None:
             return None

@@ -254,7 +254,7 @@ def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Optio
 
 
 def read_dataset(problem: ProblemOptions) -> Dataset | FederatedDataset:
-    """Return the named dataset, with targets in the form of the objective."""
+    """Return the dataset that the options name, with labels, or with targets that the objective converted."""
     return load_dataset(problem.dataset, problem.data_dir, target_check(make_objective(problem.objective)))
 
 

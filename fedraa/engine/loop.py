@@ -183,7 +183,7 @@ class Loop:
             self.stop_source = stop_source
 
     def _reason_to_stop(self) -> StopReason | None:
-        """Return the reason to end now. A callback precedes a target, and a target precedes steps and time."""
+        """Return the reason to end now, or None. The order is: a callback, a target, steps, time."""
         if self.stop_source is not None:
             return CALLBACK
         if self.evaluations.time_to_target is not None:

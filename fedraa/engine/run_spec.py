@@ -149,7 +149,7 @@ class RunSpec:
 
     @property
     def kept_buffers(self) -> tuple[str, ...]:
-        """The buffers [d] of the local optimizer's state that are kept for each client."""
+        """The names of the local optimizer's buffers [d] that each client keeps between tasks; none with `reset`."""
         solver = self.method.local
         if solver.optimizer_state == "reset":
             return ()

@@ -1,4 +1,4 @@
-"""The queue of tasks by the time at which they are due."""
+"""The queue of tasks, in the order of their due times."""
 
 import heapq
 

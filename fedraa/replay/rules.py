@@ -296,7 +296,7 @@ class Rules:
         return ASYNC_RULE.resolve(update)
 
     def round_ledger(self) -> RoundLedger:
-        """Return the decisions of a server in rounds at its start."""
+        """Return the ledger that decides for a server in rounds, in its state at the start of a run."""
         samples = None
         if self.method["update"].get("weights") == "samples":
             samples = self.resolved.samples

@@ -88,7 +88,10 @@ def welch_p_value(a: Values, b: Values) -> float | None:
 
 
 def welch_of(a: tuple[float, float | None, int], b: tuple[float, float | None, int]) -> float | None:
-    """Return the p of Welch's test for two groups, each as (mean, half of its 95 % interval, count)."""
+    """Return the p-value of Welch's test for two groups, or None if it is not defined.
+
+    Each group is given as (mean, half of the width of its 95 % interval, count).
+    """
     means, deviations, counts = [], [], []
     for middle, half, n in (a, b):
         if n < 2 or half is None or not np.isfinite([middle, half]).all():

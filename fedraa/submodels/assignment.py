@@ -81,7 +81,10 @@ class Assignment:
         return cls(state["label"], submodel, state["mask"], state["sends_mask"])
 
     def bytes(self, coordinates: int, sent_back: Callable[[int], int], sent: Callable[[int], int]) -> tuple[int, int]:
-        """Return the bytes down and up for a part. A masked part costs its trained coordinates and a bitmap.
+        """Return the bytes down and up for a part.
+
+        Of a masked part, the client sends the trained coordinates and a bitmap. The server sends the same if
+        `sends_mask` is set, and otherwise all coordinates without a bitmap.
 
         Args:
             coordinates: Number of coordinates of the part.

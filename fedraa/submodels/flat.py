@@ -36,7 +36,7 @@ def load_parameters(module: nn.Module, vector: np.ndarray, *, writable: bool = T
     parameters = trainable_parameters(module)
     size = sum(p.numel() for p in parameters)
     if vector.shape != (size,):
-        raise InputError("vector", got=vector, expected=f"{size} values, as this module has parameters")
+        raise InputError("vector", got=vector, expected=f"{size} values, one for each trainable number of the module")
     flat = view_as_tensor(vector)
     if writable:
         flat = torch.tensor(vector)

@@ -29,11 +29,12 @@ def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.nda
 
 
 def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return the coordinates of a vector `[d]` with a rank by absolute value in `[low * d, high * d)`.
+    """Return a mask `[d]` of the coordinates of a vector whose rank by absolute value is in `[low * d, high * d)`.
 
-    Rank 0 is the smallest value. Equal values rank in the order of their coordinates. `(1 - r, 1)` keeps the largest
-    share `r`; OAP's and RA-Fed's quarters are `(0, 0.25)` and so on. Their released code uses the positions that sort
-    the values as ranks, which makes a random partition. This function uses the ranks.
+    Rank 0 is the smallest value. Equal values rank in the order of their coordinates. `(1 - r, 1)` selects the share
+    `r` with the largest values. `(0, 0.25)`, `(0.25, 0.5)` and so on are the quarters of OAP and RA-Fed. The code that
+    these papers released takes the result of argsort for the ranks, so its quarters are random. This function computes
+    the ranks from the result of argsort.
 
     Args:
         vector: The vector `[d]`.

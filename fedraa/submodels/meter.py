@@ -88,14 +88,14 @@ def _convolution_backward_flops(
 
 
 def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object) -> int:
-    # Torch's formula has no types.
+    # This function of torch has no type annotations.
     return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
 
 def _attention_backward_flops(
     grad_out: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object
 ) -> int:
-    # Torch's formula has no types.
+    # This function of torch has no type annotations.
     return int(sdpa_backward_flop_count(grad_out, query, key, value))  # type: ignore[no-untyped-call]
 
 

@@ -1,4 +1,4 @@
-"""Drives for data components: sources of client samples and transforms."""
+"""The drives of data components. One kind drives sources of clients' samples, the other drives transforms."""
 
 import inspect
 from collections.abc import Callable

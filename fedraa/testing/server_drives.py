@@ -150,7 +150,7 @@ class AggregatorDrive(Drive):
 
 
 class OptimizerDrive(Drive):
-    """A drive that makes server steps with random means."""
+    """A drive that calls a server optimizer with random mean deltas."""
 
     stateful: ClassVar[bool] = True
     sized: ClassVar[bool] = True

@@ -15,7 +15,7 @@ from fedraa.errors import InputError
 ROLES = 10
 # Characters of a sample.
 LENGTH = 32
-# One of this number of samples of a role is for the test.
+# The first samples of a role, one part in this number, are test samples.
 TESTED = 10
 WIDTH, UNITS, SEEN = 16, 256, 8
 Tokens = npt.NDArray[np.int64]

@@ -23,7 +23,7 @@ GLOBAL_GENERATORS: tuple[ItemGenerator, ...] = (
 
 @dataclass
 class Draws:
-    """The result of a read with seeded generators: after the read, `drew` is True if it drew random numbers."""
+    """A record of a block with seeded generators. After the block, `drew` is True if it drew random numbers."""
 
     drew: bool = False
 

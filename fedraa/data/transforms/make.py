@@ -21,8 +21,9 @@ V2 = "torchvision.transforms.v2:"
 def make_transforms(descriptions: Sequence[object], *, seed: int) -> Transforms:
     """Return the transforms in their order; raise InputError for anything that is not a transform.
 
-    A transform is crop, flip, normalize, `v2.NAME(...)` of torchvision, an import path, a Transform, a transform of
-    torchvision's v2, or a function `(x, rng)`. One string may list several, as in `crop,flip`.
+    A transform may be given as text: crop, flip, normalize, `v2.NAME(...)` of torchvision, or an import path. One text
+    may list several, as in `crop,flip`. It may also be an object: a Transform, a transform of torchvision's v2, a
+    function `(x, rng)`, or an object with a method `apply(x, rng)`.
     """
     parts = []
     for item in descriptions:

@@ -43,7 +43,7 @@ from fedraa.submodels.tracing.verify import Trial
 FORMAT = 2
 # Minimum tracing time, in seconds, of an entry.
 MIN_TRACE_S = 1.0
-# Seconds of tracing before a line reports it.
+# If tracing takes longer than this number of seconds, a line reports that it is in progress.
 REPORT_AFTER_S = 2.0
 CACHE_VARIABLE = "FEDRAA_CACHE"
 _IMPORTED = time.time()
