@@ -1,4 +1,4 @@
-"""What must hold of asynchronous runs whatever is trained (ALGORITHMS, section 5)."""
+"""Properties of every asynchronous run, for any method and model."""
 
 import threading
 from pathlib import Path
