@@ -258,7 +258,7 @@ def full_disk(room: int, largest_write: int) -> Iterator[None]:
         left -= taken
         return write(descriptor, content[:taken])
 
-    # `short` takes only bytes, because the log writes nothing else.
+    # `write_short` takes only bytes, because the log writes nothing else.
     os.write = write_short  # type: ignore[assignment]
     try:
         yield

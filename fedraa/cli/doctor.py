@@ -7,7 +7,6 @@ import platform
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from fedraa.errors import InputError
@@ -70,7 +69,7 @@ class Doctor:
     address: str | None = None
     """Address of a Ray cluster that is checked also (default: RAY_ADDRESS, if it is set)."""
     json: bool = False
-    """Print JSON, for a report of a fault."""
+    """Print JSON instead of lines, as a report of a fault needs it."""
 
     def __call__(self) -> None:
         from fedraa.cli.display import print_line
@@ -94,6 +93,8 @@ def diagnose(address: str | None) -> Diagnosis:
     """Return the state of this installation. With an address, or RAY_ADDRESS, also check that a cluster answers."""
     import torch
 
+    from fedraa.engine.run_description import installed_version
+
     address = address or os.environ.get("RAY_ADDRESS")
     findings = [*_check_machine(), *_check_convolutions(), *_check_torchvision()]
     cluster = None
@@ -106,7 +107,7 @@ def diagnose(address: str | None) -> Diagnosis:
         properties = torch.cuda.get_device_properties(index)
         gpus.append(f"{properties.name}, {properties.total_memory / GIGABYTE:.3g} GB")
     versions: dict[str, str | None] = {"python": platform.python_version()}
-    versions.update({package: _find_version(package) for package in PACKAGES})
+    versions.update({package: installed_version(package) for package in PACKAGES})
     return Diagnosis(versions, _describe_machine(), gpus, cluster, findings)
 
 
@@ -129,7 +130,9 @@ def _describe_machine() -> dict[str, str]:
 
 def count_usable_cores() -> float:
     """Return the cores that this process may use, by its affinity and by the quota of its control group."""
-    cores = float(len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else float(os.cpu_count() or 1)
+    from fedraa.vectors.chunked import count_cores
+
+    cores = float(count_cores())
     if CPU_QUOTA.is_file():
         quota, period = CPU_QUOTA.read_text().split()
         if quota != "max":
@@ -215,10 +218,3 @@ def _check_token() -> Iterator[Finding]:
     token = find_open_token()
     if token is not None:
         yield Finding(f"other users can read the token of the cluster in {token}", f"run: chmod 600 {token}")
-
-
-def _find_version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

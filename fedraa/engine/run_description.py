@@ -72,7 +72,7 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
             "metrics": [metric.name for metric in spec.metrics],
             "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
         },
-        "versions": {"python": platform.python_version(), **{name: _installed_version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: installed_version(name) for name in PACKAGES}},
         "commit": source_commit(),
         "command": sys.argv,
     }
@@ -101,7 +101,7 @@ def described_base(spec: RunSpec) -> dict[str, object] | None:
     }
 
 
-def _installed_version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     """Return the version of an installed package; None for a plain checkout."""
     try:
         return version(package)

@@ -53,7 +53,7 @@ def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
     """
     threads = 1
     if len(items) * CHUNK_SIZE >= MIN_PARALLEL_SIZE:
-        threads = min(MAX_THREADS, _count_cores())
+        threads = min(MAX_THREADS, count_cores())
     if threads == 1:
         return [work(item) for item in items]
     size = -(-len(items) // (SHARES_PER_THREAD * threads))
@@ -189,14 +189,15 @@ def sum_squares(delta: Vector) -> list[float]:
 
 @cache
 def _start_pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(MAX_THREADS, _count_cores()), "pass")
+    return ThreadPoolExecutor(min(MAX_THREADS, count_cores()), "pass")
 
 
 # A child process has only the thread that forked it, so the pool must be made again.
 os.register_at_fork(after_in_child=_start_pool.cache_clear)
 
 
-def _count_cores() -> int:
+def count_cores() -> int:
+    """Return the number of cores that this process may use by its affinity, or of all cores if that is unknown."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -27,7 +27,7 @@ SIZES = (1, SUM_BLOCK - 1, SUM_BLOCK, SUM_BLOCK + 1, CHUNK_SIZE, 3 * CHUNK_SIZE 
 @pytest.fixture(autouse=True, params=[1, 3])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked, "MIN_PARALLEL_SIZE", 1)
-    monkeypatch.setattr(chunked, "_count_cores", lambda: request.param)
+    monkeypatch.setattr(chunked, "count_cores", lambda: request.param)
 
 
 def drawn(size: int, seed: int = 0) -> np.ndarray:
