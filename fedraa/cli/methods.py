@@ -13,12 +13,13 @@ from rich.table import Table
 from fedraa.callbacks.callback import Callback
 from fedraa.cli.console import page_console
 from fedraa.cli.display import print_line, print_table
+from fedraa.cli.method_values import join_values, show_values
 from fedraa.client.local_training import LocalTraining
 from fedraa.components.imports import import_user_module, is_path
-from fedraa.components.text import is_ours, text_of
+from fedraa.components.text import text_of
 from fedraa.composition import registry
 from fedraa.composition.method import Method
-from fedraa.composition.overrides import SHORTCUTS, values_by_path
+from fedraa.composition.overrides import values_by_path
 from fedraa.errors import InputError, closest_name
 from fedraa.testing.kinds import KINDS
 
@@ -47,29 +48,14 @@ def show_methods(names: Sequence[str], *, as_json: bool) -> None:
 
 
 def _show_values(chosen: Sequence[Method], *, as_json: bool) -> None:
-    """Show every value of each method with its path, and the flag that is a shortcut to it."""
+    """Show every value of each method with its path, its option and its meaning."""
     if as_json:
         rows = [{"name": method.name, "values": values_by_path(method)} for method in chosen]
         print_line(json.dumps(rows, indent=2, default=text_of))
         return
     for method in chosen:
-        flags = {method.path(name): "--" + name.replace("_", "-") for name in SHORTCUTS}
-        table = Table(
-            "path", "value", "flag", title=escape(f"{method.name}: {_paper_text(method)}"), box=box.SIMPLE_HEAD
-        )
-        for path, value in values_by_path(method).items():
-            table.add_row(path, escape(_value_text(value)), flags.get(path, ""))
-        print_table(table)
-    print_line("set a value with its flag, or with --override PATH=VALUE")
-
-
-def _value_text(value: object) -> str:
-    """Return a value as it can be typed; a component by its class, because its values have paths."""
-    if is_dataclass(value) and is_ours(value):
-        return type(value).__name__
-    if value == ():
-        return "none"
-    return _join_values(value)
+        show_values(method)
+    print_line("set a value with its option, or with --override PATH=VALUE")
 
 
 def _import_module(name: str) -> ModuleType:
@@ -83,7 +69,7 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _list_methods(modules: Sequence[str], *, as_json: bool) -> None:
-    """Show every method, built-in or from the modules, and the modules' components with the flags that take them."""
+    """Show every method, built-in or from the modules, and the modules' components with the options that take them."""
     listed = dict(registry.list_methods())
     parts = []
     for module in map(_import_module, modules):
@@ -91,7 +77,7 @@ def _list_methods(modules: Sequence[str], *, as_json: bool) -> None:
         parts += custom_components(module)
     if as_json:
         rows = [_json_row(name, method) for name, method in listed.items()]
-        rows += [{"name": name, "flag": flag, "note": note} for name, flag, note in parts]
+        rows += [{"name": name, "option": option, "note": note} for name, option, note in parts]
         print_line(json.dumps(rows, indent=2, default=text_of))
         return
     console = page_console()
@@ -99,9 +85,9 @@ def _list_methods(modules: Sequence[str], *, as_json: bool) -> None:
         print_table(family_table(heading, members, max(map(len, listed))), console)
     print_line("`fedraa methods NAME` shows every value of a method")
     if parts:
-        table = Table("component", "flag", "description", box=box.SIMPLE_HEAD)
-        for name, flag, note in parts:
-            table.add_row(escape(name), flag, escape(note))
+        table = Table("component", "option", "description", box=box.SIMPLE_HEAD)
+        for name, option, note in parts:
+            table.add_row(escape(name), option, escape(note))
         print_table(table)
 
 
@@ -152,7 +138,7 @@ def custom_methods(module: ModuleType) -> dict[str, Method]:
 
 
 def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
-    """Return import path, flag and first line of the docstring of every component that a module defines.
+    """Return import path, option and first line of the docstring of every component that a module defines.
 
     Only classes are listed, because a component that is a function looks like any other function.
     """
@@ -179,18 +165,8 @@ def choice_text(choice: object) -> str:
         elif value is True:
             texts.append(item.name)
         elif value and not (isinstance(choice, LocalTraining) and value == getattr(PLAIN, item.name)):
-            texts.append(f"{item.name} {_join_values(value)}")
+            texts.append(f"{item.name} {join_values(value)}")
     return f"{type(choice).__name__}: {', '.join(texts)}".removesuffix(": ")
-
-
-def _join_values(value: object) -> str:
-    if isinstance(value, tuple):
-        return " ".join(map(str, value))
-    return str(text_of(value))
-
-
-def _paper_text(method: Method) -> str:
-    return f"{method.paper}; {method.note}".removesuffix("; ")
 
 
 def _choices_by_axis(method: Method) -> list[tuple[str, object]]:

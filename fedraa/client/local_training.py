@@ -24,35 +24,41 @@ class LocalTraining:
     optimizer. Clipping does not change the weight decay, as in HeteroFL's code. With `grad_mix` m, the decay is
     multiplied by m, as if it was added to the gradient before the mix. AdamW applies decay to the weights.
 
-    - `epochs`: passes over the client's data, if `steps` is None.
-    - `steps`: number of minibatches, or a text such as `auto`, from which AutoSteps derives a number for each client
-      and fragment by their costs.
-    - `prox_mu`: weight rho of (rho/2)||w - w_received||^2, in the gradient so that it enters the momentum (FedProx,
-      FedAsync, Fed-RAA eq. 2 with the square of the definition of g).
-    - `sam_rho`: radius of sharpness-aware minimisation (rho of FedSAM, delta of SubDisMO).
-    - `grad_mix`: weight m of the gradient in m * g + (1 - m) * server momentum (alpha of FedCM, beta of MoFedSAM,
-      1 - beta of MimeLite).
-    - `control`: add the control variate c - c_i (SCAFFOLD).
-    - `full_gradient`: also return the full-batch gradient at the received weights (MimeLite).
-    - `squares`: also return the sum of squared gradients of all coordinates, including absent ones (PruneFL).
-    - `adversary`: ascend on an affine input perturbation of each client (FedRobust).
-    - `clip`: bound on the norm of the whole gradient (0: off).
-    - `label_masked`: logits of labels that the client does not hold are 0 (HeteroFL).
-    - `logit_calibration`: k in log(k * p + (1 - k) / C), which is added to the logits of C labels, p the share of each
-      in the client's data (logit adjustment, Menon et al. 2021, and FedLC, Zhang et al. 2022). Training then does not
-      unlearn labels that are rare there. With 1, absent labels have no influence. It needs the classification
-      objective.
-    - `compressor`: form of the delta: none, topk:SHARE, 8bit or a custom Compressor.
-    - `transforms`: custom GradientTransforms, after the proximal one.
-    - `full_rate`: a submodel's activations are scaled by the inverse of its share while it trains, and its learning
-      rate by the share. Its coordinates then move as fast as in the full model with rate `lr`.
-    - `scale_activations`: only the activations are scaled in this way.
-    - `min_batch`: the smallest minibatch that the model can be trained on, measured before the start. With 2, a single
-      sample at the end of a pass joins the minibatch before it.
-    - `split`: layers of the client's part in split learning (SplitFed); 0 is off.
-    - `local_optimizer`: sgd, adam, adamw, or a custom LocalOptimizer.
-    - `optimizer_state`: `reset` sets the state to zero at the start of each task, `keep` keeps it for each client from
-      one task to the next.
+    Attributes:
+        lr: Learning rate.
+        lr_schedule: Factor on the learning rate over the run: constant, or a schedule such as cosine.
+        momentum: Momentum of local sgd.
+        batch_size: Samples per minibatch.
+        epochs: Passes over the client's data, if `steps` is None.
+        steps: Number of minibatches, or a text such as `auto`, from which AutoSteps derives a number for each client
+            and fragment by their costs.
+        weight_decay: L2 decay of the weights.
+        clip: Bound on the norm of the whole gradient (0: off).
+        prox_mu: Weight rho of (rho/2)||w - w_received||^2, in the gradient so that it enters the momentum (FedProx,
+            FedAsync, Fed-RAA eq. 2 with the square of the definition of g).
+        sam_rho: Radius of sharpness-aware minimisation (rho of FedSAM, delta of SubDisMO).
+        grad_mix: Weight m of the gradient in m * g + (1 - m) * server momentum (alpha of FedCM, beta of MoFedSAM, 1 -
+            beta of MimeLite).
+        control: Add the control variate c - c_i (SCAFFOLD).
+        full_gradient: Also return the full-batch gradient at the received weights (MimeLite).
+        squares: Also return the sum of squared gradients of all coordinates, including absent ones (PruneFL).
+        adversary: Ascend on an affine input perturbation of each client (FedRobust).
+        label_masked: Logits of labels that the client does not hold are 0 (HeteroFL).
+        logit_calibration: k in log(k * p + (1 - k) / C), which is added to the logits of C labels, p the share of each
+            in the client's data (logit adjustment, Menon et al. 2021, and FedLC, Zhang et al. 2022). Training then does
+            not unlearn labels that are rare there. With 1, absent labels have no influence. It needs the classification
+            objective.
+        compressor: Compression of the delta that a client sends: none, topk:SHARE, 8bit or a custom Compressor.
+        transforms: Custom GradientTransforms of the gradient, after the proximal term.
+        split: Layers of the client's part in split learning (SplitFed); 0 is off.
+        full_rate: A submodel's activations are scaled by the inverse of its share while it trains, and its learning
+            rate by the share. Its coordinates then move as fast as in the full model with rate `lr`.
+        scale_activations: Activations are scaled as with `full_rate`, and the learning rate is not.
+        min_batch: The smallest minibatch that the model can be trained on, measured before the start. With 2, a single
+            sample at the end of a pass joins the minibatch before it.
+        local_optimizer: Local optimizer: sgd, adam, adamw, or a custom LocalOptimizer.
+        optimizer_state: `reset` sets the state to zero at the start of each task, `keep` keeps it for each client from
+            one task to the next.
     """
 
     lr: Positive = 0.05

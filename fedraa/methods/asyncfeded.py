@@ -29,6 +29,10 @@ class AsyncFedED(AsyncRule):
 
     r = |theta - sent| / |delta|. A fresh update gets the weight server_lr / epsilon; a delta of 0 gets 0. The paper
     also adapts the number of local epochs, which this rule does not.
+
+    Attributes:
+        server_lr: Length of the step.
+        epsilon: Smallest divisor: a fresh update gets the weight server_lr / epsilon.
     """
 
     server_lr: Positive = 1.0

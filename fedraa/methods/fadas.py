@@ -30,6 +30,12 @@ class Fadas(FedBuffRule):
     """FADAS (Wang et al. 2024): a step of AMSGrad along the mean delta of every `size` arrivals.
 
     If their largest staleness, counted in steps, is over `delay_limit`, the step is divided by it.
+
+    Attributes:
+        size: Client updates per step.
+        staleness: The weight of a delta in the mean.
+        optimizer: Takes the step.
+        delay_limit: Largest staleness that does not shorten the step.
     """
 
     size: Count = 5

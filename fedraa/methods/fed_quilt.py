@@ -49,9 +49,9 @@ class DeltaMix(AsyncRule):
     fragments, as least-sent does; otherwise many deltas of one fragment add up to too long a step.
 
     Attributes:
-        server_gain: Lengthens the step.
-        participation_correction: The power of data against speed in c_n.
-        staleness: The weight s.
+        server_gain: Multiplies the weight, so that the step is longer.
+        participation_correction: Power of a client's data against its speed in the factor c_n; 0 turns it off.
+        staleness: The factor s, by which the weight decreases with staleness.
         spread: True if coordinates that all fragments hold get the weight server_gain / N, because all N clients train
             them.
     """

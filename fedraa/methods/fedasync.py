@@ -28,6 +28,11 @@ class ConvexMix(AsyncRule):
     """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA).
 
     A further factor of a weighs a client's data against its speed, with the power `participation_correction`.
+
+    Attributes:
+        mixing: Weight of an update before its staleness reduces it.
+        staleness: The factor s, by which the weight decreases with staleness.
+        participation_correction: Power of a client's data against its speed in a further factor of a; 0 turns it off.
     """
 
     mixing: Share = 0.6

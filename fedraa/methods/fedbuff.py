@@ -49,6 +49,13 @@ class FedBuffRule(Buffered):
     s, because the optimizer decides the length of the step. Deltas in the buffer at the end of the run are dropped. A
     further factor of each delta weighs a client's data against its speed, with the power `participation_correction`.
     It may be over 1, because the buffer is a weighted mean.
+
+    Attributes:
+        staleness: The factor s, by which the weight of a delta decreases with staleness.
+        server_lr: Length of the step along the mean delta.
+        optimizer: Takes the step instead; None steps along the mean delta.
+        participation_correction: Power of a client's data against its speed in a further factor of its delta; 0 turns
+            it off.
     """
 
     staleness: Any = "polynomial"

@@ -31,6 +31,10 @@ class FedGMR(Buffered):
     a_i = (staleness + 1)^-exponent on update, and n_i is the number of samples. The model moves every `size` arrivals;
     coordinates in no submodel stay. The rule averages models, not deltas, so a stale dense submodel draws the model
     back. A client's row [d] is its last submodel, NaN outside it.
+
+    Attributes:
+        size: Client updates per step of the model.
+        exponent: Power of the staleness in a_i.
     """
 
     size: Count = 1

@@ -41,6 +41,9 @@ class MemorisedMean(Aggregator):
     - u_n), the second term only if Gamma > 0; theta -= lr v. Then u_n <- Delta_n on the trained coordinates. Uncovered
     coordinates move by the mean memory. `mifa` selects the form of the released code: v = mean_n u_n with the new u_n.
     A client's row [d] is allocated when it first takes part; before, it counts as 0.
+
+    Attributes:
+        mifa: True for the form of the released code.
     """
 
     mifa: bool = False

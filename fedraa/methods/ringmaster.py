@@ -26,6 +26,10 @@ class Ringmaster(AsyncRule):
     Staler updates are ignored: they get weight 0 and make no new version. Their clients continue from the current
     model, and their work still counts as cost. R is `delay_limit`. None means the number of clients. Running tasks are
     not stopped (Algorithm 5).
+
+    Attributes:
+        delay_limit: R: an update of this staleness or more is ignored; None is the number of clients.
+        server_lr: Length of the step.
     """
 
     delay_limit: Count | None = None

@@ -71,7 +71,12 @@ class Sgd(ServerOptimizer):
 
 @dataclass
 class Momentum(ServerOptimizer):
-    """FedAvgM (Hsu, Qi, Brown 2019): m <- beta m + mean delta, theta += server_lr * m."""
+    """FedAvgM (Hsu, Qi, Brown 2019): m <- beta m + mean delta, theta += server_lr * m.
+
+    Attributes:
+        server_lr: Length of the step.
+        beta: Decay of the momentum m.
+    """
 
     server_lr: Positive = 1.0
     beta: Decay = 0.9
@@ -100,6 +105,13 @@ class Adaptive(ServerOptimizer):
 
     m <- b1 m + (1 - b1) delta. If |delta| is far larger than tau, the first step is about server_lr in every
     coordinate.
+
+    Attributes:
+        rule: The second moment: adam, yogi or adagrad.
+        server_lr: Length of the step.
+        beta1: b1, the decay of the first moment.
+        beta2: Decay of the second moment.
+        tau: Addend of the divisor.
     """
 
     rule: str = "adam"
@@ -153,6 +165,13 @@ class AmsGrad(ServerOptimizer):
 
     m <- b1 m + (1 - b1) delta, v <- b2 v + (1 - b2) delta^2, v_max <- max(v_max, v), all from 0. With `corrected` the
     moments are divided by 1 - b^t, as in Adam and in the authors' code, but not in their formulas.
+
+    Attributes:
+        server_lr: Length of the step.
+        beta1: b1, the decay of the first moment.
+        beta2: b2, the decay of the second moment.
+        epsilon: Addend of the divisor.
+        corrected: True if the moments are divided by 1 - b^t.
     """
 
     server_lr: Positive = 1e-3

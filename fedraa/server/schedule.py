@@ -172,7 +172,14 @@ class Barrier(Schedule):
 
 @dataclass(frozen=True)
 class Rounds(Barrier):
-    """Rounds with a barrier. `download_compressor` compresses the model for the clients (the operator C of RA-Fed)."""
+    """Rounds with a barrier. `download_compressor` compresses the model for the clients (the operator C of RA-Fed).
+
+    Attributes:
+        participation: The clients of a round.
+        rounds: Number of rounds, None to stop by another limit.
+        polyak_fraction: Share of the last rounds that the evaluated mean model covers; 0 evaluates the current model.
+        download_compressor: Compression of the model that the server sends.
+    """
 
     participation: Any = "all"
     rounds: Count | None = None

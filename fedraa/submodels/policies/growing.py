@@ -26,6 +26,10 @@ class Growing(WithCapacities):
     The floor is .05, .1, .2, .5 up to .2, .4, .6, .8 of the time `until` on the run's clock, and 1 afterwards. Weights
     are ranked by magnitude in one list of all tensors that can be masked. Two per cent of each of these tensors always
     train. Biases and all other tensors also train.
+
+    Attributes:
+        capacities: Each client's smallest density.
+        until: Time on the run's clock at which the floor has reached 1.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.5, 0.2, 0.1, *[0.05] * 6)))

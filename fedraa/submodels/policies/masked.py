@@ -38,6 +38,9 @@ class FourWay(SubmodelPolicy):
     """SubDisMO: each round one random disjoint split of the block parameters into parts, shared by all.
 
     The first half of the clients train one part, the others two. Parameters outside the blocks always train.
+
+    Attributes:
+        parts: Number of disjoint parts of a split.
     """
 
     parts: Annotated[int, Field(ge=2, le=MAX_LABELLED_PARTS)] = 4
@@ -66,6 +69,10 @@ class Pruned(WithCapacities):
     """OAP: each client prunes the current global model to its share of largest weights, tensor by tensor.
 
     Shares are whole quarters, as in the paper's settings.
+
+    Attributes:
+        capacities: Share of the weights that each client keeps.
+        parts: Parts into which each tensor is ranked by magnitude.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.75, 0.5)))

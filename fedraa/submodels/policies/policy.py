@@ -225,7 +225,12 @@ class SubmodelPolicy:
 
 @dataclass(frozen=True)
 class Capacities:
-    """Each client's share of the model: level n mod L of client n, or a level that is drawn every round."""
+    """Each client's share of the model: level n mod L of client n, or a level that is drawn every round.
+
+    Attributes:
+        levels: Shares of the model, or auto, which follows the speed of each device.
+        redraw: True if each client gets a random level every round.
+    """
 
     levels: tuple[Any, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     redraw: bool = False

@@ -147,6 +147,11 @@ class AdaptivePruning(SubmodelPolicy):
 
     The first mask keeps the largest initial parameters; the others become 0. In the first `initial` rounds only the
     first client trains, and the mask is chosen again after each. At density 1 there is nothing to choose.
+
+    Attributes:
+        density: Share of the parameters that the mask keeps.
+        reprune_every: Rounds between two choices of the mask.
+        initial: Rounds at the start in which only the first client trains.
     """
 
     density: Share = 0.5

@@ -31,6 +31,12 @@ class Arbitrary(SubmodelPolicy):
     Level L trains 2 of 4 regions, S one. With MIX half of the clients, drawn for the run, train as in L and the others
     as in S. Round 0 trains everything. In every `uncovered_every`-th round (0: never) all clients train the same
     regions, drawn for that round, so that no client covers the others.
+
+    Attributes:
+        level: L, S or MIX: the number of regions that a client trains.
+        parts: Number of regions.
+        uncovered_every: Rounds between two rounds in which all clients train the same regions; 0 for none.
+        regions: hidden or units: the form of the regions.
     """
 
     level: Literal["L", "S", "MIX"] = "L"

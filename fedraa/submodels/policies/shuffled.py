@@ -18,6 +18,10 @@ class Bernoulli(WithCapacities):
     """Shuffled submodels, Algorithm 1: each element (or, structured, a share of the kernels) at random.
 
     `kernels` draws ceil(p K) units of every group, as in the paper's experiments. Its theory draws elements.
+
+    Attributes:
+        capacities: Each client's share of the elements or kernels.
+        kernels: True to draw whole kernels (units), False to draw elements.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((0.5,)))
@@ -46,6 +50,11 @@ class ShuffledBlocks(WithCapacities):
     `shuffled` False keeps the order (plain rolling). The blocks consist of elements, or with `kernels` of the units of
     every group. Then each group has a different order, because otherwise the weights between different blocks of
     adjacent layers would never be trained.
+
+    Attributes:
+        capacities: Each client's share r of the model.
+        kernels: True if the blocks consist of whole kernels (units), False if of elements.
+        shuffled: True for a new order of the blocks in each cycle, False for a fixed order.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((0.5,)))

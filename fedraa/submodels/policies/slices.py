@@ -86,7 +86,12 @@ class Prefix(WithCapacities):
 
 @dataclass(frozen=True)
 class Rolling(WithCapacities):
-    """FedRolex: a window of ceil(r K) units that starts `stride` units further each round, wrapping."""
+    """FedRolex: a window of ceil(r K) units that starts `stride` units further each round, wrapping.
+
+    Attributes:
+        capacities: Each client's share of the units.
+        stride: Units by which the window moves each round.
+    """
 
     capacities: Capacities = field(default_factory=lambda: Capacities(redraw=True))
     stride: NonNegativeInt = 1
@@ -108,6 +113,9 @@ class DisjointGroups(SubmodelPolicy):
 
     While a group trains, its activations are `scaled` by the size of the cohort, because units of the full model read
     all groups. Its learning rate is scaled by the inverse. In the released code batch norms have both effects.
+
+    Attributes:
+        scaled: True if activations and learning rate are scaled while a group trains.
     """
 
     scaled: bool = True
@@ -137,6 +145,10 @@ class LayerCut(SubmodelPolicy):
     """SplitFed: the client holds the first `layers` layers, the server the rest.
 
     The server is `server_compute` times as fast as the fastest device.
+
+    Attributes:
+        layers: Number of layers that the client holds.
+        server_compute: Speed of the server as a multiple of the fastest device.
     """
 
     whole: ClassVar[bool] = True

@@ -118,11 +118,11 @@ def test_methods_names_what_a_module_of_the_users_own_brings(
     assert list(listed) == [*METHODS, "brought_ext:MINE", "brought_ext:Lowest", "brought_ext:Heard"]
     assert listed["brought_ext:Lowest"] == {
         "name": "brought_ext:Lowest",
-        "flag": "--scheduler",
+        "option": "--scheduler",
         "note": "The lowest loss.",
     }
     assert listed["brought_ext:MINE"]["schedule"]["scheduler"] == "brought_ext:Lowest"
-    assert listed["brought_ext:Heard"]["flag"] == "--callbacks"
+    assert listed["brought_ext:Heard"]["option"] == "--callbacks"
     assert main(["methods", "brought_ext"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in listed)

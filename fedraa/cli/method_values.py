@@ -1,0 +1,74 @@
+"""`fedraa methods NAME`: every value of one method, with its option and its meaning."""
+
+import inspect
+import re
+from functools import reduce
+
+from docstring_parser import DocstringStyle, parse
+from rich.markup import escape
+from rich.padding import Padding
+
+from fedraa.cli.console import page_console
+from fedraa.components.text import is_ours, text_of
+from fedraa.composition.method import Method
+from fedraa.composition.overrides import SHORTCUTS, values_by_path
+from fedraa.config.experiment import Experiment
+
+# The end of an option's text, which is not repeated if the page shows a value.
+DEFAULT_NOTE = re.compile(r"\s*\(default: .*?\)(?=\.$)", re.DOTALL)
+
+
+def show_values(method: Method) -> None:
+    """Print every value of the method: its path, its value, its option if it has one, and its meaning below them."""
+    console = page_console()
+    options = {method.path(name): name for name in SHORTCUTS}
+    source = "; ".join(filter(None, (method.paper, method.note)))
+    console.print(escape(f"{method.name}: {source}"), style="bold")
+    for path, value in values_by_path(method).items():
+        option = options.get(path)
+        shown = "" if option is None else f"  (--{option.replace('_', '-')})"
+        console.print(f"\n{path} = {escape(value_text(value))}{shown}")
+        console.print(Padding(escape(describe_value(method, path, option)), (0, 0, 0, 4)))
+
+
+def value_text(value: object) -> str:
+    """Return a value as it can be typed; a component by its class, because its values have paths."""
+    if is_ours(value) and hasattr(value, "__dataclass_fields__"):
+        return type(value).__name__
+    if value is None:
+        return "not set"
+    if value == ():
+        return "none"
+    return join_values(value)
+
+
+def join_values(value: object) -> str:
+    """Return a value, or the elements of a tuple with spaces between them, as text."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return str(text_of(value))
+
+
+def describe_value(method: Method, path: str, option: str | None) -> str:
+    """Return the meaning of a value: from the docstring of the class that holds it, or else from its option.
+
+    Args:
+        method: The method.
+        path: Path of the value in the method, such as `update.mixing`.
+        option: Field of an experiment that sets the value, or None.
+    """
+    *parents, name = path.split(".")
+    owner = reduce(getattr, parents, method)
+    texts = [describe_attribute(kind, name) for kind in type(owner).__mro__]
+    if option is not None:
+        texts.append(Experiment.model_fields[option].description or "")
+    text = next(filter(None, texts))
+    if getattr(owner, name) is not None:
+        text = DEFAULT_NOTE.sub("", text)
+    return " ".join(text.split())
+
+
+def describe_attribute(kind: type, name: str) -> str:
+    """Return the text about an attribute in the docstring of a class, or "" if the docstring does not name it."""
+    attributes = parse(inspect.getdoc(kind) or "", DocstringStyle.GOOGLE).params
+    return next((item.description or "" for item in attributes if item.arg_name == name), "")

@@ -1,0 +1,29 @@
+"""The page of one method: every value has a meaning, and an unset value names its default."""
+
+import pytest
+
+from fedraa.cli.method_values import describe_value, value_text
+from fedraa.composition import registry
+from fedraa.composition.overrides import SHORTCUTS, values_by_path
+
+
+@pytest.mark.parametrize("name", registry.list_methods())
+def test_every_value_of_a_method_has_a_meaning(name):
+    method = registry.find_method(name)
+    options = {method.path(option): option for option in SHORTCUTS}
+    for path in values_by_path(method):
+        assert len(describe_value(method, path, options.get(path)).split()) >= 3, path
+
+
+def test_only_an_unset_value_names_its_default():
+    method = registry.find_method("fed-raa")
+    assert "default: K*" in describe_value(method, "schedule.delay_bound", "delay_bound")
+    assert "default" not in describe_value(method.replace(delay_bound=2.0), "schedule.delay_bound", "delay_bound")
+
+
+def test_values_are_shown_as_they_can_be_typed():
+    method = registry.find_method("fed-raa")
+    assert value_text(method.update) == "ConvexMix"
+    assert value_text((0.1, 0.9)) == "0.1 0.9"
+    assert value_text(()) == "none"
+    assert value_text(None) == "not set"
