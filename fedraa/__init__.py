@@ -34,6 +34,7 @@ Custom components (pass a name, "package.module:Name", or an object):
     Participation    the clients that take part in a round
     SubmodelPolicy   the part of the model that a client trains in a round
     GradientTransform  a change of the gradient in a local step
+    LocalOptimizer   the step along the gradient in local training
     Compressor       the compression of deltas that clients send
     Partitioner      the client of every sample
     Rows             samples that are read by row, from any storage
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from fedraa.callbacks import CSV, Callback, EarlyStopping, ProgressBar, TensorBoard, WandB
     from fedraa.client.compression import Compressor
     from fedraa.client.gradient_transforms import GradientTransform
+    from fedraa.client.local_optimizer import LocalOptimizer
     from fedraa.composition.method import Method
     from fedraa.config.experiment import Experiment
     from fedraa.data.dataset import Dataset
@@ -112,6 +114,7 @@ __all__ = [
     "History",
     "Inconsistent",
     "Interrupted",
+    "LocalOptimizer",
     "Method",
     "Metric",
     "Objective",
@@ -159,6 +162,7 @@ _HOMES = {
     "Inconsistent": "fedraa.errors",
     "Interrupted": "fedraa.errors",
     "GradientTransform": "fedraa.client.gradient_transforms",
+    "LocalOptimizer": "fedraa.client.local_optimizer",
     "Method": "fedraa.composition.method",
     "Metric": "fedraa.evaluation.metrics",
     "Objective": "fedraa.objectives.objective",

@@ -15,7 +15,7 @@ def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> i
 
     Args:
         candidates: Fragments.
-        counts: The number by which fragments are compared [M]: applied updates, or for `least-sent` sent tasks.
+        counts: The count of each fragment [M]: its applied updates, or its sent tasks if the scheduler is `least-sent`.
         rng: The source of randomness.
     """
     updates = counts[candidates]

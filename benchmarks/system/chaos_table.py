@@ -89,7 +89,7 @@ def print_line(what: object) -> None:
 
 
 def lost_and_doubled(directory: Path, undisturbed: Path) -> tuple[int, int]:
-    """Return how many tasks of the undisturbed run a run did not commit, and how many it committed twice."""
+    """Compare a run with the undisturbed run. Return the number of tasks without a commit, and of repeated commits."""
     commits = count_commits(directory)
     expected = count_commits(undisturbed)
     return len(expected.keys() - commits.keys()), commits.total() - len(commits)

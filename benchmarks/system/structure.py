@@ -147,7 +147,7 @@ def below_first(graph: Graph) -> list[str]:
 
 
 def is_package(room: str) -> bool:
-    """Return True if a room is a package; the modules at the root of fedraa are a room without one."""
+    """Return True if a room is a package. The modules at the root of fedraa are a room, but not a subpackage."""
     return room != "fedraa" and (ROOT / room.replace(".", "/")).is_dir()
 
 

@@ -66,7 +66,7 @@ class CoverageMean(Aggregator):
         return mean, covered
 
     def _take_divisor(self) -> Sums:
-        """Return the divisor of each coordinate [d], and reset its counts."""
+        """Return the divisor of each coordinate [d], and reset the sums of weights for the next round."""
         return self._weights.finish()
 
     def memory(self, size: int, clients: int) -> int:

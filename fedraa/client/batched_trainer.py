@@ -112,8 +112,8 @@ class BatchedTrainer(Trainer):
     def _stacked_minibatches(self, work: Sequence[Work]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield minibatches [height, b, ...] and their labels, with PADDING if a client has no more samples or steps.
 
-        The data of all clients and the order of their samples go to the device first. Randomly generated samples are
-        replaced there before each epoch.
+        The data of all clients and the order of their samples go to the device first. Samples that are generated
+        at random are replaced on the device before each epoch.
         """
         longest = max(len(one.y) for one in work)
         width = self._batch_rows(len(work[0].y))

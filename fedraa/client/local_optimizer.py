@@ -34,8 +34,8 @@ class LocalOptimizer(ABC):
                 weights.sub_(gradient.sign_(), alpha=lr)
 
     Each step must treat every coordinate independently, because tensors are a whole buffer [k], a chunk of it, or
-    several clients' buffers [height, k]. With zero state and zero gradient a coordinate must not move, because this is
-    the state of masked coordinates.
+    several clients' buffers [height, k]. A coordinate with weight, state and gradient 0 must not move, because masked
+    coordinates have these values.
     """
 
     lr: Positive | None = None

@@ -46,7 +46,8 @@ class Experiment(
     """
 
     if TYPE_CHECKING:
-        # The types of the values are checked at run time. Without this line a type checker expects them from callers.
+        # Values are converted and checked at run time, so that callers may pass any type. Without this signature, a type
+        # checker would demand the exact types of the fields.
         def __init__(self, **values: object) -> None: ...
 
     @classmethod

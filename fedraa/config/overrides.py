@@ -54,10 +54,10 @@ def read_overrides(source: object, known: Collection[str]) -> Overrides:
 
 
 def split_paths(values: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by field or by path as fields of an experiment: the paths become a part of its override.
+    """Return the fields of an experiment that set these values. Values with a path become part of its `override`.
 
     Args:
-        values: The values. A name with a dot is a path.
+        values: The values by name. A name with a dot is a path.
         override: The experiment's override, which keeps its other paths.
     """
     fields = {name: value for name, value in values.items() if "." not in name}

@@ -65,7 +65,7 @@ class EvaluationQueue:
 
     @property
     def has_room(self) -> bool:
-        """True if one more evaluation may be in progress."""
+        """True if another evaluation may start now."""
         return len(self._pending) < max(1, self.max_pending_evals)
 
     def due(self, step: int) -> bool:

@@ -93,8 +93,8 @@ class _Dropped(BaseException):
 class LocalExecutor:
     """An executor in this process. It trains a task, or a `stack` of tasks, when the loop waits for an outcome.
 
-    Training takes as long as it needs. On the virtual clock the executor then trains short tasks ahead, in the order in
-    which they are due.
+    On the virtual clock the executor also trains short tasks before the loop waits for them, in the order in which they
+    are due.
     """
 
     workers = 1

@@ -49,7 +49,7 @@ def check_runnable(spec: RunSpec) -> None:
     if staleness is not None:
         factor_at(0, STALENESS.resolve(staleness))
     server = make_server(spec, _discard_event)
-    # Custom components raise their errors in the first task, and for a state that no checkpoint can hold.
+    # The first task and the state of a checkpoint show errors of custom components before the run.
     task = server.assign(next(iter(server.begin())), 0.0)
     server.state()
     for name in task.asks:

@@ -119,7 +119,7 @@ class Ringleader(AsyncRule):
             self._next = self._now.empty()
 
     def _add_to_table(self, table: SumTable, update: ClientUpdate, model: AsyncModel) -> float:
-        """Add the delta to the client's sum in the table. Return its weight in v."""
+        """Add the delta to the client's sum in the table. Return the delta's weight in the server's step."""
         count = table.add(update.client, update.change)
         return self.server_lr / (model.clients * count)
 

@@ -13,7 +13,9 @@ Floats = npt.NDArray[np.float64]
 
 
 def balance_factors(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Floats:
-    """Return c_n = ((n's share of samples) / (n's share of local steps)) ** power [N], over their mean by steps.
+    """Return c_n = ((n's share of samples) / (n's share of local steps)) ** power [N], with a mean of 1.
+
+    The mean weighs each client by its share of local steps.
 
     With the power 1, all samples count alike in the long run, however fast their device is. With 0, all steps count
     alike, and c_n is 1.

@@ -18,7 +18,7 @@ from fedraa.submodels.assignment import Assignment, Mask
 
 @dataclass(frozen=True)
 class RoundStateContext:
-    """The run of a round state.
+    """The facts about a run that a round state needs.
 
     Attributes:
         size: Number of parameters, d.

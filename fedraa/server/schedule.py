@@ -37,7 +37,9 @@ SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
 
 
 class Schedule(ABC):
-    """The order of tasks: with rounds or `asynchronous`, by a policy or, if `scheduled`, by a scheduler.
+    """The order of tasks: in rounds, or one by one if `asynchronous`.
+
+    A policy chooses the submodel of each task, or a scheduler if `scheduled`.
 
     With a `polyak_fraction` over 0, the evaluated and delivered model is a mean over the last models
     (`PolyakAveraging`).

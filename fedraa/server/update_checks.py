@@ -230,7 +230,7 @@ def _wrong_params(update: Update, task: Task) -> str | None:
 
 
 def _expected_shape(name: str, task: Task) -> tuple[int, ...] | None:
-    """Return the expected shape of a further buffer of a client, or None if any shape is valid."""
+    """Return the expected shape of an extra buffer of a client's update, or None if any shape is valid."""
     if name in AS_LONG_AS_THE_PART:
         return (task.size,)
     return task.extra_values(name).shape if name in task.extras else None

@@ -35,12 +35,12 @@ class Number(NamedTuple):
 
 
 class Resize(NamedTuple):
-    """The numbers of a call that concern a cut dimension.
+    """The sizes in the code of a call, such as a reshape, that must change if a dimension of its argument is cut.
 
     Attributes:
         dim: Cut dimension of the argument.
         outs: For a call that passes a shape, the dimensions of the result that come from `dim`, the cut one first.
-        numbers: Numbers in the code. Empty for `_grouped_mm`, which every cut replaces by `grouped_product`.
+        numbers: These sizes. Empty for `_grouped_mm`, which every cut replaces by `grouped_product`.
         mixed: True if a number also counts something else, such as samples.
     """
 

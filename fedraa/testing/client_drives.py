@@ -1,13 +1,16 @@
-"""Drives for the client's components: submodel policies, local terms, compressors, metrics and partitioners."""
+"""Drives for the client's components: submodel policies, local terms and optimizers, compressors, metrics, partitioners."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from functools import cache
+from types import EllipsisType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from fedraa.client.gradient_transforms import StepContext
+from fedraa.client.local_optimizer import OptimizerSteps
 from fedraa.data import divide_samples
 from fedraa.evaluation.metrics import make_metrics
 from fedraa.messages import Update
@@ -104,6 +107,58 @@ class TermDrive(Drive):
             piece = slice(start, start + 64)
             self.part.begin({}).apply(changed[piece], StepContext(weights[piece], received[piece], piece))
         return changed
+
+
+class LocalOptimizerDrive(Drive):
+    """A drive that takes three steps on the buffers of two clients, together, one by one, and in pieces.
+
+    Weights and gradients of masked coordinates are 0.
+    """
+
+    pieces: ClassVar[bool] = True
+
+    def step(self, k: int) -> object:
+        # The size is a multiple of the piece size.
+        size = 256
+        mask = torch.from_numpy(make_rng(4, k).random((2, size)) < 0.5)
+        weights = torch.from_numpy(draw_numbers(2 * size, 1, k).reshape(2, size)) * mask
+        gradients = [torch.from_numpy(draw_numbers(2 * size, 2, k, n).reshape(2, size)) * mask for n in range(3)]
+        with self.watch_arguments({}):
+            trained = self._descend(weights, gradients, [...])
+        if not torch.equal(trained[~mask], weights[~mask]):
+            self.broken.setdefault(
+                COVERED, "moves masked coordinates, whose weight, state and gradient are 0; leave them unchanged"
+            )
+        pieces = [slice(start, start + 64) for start in range(0, size, 64)]
+        for row, together in enumerate(trained):
+            own_gradients = [gradient[row] for gradient in gradients]
+            whole = self._descend(weights[row], own_gradients, [...])
+            in_pieces = self._descend(weights[row], own_gradients, pieces)
+            if not (torch.equal(whole, together) and torch.equal(in_pieces, together)):
+                self.broken.setdefault(
+                    PIECES,
+                    "moves a coordinate differently if the tensor holds other coordinates or clients; "
+                    "compute each coordinate independently",
+                )
+        return trained.numpy().tobytes()
+
+    def _descend(
+        self, weights: torch.Tensor, gradients: list[torch.Tensor], pieces: Sequence[slice | EllipsisType]
+    ) -> torch.Tensor:
+        """Return the weights after a step along each gradient, which is taken piece by piece.
+
+        Args:
+            weights: Weights [k] of a client, or [2, k] of two.
+            gradients: The gradient of each step, of the same shape.
+            pieces: The pieces of a buffer [k], or `...` for the whole tensor.
+        """
+        trained = weights.clone()
+        steps = OptimizerSteps(self.part, trained, {}, momentum=0.5, weight_decay=0.01)
+        for gradient in gradients:
+            steps.begin_step()
+            for piece in pieces:
+                steps.descend(trained[piece], gradient[piece].clone(), piece, 0.05)
+        return trained
 
 
 class CompressorDrive(Drive):

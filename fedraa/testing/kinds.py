@@ -11,6 +11,7 @@ from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.compression import COMPRESSOR, Compressor
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM, GradientTransform, WeightDecay
+from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, LocalOptimizer
 from fedraa.components.registry import ComponentRegistry
 from fedraa.composition.method import Method
 from fedraa.composition.registry import list_methods
@@ -188,6 +189,14 @@ _LIST = (
         client_drives.TermDrive,
         WeightDecay(1e-4),
         _list_fields("gradient_transforms"),
+    ),
+    Kind(
+        "local-optimizer",
+        LocalOptimizer,
+        LOCAL_OPTIMIZER,
+        client_drives.LocalOptimizerDrive,
+        "sgd",
+        _round_fields("local_optimizer"),
     ),
     Kind("compressor", Compressor, COMPRESSOR, client_drives.CompressorDrive, "8bit", _round_fields("compress")),
     Kind(

@@ -132,7 +132,7 @@ def _decode_value(parameter: Parameter, suggested: Any) -> Value:
 
 
 def _encode_value(parameter: Parameter, value: Value) -> Any:
-    """Return the suggestion of Optuna for a value."""
+    """Return the value in the form in which Optuna suggests it: for choices, its index."""
     if isinstance(parameter, Choices):
         return parameter.values.index(value)
     return value

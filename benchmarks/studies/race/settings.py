@@ -17,13 +17,14 @@ class Setting:
         title: The title of the page.
         fields: Fields of the experiment.
         targets: Test accuracies in rising order. A run ends at the last one.
-        horizon: The time at which a run ends that does not reach the last target.
-        lengths: The tried batches per task.
+        horizon: The time at which a run ends if it has not reached the last target.
+        lengths: The numbers of batches per task that tuning tries.
         whole: The batches of a pass over a client's data.
         lr: The range of learning rates.
-        trials: The trials of every entrant.
+        trials: Number of trials with which every entrant is tuned.
         aim: The index of the target for which values are tuned, on validation data.
-        between: The batches of all clients, at least one update, between two evaluations of an asynchronous run.
+        between: Batches that all clients together train between two evaluations of an asynchronous run. If one update
+            has more batches, every update is evaluated.
         compute: The mean speed of a device. The entrant `limit` (centralised SGD) is one client of this speed.
         alone: Fields of the experiment that only the entrant `limit` has.
         without: Methods that cannot be run with this model or these devices, and the reason that a run gives.

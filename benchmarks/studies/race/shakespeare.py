@@ -15,7 +15,7 @@ from fedraa.errors import InputError
 ROLES = 10
 # Characters of a sample.
 LENGTH = 32
-# The first samples of a role, one part in this number, are test samples.
+# The first 1 / TESTED of the samples of a role are test samples.
 TESTED = 10
 WIDTH, UNITS, SEEN = 16, 256, 8
 Tokens = npt.NDArray[np.int64]

@@ -156,8 +156,10 @@ def raa_beta(scale: Scale) -> Study:
         (TIME, ACCURACY, STALENESS_TAIL),
         reference="β = 0.1",
         claims=(
-            Claim("β = 0.1", "β = 0.9", TIME.name, "More slow devices train slower (Figure 5)"),
-            Claim("β = 0.1", "β = 0.9", ACCURACY.name, "More slow devices end less accurate (Figure 5)"),
+            Claim("β = 0.1", "β = 0.9", TIME.name, "With more slow devices, training takes longer (Figure 5)"),
+            Claim(
+                "β = 0.1", "β = 0.9", ACCURACY.name, "With more slow devices, the final accuracy is lower (Figure 5)"
+            ),
         ),
     )
 

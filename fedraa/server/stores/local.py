@@ -53,10 +53,10 @@ class Store(Protocol):
         """Return the buffers of tasks in flight by task number. Tasks with the same buffer share one array."""
 
     def sent_again(self, tasks: list[Task]) -> list[Task]:
-        """Return the tasks in flight of a checkpoint, with their buffers in the place where this store keeps them."""
+        """Put the buffers of a checkpoint's tasks in flight into this store. Return the tasks with these buffers."""
 
     def mean(self) -> Mean:
-        """Return the mean over all later versions of the parameters. It is called once."""
+        """Return a running mean that includes every version of the parameters from this call on. Call it only once."""
 
     def state(self) -> State:
         """Return the state for a checkpoint, without the parameters."""

@@ -280,7 +280,7 @@ def _varies_in_any(labels: Tensor, dims: Sequence[int]) -> bool:
 
 
 def _thin_labels(labels: Tensor, dims: Sequence[int]) -> Tensor:
-    """Return the labels with size 1 along dimensions along which they only repeat."""
+    """Return the labels with size 1 along `dims`. The labels must be constant along these dimensions."""
     for d in dims:
         labels = labels.narrow(d, 0, 1)
     return labels

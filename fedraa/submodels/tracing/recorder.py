@@ -305,7 +305,7 @@ class Recorder(TorchFunctionMode):
             for computed in (labels, self.labels(tensor)):
                 self.ties.pin(computed, "it meets a weight that is computed from other tensors")
             return
-        # The sizes differ if an equation has a dimension of size 1.
+        # In the equation of an einsum, a dimension of size 1 may meet a larger one.
         if len(labels) != tensor.size(dim):
             self.ties.pin(labels, "it meets a dimension of another size")
             return

@@ -1,0 +1,49 @@
+"""The checks of custom local optimizers."""
+
+from typing import Any
+
+import pytest
+from promises import only
+
+import fedraa as fl
+from fedraa.testing import kit
+from fedraa.testing.client_drives import PIECES
+from fedraa.testing.drive import COVERED
+
+
+@pytest.fixture(autouse=True)
+def no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
+
+
+class NormalizedStep(fl.LocalOptimizer):
+    def descend(
+        self, weights: Any, gradient: Any, state: Any, *, lr: float, momentum: float, weight_decay: float
+    ) -> None:
+        weights.sub_(gradient / (gradient.norm() + 1e-9), alpha=lr)
+
+
+class MovesAll(fl.LocalOptimizer):
+    def descend(
+        self, weights: Any, gradient: Any, state: Any, *, lr: float, momentum: float, weight_decay: float
+    ) -> None:
+        weights.sub_(gradient + 1e-3, alpha=lr)
+
+
+class SignStep(fl.LocalOptimizer):
+    def descend(
+        self, weights: Any, gradient: Any, state: Any, *, lr: float, momentum: float, weight_decay: float
+    ) -> None:
+        weights.sub_(gradient.sign_(), alpha=lr)
+
+
+def test_step_that_depends_on_other_coordinates_breaks_a_promise() -> None:
+    only(NormalizedStep(), PIECES, "NormalizedStep ")
+
+
+def test_step_on_masked_coordinates_breaks_a_promise() -> None:
+    only(MovesAll(), COVERED, "MovesAll ")
+
+
+def test_step_by_coordinate_keeps_the_promises() -> None:
+    assert fl.check(SignStep).held
