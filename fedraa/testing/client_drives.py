@@ -1,4 +1,4 @@
-"""Drives for the client's components: submodel policies, local terms and optimizers, compressors, metrics, partitioners."""
+"""Drives for components of the client: policies, local terms, optimizers, compressors, metrics and partitioners."""
 
 from collections.abc import Sequence
 from copy import deepcopy
