@@ -46,7 +46,7 @@ class Experiment(
     """
 
     if TYPE_CHECKING:
-        # Values are converted and checked at run time, so that callers may pass any type. Without this signature, a type
+        # Values are converted and checked at run time, so callers may pass any type. Without this signature, a type
         # checker would demand the exact types of the fields.
         def __init__(self, **values: object) -> None: ...
 

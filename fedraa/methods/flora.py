@@ -123,7 +123,7 @@ register(
             "`W ← W + scale · Σ p_i B_i A_i`, p_i by samples; then B is 0 and A is drawn again. Without adapters, the "
             "mean."
         ),
-        when="Adapters of different ranks, made by fedraa.lora(model, merge=True): the mean of the products B A is exact.",
+        when="Adapters of different ranks, made by fedraa.lora(model, merge=True). The mean of the products is exact.",
         submodel=Prefix(),
         update=Mean(weights="samples", aggregator=FLoRA()),
         paper_settings=PaperSettings(

@@ -66,7 +66,7 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Handle `x[index] = value` if x is no view: a cut that removes an element of `value` removes the replaced one of x."""
+    """Handle `x[index] = value` if x is no view. A cut removes an element of x together with its new value."""
     x, index, value = args
     places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_is_nowhere, places)):
