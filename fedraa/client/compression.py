@@ -1,4 +1,4 @@
-"""Compressors C(.) of the delta that a client sends back: w - w_received, on the coordinates that it trained."""
+"""Compressors C(.) of the delta that a client sends back: w - w_received, on the trained coordinates."""
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -19,9 +19,9 @@ EXPECTED = "none, 8bit, topk:SHARE with a share above 0 and up to 1, or a custom
 
 
 class Compressor(ABC):
-    """The form in which a client sends its delta back. Both methods must depend only on their arguments.
+    """A compressor of the delta that a client sends back. Both methods must depend only on their arguments.
 
-    A `lossless` compressor is never applied. The entries that a compressor `drops` are 0 at the server.
+    A `lossless` compressor is never applied. A compressor that `drops` entries sets them to 0 at the server.
     """
 
     lossless: ClassVar[bool] = False
@@ -33,11 +33,11 @@ class Compressor(ABC):
 
     @abstractmethod
     def bytes(self, coordinates: int) -> int:
-        """Return the bytes on the wire for a delta of `coordinates` entries. The traffic counts use them."""
+        """Return the bytes on the wire for a delta of `coordinates` entries. The counts of traffic use this number."""
 
 
 def wire_bytes(compressor: Compressor, coordinates: int) -> int:
-    """Return the bytes on the wire for a delta of `coordinates` entries. Raises InputError unless it is a number."""
+    """Return the bytes on the wire for a delta of `coordinates` entries. Raises InputError unless this is a number."""
     with convert_errors("compress", compressor):
         size = compressor.bytes(coordinates)
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
@@ -48,7 +48,7 @@ def wire_bytes(compressor: Compressor, coordinates: int) -> int:
 
 @dataclass(frozen=True)
 class NoCompression(Compressor):
-    """The unchanged delta, 4 bytes per number."""
+    """No compression: the delta is unchanged, with 4 bytes per number."""
 
     lossless: ClassVar[bool] = True
 
@@ -61,13 +61,16 @@ class NoCompression(Compressor):
 
 @dataclass(frozen=True)
 class TopK(Compressor):
-    """The `share` of largest entries, each sent as a number and its position: 8 bytes."""
+    """Only the share `share` of entries with the largest absolute values.
+
+    Each is sent as a number and a position: 8 bytes.
+    """
 
     share: Share
     drops: ClassVar[bool] = True
 
     def kept(self, coordinates: int) -> int:
-        """Return the number of entries that are kept of `coordinates`."""
+        """Return the number of entries that are kept of a delta with `coordinates` entries."""
         return min(coordinates, max(1, round(self.share * coordinates)))
 
     def apply(self, delta: Tensor) -> Tensor:
@@ -80,7 +83,7 @@ class TopK(Compressor):
 
 @dataclass(frozen=True)
 class EightBit(Compressor):
-    """Uniform quantisation between the extremes: one byte per number, and the two extremes."""
+    """Uniform quantisation between the smallest and the largest number: a byte per number, plus these extremes."""
 
     def apply(self, delta: Tensor) -> Tensor:
         if not delta.numel():
@@ -94,10 +97,10 @@ class EightBit(Compressor):
 
 
 def _parse_topk(text: str) -> Compressor:
-    """Read `topk:SHARE`."""
+    """Return the compressor that the text `topk:SHARE` describes."""
     kind, _, number = text.partition(":")
     if kind == "topk":
-        # Text that is no number ends in the error below.
+        # If the text is no number, the check below raises the error.
         with suppress(ValueError):
             share = float(number)
             if 0 < share <= 1:
