@@ -16,7 +16,7 @@ TOLERANCE = 0.01
 
 
 class WrongChoice(ValueError):
-    """An error about a scheduler whose choice is no fragment, or a fragment that the client's device cannot hold.
+    """An error about a scheduler that chose no fragment, or a fragment that the client's device cannot hold.
 
     Attributes:
         problem: The choice, in words that follow the name of the scheduler.

@@ -88,7 +88,7 @@ def _is_component(value: object) -> bool:
 def _plain_value(value: Any) -> Any:
     """Return the value of an attribute in a form that a checkpoint can hold.
 
-    A set becomes a sorted list, and a dictionary whose keys are not text becomes a list of pairs.
+    A set becomes a sorted list, and a dictionary with keys other than text becomes a list of pairs.
     """
     if _is_component(value):
         return save_state(value)

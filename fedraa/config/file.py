@@ -1,4 +1,4 @@
-"""Reading of experiments from TOML files, whose keys are the fields of an experiment.
+"""Reading of experiments from TOML files. The keys of a file are the fields of an experiment.
 
 method = "fed-raa"
 hidden = [200, 100]

@@ -47,7 +47,7 @@ class Evaluator:
             device: Device of the evaluations.
             metrics: Custom metrics.
             objective: Computes the loss and the built-in metrics (default: classification).
-            personal: Trains the clients whose training data are in `data.personal`.
+            personal: Trains the clients with training data in `data.personal`.
             state: Names the buffers that training changes.
         """
         self._device = torch.device(device)

@@ -266,7 +266,7 @@ def _choose_layers(model: nn.Module, targets: str | Sequence[str] | None, whole:
 
 
 def _match_names(model: nn.Module, field: str, ends: str | Sequence[str]) -> set[str]:
-    """Return the names of the modules whose name is one of `ends`, or ends with one at a dot.
+    """Return the module names that are one of `ends`, or end with a dot and one of them.
 
     Args:
         model: The model.

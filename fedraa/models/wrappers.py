@@ -29,7 +29,7 @@ def unwrap_module(module: nn.Module) -> nn.Module:
 
 
 class PlainCall(nn.Module):
-    """A replacement for a wrapper. It only calls the inner module, whose name stays the same."""
+    """A replacement for a wrapper. It only calls the inner module. The name of the inner module stays the same."""
 
     def hold(self, name: str, inner: nn.Module) -> None:
         """Store the inner module under the name that it had in the wrapper."""

@@ -9,7 +9,7 @@ from fedraa.components.text import KIND
 from fedraa.errors import InputError, short_text
 from fedraa.testing.kinds import KINDS, Kind
 
-# The methods that identify a kind whose registry requires no methods.
+# The methods that identify a kind if its registry requires no methods.
 METHODS_OF = {
     "partitioner": ("assign",),
     "metric": ("values",),

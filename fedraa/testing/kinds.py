@@ -56,7 +56,7 @@ class Kind:
         base: Its base class or classes.
         seam: Its registry.
         drive: The drive that checks it without a run.
-        usual: A usual component of this kind, with whose cost a component's cost is compared.
+        usual: A usual component of this kind. The cost of a checked component is compared with its cost.
         fields: A function that returns the fields of an experiment with a component.
         arguments: The arguments of a function that can replace a component; empty if none can.
         maker: A function that makes a component from its description, for kinds without a registry that does so.

@@ -56,7 +56,7 @@ class Tuned:
         file: The file for `--terms tuned`.
         terms: The best values of each method.
         table: A row for every trial.
-        at_edge: For each method, the fields whose best value is at the edge of the space, even after it was widened.
+        at_edge: For each method, the fields with a best value at the edge of the space, even after it was widened.
         best: For each method the number of its best trial.
         untrained: For each method the number of trials that ended before their first update (too small a budget).
     """
