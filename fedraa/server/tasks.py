@@ -49,8 +49,7 @@ class TaskTable(Stateful):
         optimizer_states: The states of local optimizers that clients keep.
     """
 
-    # The state of tasks in flight has separate methods: a server keeps their decisions, and a store may keep their
-    # buffers.
+    # The state of tasks in flight has separate methods: a server keeps the decisions, and a store may keep the buffers.
     state_fields: ClassVar[tuple[str, ...]] = (
         "applied",
         "quarantined",

@@ -271,8 +271,7 @@ def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elemen
         sizes[first] = sizes[first] * stated.numbers[0] // stated.full[0]
     elif sizes[first] != -1:
         sizes[first] = stated.numbers[0]
-    # If the product is still wrong, the code computed an entry from uncut numbers. Then the other numbers are also
-    # replaced.
+    # If the product is still wrong, the code computed an entry from uncut numbers. Then the others are also replaced.
     if math.prod(sizes) != elements:
         for place, number in zip(inner, stated.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:
