@@ -87,10 +87,11 @@ class Aggregator(Stateful, ABC):
 
     A custom aggregator needs `add` and `finish`. It creates its state in `start` and reports its memory in `memory`.
     `keeps` names state that outlives a round. `corrects` is True if remembered values of each client correct its delta.
-    A run works on a copy.
+    `accepts_signs` is True if only the signs of a delta count. A run works on a copy.
     """
 
     keeps: ClassVar[str] = ""
+    accepts_signs: ClassVar[bool] = False
     corrects: ClassVar[bool] = False
 
     def bind(self, size: int, clients: int) -> Self:

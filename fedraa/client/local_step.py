@@ -121,21 +121,24 @@ class LocalStep:
         self._shards = labels
         self._prior: Tensor | None = None
 
-    def compress(self, row: int | EllipsisType = ...) -> None:
-        """Replace the trained weights by the received weights plus the decoded delta on the trained coordinates."""
-        if self._compressor.lossless:
-            return
+    def compress(self, rng: np.random.Generator, row: int | EllipsisType = ...) -> None:
+        """Replace the trained weights by the received weights plus the decoded delta on the trained coordinates.
+
+        Args:
+            rng: Randomness of the compressor, which depends on the client and its task.
+            row: The task, if the buffers hold several.
+        """
         w, anchor = self.model.weights[row], self._anchor[row]
         if self._mask is None:
-            w.copy_(anchor + self._compress_delta(w - anchor))
+            w.copy_(anchor + self._compress_delta(w - anchor, rng))
         else:
             trained = self._mask[row] > 0
-            w[trained] = anchor[trained] + self._compress_delta((w - anchor)[trained])
+            w[trained] = anchor[trained] + self._compress_delta((w - anchor)[trained], rng)
 
-    def _compress_delta(self, delta: Tensor) -> Tensor:
+    def _compress_delta(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
         """Return the delta as the server receives it. Raises InputError if a custom compressor changes its shape."""
         with convert_errors("compress", self._compressor):
-            arrived = self._compressor.apply(delta)
+            arrived = self._compressor.apply(delta, rng)
         if not isinstance(arrived, Tensor) or arrived.shape != delta.shape:
             problem = f"{type(self._compressor).__name__}.apply returned it"
             raise InputError("compress", problem, got=arrived, expected=f"a tensor {list(delta.shape)}, like the delta")

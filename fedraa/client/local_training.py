@@ -48,7 +48,8 @@ class LocalTraining:
             in the client's data (logit adjustment, Menon et al. 2021, and FedLC, Zhang et al. 2022). Training then does
             not unlearn labels that are rare there. With 1, absent labels have no influence. It needs the classification
             objective.
-        compressor: Compression of the delta that a client sends: none, topk:SHARE, 8bit or a custom Compressor.
+        compressor: Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit,
+            qsgd:LEVELS, scaled-sign, sign, or a custom Compressor.
         transforms: Custom GradientTransforms of the gradient, after the proximal term.
         split: Layers of the client's part in split learning (SplitFed); 0 is off.
         full_rate: A submodel's activations are scaled by the inverse of its share while it trains, and its learning

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from types import EllipsisType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,7 +149,7 @@ class Trainer:
             inputs = augment(inputs)
             total += local_step.step(inputs, labels)
             steps += 1
-        local_step.compress()
+        self._compress_update(local_step, task)
         if local_step.squares is not None:
             extras["squares"] = local_step.squares
         if local_step.adversary is not None:
@@ -171,6 +172,17 @@ class Trainer:
     def train_all(self, work: Sequence[Work]) -> list[Update]:
         """Train all tasks in order."""
         return [self.train(*one) for one in work]
+
+    def _compress_update(self, local_step: LocalStep, task: Task, row: int | EllipsisType = ...) -> None:
+        """Replace the task's trained weights by those that the server receives.
+
+        Args:
+            local_step: The steps of the task.
+            task: The task.
+            row: Its row, if the buffers hold several tasks.
+        """
+        if not self._components.compressor.lossless:
+            local_step.compress(generator(self._seed, "compress", task.client, task.turn), row)
 
     def reset(self) -> None:
         """Drop all modules and buffers, because an exception may have left a partial gradient."""

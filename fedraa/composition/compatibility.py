@@ -3,7 +3,7 @@
 from typing import Any
 
 from fedraa.aggregation.coverage_mean import CoverageMean
-from fedraa.client.compression import COMPRESSOR
+from fedraa.client.compression import COMPRESSOR, Sign
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.components.text import text_of
@@ -43,6 +43,12 @@ def check_terms(name: str, method: Method) -> None:
         GRADIENT_TRANSFORM.resolve(term)
     compressor = COMPRESSOR.resolve(local.compressor)
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
+    aggregator = getattr(method.update, "aggregator", None)
+    if isinstance(compressor, Sign) and not compressor.scaled and not getattr(aggregator, "accepts_signs", False):
+        hint = "use scaled-sign, or the method signsgd, whose server takes a majority vote"
+        raise InputError(
+            "compress", f"the server of {name} would add signs as if they were deltas", got="sign", hint=hint
+        )
     if auxiliary is None:
         return
     # For each option: True if it is on, its value, and the value that turns it off.

@@ -138,8 +138,8 @@ class MethodOptions(Section):
     """Share of the last server updates or rounds that the evaluated mean model covers; 0 evaluates the current model
     (default: the method's)."""
     compress: Component | None = None
-    """Compression of the delta that a client sends: none, topk:SHARE, 8bit, or a custom Compressor (default: the
-    method's)."""
+    """Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit, qsgd:LEVELS, scaled-sign,
+    sign (for signsgd), or a custom Compressor (default: the method's)."""
     gradient_transforms: tuple[Component, ...] | None = None
     """Custom GradientTransforms of the gradient in every local step (default: the method's)."""
     # pydantic copies the default, which therefore may be mutable.

@@ -16,6 +16,7 @@ from fedraa.errors import InputError
 from fedraa.ledger.dispatch import Committed, Dropped
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
+from fedraa.rng import generator
 from fedraa.server.optimizers import ServerOptimizer
 from fedraa.server.round_state import RoundState
 from fedraa.server.tasks import Record, TaskTable
@@ -242,19 +243,25 @@ class RoundServer(Stateful):
             if not whole:
                 values = copy_coordinates(values, where_of(submodel))
             if not self._download.lossless:
-                values = received_buffer(self._download, values)
+                rng = generator(self._run.seed, "download", self.step)
+                values = received_buffer(self._download, values, rng)
             self._snapshots[key] = SharedBuffer(values)
         return self._snapshots[key]
 
 
-def received_buffer(download: Compressor, part: Vector) -> Vector:
+def received_buffer(download: Compressor, part: Vector, rng: np.random.Generator) -> Vector:
     """Return the buffer [k] that a client receives after compression.
+
+    Args:
+        download: The compressor.
+        part: The sent buffer [k].
+        rng: Randomness of the compressor.
 
     Raises:
         InputError: A custom compressor returned no tensor, or one of another shape.
     """
     with convert_errors("schedule.download_compressor", download):
-        arrived = download.apply(torch.tensor(part))
+        arrived = download.apply(torch.tensor(part), rng)
         if not isinstance(arrived, torch.Tensor) or arrived.shape != part.shape:
             problem = f"{type(download).__name__}.apply returned it"
             expected = f"a tensor {list(part.shape)}"

@@ -76,7 +76,7 @@ class Unseeded(fl.Scheduler):
 
 
 class OfTheProcess(fl.Compressor):
-    def apply(self, delta: Any) -> Any:
+    def apply(self, delta: Any, rng: Any) -> Any:
         return delta * np.random.uniform(0.9, 1.1)
 
     def bytes(self, coordinates: int) -> int:
@@ -148,7 +148,7 @@ class Counting(fl.Compressor):
 
     calls = 0
 
-    def apply(self, delta: Any) -> Any:
+    def apply(self, delta: Any, rng: Any) -> Any:
         self.calls += 1
         return delta * (self.calls % 2)
 
