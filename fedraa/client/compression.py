@@ -144,7 +144,8 @@ class QSGD(Compressor):
         lower = level.floor()
         draws = torch.from_numpy(rng.random(delta.numel(), np.float32)).to(delta.device)
         xi = lower + (draws < level - lower)
-        return norm * delta.sign() * xi / self.levels
+        decoded: Tensor = norm * delta.sign() * xi / self.levels
+        return decoded
 
     def bytes(self, coordinates: int) -> int:
         return round_up_bits(FLOAT_BITS + coordinates * (1 + self.levels.bit_length()))

@@ -2,7 +2,6 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Run in an empty folder, where a connection to another machine fails the test."""
     connect = socket.socket.connect
 
@@ -31,7 +30,6 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
-    yield
 
 
 def resumed_run(callback: str) -> History:
