@@ -212,7 +212,7 @@ def _has_begun(experiment: Experiment) -> bool:
 
 def has_same_method(method: Mapping[str, Any], experiment: Experiment) -> bool:
     """Return True if the method that an earlier run of this experiment describes is its present method."""
-    # These shares depend on the fleet.
+    # Automatic capacities depend on the fleet, so the recorded method differs in them.
     if experiment.capacities == "auto":
         return True
     return differing_part(method, resolve_method(experiment)) is None

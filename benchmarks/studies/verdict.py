@@ -104,7 +104,7 @@ def _advantage_interval(a: Line, b: Line, *, ratio: bool) -> tuple[float, float,
 
 
 def _paired(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, ratio: bool) -> tuple[float, float]:
-    """Return middle and half width of Student's interval of the paired differences, of logarithms if `ratio`."""
+    """Return middle and half width of Student's interval of paired differences, if `ratio` those of logarithms."""
     gaps = np.log(x / y) if ratio else x - y
     n = len(gaps)
     half = float(stats.t.ppf(1 - LEVEL / 2, n - 1) * float(gaps.std(ddof=1)) / math.sqrt(n))

@@ -53,17 +53,17 @@ METHODS = {
     "fed-raa": 1,
     "fedbuff": 1,
     "asyncfeded": 1,
-    # The buffer and the client's row.
+    # It writes the buffer and the client's row.
     "ca2fl": 2,
-    # The delta and the client's row.
+    # It writes the delta and the client's row.
     "ram-fed": 2,
-    # The sums of deltas and of gradients.
+    # It writes the sums of deltas and of gradients.
     "mimelite": 2,
-    # The sum, the client's control variate and the change of the server's.
+    # It writes the sum, the client's control variate, and the change of the server's control variate.
     "scaffold": 3,
-    # The client's row, the total in float64 and the model.
+    # It writes the client's row, the total in float64 and the model.
     "ringleader": 4,
-    # The client's row, the mean in float64 and the model.
+    # It writes the client's row, the mean in float64 and the model.
     "ace": 4,
 }
 # This model has 73.6 million parameters.

@@ -1,4 +1,4 @@
-"""Metrics of the source's structure: rooms, floors, imports, cycles, and the files that one question opens."""
+"""Metrics of the source's structure: rooms (folders), floors (levels of rooms by their imports), and cycles."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ Graph = Mapping[str, set[str]]
 """The nodes, and for each the nodes that it imports."""
 
 
-# The method whose files are counted. Its name has no other meaning.
+# The method for which `files_that_name` counts files. Its name has no other meaning.
 SAMPLE_METHOD = "asyncfeded"
 
 
@@ -51,7 +51,7 @@ def structure_metrics() -> dict[str, int]:
 
 
 def files_that_name(method: str) -> list[str]:
-    """Return the source files that name a method: those that adding it has to touch, besides its test."""
+    """Return the source files that name a method. A new method has to touch these files, besides its test."""
     folders = (*PACKAGES, "docs/site")
     paths = chain.from_iterable(sorted((ROOT / folder).rglob("*.py")) for folder in folders)
     return [_relative_path(path) for path in paths if re.search(rf"\b{method}\b", path.read_text())]

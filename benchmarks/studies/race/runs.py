@@ -108,7 +108,7 @@ class Race:
         return {name: recorded[name] for name in entrant.space(self.setting) if name in recorded}
 
     def cell(self, entrant: Entrant, part: Part) -> Cell | None:
-        """Return the entrant's experiment in this part; None if it has none, or none before other runs have ended."""
+        """Return the entrant's experiment in this part; None if there is none, or not before other runs have ended."""
         if (entrant.name == LIMIT and part != "tuned") or entrant.refusal_reason(self.setting) is not None:
             return None
         values = {} if part == "untuned" else self.values(entrant)
@@ -202,7 +202,7 @@ class Race:
         return Experiment(**fields)
 
     def _evaluation_interval(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:
-        """Return the number of server steps between two evaluations; None if they are rounds, which are all evaluated.
+        """Return the number of server steps between two evaluations; None in a method with rounds: each is evaluated.
 
         Between two evaluations all asynchronous methods train the same number of batches. The entrant `limit` (SGD on
         one client with all data, in rounds) trains a quarter of it. A step applies one client update or a full buffer.

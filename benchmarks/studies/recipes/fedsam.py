@@ -47,18 +47,19 @@ CIFAR100: dict[str, Numbers] = {
     "fedsam": ((85.65, 59.11, 3.11, 228), (81.04, 54.69, 4.36, 245), (78.05, 51.78, 5.43, 561)),
     "mofedsam": ((87.82, 60.02, 3.20, 129), (82.62, 56.60, 4.42, 124), (80.09, 52.90, 5.62, 373)),
 }
-# Accuracy to which rounds are counted, on the data that are run.
+# The accuracy by dataset until which rounds are counted.
 TARGETS = {"digits": 0.90, "mnist": 0.95, "cifar10-subset": 0.40, "emnist": 0.80, "cifar10": 0.80, "cifar100": 0.50}
 STEPS = to_target(TARGETS, "step")
 METRICS = (CLIENT_MEAN, CLIENT_STD, STEPS, TRAIN_ACCURACY)
 CURVES = "The paper gives only curves, no numbers."
 NOTES = (
     "Equal terms: all methods have local momentum 0 and weight clients alike, as the paper does.",
-    "The paper tunes every learning rate on a grid and does not publish the result; 0.1 is taken for all, without a "
-    "file of `fedraa tune` and `--terms tuned`.",
+    "The paper tunes every learning rate on a grid and does not publish the result. Here all methods have 0.1, unless "
+    "`--terms tuned` gives them the values of `fedraa tune`.",
     "FedRobust's adversary is diagonal here.",
-    "MimeLite's momentum does not see the steps that are taken along it: if learning rate times local steps is "
-    "large it oscillates, and may diverge. With a tenth of either it follows FedCM (tried on digits).",
+    "MimeLite's momentum does not react to the steps that a client takes along it: if learning rate times local steps "
+    "is large, the model oscillates, and may diverge. With a tenth of the rate or of the steps, MimeLite follows FedCM "
+    "(tried on digits).",
 )
 SMALL = (
     "20 clients, an epoch or two and a small model stand in for the paper's 100 clients, ten epochs and its models; ρ "
@@ -221,7 +222,7 @@ def fedsam_parameters(scale: Scale) -> Study:
         reference="S: 20% of clients",
         notes=(CURVES, *NOTES, *_small_notes(scale, dataset)),
         claims=(
-            Claim("S: 50% of clients", "S: 10% of clients", CLIENT_MEAN.name, "More participants are more accurate"),
+            Claim("S: 50% of clients", "S: 10% of clients", CLIENT_MEAN.name, "Accuracy grows with the participants"),
         ),
     )
 

@@ -57,8 +57,8 @@ def equal_budget(scale: Scale) -> Study:
         notes=(
             "On equal terms: every method has the same learning rate, momentum 0, five local epochs, and clients that "
             "have equal weights in a round; other differences are below. best_lr tunes the rate.",
-            "Memory is that of training the largest submodel that the method may assign to a device. The cost of masks "
-            "is that of the full model: dense kernels save nothing by them.",
+            "Memory is that of training the largest submodel that the method may assign to a device. A masked "
+            "submodel costs as the full model does, because dense kernels also compute with masked weights.",
         ),
         along="t",
     )
@@ -89,10 +89,11 @@ def stragglers(scale: Scale) -> Study:
         (ACCURACY, TIME),
         reference="fedavg",
         notes=(
-            "The slowest device has speed 1 in the spreads; for a log-normal it is the median, for a zipf the fastest.",
-            "Dropouts: every other device leaves for good between time 2 and 6, and a round that waits for one never "
-            "ends. Day and night: every device is available for three fifths of a day of 5, each from another hour on; "
-            "its work continues when it returns. Both are benchmarks/fleets/*.csv, in a fleet of half 1, half 3.",
+            "Speed 1 is that of the slowest device; for a log-normal of the median, for a zipf of the fastest one.",
+            "Dropouts: every other device leaves for good between time 2 and 6, and a round that waits for such a "
+            "device never ends. Day and night: every device is available for three fifths of a day of 5, each from "
+            "another hour on; its work continues when it returns. In both fleets (benchmarks/fleets) half of the "
+            "devices have speed 1, and half 3.",
         ),
         along="t",
     )

@@ -14,7 +14,7 @@ SKEWED = {"digits": 0.9, "mnist": 0.95}
 RATES = (0.2, 0.4, 0.8)
 FIXED = 0.4
 SHARED = f"lr {FIXED:g} (fixed)"
-# Rows and their changes: a part of the method is removed, or a part of no method is added.
+# Rows and their changes. Each change removes a part of the method, or adds a part that the method does not have.
 VARIANTS: dict[str, dict[str, Any]] = {
     "fed-quilt": {},
     "models mixed, not deltas added": {"async_rule": "convex-mix", "mixing": 0.6},

@@ -24,7 +24,7 @@ MNIST_NUMBERS = "The paper's numbers are those of MNIST."
 DATASETS = (("digits",), ("mnist",), ("mnist", "cifar10", "cifar100"))
 HIDDEN = {"digits": 64, "mnist": 200, "cifar10": 2048, "cifar100": 4096}
 BUDGET = {"digits": 15.0, "mnist": 20.0, "cifar10": 60.0, "cifar100": 60.0}
-# In rounds. The runs here are too short for the paper's fifty.
+# The rounds between two prunings. The paper has fifty, for which the runs here are too short.
 REPRUNED = {"submodel.reprune_every": 3}
 
 
@@ -177,7 +177,7 @@ def raa_fragments(scale: Scale) -> Study:
         cells,
         (TIME, ACCURACY, FAIRNESS),
         reference="M = 2",
-        claims=(Claim("M = 2", "M = 5", TIME.name, "More fragments train slower (Figure 6)"),),
+        claims=(Claim("M = 2", "M = 5", TIME.name, "With more fragments, training takes longer (Figure 6)"),),
     )
 
 

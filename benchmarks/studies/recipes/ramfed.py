@@ -58,9 +58,9 @@ def ramfed_memory(scale: Scale) -> Study:
         reference="ra-fed",
         notes=(
             "The paper's numbers are those of MNIST, Dirichlet 0.01, S-Arb, after rounds that it does not state.",
-            "A region has hidden units, with all weights into them and, of the output layer, those out of them: every "
-            "parameter is in exactly one. Units: a client trains only the weights between units of its regions on both "
-            "sides, drawn for every layer.",
+            "A region has hidden units with all weights into them, and the weights from them to the output layer. So "
+            "every parameter is in exactly one region. In rows with `units`, a client trains only weights between "
+            "units of its regions, which are drawn for every layer.",
             PRINTED,
         ),
         claims=(
@@ -174,7 +174,7 @@ def ramfed_table3_agnews(scale: Scale) -> Study:
         {"rounds": 2000, "eval_every": 20, "lr": 0.1},
     )
     at = scale.pick_value((0.2,), (0.2,), (0.05, 0.1, 0.15, 0.2))
-    small = "Batches of 32 and lr 1: with the paper's 128 and 0.1 these rounds learn nothing, and with lr 3 neither."
+    small = "Batches of 32 and lr 1: with the paper's 128 and 0.1 the model learns nothing, and with lr 3 neither."
     part = "The data are a part of AG News' training rows."
     scaled = "At that rate IST, which scales what a group's units read, diverges in most runs."
     note = scale.pick_value(f"{small} {part}", f"{small} {scaled} {part}", part)
@@ -251,22 +251,22 @@ def ramfed_coverage(scale: Scale) -> Study:
         notes=(
             "The paper sets the least coverage, the trained regions and the longest untrained spell by hand; here "
             "they follow from the mask level and from how often all clients train the same regions, and are measured.",
-            "Longest untrained by a client is the paper's τ_q (Assumption 6): rounds in which one client did not train "
-            "one region; longest untrained, those in which no client did.",
-            "With gaps in every round only one region is trained after the first round: least coverage 10, S* 1.",
+            "`longest untrained by a client` is the paper's τ_q (Assumption 6): the most rounds in a row in which one "
+            "client did not train a region. `longest untrained` counts the rounds in which no client trained it.",
+            "With `one region for all`, only one region is trained after the first round: least coverage 10, S* 1.",
         ),
         claims=(
             Claim(
                 "S, always covered",
                 "S, gaps every 2",
                 ACCURACY.name,
-                "Longer untrained spells end less accurate (Figure 4)",
+                "After longer untrained spells, the accuracy is lower (Figure 4)",
             ),
             Claim(
                 "S, always covered",
                 "S, one region for all",
                 ACCURACY.name,
-                "Many untrained regions end less accurate, however well covered (Figure 3)",
+                "With many untrained regions, the accuracy is lower, even if the others are covered well (Figure 3)",
             ),
         ),
         seeds=scale.seeds,

@@ -44,7 +44,7 @@ def _make_experiment(scale: Scale, **own: Any) -> Experiment:
 POLICIES: dict[str, dict[str, Any]] = {
     "rolling (shuffled)": {"method": "shuffled-kernels"},
     "random": {"method": "bernoulli-kernels"},
-    # Only the submodels of HeteroFL.
+    # This row has the submodels of HeteroFL, but not HeteroFL's local training.
     "static (HeteroFL)": {"method": "bernoulli-kernels", "submodel": "prefix"},
 }
 

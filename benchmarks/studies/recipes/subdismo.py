@@ -246,7 +246,7 @@ def subdismo_cost(scale: Scale) -> Study:
     cells = [Cell(row, scale.experiment(dataset, **common, **own), paper=paper) for row, (own, paper) in rows.items()]
     notes = (
         "These numbers are random only in the parts that a client draws; one round is run.",
-        "The paper counts a mask's operations by its share; in dense kernels a mask saves none, and all are counted.",
+        "The paper counts a mask's operations by its share. Dense kernels save none, so all are counted here.",
         "The paper's ViT-Small has 7,680 parameters more outside its blocks than any usual embedding and head.",
         "The upload of a client includes the bitmap of its mask, a bit per parameter.",
     )
@@ -268,9 +268,11 @@ def subdismo_clients(scale: Scale) -> Study:
         cells.append(Cell(row, experiment, f"{clients} clients", _paper_values(*papers[number])))
     notes = (
         OPEN,
-        "The paper repeats data so that a client keeps some thousands; here the clients share the existing data.",
+        "The paper repeats data so that a client has some thousand samples; here the clients share the existing data.",
         *_stand_in_notes(scale),
-        *scale.pick_value(("The paper's numbers beside 30 and 100 clients are those of its 100 and 1000.",), (), ()),
+        *scale.pick_value(
+            ("The paper's numbers beside 30 and 100 clients were measured with 100 and 1000 clients.",), (), ()
+        ),
     )
     title = "Scalability (SubDisMO, Table 8)"
     return Study("subdismo_clients", title, cells, METRICS, "subdismo", notes=notes)
@@ -298,7 +300,7 @@ def subdismo_coverage(scale: Scale) -> Study:
             *_stand_in_notes(scale),
         ),
         claims=(
-            Claim("30 of 30 clients", "6 of 30 clients", CLIENT_MEAN.name, "More coverage is more accurate (Figure 4)"),
+            Claim("30 of 30 clients", "6 of 30 clients", CLIENT_MEAN.name, "Accuracy grows with coverage (Figure 4)"),
         ),
         seeds=scale.seeds,
     )
