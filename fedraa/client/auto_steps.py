@@ -1,4 +1,4 @@
-"""Numbers of local steps that follow from the cost of sending: short tasks that send for about half of their time."""
+"""Numbers of local steps that follow from costs: tasks are short, and sending takes about half of their time."""
 
 import re
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ class AutoSteps:
     """The rule H = max(minimum, round(kappa * move / step)) for the number of local steps.
 
     Here `move` is the time to send a fragment both ways, and `step` the time of a batch. The default of `minimum` is
-    `SHORT`, but no more than a pass over the client's data, because longer tasks on few samples only end later. A task
-    continues the client's last pass at the batch at which the previous task ended.
+    `SHORT`, but at most one pass over the client's data, because longer tasks on few samples only delay their updates.
+    A task continues the client's last pass at the batch at which the previous task ended.
     """
 
     minimum: int | None = None
@@ -28,7 +28,10 @@ class AutoSteps:
 
     @classmethod
     def of(cls, steps: int | str | None) -> "AutoSteps | None":
-        """Read auto, auto:LEAST or auto:LEAST:KAPPA. Return None for a number. Raises InputError for other text."""
+        """Return the rule that the text auto, auto:LEAST or auto:LEAST:KAPPA describes, or None for a number.
+
+        Raises InputError for other text.
+        """
         if not isinstance(steps, str):
             return None
         match = _TEXT.fullmatch(steps)
@@ -41,7 +44,7 @@ class AutoSteps:
         return cls(int(match["minimum"]), kappa)
 
     def minimum_steps(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return H for tasks that take no time to send, for data partitions of `whole` batches."""
+        """Return H for tasks that take no time to send, if a pass over the client's data has `whole` batches."""
         if self.minimum is None:
             return np.minimum(SHORT, whole)
         return np.full_like(whole, self.minimum)

@@ -1,4 +1,4 @@
-"""Training of several tasks as one batched computation. It is faster if kernel launches take most of the time."""
+"""Training of several tasks in one batched computation. This is faster if kernel launches take most of the time."""
 
 import time
 from collections import defaultdict
@@ -22,9 +22,8 @@ from fedraa.submodels import Traced
 class BatchedTrainer(Trainer):
     """A trainer with a `train_all` that trains up to `stack` tasks of the same shape at once.
 
-    Its results differ in their bits from those of `Trainer`, but depend only on the task, the data, the seed and
-    `stack`. All stacks are filled up to the same height, and all minibatches to a size that follows from the number of
-    samples.
+    Its results differ from those of `Trainer` by rounding, but depend only on the task, the data, the seed and `stack`.
+    All stacks are padded to the same height, and all minibatches to a size that follows from the number of samples.
     """
 
     def __init__(self, traced: Traced, solver: LocalTraining, stack: int, **options: Any) -> None:
@@ -32,7 +31,7 @@ class BatchedTrainer(Trainer):
 
         Args:
             traced: The traced model.
-            solver: The local training.
+            solver: The settings of local training.
             stack: Tasks per stack.
             options: Other arguments of `Trainer`.
         """
@@ -57,7 +56,7 @@ class BatchedTrainer(Trainer):
         self._stacks.clear()
 
     def _stack_key(self, work: Work) -> object:
-        """Return the key that the tasks of one stack share."""
+        """Return a key that is equal for tasks which may be in one stack."""
         task = work.task
         length = None
         if follows_length(self._solver.lr_schedule):
@@ -120,7 +119,7 @@ class BatchedTrainer(Trainer):
         steps = max(self._steps(one.task, len(one.y)) for one in work)
         x = np.zeros((self._height, longest + 1, *work[0].x.shape[1:]), work[0].x.dtype)
         y = np.full((self._height, longest + 1), PADDING)
-        # Index `longest` is the row that stands for no sample.
+        # The index `longest` stands for a missing sample.
         orders = np.full((steps, self._height, width), longest)
         new_epochs: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row, one in enumerate(work):

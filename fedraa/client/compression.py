@@ -1,4 +1,4 @@
-"""Compressors C(.) of the delta that a client sends back: w - w_received, on the coordinates that it trained.
+"""Compressors C(.) of the delta that a client sends back: w - w_received, on the trained coordinates.
 
 A compressor makes the message smaller and changes the delta. The traffic of a run counts the bytes of the packed
 message, rounded up.
@@ -28,9 +28,9 @@ EXPECTED = (
 
 
 class Compressor(ABC):
-    """The form in which a client sends its delta back. Both methods must depend only on their arguments.
+    """A compressor of the delta that a client sends back. Both methods must depend only on their arguments.
 
-    A `lossless` compressor is never applied. The entries that a compressor `drops` are 0 at the server.
+    A `lossless` compressor is never applied. A compressor that `drops` entries sets them to 0 at the server.
     """
 
     lossless: ClassVar[bool] = False
@@ -47,11 +47,11 @@ class Compressor(ABC):
 
     @abstractmethod
     def bytes(self, coordinates: int) -> int:
-        """Return the bytes on the wire for a delta of `coordinates` entries. The traffic counts use them."""
+        """Return the bytes on the wire for a delta of `coordinates` entries. The counts of traffic use this number."""
 
 
 def wire_bytes(compressor: Compressor, coordinates: int) -> int:
-    """Return the bytes on the wire for a delta of `coordinates` entries. Raises InputError unless it is a number."""
+    """Return the bytes on the wire for a delta of `coordinates` entries. Raises InputError unless this is a number."""
     with convert_errors("compress", compressor):
         size = compressor.bytes(coordinates)
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
@@ -62,7 +62,7 @@ def wire_bytes(compressor: Compressor, coordinates: int) -> int:
 
 @dataclass(frozen=True)
 class NoCompression(Compressor):
-    """The unchanged delta, 4 bytes per number."""
+    """No compression: the delta is unchanged, with 4 bytes per number."""
 
     lossless: ClassVar[bool] = True
 
@@ -112,7 +112,7 @@ class RandomK(Compressor):
 
 @dataclass(frozen=True)
 class EightBit(Compressor):
-    """Uniform quantisation between the extremes: one byte per number, and the two extremes."""
+    """Uniform quantisation between the smallest and the largest number: a byte per number, plus these extremes."""
 
     def apply(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
         if not delta.numel():
@@ -183,7 +183,7 @@ class ScaledSign(Sign):
 
 
 def count_kept(share: float, coordinates: int) -> int:
-    """Return the number of entries that are kept of `coordinates`: the share, at least one."""
+    """Return the number of entries that are kept of a delta with `coordinates` entries, at least one."""
     return min(coordinates, max(1, round(share * coordinates)))
 
 
@@ -195,7 +195,7 @@ def round_up_bits(bits: int) -> int:
 def _parse_number(text: str) -> Compressor:
     """Read `topk:SHARE`, `randomk:SHARE` or `qsgd:LEVELS`."""
     kind, _, number = text.partition(":")
-    # Text that is no number ends in the error below.
+    # If the text is no number, the error below is raised.
     with suppress(ValueError):
         if kind == "qsgd" and int(number) >= 1:
             return QSGD(int(number))

@@ -15,7 +15,7 @@ from fedraa.objectives import Classification, Objective
 from fedraa.submodels import trainable_parameters, view_as_tensor
 from fedraa.submodels.flat import BY_PIECE
 
-# Label that stands for no sample.
+# Label of padding, which stands for a missing sample.
 PADDING = -100
 
 Take = Callable[[slice, Tensor], None]
@@ -25,7 +25,7 @@ class FlatModule:
     """A dense submodel with parameters that are views of the buffer `weights` [k].
 
     Their gradients are views of `gradient` [k]. Without `gradient` the backward pass hands over each parameter's
-    gradient as soon as it is computed, and keeps none.
+    gradient as soon as it is computed, and stores no gradient.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class FlatModule:
 
     @property
     def whole(self) -> bool:
-        """Return True if the module holds the gradient of all parameters at once."""
+        """Return True if the module stores the gradient of all parameters at once."""
         return self._gradient is not None
 
     @property
@@ -71,11 +71,11 @@ class FlatModule:
         self.weights.copy_(view_as_tensor(params))
 
     def forward(self, inputs: Any) -> Any:
-        """Return the module's result for a batch [b, ...]."""
+        """Return the module's output for a batch [b, ...], which may be several tensors."""
         return self._objective.forward(self.module, inputs)
 
     def outputs(self, result: Any) -> Tensor:
-        """Return the tensor of a result from which the loss is computed."""
+        """Return the tensor from which the loss is computed, out of the module's result."""
         return self._objective.outputs(result)
 
     def loss(self, result: Any, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -89,10 +89,10 @@ class FlatModule:
         return self._objective.training_loss(result, outputs, labels)
 
     def backward(self, loss: Tensor) -> None:
-        """Leave the gradient of the loss in `gradient`.
+        """Compute the gradient of the loss into `gradient`.
 
-        Copying the gradients of the backward pass is faster than adding them to zeros, but needs memory for both. Large
-        models therefore add them.
+        For small models the gradients of the backward pass are copied into this buffer. Adding them to zeros is slower,
+        but needs no second buffer, so large models do that.
         """
         if len(self.weights) >= BY_PIECE:
             self.gradient.zero_()
@@ -110,7 +110,7 @@ class FlatModule:
                 target.copy_(parameter.grad)
 
     def backward_by_piece(self, loss: Tensor, take: Take) -> None:
-        """Pass the gradient of the loss to `take`, once per parameter, flat and with its slice of the buffer.
+        """Pass the loss's gradient to `take`, parameter by parameter: flat, and with the parameter's slice.
 
         The remaining backward pass does not depend on that parameter, so `take` may change it.
         """
@@ -124,7 +124,7 @@ class FlatModule:
         self._take = None
 
     def hand_on(self, parameter: nn.Parameter) -> None:
-        """Pass on the gradient of `parameter`, which is complete."""
+        """Pass the complete gradient of `parameter` to `take`."""
         assert parameter.grad is not None
         assert self._take is not None
         self._take(self._waiting.pop(parameter), parameter.grad.view(-1))
@@ -134,8 +134,8 @@ class FlatModule:
 class BatchedModule:
     """Submodels of one shape, trained as one batched computation (`torch.func.vmap`): views of `weights` [height, k].
 
-    It replaces a FlatModule, with one row of the buffers for each submodel. The result of a row does not depend on
-    other rows, not even on whether they are in use, because the shapes in the computation never change.
+    It has the interface of FlatModule, but its buffers have one row for each submodel. The result of a row does not
+    depend on the other rows, even if these are unused, because the shapes in the computation never change.
     """
 
     def __init__(self, module: nn.Module, height: int, device: torch.device) -> None:
@@ -181,7 +181,7 @@ class BatchedModule:
         return losses.view(labels.shape).sum(1) / (labels != PADDING).sum(1).clamp(min=1)
 
     def backward(self, loss: Tensor) -> None:
-        """Leave the gradient of each loss [height] in its row of `gradient`."""
+        """Compute the gradient of each loss [height] into its row of `gradient`."""
         gradients = torch.autograd.grad(loss.sum(), list(self._parameters.values()), materialize_grads=True)
         for piece, gradient in zip(self._pieces, gradients, strict=True):
             self.gradient[:, piece] = gradient.flatten(1)

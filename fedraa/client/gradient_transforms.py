@@ -1,4 +1,4 @@
-"""Local terms, which change the gradient of a local step one after the other, in chunks of the flat buffer."""
+"""Gradient transforms, which change the gradient of a local step one after the other, in chunks of the flat buffer."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ EPSILON = 1e-12
 
 
 class StepContext(NamedTuple):
-    """The point at which a local step takes its gradient.
+    """The weights at which a local step computes its gradient.
 
     Attributes:
         weights: Weights before the step, of the same shape as the gradient.
@@ -38,9 +38,10 @@ class GradientTransform(ABC):
             def apply(self, grad, context):
                 grad.add_(context.weights.sign(), alpha=1e-4)
 
-    It must be a function of its arguments, element by element. A gradient is passed as a whole [k], in chunks, or as
-    several clients' gradients [height, k]. A term that needs the whole gradient sets `whole`. If the submodel is
-    masked, changes outside the mask are dropped. A term that makes none there sets `masked` to False.
+    The transform must depend only on its arguments, and treat each element independently. A gradient is passed as a
+    whole [k], in chunks, or as several clients' gradients [height, k]. A transform that needs the whole gradient sets
+    `whole`. If the submodel is masked, changes outside the mask are removed. A transform without such changes sets
+    `masked` to False, which saves time.
     """
 
     whole: ClassVar[bool] = False
@@ -51,7 +52,7 @@ class GradientTransform(ABC):
         """Change `grad` [k] in place. `context` holds the weights at which it was computed."""
 
     def begin(self, extras: Mapping[str, Tensor]) -> "GradientTransform":
-        """Return the term for one task, which received the buffers `extras` [k]."""
+        """Return the transform for one task. `extras` holds the buffers [k] that came with the task."""
         return self
 
 
@@ -97,7 +98,7 @@ class ServerMomentum(GradientTransform):
 
 @dataclass(frozen=True)
 class Clipping(GradientTransform):
-    """Scales the gradient down to the norm `bound` if its norm is larger."""
+    """Gradient clipping: a gradient with a norm over `bound` is scaled to the norm `bound`."""
 
     bound: float
     whole: ClassVar[bool] = True

@@ -1,7 +1,7 @@
 """FedRobust's affine input adversary (Reisizadeh et al. 2020), diagonal: x' = L * x + d, one weight per input.
 
 The paper's L is a full matrix, (3072)^2 numbers per client on CIFAR. The diagonal keeps its meaning at the size of one
-sample. Numbers are those of the released code, where penalties stand against a batch's summed loss.
+sample. The constants are those of the released code, where the loss of a batch is a sum.
 """
 
 import torch
@@ -12,7 +12,10 @@ SCALE_PENALTY, SHIFT_PENALTY = 100.0, 4.0
 
 
 class Adversary:
-    """The state (L, d) of one client, flat [2 m] for samples of m numbers, which ascends once per minibatch."""
+    """The adversary (L, d) of one client, flat [2 m] for samples of m numbers.
+
+    It takes one ascent step per minibatch.
+    """
 
     def __init__(self, state: Tensor, sample: torch.Size) -> None:
         self.state = state.clone().requires_grad_()

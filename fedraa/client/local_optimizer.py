@@ -20,12 +20,12 @@ from fedraa.numbers import Decay, NotNegative, Positive, UpToOne
 
 # Name of the buffer that counts the steps of each coordinate.
 STEP = "step"
-# Default of torch.optim.AdamW.
+# Default weight decay of torch.optim.AdamW.
 ADAMW_WEIGHT_DECAY = 0.01
 
 
 class LocalOptimizer(ABC):
-    """A rule for the step along a gradient. Values that are None come from the experiment's fields.
+    """A rule for the step that a client takes along a gradient. Values that are None come from the experiment's fields.
 
     A custom optimizer needs `descend`, and `buffers` if it keeps state:
 
@@ -47,14 +47,14 @@ class LocalOptimizer(ABC):
     """True if `descend` applies the weight decay. Otherwise the gradient already contains it."""
 
     def buffers(self, momentum: float) -> tuple[str, ...]:
-        """Return the names of the state's buffers [k], all zero at first.
+        """Return the names of the buffers [k] that form the optimizer's state. All are zero at first.
 
         `STEP` counts the steps, including the current one.
         """
         return ()
 
     def check(self, momentum: float) -> str | None:
-        """Return the problem of this optimizer with the experiment's momentum, or None."""
+        """Return the reason why this optimizer cannot use the experiment's momentum, or None if it can."""
         return None
 
     @abstractmethod
@@ -219,7 +219,7 @@ class OptimizerSteps:
             self._state[STEP] += 1
 
     def descend(self, weights: Tensor, gradient: Tensor, piece: slice | EllipsisType, lr: float) -> None:
-        """Step on one chunk of the buffer.
+        """Take the step on one chunk of the buffer.
 
         Args:
             weights: Weights of the chunk.
@@ -242,7 +242,7 @@ class OptimizerSteps:
 
 
 def _collapse_uniform(steps: Tensor) -> Tensor:
-    """Return counts [..., k] as [..., 1] if those of each client are equal, which is faster to compute with."""
+    """Return counts [..., k] as [..., 1] if each client's counts are equal, because this makes steps faster."""
     first = steps[..., :1]
     if bool((steps == first).all()):
         return first.clone()

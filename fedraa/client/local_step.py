@@ -35,13 +35,13 @@ from fedraa.errors import InputError
 from fedraa.messages import EXTRA_PREFIX, Task
 from fedraa.submodels import view_as_tensor
 
-# Buffers of a task that the terms read.
+# Names of the buffers of a task that gradient transforms read.
 BLENDED = ("control", "momentum")
 
 
 @dataclass(frozen=True)
 class StepComponents:
-    """The components of a solver that take part in local steps, made once for all tasks of a trainer."""
+    """The components that local steps use. They are created once for all tasks of a trainer."""
 
     compressor: Compressor
     optimizer: LocalOptimizer
@@ -58,7 +58,7 @@ class StepComponents:
 
 
 class LocalStep:
-    """The steps of one task, with the solver's terms in the order that LocalTraining documents.
+    """The local steps of one task, with gradient transforms in the order that LocalTraining documents.
 
     With a BatchedModule these are the steps of several tasks at once. Then `task` combines all of them, its buffers are
     [height, k], and the losses are [height].
@@ -76,16 +76,16 @@ class LocalStep:
         steps: int = 1,
         bf16: bool = False,
     ) -> None:
-        """Load the task into the model, and create its terms and optimizer.
+        """Load the task into the model, and create the task's gradient transforms and optimizer.
 
         Args:
-            solver: The local training.
+            solver: The settings of local training.
             components: The compressor, the optimizer and the custom terms.
             model: The module to train.
             task: The task, or several combined tasks.
             labels: Labels of each client.
             device: Device of the model.
-            steps: Length of the task, on which the learning rate may depend.
+            steps: Number of local steps of the task, on which the learning rate may depend.
             bf16: Compute the forward pass in bfloat16.
         """
         tensor = partial(torch.tensor, device=device)
@@ -104,7 +104,7 @@ class LocalStep:
         self._apply_mask(model.weights)
         self._anchor = model.weights
         if solver.prox_mu or solver.transforms or not self._compressor.lossless:
-            # Without a mask the received parameters are the model's weights, so that no copy is necessary on a CPU.
+            # Without a mask, the received parameters become the model's weights without a copy on a CPU.
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
         kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(EXTRA_PREFIX)}
         self._optimizer = OptimizerSteps(
@@ -167,7 +167,7 @@ class LocalStep:
         return loss.detach()
 
     def _descend_piece(self, piece: slice | EllipsisType, g: Tensor) -> None:
-        """Step on one chunk of the buffer. Its masked gradient `g` is overwritten."""
+        """Take the step on one chunk of the buffer. `g`, the masked gradient of this chunk, is overwritten."""
         w = self.model.weights[piece]
         if self._terms:
             at = StepContext(w, self._anchor[piece], piece)
@@ -204,10 +204,11 @@ class LocalStep:
         return self.model.loss(result, outputs, labels)
 
     def _loss_gradient(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Leave the masked (SAM) gradient in the module, and return the loss at the unperturbed weights.
+        """Compute the masked gradient (with SAM if set) into the module. Return the loss at the unperturbed weights.
 
         SAM: the gradient at w + rho g/||g||, one norm over all trained coordinates of the client (FedSAM eq. 4). The
-        sign() factor of its eq. 3 is in no later equation. Both passes use the same minibatch and dropout.
+        paper's eq. 3 also has a sign() factor, but none of its later equations has it. Both passes use the same
+        minibatch and dropout.
         """
         w, g = self.model.weights, self.model.gradient
         if not self._solver.sam_rho:
@@ -224,7 +225,7 @@ class LocalStep:
         return loss
 
     def _plain_gradient(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Leave the masked gradient at the current weights in the module, and return the loss."""
+        """Compute the masked gradient at the current weights into the module, and return the loss."""
         loss = self.loss(inputs, labels)
         self.model.backward(loss)
         if self.squares is not None:
@@ -233,7 +234,7 @@ class LocalStep:
         return loss
 
     def _apply_mask(self, g: Tensor, piece: slice | EllipsisType = ...) -> Tensor:
-        """Set the gradient of masked coordinates to 0 in place, and return it."""
+        """Set the gradient to 0 in place at coordinates outside of the mask, and return the gradient."""
         if self._mask is None:
             return g
         return g.mul_(self._mask[piece])
@@ -271,7 +272,7 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
 
 
 def make_terms(solver: LocalTraining, components: StepComponents, *, momentum: bool) -> list[GradientTransform]:
-    """Return the terms of a step in the order that LocalTraining documents.
+    """Return the gradient transforms of a step in the order that LocalTraining documents.
 
     Args:
         solver: The local training.

@@ -1,4 +1,4 @@
-"""The local solver as values: the steps that a client takes. All terms are off by default."""
+"""The settings of a client's local training. All optional terms are off by default."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -19,10 +19,11 @@ Sizes = TypeVar("Sizes", int, npt.NDArray[np.int64])
 class LocalTraining:
     """The settings of a client's training: a local optimizer, and the transforms of its gradient.
 
-    If the submodel is masked, so is every transform. Order within a step: gradient (with `sam_rho`, at the perturbed
-    weights), mask, proximal term, custom `transforms`, control variate, `grad_mix`, clipping, weight decay, local
-    optimizer. Clipping does not change the weight decay, as in HeteroFL's code. With `grad_mix` m, the decay is
-    multiplied by m, as if it was added to the gradient before the mix. AdamW applies decay to the weights.
+    If the submodel is masked, the changes of every transform are also masked. Order within a step: gradient (with
+    `sam_rho`, at the perturbed weights), mask, proximal term, custom `transforms`, control variate, `grad_mix`,
+    clipping, weight decay, local optimizer. Clipping does not change the weight decay, as in HeteroFL's code. With
+    `grad_mix` m, the decay is multiplied by m, as if it were added to the gradient before the mix. AdamW applies the
+    decay directly to the weights.
 
     Attributes:
         lr: Learning rate.
@@ -34,8 +35,8 @@ class LocalTraining:
             and fragment by their costs.
         weight_decay: L2 decay of the weights.
         clip: Bound on the norm of the whole gradient (0: off).
-        prox_mu: Weight rho of (rho/2)||w - w_received||^2, in the gradient so that it enters the momentum (FedProx,
-            FedAsync, Fed-RAA eq. 2 with the square of the definition of g).
+        prox_mu: Weight rho of the proximal term (rho/2)||w - w_received||^2 (FedProx, FedAsync, Fed-RAA eq. 2 with the
+            square of the definition of g). The term is part of the gradient, so it enters the momentum.
         sam_rho: Radius of sharpness-aware minimisation (rho of FedSAM, delta of SubDisMO).
         grad_mix: Weight m of the gradient in m * g + (1 - m) * server momentum (alpha of FedCM, beta of MoFedSAM, 1 -
             beta of MimeLite).
@@ -43,23 +44,23 @@ class LocalTraining:
         full_gradient: Also return the full-batch gradient at the received weights (MimeLite).
         squares: Also return the sum of squared gradients of all coordinates, including absent ones (PruneFL).
         adversary: Ascend on an affine input perturbation of each client (FedRobust).
-        label_masked: Logits of labels that the client does not hold are 0 (HeteroFL).
-        logit_calibration: k in log(k * p + (1 - k) / C), which is added to the logits of C labels, p the share of each
-            in the client's data (logit adjustment, Menon et al. 2021, and FedLC, Zhang et al. 2022). Training then does
-            not unlearn labels that are rare there. With 1, absent labels have no influence. It needs the classification
-            objective.
+        label_masked: Set the logits of labels that the client does not hold to 0 (HeteroFL).
+        logit_calibration: k in log(k * p + (1 - k) / C), which is added to the logits of the C labels. p is the share
+            of each label in the client's data (logit adjustment, Menon et al. 2021, and FedLC, Zhang et al. 2022).
+            Training then does not unlearn labels that are rare in the client's data. With 1, absent labels have no
+            influence. It needs the classification objective.
         compressor: Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit,
             qsgd:LEVELS, scaled-sign, sign, or a custom Compressor.
         transforms: Custom GradientTransforms of the gradient, after the proximal term.
-        split: Layers of the client's part in split learning (SplitFed); 0 is off.
-        full_rate: A submodel's activations are scaled by the inverse of its share while it trains, and its learning
+        split: Number of layers in the client's part in split learning (SplitFed); 0 turns it off.
+        full_rate: While a submodel trains, divide its activations by its share of the units, and multiply its learning
             rate by the share. Its coordinates then move as fast as in the full model with rate `lr`.
-        scale_activations: Activations are scaled as with `full_rate`, and the learning rate is not.
+        scale_activations: Scale activations as with `full_rate`, but not the learning rate.
         min_batch: The smallest minibatch that the model can be trained on, measured before the start. With 2, a single
             sample at the end of a pass joins the minibatch before it.
         local_optimizer: Local optimizer: sgd, adam, adamw, or a custom LocalOptimizer.
-        optimizer_state: `reset` sets the state to zero at the start of each task, `keep` keeps it for each client from
-            one task to the next.
+        optimizer_state: `reset` sets the optimizer's state to zero at the start of each task, `keep` keeps the state of
+            each client from one task to the next.
     """
 
     lr: Positive = 0.05
@@ -90,12 +91,12 @@ class LocalTraining:
 
     @property
     def auto(self) -> AutoSteps | None:
-        """Return the rule by which local steps follow from costs, or None."""
+        """Return the rule that computes the number of local steps from costs, or None if the number is fixed."""
         return AutoSteps.of(self.steps)
 
     @property
     def passes(self) -> int:
-        """Return the forward-backward passes per step. SAM and the input adversary take one more each."""
+        """Return the forward-backward passes per step. SAM and the input adversary each need one more."""
         return 1 + bool(self.sam_rho) + self.adversary
 
     @property
@@ -106,7 +107,7 @@ class LocalTraining:
         return any(GRADIENT_TRANSFORM.resolve(term).whole for term in self.transforms)
 
     def count_minibatches(self, shard: Sizes) -> Sizes:
-        """Return the number of minibatches in a pass over `shard` samples, of one client or of all at once."""
+        """Return the number of minibatches in a pass over `shard` samples, for one client or an array of clients."""
         whole = shard // self.batch_size
         count: Sizes = whole + ((shard % self.batch_size >= self.min_batch) | (whole == 0))
         return count
@@ -125,18 +126,18 @@ class LocalTraining:
         return epochs * shard + steps * self.batch_size
 
     def passed_samples(self, shard: int) -> int:
-        """Return samples times passes, plus the pass for the full-batch gradient."""
+        """Return a task's samples times the passes per step, plus the pass for the full-batch gradient."""
         return self.samples(shard) * self.passes + (shard if self.full_gradient else 0)
 
     def samples_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
-        """Return the expected samples of a number of steps, which may begin anywhere in a pass.
+        """Return the expected number of samples in a number of steps, which may begin anywhere in a pass.
 
         Each step counts as the mean minibatch of a pass. The arguments describe one client, or all clients at once.
         """
         return np.asarray(steps * shard / self.count_minibatches(shard))
 
     def passed_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
-        """Return these samples times passes, plus the pass for the full-batch gradient."""
+        """Return `samples_in` times the passes per step, plus the pass for the full-batch gradient."""
         return np.asarray(self.samples_in(steps, shard) * self.passes + (shard if self.full_gradient else 0))
 
     def count_steps(self, shard: int) -> int:

@@ -14,7 +14,7 @@ EXPECTED = (
     "constant, exponential:0.998, steps:150,250:0.1 or cosine:100 by server steps, or with @time, @passes or @local by "
     "the run's clock, by passes over the training data or by the local steps of each task, as in cosine:auto@local"
 )
-# Values of `lr_schedule` by the names that users pass to a `scheduler` of the learning rate.
+# Values of `lr_schedule` by names of schedules in other libraries, which users may pass as `scheduler`.
 USUAL_SCHEDULES = {
     "constant": "constant",
     "cosine": "cosine:100",
@@ -22,7 +22,7 @@ USUAL_SCHEDULES = {
     "step": "steps:150,250:0.1",
     "steps": "steps:150,250:0.1",
 }
-# Last point of a cosine that is not counted in steps, as a share of its length.
+# Last point of a cosine whose unit is not steps, as a share of its length.
 LAST = 0.99
 
 
@@ -49,8 +49,8 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
     - `steps:A,B,...:F`: times F at each of the steps (HeteroFL's 150,250:0.1).
     - `cosine:T`: from 1 towards 0 over T steps. With T `auto` it is `length`, the number of local steps in a task.
 
-    The factor stays at its last value above 0, because methods divide by the rate. Raises InputError for any other
-    text.
+    At the end the factor keeps its last value above 0, because methods divide by the rate. Raises InputError for any
+    other text.
     """
     unit = lr_unit(spec)
     name, *arguments = spec.partition("@")[0].split(":")
@@ -84,7 +84,10 @@ def local_factor(spec: str, length: int) -> Callable[[float], float]:
 
 @cache
 def mean_local_factor(spec: str, length: int) -> float:
-    """Return the mean factor over the local steps of a task. Methods divide deltas by the sum of its rates."""
+    """Return the mean factor over the local steps of a task.
+
+    Methods divide a task's delta by the sum of its learning rates.
+    """
     factor = local_factor(spec, length)
     return math.fsum(map(factor, range(length))) / length
 

@@ -15,7 +15,7 @@ Results = tuple[list[Tensor], list[Tensor]]
 
 
 def perturb_parameters(module: nn.Module) -> nn.Module:
-    """Change the parameters as a step would, so that a moving average of them changes."""
+    """Change the parameters as a training step would, so that a moving average of parameters would change."""
     generator = torch.Generator().manual_seed(0)
     for p in module.parameters():
         if p.requires_grad:
@@ -25,14 +25,14 @@ def perturb_parameters(module: nn.Module) -> nn.Module:
 
 
 def shift_values(part: Tensor) -> Tensor:
-    """Return different values of the same type."""
+    """Return values that differ from the given ones, of the same type."""
     if part.is_floating_point():
         return part * 1.5 + 0.5
     return part.flip(0)
 
 
 def enlarge_values(part: Tensor) -> Tensor:
-    """Return larger values. Integers stay the same, because they may be indices."""
+    """Return values that are larger than the given ones. Integers stay the same, because they may be indices."""
     if part.is_floating_point():
         return part * 10
     return part
@@ -40,7 +40,7 @@ def enlarge_values(part: Tensor) -> Tensor:
 
 @contextmanager
 def fixed_generators(module: nn.Module) -> Iterator[None]:
-    """Fix the random numbers of all generators that code may use, and restore the generators afterwards."""
+    """Seed all generators that code may use with fixed values, and restore the generators afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
         random.seed(0)

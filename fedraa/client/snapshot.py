@@ -1,4 +1,4 @@
-"""Snapshots of the values that a module keeps besides its trainable parameters, and their differences."""
+"""Snapshots of a module's values other than its trainable parameters, and differences between snapshots."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedraa.models.statistics import copy_buffers, is_spectral
 
-# Attributes that every module has.
+# Names of attributes that every module has.
 OF_MODULES = frozenset(vars(nn.Module()))
 
 
@@ -26,7 +26,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, module: nn.Module, *, frozen: bool = True) -> "Snapshot":
-        """Copy the module's current values. With `frozen` also copy its frozen parameters."""
+        """Return a copy of the module's current values, with `frozen` also of its frozen parameters."""
         fixed: dict[str, Tensor] = {}
         if frozen:
             fixed = {name: p.detach().clone() for name, p in module.named_parameters() if not p.requires_grad}
@@ -38,7 +38,7 @@ class Snapshot:
         return cls(copy_buffers(module), fixed, attributes, _copy_class_arrays(module))
 
     def changed(self, after: "Snapshot") -> dict[str, list[str]]:
-        """Return the names of all values that differ in a later snapshot, by kind."""
+        """Return the names of all values that differ between this and a later snapshot, by kind."""
         return {
             kind: [name for name, value in values.items() if not is_same(getattr(self, kind).get(name, self), value)]
             for kind, values in vars(after).items()
@@ -46,7 +46,7 @@ class Snapshot:
 
 
 def _copy_class_arrays(module: nn.Module) -> dict[str, Any]:
-    """Copy the tensors and arrays that are attributes of the classes of the module's parts, without torch's classes."""
+    """Copy the tensors and arrays that are attributes of classes, for all classes of submodules except torch's."""
     arrays: dict[str, Any] = {}
     for prefix, part in module.named_modules():
         for kind in reversed(type(part).__mro__):
@@ -58,7 +58,7 @@ def _copy_class_arrays(module: nn.Module) -> dict[str, Any]:
 
 
 def _copy_plain(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the values that can be compared, with `prefix` before their names."""
+    """Return copies of the values that can be compared, with `prefix` before their names."""
     return {f"{prefix}.{name}".lstrip("."): deepcopy(value) for name, value in values.items() if _is_plain(value)}
 
 

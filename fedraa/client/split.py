@@ -1,4 +1,4 @@
-"""Split learning: a model cut between two layers, joined by a channel that real activations cross (SplitFed V1)."""
+"""Split learning: a model is cut between two layers, and activations pass through a channel (SplitFed V1)."""
 
 import copy
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from fedraa.submodels.meter import Meter
 
 @dataclass(frozen=True)
 class ClientHalf:
-    """The client's part of a split model: its cost, and the numbers per sample that are sent to the server.
+    """The client's part of a split model: its cost, and how many numbers per sample the client sends to the server.
 
     `server_flops` are the FLOPs of one sample's forward and backward pass through the server's part, or 0 if it was not
     measured.
@@ -59,7 +59,7 @@ class _Crossing(torch.autograd.Function):
 
 
 class SplitBody(nn.Module):
-    """The client's half of a model, and the server's copy of the other half for this client.
+    """A split model: the client's half, and the server's copy of the other half for this client.
 
     The two share no tensor: data passes only through the channel. Parameters keep their order, so the flat buffer is
     that of the client's half followed by that of the server's half.
@@ -81,7 +81,7 @@ class SplitBody(nn.Module):
 
 
 def check_split(module: nn.Module, at: int) -> list[nn.Module]:
-    """Return the layers of a model that can be split after the first `at`. Raises InputError if it cannot."""
+    """Return the layers of a model, or raise InputError if the model cannot be split after its first `at` layers."""
     if not isinstance(module, nn.Sequential) or len(module) <= at:
         layers = "it is no nn.Sequential"
         if isinstance(module, nn.Sequential):

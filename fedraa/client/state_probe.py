@@ -1,4 +1,4 @@
-"""Detection of state that training and evaluation change besides the parameters, on copies of the model."""
+"""Detection of state besides the parameters that training or evaluation changes. Copies of the model are run."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 
 # Samples in a trial of the model.
 ROWS = 4
-# Values of step counters that are tried, because code may behave differently from a certain count on.
+# Values that are tried for step counters, because code may behave differently from a certain count on.
 COUNTS = (1, 10, 100, 1_000, 1_000_000)
 # Above this number of parameters the copies share the model's parameters.
 LARGE = 50_000_000
@@ -49,7 +49,7 @@ def probe_state(module: nn.Module, example: Tree, outputs: Callable[[Any], Tenso
     Args:
         module: The module with its weights. It is not changed.
         example: A batch of at least two samples, tensors [b, ...].
-        outputs: Returns the tensor with a row per sample of the module's result.
+        outputs: Returns the tensor with a row per sample out of the module's result.
     """
     with warnings.catch_warnings():
         # Warnings from trials on one sample, or on other values, do not concern the user.
@@ -64,7 +64,8 @@ class _Probe:
         self._outputs = outputs
         self._kind = type(module).__name__
         rows = len(list_leaves(example)[0])
-        # Two different halves of the example if each has two samples or more, else the same samples twice.
+        # These are two different halves of the example if each has at least two samples, otherwise the same samples
+        # twice.
         first, second = slice(rows), slice(rows)
         if rows >= 4:
             half = min(ROWS, rows // 2)
@@ -89,7 +90,7 @@ class _Probe:
         self._after = self._take_snapshot(fresh)
         changed = self._start.changed(self._after)
         if changed["class_attributes"]:
-            # Copies of the module share it, so the trials below could not detect that a step reads it.
+            # Copies of the module share this state, so the trials below could not detect that a step reads it.
             raise self._unsent_state_error("attribute", changed["class_attributes"][0])
         buffers = [name for name in changed["buffers"] if name not in self._torchs]
         attributes = changed["attributes"]
@@ -166,7 +167,7 @@ class _Probe:
             trials = list(self._iter_trial_values([], [name]))
             if any(not are_alike(self._try_module(self._copy_with(values)), expected) for values in trials):
                 raise self._unsent_state_error("attribute", name)
-        # No single value makes a difference, so the error names the first one.
+        # No single value changes the result, so the error names the first one.
         if attributes and not tried:
             raise self._unsent_state_error("attribute", attributes[0])
         raise self._unsent_state_error("buffer", [*tried, *buffers][0])
@@ -188,7 +189,7 @@ class _Probe:
         }
 
     def _iter_trial_values(self, buffers: list[str], counters: list[str]) -> Iterator[dict[str, Any]]:
-        """Yield other values for buffers and attributes, all at once, that many steps might leave in them."""
+        """Yield different values for all buffers and attributes at once, as they might be after many steps."""
         generator = torch.Generator().manual_seed(0)
         moved: dict[str, Any] = {}
         numbers = list(counters)
@@ -208,7 +209,7 @@ class _Probe:
                 yield {name: self._counter_at(name, count) for name in numbers}
 
     def _counter_at(self, name: str, count: int) -> Any:
-        """Return a counter, which is a buffer or an attribute, at the value `count`."""
+        """Return the value `count` in the form of a counter, which is a buffer or an attribute."""
         value = self._after.buffers.get(name)
         if value is None:
             return type(self._after.attributes[name])(count)
@@ -320,9 +321,9 @@ class _Probe:
         return changed, any(x.shape == y.shape and not are_close(x, y, 1e-3) for x, y in pairs)
 
     def _smallest_batch(self, *, training: bool) -> int:
-        """Return 1 if the module handles one sample as it handles two, with one output row, else 2.
+        """Return the smallest batch size: 1 if the module also works with one sample, with one output row, otherwise 2.
 
-        The result is 2 as well if only the results of two samples are finite.
+        The result is also 2 if the outputs are finite only for two samples.
         """
         try:
             pair_shape, pair_finite = self._output_shape(2, training=training)
@@ -368,7 +369,7 @@ def _name_value(what: str, name: str, module: nn.Module) -> str:
 
 
 def _is_of_quantiser(parts: Mapping[str, nn.Module], buffer: str) -> bool:
-    """Return True if the buffer belongs to an observer or a fake quantisation, or to a part of one."""
+    """Return True if the buffer belongs to an observer or a fake quantisation, or to a submodule of one."""
     prefix = buffer
     while prefix:
         prefix = prefix.rpartition(".")[0]

@@ -44,7 +44,7 @@ Shard = tuple[Any, Tensor]
 class Work(NamedTuple):
     """A task with the client's data: inputs x [n, ...] and targets y [n, ...].
 
-    If the samples are generated at random, `read_epoch` reads the samples of the second and later epochs.
+    If samples are drawn at random, `read_epoch` reads the samples of the second and later epochs.
     """
 
     task: Task
@@ -61,7 +61,7 @@ class ModelSettings:
         objective: Computes the loss; None means classification.
         state: The state that the model changes by itself.
         fragment_scale: Scale a fragment's activations while it trains.
-        scale_inner: Scale them also between layers that are both cut.
+        scale_inner: Also scale activations between layers that are both cut.
     """
 
     objective: Objective | None = None
@@ -76,12 +76,12 @@ class Trainer:
     The weights of all these modules share one buffer, and their gradients another, each as large as the largest needs.
 
     A result depends only on the task, the data and the seed, never on earlier tasks. The optimizer's state is zero at
-    the start of each task or comes with it. Minibatches and dropout are drawn from (seed, client, turn). If passes
-    continue over a client's tasks, minibatches are drawn from (seed, client, pass).
+    the start of each task or comes with the task. Minibatches and dropout are drawn from (seed, client, turn). If
+    passes continue over a client's tasks, minibatches are drawn from (seed, client, pass).
 
     On a GPU the most recently used clients' data stays on the device, up to `resident_bytes` (None: `RESIDENT_BYTES` on
-    a GPU, 0 elsewhere). Then a client must always have the same data. With `bf16` the forward pass is computed in
-    bfloat16 if torch's autocast allows it. Weights, gradients and updates stay float32.
+    a GPU, 0 elsewhere). This requires that a client always has the same data. With `bf16` the forward pass is computed
+    in bfloat16 if torch's autocast allows it. Weights, gradients and updates stay float32.
 
     A model that changes its `state` in training is created again for each task from the initial model. Therefore no
     task is affected by the changes of an earlier one.
@@ -155,7 +155,7 @@ class Trainer:
         if local_step.adversary is not None:
             extras["adversary"] = local_step.adversary.state.detach()
         extras |= local_step.optimizer_state()
-        # This frees its buffers before the weights are copied.
+        # Deleting this object frees its buffers before the weights are copied.
         del local_step
         return Update(
             task=task.id,
@@ -185,7 +185,7 @@ class Trainer:
             local_step.compress(generator(self._seed, "compress", task.client, task.turn), row)
 
     def reset(self) -> None:
-        """Drop all modules and buffers, because an exception may have left a partial gradient."""
+        """Delete all modules and buffers, because an exception may have left a partial gradient in them."""
         self._models.clear()
         self._weights = self._gradient = torch.empty(0, device=self._device)
 
@@ -226,7 +226,7 @@ class Trainer:
         return total.add_(local_step.model.weights, alpha=self._solver.weight_decay)
 
     def _split_full_batch(self, samples: int) -> list[npt.NDArray[np.int64]]:
-        """Return the rows of the data in parts of `FULL_BATCH`. The last part may have fewer, or one more."""
+        """Return slices of `FULL_BATCH` rows that cover the data. The last slice may have fewer rows, or one more."""
         parts = replace(self._solver, batch_size=FULL_BATCH)
         return [np.arange(span.start, span.stop) for span in parts.spans(samples)]
 
@@ -247,7 +247,10 @@ class Trainer:
                     yield _select_rows(shard[0], chosen), _select_rows(shard[1], chosen)
 
     def _epochs(self, task: Task, samples: int) -> Iterator[list[npt.NDArray[np.int64]]]:
-        """Yield the samples of each minibatch, with a new permutation per epoch. The last may differ in size."""
+        """Yield the samples of each minibatch, with a new permutation per epoch.
+
+        The last minibatch may differ in size.
+        """
         left = self._steps(task, samples)
         orders, skipped = self._iter_orders(task, samples)
         while left > 0:
@@ -263,7 +266,7 @@ class Trainer:
         return self._solver.count_steps(samples)
 
     def _iter_orders(self, task: Task, samples: int) -> tuple[Iterator[npt.NDArray[np.int64]], int]:
-        """Return an iterator of a permutation per pass over the data, and the minibatches of the first pass to skip."""
+        """Return an iterator over one permutation per pass, and the number of minibatches to skip in the first pass."""
         if task.steps is None:
             rng = generator(self._seed, "batches", task.client, task.turn)
             return (rng.permutation(samples) for _ in count()), 0
@@ -272,9 +275,9 @@ class Trainer:
         return (rng.permutation(samples) for rng in passes), skipped
 
     def _on_device(self, client: int, x: Tree, y: npt.NDArray[Any]) -> Shard | None:
-        """Return the client's data on the device, or None if it is larger than the room for such data.
+        """Return the client's data on the device, or None if the data exceeds the limit `resident_bytes`.
 
-        If the room is full, the least recently used data is removed.
+        If the limit is reached, the least recently used data is removed.
 
         Args:
             client: The client.
@@ -305,7 +308,7 @@ class Trainer:
         return torch.from_numpy(array).to(self._device)
 
     def _module(self, widths: tuple[int, ...]) -> nn.Module:
-        """Return a submodel of this shape, without weights."""
+        """Return the module for a submodel of this shape, without weights."""
         module = self._traced.make_skeleton(widths)
         drop_weights(module)
         set_scaler_rate(module, mean_width_share(self._traced, widths))
@@ -326,7 +329,7 @@ class Trainer:
         return self._models[widths]
 
     def _reserve_buffers(self, weights: int, gradient: int) -> None:
-        """Make the shared buffers of weights and gradients at least this long. Larger buffers remove all modules."""
+        """Make the shared buffers of weights and gradients at least this long. New buffers delete all modules."""
         weights = max(weights, len(self._weights))
         gradient = max(gradient, len(self._gradient))
         if (weights, gradient) != (len(self._weights), len(self._gradient)):
@@ -342,7 +345,7 @@ def _select_rows(inputs: Tree, chosen: Tensor) -> Tree:
 
 
 def mean_width_share(traced: Traced, widths: tuple[int, ...]) -> float:
-    """Return the share of a group's units that a cut keeps, as the mean over all groups; 1 without groups.
+    """Return the mean over all groups of the share of units that a cut keeps, or 1 without groups.
 
     If all shares are equal, this is the model rate of HeteroFL.
     """

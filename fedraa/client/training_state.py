@@ -16,10 +16,10 @@ class TrainingState:
     changes: tuple[str, ...] = ()
     """All state that training changes besides parameters and batch norms' statistics.
 
-    If any, each task has a new module.
+    If there is any, each task gets a new module.
     """
     restored: bool = False
-    """True if evaluation changes buffers, which are then restored after every batch."""
+    """True if evaluation changes buffers. These are then restored after every batch."""
     min_batch: int = 1
     """The smallest batch that the model can be trained on, 1 or 2."""
     min_eval_batch: int = 1
@@ -36,7 +36,7 @@ def is_quantiser(part: nn.Module) -> bool:
 
 
 def freeze_ranges(module: nn.Module) -> None:
-    """Fix the ranges of fake quantisation, because it updates them with test data in evaluation mode as well."""
+    """Fix the ranges of fake quantisation, which would otherwise also change with test data in evaluation mode."""
     for part in module.modules():
         if is_quantiser(part) and hasattr(part, "disable_observer"):
             # The types of torch declare the attributes of a module as tensors.

@@ -20,7 +20,7 @@ FORM = "fedraa.Dataset(name, x_train, y_train, x_test, y_test, classes)"
 Targets = Callable[[Array, Array, Any], tuple[Array, Array, int]]
 """Converts y_train, y_test and the number of classes to their final form, or raises ValueError.
 
-For the targets of one client both arrays are the same.
+If it checks the targets of a single client, it gets the same array twice.
 """
 
 
@@ -28,8 +28,8 @@ def as_dataset(dataset: object, targets: Targets | None = None) -> Dataset:
     """Return the user's Dataset with arrays of the types that training needs; the values stay the same.
 
     Tensors and lists become arrays. Labels and tokens of any integer type become int64, and features become float32.
-    All arrays are contiguous, and an array is copied only if necessary. `targets` converts the targets. By default
-    they are labels. This function does not check that training samples are finite, because `deal` does.
+    All arrays are contiguous, and an array is copied only if necessary. `targets` converts the targets. By default the
+    targets are labels. `deal` checks later that training samples are finite.
 
     Raises:
         InputError: An array is malformed. The error names it.
@@ -102,7 +102,7 @@ def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tr
 
 
 def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
-    """Return True if x is a tuple of inputs with one row per sample, and False if x is a tuple of samples."""
+    """Return True if the tuple x holds several inputs with one row per sample, and False if it holds samples."""
     return len(x) != len(y) and all(hasattr(part, "__len__") and len(part) == len(y) for part in x)
 
 

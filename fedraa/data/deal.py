@@ -27,7 +27,7 @@ from fedraa.errors import InputError, locate_error
 from fedraa.rng import generator
 
 FEW = 1024
-"""Training samples read before the start, to find the shapes of the model and the statistics of its norms."""
+"""Number of training samples that are read before the start, to find the model's shapes and the norms' statistics."""
 FITTED = 8192
 """Maximum number of training samples that transforms are fitted to; they are drawn uniformly."""
 HELD_BYTES = 16 * 2**20
@@ -57,7 +57,7 @@ class Dealing:
 
     @property
     def scales(self) -> bool:
-        """Return True if the run scales inputs. It does not if a transform scales them by values of the user."""
+        """Return True if the run scales inputs. It does not if a transform scales them by the user's mean and std."""
         return self.standardise and not any(part.scales for part in self.transforms.parts)
 
     def labels(self, y: Array) -> Array:
@@ -226,7 +226,9 @@ def _make_streamed(
     names: tuple[str, ...] | None = None,
     unsteady: bool = False,
 ) -> Federated:
-    """Return the data set with a source from which clients read their training samples. Only a few are read here.
+    """Return the data set with a source from which clients read their training samples.
+
+    Only a few of them are read here.
 
     Args:
         dataset: The data set.
@@ -325,7 +327,7 @@ def _check_owners(dataset: FederatedDataset, name: str, owners: Sequence[Any] | 
 
 
 def _count_classes(y: Array) -> int:
-    """Return the largest label plus 1, or 1 if the targets are no labels."""
+    """Return the number of classes: the largest label plus 1, or 1 if the targets are no labels."""
     if y.dtype.kind not in "iu" or not y.size:
         return 1
     return int(y.max()) + 1
@@ -375,7 +377,7 @@ def _client_names(dataset: FederatedDataset, how: Dealing) -> tuple[str, ...] | 
 
 
 def _is_held(rows: Rows) -> bool:
-    """Return True if the rows are arrays, or if they occupy more than `HELD_BYTES` of memory."""
+    """Return True if the samples are already in memory: in arrays, or in an object of more than `HELD_BYTES`."""
     if isinstance(rows, ArrayRows):
         return True
     contents = inspect_contents(rows)

@@ -1,4 +1,4 @@
-"""A data set in client order. A client's training samples are consecutive rows, or are read when it trains."""
+"""A data set in client order. A client's training samples are consecutive rows, or are read when the client trains."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -61,7 +61,7 @@ def _column_deviation(values: Array, counted: Array) -> Array:
 
 
 def _describe_loss(exact: Array, rounded: Array) -> str:
-    """Return the predicate of a warning about the values of a channel, before and after rounding to float32."""
+    """Return the second half of a warning's sentence: what rounding to float32 changes in the values of a channel."""
     mean = float(exact.mean())
     spread = float(np.ptp(exact))
     remedy = "subtract its mean or first value" if abs(mean) > spread else "multiply it by a large number"

@@ -53,7 +53,7 @@ from fedraa.submodels.indices import count_owners
 
 # Fields that describe a named component and do not apply to an object.
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
-# Test samples on which metrics are tried before the start.
+# Number of test samples on which metrics are tried before the start.
 TRIAL_SAMPLES = 32
 Options = TypeVar("Options", bound=ClientOptions)
 
@@ -75,7 +75,7 @@ def build_run(
         experiment: The experiment.
         model: A module that replaces the named model.
         dataset: A dataset that replaces the named one.
-        doing: Receives a text about each long step.
+        doing: Called with a text about each long step.
     """
     object_fields = objects_of(dict(experiment), model, dataset)
     if dataset is not None and experiment.data_on_nodes:
@@ -110,7 +110,7 @@ def build_run(
     _check_clients_with_tests(experiment, clients=experiment.clients, able=able)
     dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
-    # A real minibatch, because memory is measured on it, with at least the two samples that the tracer needs.
+    # The example is a real minibatch, because memory is measured on it. The tracer needs at least two samples.
     batch = take_rows(dataset.x_train, slice(max(2, experiment.batch_size)))
     if transforms:
         transforms = transforms.fitted(batch)
@@ -211,7 +211,7 @@ def _refuse_set(options: Section, field: str, beside: str) -> None:
 
 
 def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able: int) -> None:
-    """Raise InputError if more clients are to be evaluated than have test samples.
+    """Raise InputError if the options request evaluations of more clients than have test samples.
 
     Args:
         options: The options of evaluations.
@@ -234,9 +234,9 @@ def _write_line(text: str) -> None:
 
 
 def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Options:
-    """Return the options with the partition and the number of clients that it leaves open.
+    """Return the options with values for the partition and the number of clients, if these are not set.
 
-    A `dirichlet` implies its partition. Otherwise the data decide.
+    If `dirichlet` is set, the partition is that of Dirichlet. Otherwise the data decide.
     """
     natural = isinstance(dataset, FederatedDataset) and dataset.has_clients
     partition = options.partition
@@ -254,7 +254,7 @@ def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Optio
 
 
 def read_dataset(problem: ProblemOptions) -> Dataset | FederatedDataset:
-    """Return the dataset that the options name, with labels, or with targets that the objective converted."""
+    """Return the dataset that the options name. Its targets are labels, or the objective converted them."""
     return load_dataset(problem.dataset, problem.data_dir, target_check(make_objective(problem.objective)))
 
 

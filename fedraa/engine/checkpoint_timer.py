@@ -4,7 +4,8 @@ import time
 
 from fedraa.messages import State
 
-# Without a number of steps: the shortest pause after a checkpoint, and the pause as a multiple of its duration.
+# If no number of steps is set, the pause after a checkpoint has at least this number of seconds, and at least this
+# multiple of the checkpoint's duration.
 CHECKPOINT_INTERVAL_S = 10.0
 CHECKPOINT_PAUSE_FACTOR = 20
 
@@ -13,7 +14,7 @@ class CheckpointTimer:
     """A timer of checkpoints: one at the start, and then one after `every` steps, or after a pause in real time.
 
     Args:
-        every: The number of server steps between checkpoints. None: the pause is `CHECKPOINT_INTERVAL_S`, or
+        every: The number of server steps between checkpoints. With None, the pause is `CHECKPOINT_INTERVAL_S`, or
             `CHECKPOINT_PAUSE_FACTOR` times the duration of the last checkpoint if that is longer.
     """
 
@@ -30,7 +31,10 @@ class CheckpointTimer:
         return step != self._last_step and step % self.every == 0
 
     def start(self, step: int) -> None:
-        """Record that the checkpoint of a step begins. The checkpoint itself holds this step."""
+        """Record that the checkpoint of a step begins.
+
+        This is called before the timer's state is saved in the checkpoint.
+        """
         self._last_step = step
         self._started_at = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""The results of each client, at the evaluations that the user selects: rows of clients.csv."""
+"""The rows of clients.csv: the results of each client at the evaluations that the user selects."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ class ClientResults(Stateful):
 
     Args:
         data: The clients' data; only sizes and names are used.
-        every: Write at every n-th evaluation, including the first. None: only at the last.
-        write: Receives the step, the time and the columns of one evaluation. None: nothing is written.
+        every: Write at every n-th evaluation, including the first. With None, write only at the last.
+        write: Called with the step, the time and the columns of one evaluation. With None, nothing is written.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_evaluations", "_unwritten")
@@ -58,7 +58,10 @@ class ClientResults(Stateful):
         return {"updates": tasks.applied.copy(), "quarantined": quarantined}
 
     def take(self, pending: Evaluating, evaluation: Evaluation) -> None:
-        """Write the results of an evaluation if it is selected. Otherwise keep them, because they may be the last."""
+        """Write the results of an evaluation if it is selected.
+
+        Otherwise keep them, because this evaluation may be the last.
+        """
         if self._write is None or not evaluation.clients:
             return
         self._unwritten = {

@@ -1,4 +1,4 @@
-"""Evaluations that run beside training, and the target that they may reach."""
+"""Evaluations that run in parallel with training, and the target that ends the run."""
 
 from collections import deque
 
@@ -9,7 +9,7 @@ from fedraa.objectives import Target
 from fedraa.rundir.event_log import EventLog
 from fedraa.server.server import Server
 
-# The limit on evaluations in progress, unless each evaluation is awaited.
+# The maximum number of evaluations in progress, unless training waits for each evaluation.
 MAX_PENDING_EVALS = 4
 
 
@@ -21,7 +21,7 @@ class EvaluationQueue:
         log: Receives one line for each evaluation.
         every: The number of server steps between evaluations. The first model is evaluated as well.
         main_metric: The metric that the progress of the run shows.
-        target: The target that ends the run. With a target, each evaluation is awaited before training continues.
+        target: The target that ends the run. With a target, training waits for each evaluation.
         client_results: Writes the results of each client.
     """
 
@@ -36,7 +36,7 @@ class EvaluationQueue:
         client_results: ClientResults,
     ) -> None:
         self.max_pending_evals = MAX_PENDING_EVALS if target is None else 0
-        """The limit on evaluations in progress; 0 awaits each."""
+        """The maximum number of evaluations in progress. With 0, training waits for each evaluation."""
         self.last_step = -1
         """The server step of the newest evaluation, finished or not; -1 before the first."""
         self.main_metric = main_metric
@@ -50,7 +50,7 @@ class EvaluationQueue:
         self._target = target
         self._client_results = client_results
         self._pending: deque[Evaluating] = deque()
-        # The target's metric in the last finished evaluation.
+        # The value of the target's metric in the last finished evaluation.
         self._target_value: float | None = None
 
     @property
@@ -95,7 +95,7 @@ class EvaluationQueue:
         return evaluation
 
     def finish(self) -> None:
-        """Write the results of each client at the last evaluation."""
+        """Write the clients' results of the last evaluation."""
         self._client_results.finish()
 
     def state(self) -> State:
@@ -117,6 +117,6 @@ class EvaluationQueue:
         for pending in state["pending"]:
             result = self._executor.evaluate(pending["params"])
             self._pending.append(Evaluating(pending["step"], pending["t"], result, pending["counts"]))
-        # The target of an extended run may not be reached yet.
+        # A run that is extended has a harder target, which the last value may not reach.
         if self._target is not None and self._target_value is not None and self._target.reached(self._target_value):
             self.time_to_target = state["time_to_target"]

@@ -1,4 +1,4 @@
-"""Delivery of a run's events to its callbacks, after each move of the loop, when all state is consistent."""
+"""Delivery of a run's events to its callbacks. It happens after each step of the loop, when all state is consistent."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping

@@ -21,36 +21,43 @@ NOT_OF_CLIENTS = (
 )
 
 
-# The local executor trains further tasks in a row for this long, while their updates take no more memory than this.
-# Server and training use the processor's caches in turn, so that tasks of milliseconds are faster in a row.
+# The local executor trains tasks ahead for at most AHEAD_S seconds, and until their updates take AHEAD_BYTES of memory.
+# Short tasks are faster in a row, because the server and training displace each other's data from the processor's
+# caches.
 AHEAD_S = 0.02
 AHEAD_BYTES = 2**23
 
 
 class PendingEvaluation(Protocol):
-    """An evaluation under way."""
+    """An evaluation in progress."""
 
     @property
     def params(self) -> Vector:
-        """The model that is evaluated, as it stood [d]; read-only."""
+        """A read-only copy [d] of the model that is evaluated."""
 
     def result(self, timeout: float) -> Evaluation | None:
         """Return the evaluation, or None if it is not ready within `timeout` seconds."""
 
 
 class Executor(Protocol):
-    """The trainer of tasks. It returns an Update per task, or a Fault, which the loop handles."""
+    """The trainer of tasks. Each task has an Update as its outcome, or a Fault, which the loop handles."""
 
     workers: int
 
     def share(self, params: Vector) -> SharedBuffer:
-        """Return a buffer for tasks to carry. It is held and sent only once, and never changes."""
+        """Return a constant buffer for several tasks.
+
+        The executor stores it, and sends it to each worker, only once.
+        """
 
     def submit(self, task: Task, due: float) -> None:
         """Queue the task for training; tasks due earlier go first."""
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
-        """Return the outcome of this task, or a fault of no task, or None if there is none within `timeout` seconds."""
+        """Return the outcome of this task, or a fault without a task.
+
+        Return None if there is none within `timeout` seconds.
+        """
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
         """Return the outcomes that arrived, in order of arrival; wait up to `timeout` seconds for the first."""
@@ -153,11 +160,11 @@ class LocalExecutor:
                 self._train_stack(number)
 
     def _has_room(self, task: Task) -> bool:
-        """Return True if one more update may be held, if all are as large as this task's."""
+        """Return True if the memory limit allows one more update, if all updates are as large as this task's."""
         return (len(self._trained) + 1) * task.nbytes <= AHEAD_BYTES
 
     def _train_stack(self, task: int) -> None:
-        """Train this task and, in a stack, the next ones of its shape."""
+        """Train this task, and in the same stack the next tasks with submodels of the same shape."""
         first = self._tasks[task]
         apart = self._alone | self._trained.keys() | {task}
         alike = (other for number, other in self._tasks.items() if number not in apart and other.widths == first.widths)

@@ -1,4 +1,4 @@
-"""The course of an asynchronous run that follows from its costs, without training."""
+"""A forecast of an asynchronous run: its updates and their times follow from the costs of tasks, without training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Forecast:
         time: Time of the last update on the run's clock.
         steps: Server updates.
         tasks: Updates per fragment.
-        staleness_mean: Mean staleness, on the fragments' own versions.
+        staleness_mean: Mean staleness, counted in versions of the fragment.
         staleness_max: Largest staleness.
     """
 
@@ -44,12 +44,13 @@ def dry_run(
 ) -> Forecast:
     """Run the decisions of an asynchronous run on the virtual clock, with the same random draws and without training.
 
-    Losses are not known and stay infinite. A custom rule is not called; it makes a version every `per_step` updates.
+    Losses are unknown and stay infinite. A custom rule is not called. The forecast assumes that it makes a version
+    every `per_step` updates.
 
     Args:
-        ledger: The decisions at the start of the run.
+        ledger: The state of scheduling decisions at the start of the run.
         rule: The rule by which the server applies updates.
-        timing: Duration of tasks.
+        timing: The model of the time that tasks take.
         cost: Returns the cost of a task.
         steps: The run ends after this number of server updates.
         time: The run ends at this time.

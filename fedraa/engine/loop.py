@@ -29,23 +29,23 @@ from fedraa.rundir.profile import RunTimes
 from fedraa.server.server import Server
 from fedraa.server.update_checks import Bounds, model_defect
 
-# The longest wait of one step. After it the loop checks for a request to stop.
+# The longest wait of one step, in seconds. After the wait the loop checks for a request to stop.
 POLL_INTERVAL_S = 0.1
 
 Outcome = Update | Fault
 
 
 class Loop:
-    """The loop that runs a server over an executor and a clock. It orders events, evaluations, checkpoints and retries.
+    """The loop that runs a server over an executor and a clock.
 
-    It decides nothing about training: the server and its ledger do.
+    It orders events, evaluations, checkpoints and retries. The server and its ledger decide everything about training.
 
     Args:
         server: The server.
         executor: Trains the tasks and evaluates the models.
         log: Receives the events.
         options: The settings.
-        save: Writes a checkpoint, and returns the seconds that the newest one on the disk took.
+        save: Writes a checkpoint, and returns the duration of the newest one on the disk in seconds.
         stop: Ends the loop after the current step when it is set.
         announcer: Delivers the events after each step.
         client_results: Writes the results of each client.
@@ -135,13 +135,13 @@ class Loop:
         while self.phase is not LoopState.FINISHED and not self._stop_request.is_set():
             self._take_step()
             self._deliver_events()
-        # A stopped run is saved here. A run that drains was saved when it began to drain.
+        # A stopped run is saved here. A draining run has been saved when it began to drain.
         if self.phase is LoopState.RUNNING:
             self._save()
         return self.stop_reason
 
     def _take_step(self) -> None:
-        """Do the one thing that is next. Between two steps the loop, the server and the log are consistent."""
+        """Take the next step of the run. Between two steps the loop, the server and the log are consistent."""
         reason = self._reason_to_stop()
         if reason is not None and self.phase is LoopState.RUNNING:
             self._begin_draining(reason)
@@ -155,7 +155,8 @@ class Loop:
         elif self.evaluations.pending and (draining or self.evaluations.awaits_each):
             self._collect_evaluation(POLL_INTERVAL_S)
 
-        # 2. The end. Every step computes the reason again, because the last evaluation may have reached the target.
+        # 2. The end: each step checks for a reason to stop again, because the last evaluation may have reached the
+        # target.
         elif draining:
             self.evaluations.finish()
             self.stop_reason = reason
@@ -165,12 +166,13 @@ class Loop:
         elif self._waiting_clients:
             self._dispatch_next(self._waiting_clients[0])
 
-        # 4. A checkpoint is due between two updates, when every client is at work.
+        # 4. A checkpoint: it is written between two updates, when every client has a task.
         elif self._checkpoints.due(step):
             self._write_checkpoint()
 
         # 5. Time moves to the next outcome: on the virtual clock that of the task that is due first, on the wall clock
-        #    the first that has arrived and is due. None: not there yet, or the task was sent again after a failure.
+        # the first that has arrived and is due. None means that the outcome is missing, or that the task was sent again
+        # after a failure.
         else:
             finished = self._next_finished()
             if finished is not None:
@@ -195,7 +197,10 @@ class Loop:
         return None
 
     def _time_is_up(self) -> bool:
-        """Return True if the limit of time has passed; on the virtual clock, if the next update is after it."""
+        """Return True if the time limit has passed.
+
+        On the virtual clock, return True if the next update is after the limit.
+        """
         limit = self._limits.time
         # An evaluation that is due belongs to a step before the limit.
         if limit is None or self.evaluations.due(self.server.step):
@@ -206,7 +211,7 @@ class Loop:
         return not self._waiting_clients and self._tasks.next_due > limit
 
     def _begin_draining(self, reason: StopReason) -> None:
-        """Save, so that the run can be extended as if it had had the larger limit from the start. Then drain."""
+        """Save a checkpoint, from which the run can be extended as if its limit had always been larger. Then drain."""
         with self.times.server.on("save"):
             self._save()
         self.phase = LoopState.DRAINING
@@ -240,7 +245,7 @@ class Loop:
         self.executor.submit(task, due)
 
     def _write_checkpoint(self) -> None:
-        """Save. Record the checkpoint only if steps decide it: a log must not depend on real time."""
+        """Save a checkpoint. Log it only if it is due by its step, because the log must not depend on real time."""
         with self.times.server.on("save"):
             if self._checkpoints.every is not None:
                 self.log.record("checkpoint", self.clock.now, step=self.server.step)
@@ -254,7 +259,10 @@ class Loop:
         return self._next_on_virtual_clock()
 
     def _next_on_virtual_clock(self) -> tuple[Task, Outcome] | None:
-        """Move the time to the task that is due first. Return it with its outcome, or None if that is missing."""
+        """Move the time to the task that is due first.
+
+        Return the task with its outcome, or None if the outcome is missing.
+        """
         due = self._tasks.next_due
         number = self._tasks.next_task
         if due == inf:
@@ -289,11 +297,13 @@ class Loop:
         return self._tasks.pop_outcome()
 
     def _accept_outcome(self, outcome: Outcome, number: int | None) -> Outcome | None:
-        """Return the accepted update, or a fault of the client. Handle other failures and return None.
+        """Return the outcome if it is an accepted update or a fault of the client.
+
+        Handle other failures, and return None.
 
         Args:
             outcome: The outcome that the executor returned.
-            number: The task to which it belongs. None: its task has an outcome already.
+            number: The number of its task, or None if the task already has an outcome.
         """
         sent = self._tasks.find(number)
         fault = self._check_update(outcome, sent, number) if isinstance(outcome, Update) else outcome
@@ -311,7 +321,7 @@ class Loop:
 
         Args:
             update: The client update.
-            sent: Its task, or None if no such task is in flight.
+            sent: The update's task, or None if no such task is in flight.
             number: The number of the task.
         """
         with self.times.server.on("mix"):
@@ -321,7 +331,7 @@ class Loop:
         return Fault(number, None, f"update refused: {problem}", of_client=True)
 
     def _handle_failure(self, sent: SentTask, fault: Fault) -> Fault | None:
-        """Send the task again, and return None. Return the fault if the client is its cause."""
+        """Send the task again and return None. If the client is the cause of the fault, return the fault instead."""
         task = sent.task
         action = self._failures.add(task.id, fault)
         if action is FailureAction.DROP:
@@ -349,7 +359,10 @@ class Loop:
         self._report_progress(self.times.server.seconds["mix"] - before)
 
     def _drop_task(self, task: Task, error: str) -> None:
-        """Record that a task failed. Raise RunFailed if no client is left, or if the run is to stop."""
+        """Record that a task failed.
+
+        Raise RunFailed if no client is left, or if the options end the run at a bad client.
+        """
         self._waiting_clients.extend(self.server.drop(task.id, error, self.clock.now))
         bad = self.server.ledger.bad_clients
         if bad.stop and task.client in bad.left_out:

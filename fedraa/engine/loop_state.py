@@ -9,7 +9,7 @@ CALLBACK: Final = "callback"
 
 
 class LoopState(Enum):
-    """The state of a run. It only moves down this list."""
+    """The state of a run. A run passes through these states in order."""
 
     # Clients get tasks, and updates are applied.
     RUNNING = auto()

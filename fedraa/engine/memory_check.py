@@ -1,4 +1,4 @@
-"""A check before the start that a run fits the machine: compare its certain needs with the free memory."""
+"""A check before the start that compares the memory that a run certainly needs with the free memory of the machine."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ MEMORY_INFO = Path("/proc/meminfo")
 
 @dataclass(frozen=True)
 class Free:
-    """The free bytes of this machine's memory, and of its GPU's, None without a GPU."""
+    """The free bytes of this machine's memory and of its GPU's memory. The latter is None without a GPU."""
 
     memory: float
     gpu: float | None
@@ -56,7 +56,7 @@ class Need:
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Need":
-        """Return lower bounds. A refused run could not have worked; an accepted one may still need more."""
+        """Return lower bounds of the needs. An accepted run may still need more memory."""
         experiment = spec.experiment
         update = spec.method.update
         size = spec.params.nbytes
@@ -74,12 +74,13 @@ class Need:
             remembered += sum(part.index.nbytes for part in spec.submodels if part.index is not None)
         task = experiment.vmap_batch * max(spec.measure(part.widths).memory for part in spec.submodels)
         dataset = spec.data.dataset
-        # The model, its evaluation and a step, and the average of the model if there is one.
+        # The server holds the model, a copy for the evaluation, one for a step, and the average of the model if there
+        # is one.
         copies = 4 if spec.method.schedule.polyak_fraction else 3
         server = copies * size + remembered
         if experiment.engine != "ray":
             return cls(server=server, per_client=per_client, data=0.0, worker=task, task=task)
-        # Processes share the arrays and files of a source; every worker has a copy of the rest.
+        # Processes share the arrays and files of a source of samples. Every worker has a copy of its other contents.
         source = inspect_contents(spec.data.source)
         stored = sum(count_bytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         stored += source.array_bytes + source.file_bytes + source.copied_bytes
@@ -107,7 +108,8 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
             max_clients = int((beside - need.server) / need.per_client) + experiment.clients
         problem = (
             f"the server of {experiment.method} needs {need.server / GIGA:.3g} GB for {experiment.clients} clients, "
-            f"data and a worker {(need.data + need.worker) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB are free"
+            f"data and a worker need {(need.data + need.worker) / GIGA:.3g} GB, "
+            f"and {free.memory / GIGA:.3g} GB are free"
         )
         if max_clients > 0:
             raise InputError("clients", problem, got=experiment.clients, expected=f"at most {max_clients}")
@@ -115,8 +117,8 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
     fit = int((free.memory - need.server - need.data) / need.worker)
     if count > fit:
         problem = (
-            f"each needs {need.worker / GIGA:.3g} GB, server and data {(need.server + need.data) / GIGA:.3g} GB, and "
-            f"{free.memory / GIGA:.3g} GB are free"
+            f"each worker needs {need.worker / GIGA:.3g} GB, the server and the data need "
+            f"{(need.server + need.data) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB are free"
         )
         raise InputError("workers", problem, got=count, expected=f"at most {fit}")
     if free.gpu is None:
@@ -124,7 +126,7 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
     fit = int(free.gpu / (GPU_CONTEXT_BYTES + need.task))
     if count > fit:
         needed = (GPU_CONTEXT_BYTES + need.task) / GIGA
-        problem = f"each needs {needed:.3g} GB of the GPU, which has {free.gpu / GIGA:.3g} GB free"
+        problem = f"each worker needs {needed:.3g} GB of the GPU, which has {free.gpu / GIGA:.3g} GB free"
         if fit:
             raise InputError("workers", problem, got=count, expected=f"at most {fit}")
         raise InputError("workers", problem, got=count, hint="give --device cpu")
@@ -133,7 +135,7 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
 def free_memory() -> float:
     """Return the bytes that new processes may take: the smaller of the machine's and the control group's.
 
-    Only Linux has these numbers. On other systems the result is infinity, and no run is refused.
+    Only Linux reports these values. On other systems the result is infinity, and no run is refused.
     """
     return min(_available_bytes(), _group_left())
 
@@ -149,7 +151,7 @@ def _available_bytes() -> float:
 
 
 def _group_left() -> float:
-    """Return the bytes that the limit of this process's control group leaves, infinity without a limit."""
+    """Return the bytes that this process's control group may still use, or infinity if the group has no limit."""
     group = Path("/sys/fs/cgroup")
     for limit, used in (
         ("memory.max", "memory.current"),

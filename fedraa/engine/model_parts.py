@@ -1,4 +1,4 @@
-"""Trace the parts of a model that a method trains."""
+"""Preparation of a user's model: remove its wrappers, and trace it if the method cuts models."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from fedraa.submodels.tracing.trace import copy_to_cpu
 from fedraa.submodels.tracing.trace_cache import trace_once
 from fedraa.submodels.whole import check_updates, take_whole
 
-# Methods in a sentence, for each kind of schedule.
+# Methods that an error message suggests, for each kind of schedule.
 NAMED_METHODS = 3
 
 
@@ -30,7 +30,7 @@ def own_model(module: nn.Module, batch: Tree, misfit: Callable[[Any], str | None
     Args:
         module: The user's module.
         batch: Samples.
-        misfit: Returns a clause about outputs that do not fit, else None.
+        misfit: Returns a clause about outputs that do not fit the objective, or None if they fit.
         objective: The objective, which calls the module.
 
     Raises:
@@ -44,16 +44,16 @@ def own_model(module: nn.Module, batch: Tree, misfit: Callable[[Any], str | None
 
 
 def trace_model(method: Method, model: nn.Module, pair: Tree, tell: Callable[[str], None] | None = None) -> Traced:
-    """Return the model with its width groups if the method cuts it, else without.
+    """Return the model as a Traced, with width groups only if the method cuts models.
 
     Args:
         method: The method that trains the model.
         model: The model, without wrappers.
         pair: Two samples.
-        tell: Receives a line if tracing takes long.
+        tell: Called with a line of text if tracing takes long.
 
     Raises:
-        Uncuttable: The method cuts models, and this one can only be trained whole.
+        Uncuttable: The method cuts models, but this model can only be trained whole.
         InputError: No method can train the model.
     """
     with _naming_the_model():
@@ -70,7 +70,7 @@ def trace_model(method: Method, model: nn.Module, pair: Tree, tell: Callable[[st
 
 @contextmanager
 def naming_whole_methods(method: Method) -> Iterator[None]:
-    """Raise InputError with methods that accept the model if the method cannot cut it inside the block."""
+    """If code in the block raises Uncuttable, raise it again with a hint that names methods for whole models."""
     try:
         yield
     except Uncuttable as error:
@@ -86,7 +86,7 @@ def naming_whole_methods(method: Method) -> Iterator[None]:
 
 @contextmanager
 def _naming_the_model() -> Iterator[None]:
-    """Change the field of errors about a module or an example to the user's option, `model`."""
+    """Change the field of errors about a module or an example to `model`, the option that the user knows."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Objects that the user passed to a run. The written configuration cannot recreate them."""
+"""Objects that the user passed to a run, such as a module. The configuration file cannot recreate them."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ _MARK = "given as an object"
 def split_objects(
     model: object, dataset: object, fields: Mapping[str, object]
 ) -> tuple[nn.Module | None, Any, dict[str, object]]:
-    """Return the module and the dataset that are objects, and the fields of the experiment with named ones.
+    """Return the module and the dataset if they are objects. Return the experiment's fields, with names otherwise.
 
     If `dataset` is a function that returns a dataset, it is called here.
 
@@ -65,7 +65,7 @@ def objects_of(
 ) -> tuple[str, ...]:
     """Return the fields that hold objects which the configuration cannot recreate.
 
-    These are the model, the dataset, and components that do not keep a value from which they were made.
+    These are the model, the dataset, and components whose description lacks a value from which they were made.
 
     Args:
         fields: The fields of the experiment.

@@ -24,9 +24,9 @@ from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 from schedulers import TOLERANCE, delay_bound
 
-# The clients that an error names.
+# Maximum number of clients that an error names.
 MAX_NAMED_CLIENTS = 8
-# The field of a LocalTraining that makes clients send an array.
+# For each array that clients can send, the field of LocalTraining that makes them send it.
 SETTING_OF_ARRAY = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversary"}
 
 
@@ -99,7 +99,7 @@ def _check_all_return(spec: RunSpec) -> None:
 
 
 def _check_inputs(spec: RunSpec) -> None:
-    """Raise InputError for an option that needs one input, or one of numbers, if the data have others."""
+    """Raise InputError if an option needs samples with one input, or with a float input, and the data differ."""
     method = spec.experiment.method
     inputs = list_leaves(spec.example)
     name = spec.data.dataset.name
@@ -112,12 +112,12 @@ def _check_inputs(spec: RunSpec) -> None:
                 raise InputError(field, f"{problem}, and the samples of {name} have {len(inputs)} inputs")
     if spec.method.local.adversary and (len(inputs) > 1 or not inputs[0].is_floating_point()):
         kinds = " and ".join(str(x.dtype).removeprefix("torch.") for x in inputs)
-        problem = f"it changes inputs that are one array of numbers, and those of {name} are {kinds}"
+        problem = f"it changes inputs that are one array of floats, but the inputs of {name} are {kinds}"
         raise InputError("method", problem, got=method, hint="give another method")
 
 
 def _check_small_batches(spec: RunSpec) -> None:
-    """Raise InputError if no client, or not every client, has enough samples for a batch of the model."""
+    """Raise InputError if all clients have too few samples to train the model, or some if that would end the run."""
     min_batch = spec.state.min_batch
     sizes = spec.data.sizes
     kind = type(spec.traced.module).__name__
@@ -207,7 +207,7 @@ def warn_of_small_shards(spec: RunSpec) -> list[str]:
 
 
 def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> str:
-    """Return the first of some clients by number, with their names in the data, and the number of the others."""
+    """Return a text that names the first of these clients by number and name, and counts the others."""
     words = []
     for client in clients[:MAX_NAMED_CLIENTS].tolist():
         if names is None or names[client] == str(client):

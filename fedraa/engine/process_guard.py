@@ -1,4 +1,4 @@
-"""One run at a time in a process, which needs torch's settings and the global random generators for itself."""
+"""A guard that admits one run at a time in a process, because a run changes torch's settings and global generators."""
 
 import logging
 import os
@@ -44,7 +44,7 @@ def refuse_nested_run() -> None:
 
 @contextmanager
 def exclusive_process() -> Iterator[None]:
-    """Wait until no other thread is in the block; at the end restore the settings of the process that a run changes.
+    """Wait until no other thread is in such a block. At its end, restore the process's settings that a run changes.
 
     These are torch's default type, its number of threads, and the global generators of Python, NumPy and torch.
     """

@@ -40,7 +40,7 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
-# The registries of components that some descriptions hold as text, and others as objects.
+# The registries of components whose descriptions may be text or a mapping.
 _REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
     "scheduler": SCHEDULER,
@@ -113,9 +113,9 @@ def resume_command(spec: RunSpec, directory: Path) -> str:
 
 
 def extend_limits(directory: Path, spec: RunSpec) -> None:
-    """Write the limits of `spec` into the run's configuration, and remove the files of its end.
+    """Write the limits of `spec` into the run's configuration, and remove the files that a run writes at its end.
 
-    If the process is killed meanwhile, the run is an interrupted one, with the old or the new limits.
+    If the process is killed meanwhile, the run counts as interrupted, with the old or the new limits.
     """
     if is_written(directory / EVENTS):
         raise InputError("run", "another process is writing it", got=directory, hint="wait for it, or stop it")
@@ -129,7 +129,7 @@ def extend_limits(directory: Path, spec: RunSpec) -> None:
 
 
 def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[str, object]) -> None:
-    """Raise InputError if an object that cannot be imported, and with which the run was started, is missing.
+    """Raise InputError if an object must be passed again, because it cannot be imported, and is missing.
 
     Args:
         directory: The run directory, for errors.
@@ -156,12 +156,12 @@ def _resume_call(directory: Path, names: Sequence[str]) -> str:
 
 
 def _is_of_a_script(path: str) -> bool:
-    """Return True for the path of an object of a script or a notebook, which no command can import."""
+    """Return True for the import path of an object in a script or a notebook, which no command can import."""
     return "<" in path or path.startswith("__main__:")
 
 
 def _is_gone(name: str, path: str) -> bool:
-    """Return True for the path of an object of a script or a notebook that is not the running one."""
+    """Return True for the import path of an object in a script or a notebook other than the running one."""
     if "<" in path or not _is_of_a_script(path):
         return "<" in path
     try:
@@ -174,7 +174,7 @@ def _is_gone(name: str, path: str) -> bool:
 def _importing_only_passed(
     directory: Path, written: Mapping[str, Any], passed: Mapping[str, Any]
 ) -> AbstractContextManager[None]:
-    """Return a context that only imports the code that was passed again.
+    """Return a context in which only code that the user passed again can be imported.
 
     Args:
         directory: The run directory, for errors.
@@ -189,7 +189,7 @@ def _importing_only_passed(
 
 
 def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
-    """Raise InputError if these fields of config.json name code to import: anyone may have edited that file."""
+    """Raise InputError if these fields of config.json name code to import, because someone may have edited the file."""
     paths = foreign_in(written)
     if paths:
         problem = f"it names code that would be imported and run, {', '.join(paths)}"
@@ -203,7 +203,7 @@ def foreign_in(written: Mapping[str, Any]) -> list[str]:
 
 
 def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
-    """Check the log and the configuration against the last intact checkpoint; warn about damaged ones."""
+    """Check the log and the configuration against the last intact checkpoint. Warn about damaged checkpoints."""
     choice = choose_checkpoint(
         directory / CHECKPOINTS, lambda state: describe_damage(directory, state["log"]), read_head
     )
@@ -211,7 +211,7 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
         return
     difference = first_difference(choice.state[ASKED], experiment)
     if difference is not None:
-        problem = f"it {difference}, when {choice.path.name} was written"
+        problem = f"it {difference} when {choice.path.name} was written"
         raise InputError(str(directory / CONFIG), problem, hint="put that back")
     if choice.passed_over:
         listed = "; ".join(f"{name} {why}" for name, why in choice.passed_over.items())
@@ -237,7 +237,7 @@ def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str])
 
 
 def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, longer: bool) -> None:
-    """Raise InputError if a resolved value in the directory is not the same now.
+    """Raise InputError if a resolved value in the directory differs from that of the run as it would continue.
 
     Args:
         directory: The run directory, for errors.
@@ -256,7 +256,7 @@ def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, l
 
 
 def _check_further(value: object, before: Target, now: Target | None) -> None:
-    """Raise InputError unless the target is for the same metric and harder to reach.
+    """Raise InputError unless the new target has the same metric as the previous one and is harder to reach.
 
     Args:
         value: The new target in the form in which the user gave it.
@@ -323,7 +323,7 @@ def _differing_path(was: Any, now: Any, where: str = "") -> str | None:
 
 
 def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:
-    """Return True if the text makes the described component, or for a custom one, if it has no other values.
+    """Return True if the text creates the described component. For a custom component, the stated values must match.
 
     Args:
         text: The text of a component, such as `adam(beta1=0.8)`.

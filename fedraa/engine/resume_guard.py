@@ -9,14 +9,14 @@ from fedraa.errors import short_text
 
 
 def pinned_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the experiment, and the limit on evaluations in progress."""
+    """Return the settings that must not change: the experiment, and the limit on evaluations in progress."""
     return {**config["experiment"], PENDING_EVALS_KEY: config["resolved"][PENDING_EVALS_KEY]}
 
 
 def first_difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return a clause about the first setting that changed, or None if no setting that affects the result did."""
+    """Return a clause about the first setting that changed, or None if no setting changed that affects the result."""
     may_change = Experiment.may_change()
     for name, value in was.items():
         if name not in may_change and now.get(name) != value:
-            return f"has {name} {short_text(now.get(name))}, and had {short_text(value)}"
+            return f"has {name} {short_text(now.get(name))}, but had {short_text(value)}"
     return None

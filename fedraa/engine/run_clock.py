@@ -17,7 +17,7 @@ class RunClock:
     def __init__(self, timing: Timing, *, wall: bool) -> None:
         self.wall = wall
         self.now = 0.0
-        """The time of the last decision. Only the loop moves it."""
+        """The time of the last decision. Only the loop changes this time."""
         self._timing = timing
         self._started_at = time.monotonic()
 

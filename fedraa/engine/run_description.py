@@ -37,7 +37,7 @@ def params_digest(spec: RunSpec, params: Vector) -> str:
 
 
 def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, object]:
-    """Return the resolved configuration of a run, with all that a later check of its log needs.
+    """Return the resolved configuration of a run. It contains everything that a later check of the run's log needs.
 
     Args:
         spec: The run.
@@ -85,7 +85,7 @@ def _describe_inputs(spec: RunSpec) -> Any:
 
 
 def described_base(spec: RunSpec) -> dict[str, object] | None:
-    """Describe the frozen part of a model, which updates and checkpoints do not hold; None if nothing is frozen.
+    """Return a description of a model's frozen part, which updates and checkpoints do not hold, or None without one.
 
     Buffers that training changes are not part of it.
     """

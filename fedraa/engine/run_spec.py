@@ -1,4 +1,4 @@
-"""A run that is ready to start: plain objects, built in the user's process and used at the server."""
+"""The specification of a run that is ready to start. The user's process builds it, and the server runs it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -32,11 +32,11 @@ from fedraa.submodels.cost import Cost
 from fedraa.submodels.meter import measure_cost
 
 DEFAULT_ROUNDS = 20
-# Limits a run with a target that is out of reach.
+# Maximum number of server steps of a run with a target, because the target may be out of reach.
 DEFAULT_ROUNDS_TO_TARGET = 1000
-# Enough samples for the statistics of a normalisation layer; more only cost time.
+# Number of samples on which the statistics of normalisation layers are estimated. More samples only cost time.
 STATISTICS_SAMPLES = 10_000
-# The bytes of such samples that are read from a source, unless that is fewer than a thousand samples.
+# Maximum number of bytes of these samples if they are read from a source. About `FEW` samples are always read.
 STATISTICS_BYTES = 256 * 2**20
 
 
@@ -100,7 +100,7 @@ class RunSpec:
 
     @property
     def max_participants(self) -> int:
-        """The largest number of clients that take part by the end, as far as the limits bound it."""
+        """The largest number of clients that can take part in the run, given its limits."""
         schedule = self.method.schedule
         clients = self.experiment.clients
         steps = self.limits.steps
@@ -118,13 +118,13 @@ class RunSpec:
 
     @property
     def at_a_time(self) -> int:
-        """The number of clients that train at a time, with an asynchronous method."""
+        """The number of clients that train at the same time, if the method is asynchronous."""
         clients = self.experiment.clients
         return min(clients, getattr(self.method.schedule, "concurrency", None) or clients)
 
     @property
     def _steps_per_round(self) -> int:
-        """The number of server steps in which about every client reports once."""
+        """The number of server steps in which each client reports about once."""
         if not self.method.asynchronous:
             return 1
         return max(1, self.experiment.clients // self.method.update.per_step)
@@ -138,12 +138,12 @@ class RunSpec:
         return measure_stem(self.traced.module, split, self.example)
 
     def measure(self, widths: tuple[int, ...]) -> Cost:
-        """Return the cost of a submodel shape, which is measured only once."""
+        """Return the cost of a submodel shape. Each shape is measured only once."""
         return measure_cost(self.traced, widths, self.example)
 
     @property
     def shapes(self) -> dict[tuple[int, ...], Cost]:
-        """The costs of the submodel shapes that are known before the start."""
+        """The cost of each submodel shape that is known before the start."""
         widths = {part.widths for part in self.submodels} | {self.traced.widths(self.traced.full())}
         return {shape: self.measure(shape) for shape in sorted(widths)}
 
@@ -156,16 +156,20 @@ class RunSpec:
         return LOCAL_OPTIMIZER.resolve(solver.local_optimizer).buffers(solver.momentum)
 
     def without_training_rows(self) -> "RunSpec":
-        """Return the run without the training data that evaluations do not need. Shard sizes stay known."""
+        """Return the run without the training data that evaluations do not need.
+
+        The sizes of the clients' shards stay known.
+        """
         return replace(self, data=self.evaluation_data)
 
     @property
     def evaluation_data(self) -> Federated:
         """The test data, and the training data that evaluations need.
 
-        If training changes buffers, they are estimated on training samples: on all of them, or on a uniform sample of
-        `STATISTICS_SAMPLES`. Samples from a source are read here, up to `STATISTICS_BYTES`; with all samples, every
-        evaluation reads them again. Clients that are evaluated separately keep their shards.
+        If training changes buffers, evaluations estimate these on training samples: on all of them, or on a uniform
+        sample of `STATISTICS_SAMPLES`. If a source holds the samples, the uniform sample is read here, up to
+        `STATISTICS_BYTES`, but all samples are read again in every evaluation. Clients that are evaluated separately
+        keep their shards.
         """
         if isinstance(self.data, EvaluationData):
             return self.data
@@ -182,7 +186,7 @@ class RunSpec:
         return EvaluationData.of(data, shards, streamed=streamed, reported=self._reported_clients())
 
     def _reported_clients(self) -> npt.NDArray[np.int64] | None:
-        """Return the clients with reported results, or None if no results are reported."""
+        """Return the clients whose results are reported, or None if the run reports no results of clients."""
         experiment = self.experiment
         if experiment.client_evals is None:
             return None
@@ -210,14 +214,14 @@ class RunSpec:
         return replace(empty, dataset=replace(empty.dataset, x_train=x))
 
     def _without_samples(self) -> Federated:
-        """Return the data without all training samples."""
+        """Return the data without any training samples."""
         dataset = self.data.dataset
         no_rows = {name: take_rows(getattr(dataset, name), slice(0)) for name in ("x_train", "y_train")}
         return replace(self.data, dataset=replace(dataset, **no_rows))
 
 
 def participation_of(schedule: Schedule) -> Participation | None:
-    """Return the choice of clients for the rounds of a schedule, or None if it has no rounds."""
+    """Return the component that chooses a schedule's clients in each round, or None if the schedule has no rounds."""
     if not isinstance(schedule, Barrier):
         return None
     return schedule.choose_participation()

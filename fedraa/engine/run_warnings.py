@@ -18,10 +18,13 @@ from fedraa.objectives.builtin import Classification, MultiLabel, NextToken, Reg
 from fedraa.rundir.summary import NO_STEP
 
 LARGEST_INPUT = 50.0
-"""Inputs beyond this often end training in NaN at usual learning rates."""
+"""At usual learning rates, inputs with larger absolute values often end training in NaN."""
 TRIED_ROWS = 4
 RANDOM_INPUT_SIZES = (30.0, 1000.0)
-"""Sizes of random inputs. Only bounded outputs stay between 0 and 1 for them."""
+"""Scales of random inputs.
+
+Only outputs that are bounded, such as probabilities, stay between 0 and 1 for such inputs.
+"""
 
 # The dimension of the classes in the outputs of each objective that takes logits.
 _CLASS_DIMENSION = {Classification: 1, Segmentation: 1, NextToken: -1, MultiLabel: None}
@@ -35,7 +38,10 @@ def issue_warnings(sentences: Iterable[str | None]) -> None:
 
 
 def find_large_inputs(data: Federated, *, standardise: bool) -> str | None:
-    """Return a sentence if an input is beyond ±50; only some of the samples that clients read are checked."""
+    """Return a sentence if an input is beyond ±50.
+
+    Of samples that clients read from a source, only a few are checked.
+    """
     for split, tree in (("x_train", data.dataset.x_train), ("x_test", data.dataset.x_test)):
         for name, x in _named_arrays(tree, split):
             if x.dtype.kind != "f" or not x.size:
@@ -48,7 +54,7 @@ def find_large_inputs(data: Federated, *, standardise: bool) -> str | None:
 
 
 def _about_large(name: str, largest: float, channel: int, data: Federated, *, standardise: bool) -> str:
-    """Return the problem of an input with large values, and the remedy.
+    """Return a text about an input with large values: the problem and the remedy.
 
     Args:
         name: The name of the input.
@@ -67,7 +73,7 @@ def _about_large(name: str, largest: float, channel: int, data: Federated, *, st
 
 
 def _largest_input(x: Array) -> tuple[float, int]:
-    """Return the largest distance from 0, and its channel. Values that are not finite do not count."""
+    """Return the largest absolute value of an input, and its channel. Values that are not finite do not count."""
     axes = (0, *range(2, x.ndim))
     extremes = np.maximum(np.fmax.reduce(x, axis=axes), -np.fmin.reduce(x, axis=axes))
     extremes = np.atleast_1d(np.where(np.isfinite(extremes), extremes, 0.0))
@@ -88,7 +94,7 @@ def _named_arrays(tree: Tree, name: str) -> Iterator[tuple[str, Array]]:
 
 
 def find_unused_labels(data: Federated) -> str | None:
-    """Return a sentence if no training sample has one of the first labels, as when labels count from 1."""
+    """Return a sentence if the smallest label of the training samples is not 0, as when labels count from 1."""
     if data.labels is None or not data.labels.size:
         return None
     first = int(data.labels.min())
@@ -105,7 +111,8 @@ def find_unused_labels(data: Federated) -> str | None:
 def find_probabilities(model: nn.Module, example: Tree, objective: Objective) -> str | None:
     """Return a sentence if the outputs of a model look like probabilities, and the objective takes logits.
 
-    They do if they are between 0 and 1 for samples and for large random inputs, or between 0 and 1 with the sum 1.
+    Outputs look like this if they are between 0 and 1 and also have the sum 1, or stay between 0 and 1 for large random
+    inputs.
 
     Args:
         model: The model.
@@ -132,8 +139,8 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
 def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) -> str | None:
     """Return a sentence if fragments of a model that predicts numbers are trained without scaled activations.
 
-    Each fragment learns to predict the whole target, and the full model adds their outputs. Classes survive this,
-    because the largest logit stays the largest one; predicted numbers do not.
+    Each fragment learns to predict the whole target, and the full model adds their outputs. For classes this is
+    harmless, because the largest logit stays the largest. Predicted numbers become too large.
 
     Args:
         fragments: The number of fragments.
@@ -157,13 +164,13 @@ def _sums_to_one(outputs: Tensor, dimension: int) -> bool:
 def _outputs_of_trials(
     model: nn.Module, example: Tree, objective: Objective, *, factors: tuple[float, ...]
 ) -> list[Tensor]:
-    """Return the outputs for samples, and for random inputs of each size.
+    """Return the model's outputs for samples, and for random inputs of each scale.
 
     Args:
         model: The model.
         example: A batch of samples.
         objective: The objective, which calls the model.
-        factors: The sizes of random inputs.
+        factors: The scales of random inputs.
 
     Returns:
         The outputs; an empty list if the model fails on one of the inputs.
@@ -193,13 +200,13 @@ def _draw_like(x: Tensor, *, factor: float, generator: torch.Generator) -> Tenso
 
 
 def find_no_step(summary: Mapping[str, Any]) -> str | None:
-    """Return a sentence if a run has ended before its first step."""
+    """Return a sentence if a run ended before its first step."""
     if summary["steps"]:
         return None
     meets_target = ", which meets the target already; set a harder target"
     remedies = {"time": "; give it more time", "accuracy": meets_target, "target": meets_target}
     remedy = remedies.get(summary["reason"], "")
     return (
-        f"{NO_STEP}: the run ended by {summary['reason']} at time {summary['time']:.4g}, so its figures are those of "
+        f"{NO_STEP}: the run ended by {summary['reason']} at time {summary['time']:.4g}, so its metrics are those of "
         f"the untrained model{remedy}"
     )

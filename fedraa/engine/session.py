@@ -1,4 +1,4 @@
-"""A run with one executor, from the first dispatch to a complete run directory."""
+"""The session of a run: it runs the loop with one executor, and writes the run directory."""
 
 import json
 from contextlib import suppress
@@ -59,10 +59,10 @@ class RunSession:
             directory: The run directory.
             executor: Trains the tasks.
             stop: Ends the run when it is set.
-            callbacks: Receive events from the first one on.
-            driver: The user's process, if the session runs in a different one.
-            description: The description of that process, under the same condition.
-            store: Keeps the parameters. None: the server keeps them.
+            callbacks: Receive all events of the run.
+            driver: The user's process, if the session runs in another process.
+            description: The description of the user's process, if the session runs in another process.
+            store: Keeps the parameters. With None, the server keeps them.
         """
         self._spec = spec
         self._directory = directory
@@ -130,7 +130,7 @@ class RunSession:
             self._announcer.tell()
             return True
         except RunFailed as error:
-            # The disk may be why the run failed.
+            # The run may have failed because of the disk.
             with suppress(OSError):
                 write_text(self._directory / FAILURE, f"{error}\n")
             raise
@@ -178,7 +178,10 @@ class RunSession:
             self._announcer.replay_events(History(self._directory).lines(), next_undelivered)
 
     def _find_damage(self, state: State) -> str | None:
-        """Return the reason why the run cannot resume from this checkpoint, if the log has lost lines since."""
+        """Return why the run cannot resume from this checkpoint: the log has lost lines since.
+
+        Return None if it can.
+        """
         return describe_damage(self._directory, state["log"])
 
     def _write_results(self, reason: StopReason) -> None:
@@ -205,7 +208,7 @@ class RunSession:
         )
 
     def _make_summary(self) -> dict[str, object]:
-        """Return the summary, with `average` if all metrics are of a mean of the model."""
+        """Return the summary. It has the key `average` if the metrics are those of a mean of the last models."""
         summary: dict[str, object] = {**summarise_run(History(self._directory))}
         summary["time_to_target"] = self._loop.evaluations.time_to_target
         if self._spec.method.schedule.polyak_fraction:
@@ -215,7 +218,7 @@ class RunSession:
         return summary
 
     def _save_checkpoint(self) -> float:
-        """Save a checkpoint. Return the seconds that the newest one on the disk took."""
+        """Save a checkpoint. Return the duration in seconds of the newest checkpoint on the disk."""
         self._log.sync()
         state = self._loop.state() | {ASKED: self._asked}
         with raise_unwritable(self._directory):
@@ -228,7 +231,7 @@ class RunSession:
 
 
 def _save_model(module: nn.Module, path: Path) -> None:
-    """Write the model; raise the error of the disk, which torch replaces by its own."""
+    """Write the model. If the disk fails, raise its error instead of torch's own."""
     try:
         with replace_file(path) as stream:
             torch.save(module.state_dict(), stream)

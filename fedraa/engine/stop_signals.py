@@ -13,14 +13,14 @@ class Stop(threading.Event):
     _well = False
 
     def ask(self) -> None:
-        """Handle the first Ctrl-C: set the request, or raise KeyboardInterrupt if no run can end with a checkpoint."""
+        """Handle the first Ctrl-C: request a stop, and raise KeyboardInterrupt if no run can end with a checkpoint."""
         self.set()
         if not self._well:
             raise KeyboardInterrupt("stopped before the run began")
 
     @contextmanager
     def well(self) -> Iterator[None]:
-        """Mark the block in which a run checks the request."""
+        """Mark the block in which a run checks for a stop request."""
         self._well = True
         try:
             yield
@@ -32,8 +32,7 @@ class Stop(threading.Event):
 def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` at the first Ctrl-C, and raise KeyboardInterrupt from then on.
 
-    It has an effect only in the main thread and without a handler of the user, so that Ctrl-C would raise
-    KeyboardInterrupt.
+    It has an effect only in the main thread, and only if the user has not set a handler for Ctrl-C.
     """
     if (
         threading.current_thread() is not threading.main_thread()

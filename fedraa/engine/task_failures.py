@@ -5,9 +5,9 @@ from enum import Enum
 
 from fedraa.messages import Fault
 
-# The limit on the attempts of one task. If all of them fail, the run fails.
+# Maximum number of attempts of one task. If all attempts fail, the run fails.
 MAX_TASK_ATTEMPTS = 4
-# The limit on failures of one task on healthy workers. At the limit its client is the cause, and the task is dropped.
+# Number of failures of one task on healthy workers after which its client counts as the cause, and the task is dropped.
 MAX_CLIENT_FAULTS = 2
 
 
@@ -27,7 +27,7 @@ class TaskFailures:
 
     def __init__(self) -> None:
         self._attempts: Counter[int] = Counter()
-        # Failures on healthy workers, which may be the client's.
+        # Failures on healthy workers, which the client may have caused.
         self._client_faults: Counter[int] = Counter()
 
     def add(self, task: int, fault: Fault) -> FailureAction:

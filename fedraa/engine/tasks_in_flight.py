@@ -20,7 +20,7 @@ class TasksInFlight:
 
     def __init__(self) -> None:
         self._sent: dict[int, SentTask] = {}
-        # It may hold tasks that have finished, but never as the first one.
+        # This heap may contain finished tasks, but its first task is never a finished one.
         self._by_due_time = DueQueue()
         self._outcomes: dict[int, Update | Fault] = {}
         self._arrived_by_due_time = DueQueue()
@@ -77,6 +77,6 @@ class TasksInFlight:
         return self._arrived_by_due_time.next_due
 
     def pop_outcome(self) -> tuple[Task, Update | Fault]:
-        """Remove the first due task among those with an outcome. Return both."""
+        """Remove the task that is due first among those with an outcome. Return the task and its outcome."""
         _, number = self._arrived_by_due_time.pop()
         return self.remove(number), self._outcomes.pop(number)

@@ -1,7 +1,8 @@
-"""Import torchvision even if its compiled operators do not load, as PyPI's do not with a torch without CUDA.
+"""Import torchvision even if its compiled operators do not load. Those of PyPI do not load with a torch without CUDA.
 
-Its data sets, transforms and models need none of these operators, but its import fails over two that it names. If the
-import fails, from a user's model or a pickle in a worker, these two are declared and the import is repeated.
+Its data sets, transforms and models need none of these operators, but two of them are named during the import, which
+then fails. If the import fails, in a user's model or in a worker that reads a pickle, these two are declared and the
+import is repeated.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ _declared: list[Any] = []
 
 
 class Finder(MetaPathFinder):
-    """A finder of torchvision only, at its usual place."""
+    """An import finder that finds only torchvision, at its usual place."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
@@ -36,7 +37,7 @@ class _Patient(Loader):
         self._loader = loader
 
     def __getattr__(self, name: str) -> Any:
-        # Resources and sources come from the original loader.
+        # Other attributes, such as those for resources and source code, come from the original loader.
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

@@ -22,7 +22,7 @@ from fedraa.submodels import Traced
 
 @dataclass(frozen=True, eq=False)
 class WorkerSpec:
-    """A picklable description that makes a worker's trainer and evaluator."""
+    """A picklable description, from which a worker makes its trainer and evaluator."""
 
     traced: Traced
     solver: LocalTraining
@@ -34,7 +34,7 @@ class WorkerSpec:
     objective: Objective = field(default_factory=Classification)
     transforms: Transforms = field(default_factory=Transforms)
     source: Source | None = None
-    """The source of clients' samples, unless tasks carry them."""
+    """The source from which the worker reads clients' samples, or None if tasks carry the samples."""
     scale_inner: bool = False
     state: TrainingState = field(default_factory=TrainingState)
 
@@ -66,7 +66,7 @@ class WorkerSpec:
 
 
 def choose_device(device: str) -> str:
-    """Return the torch device, which for `auto` is CUDA if there is one. Raise InputError if it does not exist."""
+    """Return the torch device. For `auto` this is CUDA if available. Raise InputError if the device does not exist."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():

@@ -1,1 +1,4 @@
-"""Servers that apply client updates, one at a time or in rounds. Server shards use only its modules without torch."""
+"""Servers that apply client updates, one at a time or in rounds.
+
+Server shards use only those modules of this package that do not import torch.
+"""

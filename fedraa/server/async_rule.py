@@ -23,7 +23,7 @@ from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_runs import CoordinateSet, IndexRuns
 
-# Largest absolute weight of an update; usual weights are in [0, 1].
+# Largest absolute weight of an update that is accepted. Usual weights are in [0, 1].
 MAX_WEIGHT = 1e3
 NO_VALUES = np.zeros(0, np.float32)
 
@@ -34,7 +34,7 @@ class ClientUpdate:
 
     Attributes:
         client: The client, from 0.
-        fragment: The fragment that it trained, from 0.
+        fragment: The fragment that the client trained, from 0.
         where: Coordinates [k] of the fragment in the model, as indices or as a slice.
         new: Trained weights [k].
         sent: Weights [k] that the client received.
@@ -42,7 +42,7 @@ class ClientUpdate:
         samples: Number of the client's training samples.
         loss: Mean training loss of the task.
         balance: The client's factor of data against speed; 1 unless `participation_correction` of the rule is set.
-        runs: The same coordinates as contiguous runs, if they are long.
+        runs: The coordinates `where` as contiguous runs, if the runs are long.
     """
 
     client: int
@@ -58,7 +58,7 @@ class ClientUpdate:
 
     @property
     def change(self) -> DeltaView:
-        """The delta, computed in chunks that fit in the cache."""
+        """The delta as a view, which computes chunks that fit in the cache."""
         return DeltaView(self.coordinates, self.new, self.sent)
 
     @property
@@ -68,7 +68,7 @@ class ClientUpdate:
 
     @property
     def coordinates(self) -> CoordinateSet:
-        """The coordinates in the form in which a pass over the model is fastest."""
+        """The coordinates of the fragment, in the form in which a pass over the model is fastest."""
         return self.where if self.runs is None else self.runs
 
 
@@ -102,8 +102,8 @@ class ApplyResult(NamedTuple):
     Attributes:
         weight: Weight of the update, as the log shows it, 0 if the update was ignored.
         new_version: True if the model has a new version. If False, the rule must not have changed the model.
-        keep_task: True if the client trains the weights that it already holds again, with other minibatches. The server
-            then sends it nothing.
+        keep_task: True if the client continues with the weights that it received for this task, on other minibatches.
+            The server then sends nothing to the client.
     """
 
     weight: float
@@ -125,15 +125,15 @@ class AsyncRule(Stateful, ABC):
     A run works on its own copy of the rule.
 
     Attributes:
-        keeps: Names the rule's state, for messages.
+        keeps: A name for the rule's state, which messages use.
         per_step: Client updates per new version.
         is_convex_mix: True if the rule only computes (1 - a) * theta + a * w with a = `weight(staleness, balance)`, so
             that shards of the server can do it.
-        is_delta_mix: True if the rule adds a * delta instead. Coordinates that all fragments hold get the share
-            `shared_weight` of it.
-        needs_values: True if weights depend on the trained values, which a log does not hold.
+        is_delta_mix: True if the rule adds a * delta instead. For coordinates that all fragments hold, a is multiplied
+            by `shared_weight`.
+        needs_values: True if weights depend on the trained values, which are not in the log.
         bounded_by_weight: True if an update moves the model by at most its weight times the trained values.
-        needs_all_clients: True if training stops while one client is away.
+        needs_all_clients: True if the model does not change while one client is away.
         participation_correction: Power of a client's data against its speed in the weights; 0 turns it off.
     """
 
@@ -148,10 +148,10 @@ class AsyncRule(Stateful, ABC):
     asynchronous: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
-        """Check that a subclass that overrides `apply_update` of a rule with guarantees declares each guarantee again.
+        """Check that a subclass which overrides `apply_update` declares again each guarantee that its base class has.
 
         Raises:
-            TypeError: It inherits a guarantee, which need not hold for the new `apply_update`.
+            TypeError: The subclass inherits a guarantee, which the new `apply_update` may not keep.
         """
         if "apply_update" not in vars(cls):
             return
@@ -177,17 +177,17 @@ class AsyncRule(Stateful, ABC):
 
     @abstractmethod
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        """Apply one update. `model.params` may change on the coordinates `update.where`, or anywhere."""
+        """Apply one update: change `model.params` in place, on the coordinates `update.where` or on any others."""
 
     def leave(self, client: int) -> None:
-        """Remove a client after failed tasks. A rule that `needs_all_clients` then waits for the other clients only."""
+        """Remove a client whose tasks failed. A rule that `needs_all_clients` then waits only for the other clients."""
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
         """Return the weight of an update. Only a rule with `is_convex_mix` defines it."""
         raise AssertionError(f"{type(self).__name__} is no convex mix")
 
     def memory(self, size: int, clients: int) -> int:
-        """Return the bytes of the rule's state. A run for which they are not free is refused."""
+        """Return the bytes of the rule's state. A run is refused if its machine does not have this memory free."""
         return 0
 
 
@@ -195,14 +195,14 @@ ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry("async_rule", ("bin
 
 
 def model_without_values(ledger: AsyncLedger) -> AsyncModel:
-    """Return a model without parameters. On it, a rule makes its decisions without training."""
+    """Return a model without parameters, on which a rule can make its decisions without training."""
     return AsyncModel(NO_VALUES, ledger.clients, len(ledger.stats.counts), ledger.concurrency.limit)
 
 
 def update_without_values(
     ledger: AsyncLedger, task: Dispatch, *, samples: int = 1, loss: float = inf, balance: float = 1.0
 ) -> ClientUpdate:
-    """Return the update that a task in flight has on a model without parameters.
+    """Return an update without parameters for a task in flight, from which a rule can make its decisions.
 
     Args:
         ledger: The decisions so far.

@@ -15,15 +15,15 @@ from fedraa.server.tasks import InFlightTask, TaskTable, flight_state, restored_
 from fedraa.submodels.assignment import Assignment, Submodel
 
 SampleSubmodel = Callable[[int, int, float, Vector], Assignment]
-"""Samples a client's submodel, given the client, the server's step, the time, and the model [d]."""
+"""A function that draws a client's submodel, given the client, the server's step, the time, and the model [d]."""
 
 
 class AsyncServer(Stateful):
     """Fed-RAA's server (Algorithm 1, Progress Server), and every other server that applies updates one at a time.
 
-    The ledger decides the fragment of a client's next task, versions, staleness, and the next client. The store holds
-    the parameters and applies the updates. The task table makes the tasks and logs them. FedAsync is the case of one
-    fragment.
+    The ledger decides which client trains next and which fragment it gets, and counts versions and staleness. The store
+    holds the parameters and applies the updates. The task table makes the tasks and logs them. FedAsync is the case of
+    one fragment.
 
     When an update of fragment j arrives, the update rule changes theta_j, and q(j) += 1. With Fed-RAA's rule theta_j <-
     (1 - alpha_t) theta_j + alpha_t theta_new, with alpha_t = alpha * s(staleness). Parameters in no width group are
@@ -32,14 +32,14 @@ class AsyncServer(Stateful):
 
     Args:
         store: The parameters.
-        ledger: The decisions. Without a scheduler it counts one version, that of the model.
+        ledger: The scheduling decisions. Without a scheduler the ledger counts one version: that of the whole model.
         task_table: The tasks.
         fragments: The fragments from which the scheduler chooses.
-        sample: Samples a submodel for every task. It replaces the scheduler and the fragments.
-        bound: The delay bound. None derives it from the costs.
-        balance: The exponent of the participation correction, which weighs clients by their data and speed. Its factors
+        sample: Draws a submodel for every task, instead of the scheduler and the fragments.
+        bound: The delay bound. With None it is derived from the costs.
+        balance: The exponent of the participation correction, which weighs clients by their data and speed. The factors
             follow from the costs.
-        learn: True if costs follow real durations. A derived bound then changes with them.
+        learn: True if costs follow real durations. A derived delay bound then changes with the costs.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("ledger", "task_table")

@@ -1,4 +1,4 @@
-"""The state of the clients' local optimizers, if it is kept from one task to the next."""
+"""The states of the clients' local optimizers, if clients keep them from one task to the next."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,8 +18,8 @@ class OptimizerStates(Stateful):
     """A row [d] of each client for each buffer of its optimizer, in the coordinates of the full model.
 
     A real device keeps its state itself. Here the state travels with tasks and updates, so that any worker can train
-    any client and a resumed run continues with the same state; nothing of it counts as traffic. A task carries the
-    state of the coordinates that it trains, and only these change: others keep their moments and their step counts.
+    any client, and a resumed run continues with the same state. The state does not count as traffic. A task carries and
+    changes only the state of the coordinates that it trains. The other coordinates keep their moments and step counts.
 
     Args:
         size: Parameters of the full model, d.
@@ -40,7 +40,7 @@ class OptimizerStates(Stateful):
         return tuple(self._rows)
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
-        """Return the buffers [k] for the client's task; they are 0 outside the mask."""
+        """Return the optimizer's buffers [k] for the client's task. They are 0 outside the mask."""
         where = where_of(assignment.submodel)
         return {name: MadeBuffer(partial(self._cut_state, name, client, where, assignment.mask)) for name in self._rows}
 

@@ -1,7 +1,7 @@
 """Server optimizers: the step along a round's mean delta (Reddi et al. 2021, Algorithm 2).
 
-The delta points where the clients moved, so the step adds it. Coordinates that no client covered are skipped, and so
-are their moments: momentum would otherwise move untrained weights.
+The delta points in the direction in which the clients moved, so the step adds the delta. Coordinates that no client
+covered do not move, and their moments do not change, because momentum would otherwise move untrained weights.
 """
 
 from abc import ABC, abstractmethod
@@ -25,9 +25,10 @@ RULES = ("adam", "yogi", "adagrad")
 
 
 class ServerOptimizer(Stateful, ABC):
-    """The server's step at the end of a round. A custom optimizer defines `step`, and `start` if it keeps state.
+    """The server's step at the end of a round.
 
-    `keeps` names its state. A run works on its own copy.
+    A custom optimizer defines `step`, and `start` if it keeps state. `keeps` is a name for the state. A run works on
+    its own copy of the optimizer.
     """
 
     server_lr: Positive = 1.0
@@ -43,7 +44,7 @@ class ServerOptimizer(Stateful, ABC):
         """Allocate the state for each of the `size` parameters."""
 
     def memory(self, size: int) -> int:
-        """Return the bytes of the state."""
+        """Return the bytes of the optimizer's state."""
         return 0
 
     @abstractmethod
@@ -53,7 +54,7 @@ class ServerOptimizer(Stateful, ABC):
         Args:
             params: Parameters [d].
             delta: Mean delta of the round [d].
-            moved: Mask [d] of the coordinates that may move. Other values keep their bits.
+            moved: Mask [d] of the coordinates that may move. All other values must stay exactly the same.
         """
 
 

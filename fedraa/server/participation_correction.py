@@ -1,4 +1,4 @@
-"""Weights of clients by data against speed: a client with much data and few updates counts more."""
+"""Weights that correct for speed: a client with much data and few updates counts more."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def balance_factors(samples: npt.NDArray[np.int64], rates: Floats, power: float)
 
 
 def balanced_weight(weight: float, balance: float) -> float:
-    """Return an update's weight times its client's factor, at most 1. A factor of 1 leaves the weight unchanged."""
+    """Return an update's weight times its client's factor, but at most 1. A factor of 1 leaves the weight unchanged."""
     if balance == 1:
         return weight
     return min(1.0, balance * weight)
@@ -54,7 +54,7 @@ def planned_balances(
         costs: The costs of tasks.
         shapes: The submodels that clients train.
         samples: Training samples of each client [N].
-        power: The power of data against speed.
+        power: The power of the participation correction.
         at_a_time: Clients that train at a time. None means all.
     """
     if power == 0:
@@ -64,10 +64,10 @@ def planned_balances(
 
 
 def mean_pause(table: Floats, at_a_time: int | None) -> float:
-    """Return the mean time that a client waits between two of its tasks, 0 if all clients train at a time.
+    """Return the mean time that a client waits between two of its tasks. It is 0 if all clients train at the same time.
 
-    The next client is drawn uniformly, so the time is the same for all clients. It is the time at which `at_a_time`
-    clients train on average.
+    The next client is drawn uniformly, so the time is the same for all clients. It is the waiting time for which
+    `at_a_time` clients train on average.
 
     Args:
         table: The costs of tasks [N, M].

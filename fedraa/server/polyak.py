@@ -1,4 +1,4 @@
-"""A server that delivers a mean over its last models, which removes the noise of single updates."""
+"""A server that evaluates and delivers a mean of its last models, in which the noise of single updates is smaller."""
 
 from collections.abc import Iterable
 
@@ -10,10 +10,11 @@ from fedraa.server.tasks import TaskTable
 
 
 class PolyakAveraging:
-    """A wrapper around a server. Tasks are cut from the server's model; `params`, which is evaluated, is the mean.
+    """A wrapper around a server.
 
-    After its t-th step, counted from 0, mean <- mean + (theta - mean) / (share * t + 1). With a `share` of 0.1 the mean
-    covers about the last tenth of all steps, whatever their number. It costs a pass over the model per step.
+    Tasks are cut from the server's current model. Evaluations use `params`, which is the mean. After its t-th step,
+    counted from 0, mean <- mean + (theta - mean) / (share * t + 1). With a `share` of 0.1 the mean covers about the
+    last tenth of all steps, however long the run is. Each step costs one more pass over the model.
     """
 
     def __init__(self, server: Server, share: float, mean: Mean) -> None:
@@ -52,7 +53,7 @@ class PolyakAveraging:
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         before = self._server.step
         waiting = self._server.drop(task, error, now)
-        # The dropped task may have been the last of a round, so the other updates of the round have moved the model.
+        # If the dropped task was the last of a round, the other updates of the round have now moved the model.
         self._update_mean(before)
         return waiting
 

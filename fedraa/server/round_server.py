@@ -36,7 +36,7 @@ class RoundComponents:
     """The components of a synchronous method in one run.
 
     Attributes:
-        submodels: A sampler draws a submodel for every task; with a scheduler these are the fragments.
+        submodels: The sampler that draws a submodel for every task, or the fragments from which a scheduler chooses.
         aggregator: Forms the mean delta of a round.
         optimizer: Takes the server's step.
         auxiliary: State beside the model.
@@ -53,10 +53,10 @@ class RoundComponents:
 
 
 class RoundServer(Stateful):
-    """A server in rounds: the clients of a cohort train their submodels, then the model steps along the mean delta.
+    """A server in rounds: first the clients of a cohort train their submodels, then the model moves by the mean delta.
 
-    With full models, a mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017, Algorithm 1).
-    Every other synchronous method changes the submodels, local training, the aggregator, the optimizer or the auxiliary
+    With full models, a mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017, Algorithm 1). The
+    other synchronous methods differ in the submodels, local training, the aggregator, the optimizer or the auxiliary
     state. The ledger decides the cohorts and, with a scheduler, the fragments. A failed task contributes nothing to its
     round, and the state that is kept for its client stays unchanged. A round without reports changes nothing. A
     quarantined client is not drawn again.
@@ -98,7 +98,7 @@ class RoundServer(Stateful):
         self.task_table = task_table
         self._run = run
         self._fragments: list[Assignment] = []
-        # Without a sampler nothing follows the rounds: the base class does nothing.
+        # Without a sampler, this base class does nothing at the end of a round.
         self._sampler = SubmodelSampler()
         if isinstance(components.submodels, SubmodelSampler):
             self._sampler = components.submodels
@@ -144,10 +144,10 @@ class RoundServer(Stateful):
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
-        """Add a client's delta to the sums of the round. The last one closes the round, and the model moves.
+        """Add a client's delta to the sums of the round. The last client's delta closes the round, and the model moves.
 
         The logged weight is the server learning rate times the client's share of the whole cohort, including clients
-        that fail later. The mean itself is over the clients that report.
+        that fail later. The mean delta only includes the clients that report.
         """
         flight = self.task_table.in_flight[update.task]
         task = flight.task
@@ -200,11 +200,11 @@ class RoundServer(Stateful):
         self._lr_steps: float = 0.0
         self._square: float = 0.0
         self._lr = 0.0
-        # By submodel; None is the whole model.
+        # The snapshots, keyed by submodel. The key None is the whole model.
         self._snapshots: dict[Submodel | None, SharedBuffer] = {}
 
     def _close_round(self, now: float) -> None:
-        """Move the model by the reports of the round, and record the round."""
+        """Move the model by the mean delta of the round, and record the round."""
         coverage = self._coverage.finish()
         reported = self.ledger.reported
         if reported:
@@ -221,7 +221,7 @@ class RoundServer(Stateful):
         )
 
     def _move_model(self, totals: RoundTotals) -> None:
-        """Move the model by the reports of the round, and pass the step to the auxiliary state and the sampler."""
+        """Move the model by the mean delta of the round. Pass the step to the auxiliary state and the sampler."""
         delta, moved = self._aggregator.finish(totals)
         with convert_errors("server_optimizer", self._optimizer):
             self._optimizer.step(self.params, delta, moved)
@@ -230,10 +230,10 @@ class RoundServer(Stateful):
             follower.close(self.params, delta, moved, self._lr_steps / self.ledger.reported)
 
     def _cut_snapshot(self, submodel: Submodel) -> SharedBuffer:
-        """Return the submodel at the start of the round, as clients receive it.
+        """Return the submodel's parameters at the start of the round, as clients receive them.
 
-        All clients that train it share the buffer. The whole model is not copied, because it does not change until all
-        clients have trained.
+        All clients that train the same submodel share the buffer. The whole model is not copied, because it does not
+        change until all clients have trained.
         """
         whole = submodel.index is None
         key = None if whole else submodel

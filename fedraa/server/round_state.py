@@ -1,7 +1,7 @@
 """Auxiliary state of rounds: buffers that tasks carry besides the model, and the state that updates change.
 
-The server keeps all of it by the client's id, so the result does not depend on the worker that trains a client. Buffers
-that the protocol would move between client and server count as traffic (`extra_buffers`).
+The server keeps the state of every client, so the result does not depend on the worker that trains a client. Buffers
+that a real client would exchange with the server count as traffic (`extra_buffers`).
 """
 
 from collections.abc import Mapping
@@ -35,18 +35,18 @@ class RoundStateContext:
 
 @dataclass
 class RoundState(Stateful):
-    """State of a synchronous method beside the model, at the server or for each client. This class has none.
+    """State of a synchronous method besides the model, at the server or for each client. This base class has no state.
 
     Subclasses override the methods that they need.
 
     Attributes:
-        keeps: Names the state at the server.
-        refuses: The settings of local training that would break the method's mathematics, with the reasons. The keys
-            are those of `check_terms` in composition/compatibility.py.
+        keeps: A name for the state at the server.
+        refuses: The settings of local training that are incompatible with the method, with the reasons. The keys are
+            those of `check_terms` in composition/compatibility.py.
         momentum: True if the server has a momentum that clients may blend in.
         corrects: True if deltas are corrected by the state of each client.
         extra_buffers: Buffers that count as traffic.
-        asks: Names of further buffers that client updates must hold.
+        asks: Names of extra buffers that client updates must contain besides the parameters.
     """
 
     keeps: ClassVar[str] = ""
@@ -66,7 +66,7 @@ class RoundState(Stateful):
         """Allocate the state."""
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
-        """Return further buffers for the client's task."""
+        """Return the extra buffers that the client's task carries."""
         return {}
 
     def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:

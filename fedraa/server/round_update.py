@@ -1,4 +1,4 @@
-"""The choices of a synchronous server: the mean of a round's deltas, the step along it, and the auxiliary state."""
+"""The settings of a synchronous server: the mean of a round's deltas, the server's step, and the auxiliary state."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -15,10 +15,10 @@ WEIGHTS = ("uniform", "samples")
 
 @dataclass(frozen=True)
 class Mean:
-    """The server's part of a synchronous method: a step along a round's mean delta.
+    """The server's part of a synchronous method: a step by the mean delta of a round.
 
     Attributes:
-        weights: "uniform" if all clients count alike, "samples" if by their number of samples.
+        weights: "uniform" if all clients count equally, "samples" if they are weighted by their number of samples.
         aggregator: Forms the mean.
         optimizer: Takes the step.
         auxiliary: State beside the model.
@@ -47,9 +47,9 @@ class Mean:
         return AGGREGATOR.resolve(self.aggregator)
 
     def resolve_optimizer(self) -> ServerOptimizer:
-        """Return the optimizer that steps along their mean."""
+        """Return the optimizer that takes the server's step by the mean delta."""
         return SERVER_OPTIMIZER.resolve(self.optimizer)
 
     def memory(self, size: int, clients: int) -> int:
-        """Return the bytes needed besides the model, at most. The small state of input adversaries is not included."""
+        """Return an upper bound of the bytes needed besides the model, without the small state of input adversaries."""
         return self.resolve_aggregator().memory(size, clients) + self.auxiliary.memory(size, clients, 0)

@@ -1,4 +1,4 @@
-"""A mean over the versions of a model, kept in the same process as the model."""
+"""A running mean of a model's versions, for example in the same process as the model."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from fedraa.vectors.chunked import add_scaled
 
 
 class Mean(Protocol):
-    """A mean over a model's versions, kept in the same process as the model."""
+    """A running mean of a model's versions."""
 
     @property
     def params(self) -> Vector:
@@ -21,7 +21,7 @@ class Mean(Protocol):
 
 
 class Held(Protocol):
-    """A holder of a model: a server or a store."""
+    """An object that holds a model: a server or a store."""
 
     @property
     def params(self) -> Vector:
@@ -29,7 +29,7 @@ class Held(Protocol):
 
 
 class MeanHere:
-    """A mean that this process keeps, as it keeps the model."""
+    """A running mean that is kept in the same process as the model."""
 
     def __init__(self, model: Held) -> None:
         self._model = model

@@ -31,7 +31,7 @@ SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
     "scheduler",
     ("choose", "plan", "state", "restore"),
     dict(SCHEDULERS),
-    # Other libraries call the schedule of the learning rate a scheduler.
+    # A user may mean a schedule of the learning rate, which other libraries call a scheduler.
     hints={name: f"did you mean lr_schedule {value}?" for name, value in USUAL_SCHEDULES.items()},
 )
 
@@ -54,12 +54,15 @@ class Schedule(ABC):
 
     @abstractmethod
     def server(self, update: Any, setup: ServerSetup) -> Server:
-        """Return the server of a method with this schedule and that update."""
+        """Return the server of a method with this schedule and the given update."""
 
 
 @dataclass(frozen=True)
 class AsyncSchedule(Schedule):
-    """Every idle client receives a fragment at once, or at most `concurrency` of them; a scheduler chooses it."""
+    """Idle clients receive fragments at once, at most `concurrency` clients at a time.
+
+    A scheduler chooses the fragment.
+    """
 
     scheduler: Any = "gre-raa"
     delay_bound: Positive | None = None
@@ -94,10 +97,10 @@ class AsyncSchedule(Schedule):
 
 @dataclass(frozen=True)
 class AsyncSampled(Schedule):
-    """Every idle client receives a submodel at once; a policy draws it for the task.
+    """Idle clients receive submodels at once. A policy draws a submodel for each task.
 
-    The model has one version, which staleness counts. The policy sees the version as its round and all clients as its
-    cohort, so tasks of the same version share whatever a policy draws once per round.
+    Staleness counts versions of the whole model. For the policy, each version is a round, and all clients are its
+    cohort, so tasks of the same version share what a policy draws once per round.
     """
 
     updates: Count | None = None
@@ -135,7 +138,7 @@ class Barrier(Schedule):
         """Return the sampler of the policy, or the fragments of the scheduler."""
 
     def planner(self, setup: ServerSetup) -> SchedulerRunner | None:
-        """Return the scheduler with its costs, if there is one."""
+        """Return the scheduler with its costs, or None without a scheduler."""
         return None
 
     def choose_participation(self) -> Participation:
@@ -199,8 +202,8 @@ class Rounds(Barrier):
 class ScheduledRounds(Barrier):
     """Rounds with a barrier, in which a scheduler chooses the fragments (Sync Fed-RAA).
 
-    While a round is assigned, each task counts as an update of its fragment. After the round a fragment has one more
-    update if any client trained it.
+    While the tasks of a round are assigned, each task counts as an update of its fragment. After the round, each
+    fragment that some client trained has one more update.
     """
 
     scheduler: Any = "gre-raa"

@@ -1,4 +1,4 @@
-"""The interface between the loop and any server, synchronous or not, and the inputs from which one is built."""
+"""The interface between the loop and a server, synchronous or not, and the inputs from which a server is built."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from fedraa.submodels.policies.policy import RunContext, SubmodelPolicy
 
 
 class Server(Protocol):
-    """A state machine without an engine: the loop passes events to it and receives the next decisions.
+    """A state machine: the loop passes events to the server and receives its next decisions.
 
-    A server update is a commit of an asynchronous server, or a round of a synchronous one.
+    A server update is one applied client update of an asynchronous server, or one round of a synchronous server.
     """
 
     @property
@@ -42,13 +42,16 @@ class Server(Protocol):
         """Return the clients that wait for work at the start."""
 
     def assign(self, client: int, now: float) -> Task:
-        """Return the next task of a waiting client, and record it as `dispatch`."""
+        """Return the next task of a waiting client, and log it as a `dispatch` event."""
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
-        """Apply an update or add it to its round; record it as `commit`. Return the clients that now wait for work."""
+        """Apply an update or add it to its round, and log it as a `commit` event.
+
+        Return the clients that now wait for work.
+        """
 
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
-        """Drop a task that failed by its client's fault, record it as `drop`, and return the clients that now wait.
+        """Drop a task that its client made fail, log a `drop` event, and return the clients that now wait for work.
 
         Args:
             task: The number of the task.
@@ -71,7 +74,7 @@ class ServerSetup:
         params: The initial model [d].
         submodels: The fragments.
         run: The run.
-        policy: Draws submodels.
+        policy: Chooses the submodel of each task.
         task_table: The tasks.
         record: Writes an event to the log.
         bad_clients: The policy for clients that fail.
@@ -79,7 +82,7 @@ class ServerSetup:
         inputs: Numbers in one sample.
         grad_mix: The weight of a client's gradient beside the server's momentum.
         learn: True if costs follow real durations.
-        store: Keeps an asynchronous server's parameters. None: the server keeps them in this process.
+        store: Keeps an asynchronous server's parameters. With None, the server keeps them in this process.
         share: Places the buffers that the server sends.
     """
 

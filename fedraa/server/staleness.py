@@ -12,9 +12,7 @@ from fedraa.numbers import NotNegative
 class StalenessWeight(ABC):
     """The weight of an update that is `staleness` versions old.
 
-    A function of that number also works:
-
-    lambda staleness: 1 / (1 + staleness)
+    A function of the staleness also works: lambda staleness: 1 / (1 + staleness)
     """
 
     @abstractmethod
@@ -22,7 +20,7 @@ class StalenessWeight(ABC):
         """Return a factor on the mixing weight; staleness is 0 or more, in updates of the fragment."""
 
     def among(self, clients: int) -> "StalenessWeight":
-        """Return the weight for a run with this number of clients."""
+        """Return this StalenessWeight, adapted to a run with this number of clients."""
         return self
 
 
@@ -75,7 +73,10 @@ class DelayAdaptive(StalenessWeight):
 
 
 def weight_for_clients(weight: StalenessWeight, clients: int) -> StalenessWeight:
-    """Return the weight for a run with this number of clients. A plain function is returned unchanged."""
+    """Return a StalenessWeight, adapted to a run with this number of clients.
+
+    A plain function is returned unchanged.
+    """
     return weight.among(clients) if isinstance(weight, StalenessWeight) else weight
 
 

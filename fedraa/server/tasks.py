@@ -15,12 +15,12 @@ from fedraa.server.optimizer_states import OptimizerStates
 from fedraa.server.stores.local import shared_again
 from fedraa.submodels.assignment import Assignment
 
-# Weight of the newest commit in the displayed mean staleness.
+# Weight of the newest applied update in the displayed mean staleness.
 STALENESS_EMA_WEIGHT = 0.1
 
 
 class Record(Protocol):
-    """The destination of events: `record(kind, t, **fields)`."""
+    """A function that writes an event to the log: `record(kind, t, **fields)`."""
 
     def __call__(self, kind: str, t: float, /, **fields: object) -> None: ...
 
@@ -35,20 +35,22 @@ class InFlightTask:
 
 
 class TaskTable(Stateful):
-    """A table of tasks. It makes tasks from decisions, holds those in flight, and writes their events.
+    """A table of tasks. It makes tasks from the ledger's decisions, holds the tasks in flight, and writes their events.
 
     Args:
         sizes: Number of training samples of each client.
         costs: The costs of tasks.
         record: Writes an event to the log.
-        lr: Returns the local learning rate, given the progress of the run in `counts` and the submodel's widths.
-        counts: The progress that the learning rate follows: server "steps", "time", or "passes" over all training
-            samples by the updates that were applied.
-        mean_factor: Returns the mean over the local steps of a task of the factor on that rate.
+        lr: Returns the local learning rate, given the progress of the run (in the unit `counts`) and the submodel's
+            widths.
+        counts: The unit of the progress on which the learning rate depends: server "steps", "time", or "passes" of the
+            applied updates over all training samples.
+        mean_factor: Returns the factor on the learning rate within a task, as the mean over its local steps.
         optimizer_states: The states of local optimizers that clients keep.
     """
 
-    # Tasks in flight have separate methods, because a server keeps their decisions, and a store may keep their buffers.
+    # The state of tasks in flight has separate methods, because a server keeps their decisions, and a store may keep
+    # their buffers.
     state_fields: ClassVar[tuple[str, ...]] = (
         "applied",
         "quarantined",
@@ -84,7 +86,8 @@ class TaskTable(Stateful):
         self._optimizer_states = optimizer_states or OptimizerStates(0, len(sizes), ())
         # Training samples of the applied updates.
         self._trained = 0.0
-        # Minibatches of each client's tasks so far. Later tasks continue after them if data passes span tasks.
+        # Minibatches of each client's tasks so far. If a pass over the data spans several tasks, the next task
+        # continues after these minibatches.
         self._taken = np.zeros(len(sizes), np.int64)
 
     def dispatch(
@@ -99,17 +102,17 @@ class TaskTable(Stateful):
         traffic_sizes: tuple[int, int] | None = None,
         asks: tuple[str, ...] = (),
     ) -> Task:
-        """Make the task of a decision, put it in flight and record it.
+        """Make a task from a decision, put the task in flight and log it.
 
         Args:
             decision: The decision of the ledger.
             now: Time on the run's clock.
             assignment: The submodel.
-            buffer: Its parameters.
-            extras: Further buffers that the task carries.
-            extra_buffers: Further buffers that count as traffic.
-            traffic_sizes: Coordinates down and up that count as traffic instead of the submodel's.
-            asks: Names of further buffers that the update must hold.
+            buffer: The parameters of the submodel.
+            extras: Buffers that the task carries besides the parameters.
+            extra_buffers: The buffers besides the parameters that count as traffic.
+            traffic_sizes: Number of coordinates down and up that count as traffic, if it differs from the submodel's.
+            asks: Names of buffers that the update must contain besides the parameters.
         """
         client = decision.client
         widths = assignment.submodel.widths
@@ -153,7 +156,7 @@ class TaskTable(Stateful):
         return task
 
     def commit(self, update: Update, done: Committed, weight: float, now: float) -> None:
-        """Record an applied update, and take its task out of flight.
+        """Log an applied update, and remove its task from the tasks in flight.
 
         Args:
             update: The client update.
@@ -185,7 +188,7 @@ class TaskTable(Stateful):
         )
 
     def drop(self, dropped: Dropped, error: str, now: float) -> None:
-        """Record a failed task, and take it out of flight.
+        """Log a failed task, and remove it from the tasks in flight.
 
         Args:
             dropped: The result of the task in the ledger.
@@ -237,7 +240,7 @@ class TaskTable(Stateful):
         """Return the values of the tasks in flight for a checkpoint.
 
         Args:
-            sent: The values of all tasks' buffers by number, if the tasks do not carry them.
+            sent: The values of the tasks' buffers by task number, if the tasks do not hold the values themselves.
         """
         if sent is None:
             return [flight_state(flight) for flight in self.in_flight.values()]
@@ -254,13 +257,14 @@ class TaskTable(Stateful):
         Args:
             states: The values that `in_flight_state` returned.
             decisions: The decisions of the tasks, in the same order.
-            send: Puts the buffers of all tasks back where the server keeps them. None: the tasks carry them.
+            send: Puts the buffers of all tasks into the store that keeps them. None if the tasks hold the values
+                themselves.
         """
         flights = map(self._with_optimizer_state, restored_flights(states, decisions, send))
         self.in_flight = {flight.task.id: flight for flight in flights}
 
     def _with_optimizer_state(self, flight: InFlightTask) -> InFlightTask:
-        """Return a restored task with the client's kept state, which checkpoints hold only once."""
+        """Return a restored task with the client's optimizer state, which a checkpoint stores only once."""
         kept = self._optimizer_states.send(flight.task.client, flight.assignment)
         return replace(flight, task=replace(flight.task, extras={**flight.task.extras, **kept}))
 
@@ -270,7 +274,7 @@ def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
 
     Args:
         flight: The task.
-        params: The values [k] of its buffer, if the task does not carry them.
+        params: The values [k] of its buffer, if the task does not hold them itself.
     """
     task = flight.task
     return {
@@ -304,7 +308,7 @@ def restored_flights(
 
 
 def _restored_task(state: State, decision: Dispatch, assignment: Assignment) -> Task:
-    """Return a task of a checkpoint, which carries the values of its buffer.
+    """Return a task of a checkpoint. The task holds the values of its buffer.
 
     Args:
         state: The values that `flight_state` returned.

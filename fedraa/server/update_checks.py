@@ -24,10 +24,11 @@ from fedraa.vectors.finite import (
 
 # No value of an update may exceed this multiple of max(1, largest value that the client received).
 MAX_GROWTH = 1e3
-# Further buffers of a client that hold one value for each of the trained parameters.
+# Names of extra buffers in client updates that have one value per trained parameter.
 AS_LONG_AS_THE_PART = ("gradient", "squares")
 AUTO = "auto"
-# Factor of the bound over the usual norm. Honest updates differ by less, even if data partitions differ tenfold.
+# The bound as a multiple of the usual norm. Norms of honest updates differ by less, even if sizes of data partitions
+# differ tenfold.
 NORM_FACTOR = 20
 # Number of accepted updates over which the median runs.
 MEDIAN_WINDOW = 50
@@ -38,7 +39,7 @@ MaxNorm = float | Literal["auto"] | None
 
 
 class Bounds(Stateful):
-    """A judge of updates, in the order in which they are applied.
+    """The checks of updates, in the order in which the updates are applied.
 
     With `auto`, the norm of an update, ||w - w_received||, may be at most `NORM_FACTOR` times the median norm of the
     last `MEDIAN_WINDOW` accepted updates of its fragment. Until a fragment has `WARM_UP_UPDATES` accepted updates, the
@@ -54,9 +55,9 @@ class Bounds(Stateful):
         self._seen: dict[int, list[float]] = {}
 
     def judge_update(self, update: Update, task: Task | None) -> str | None:
-        """Return the reason to refuse the update, or None. An accepted update counts in later medians."""
+        """Return the reason to refuse the update, or None. The norm of an accepted update is part of later medians."""
         if task is not None and update.receipt is None and not isinstance(task.buffer, RemoteBuffer):
-            # The receipt is computed once, and all later checks use it.
+            # The update is checked once. All later checks use this receipt.
             update = replace(update, receipt=receipt_of(task.params, update.params, norms=self._max_norm is not None))
         max_norm = self._max_norm if isinstance(self._max_norm, int | float) else None
         wrong = check_update(update, task, max_norm=max_norm)
@@ -68,7 +69,10 @@ class Bounds(Stateful):
         return wrong
 
     def _unusual_norm(self, update: Update, task: Task) -> str | None:
-        """Return the reason if the norm of the update is over the bound of `auto`. Otherwise add it to the medians."""
+        """Return the reason if the norm of the update is over the bound of `auto`.
+
+        Otherwise add the norm to the medians.
+        """
         seen = self._seen.setdefault(task.fragment, [])
         norm, sent = update_norms(update, task)
         usual = 0.0
@@ -86,11 +90,11 @@ class Bounds(Stateful):
 
 
 def check_update(update: Update, task: Task | None, *, max_norm: float | None = None) -> str | None:
-    """Return the reason to refuse the update as the result of the task, or None.
+    """Return the reason why an update is no valid result of the task, or None if it is valid.
 
     Args:
         update: The client update.
-        task: The task that it should answer, or None if no such task is in flight.
+        task: The task to which the update belongs, or None if no such task is in flight.
         max_norm: The bound on the norm of the delta, ||w - w_received||; None for no bound.
     """
     if task is None:
@@ -129,7 +133,7 @@ def check_update(update: Update, task: Task | None, *, max_norm: float | None = 
 
 
 def outgrown_values(update: Update, task: Task) -> str | None:
-    """Return the reason if the update holds finite values that are too large for any training, else None.
+    """Return the reason if an update has finite values that are too large for any training, otherwise None.
 
     Such values would pass the other checks and spoil the weights of the next clients, which would then be blamed.
     """
@@ -137,7 +141,7 @@ def outgrown_values(update: Update, task: Task) -> str | None:
     if receipt.largest > MAX_GROWTH * max(1.0, receipt.sent):
         return f"params hold values up to {receipt.largest:.4g}, and the sent weights only up to {receipt.sent:.4g}"
     for name, buffer in update.extras.items():
-        # Squares of honest gradients may be as large, and no other client receives them.
+        # Squares of honest gradients may also be this large, and no other client receives them.
         if name.startswith(EXTRA_PREFIX):
             continue
         largest = find_largest(buffer)
@@ -147,7 +151,7 @@ def outgrown_values(update: Update, task: Task) -> str | None:
 
 
 def model_defect(task: Task, update: Update | None) -> str | None:
-    """Return the defect of the model that the task was cut from if it explains a bad update, else None."""
+    """Return the defect of the model from which the task was cut, if it explains a bad update, otherwise None."""
     if update is not None and update.receipt is not None:
         return describe_unfit(update.receipt.sent)
     if isinstance(task.buffer, RemoteBuffer):
@@ -156,7 +160,7 @@ def model_defect(task: Task, update: Update | None) -> str | None:
 
 
 def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> None:
-    """Raise InputError with the component's name if the component left unusable values in the model.
+    """Raise InputError with the component's name if it left values in the model that are not finite or too large.
 
     Args:
         where: The setting of the component.
@@ -178,7 +182,7 @@ def update_norms(update: Update, task: Task) -> tuple[float, float]:
 
 
 def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False) -> Receipt:
-    """Return the result of checking a trained buffer, or a piece of it.
+    """Check a trained buffer, or a piece of one, and return the receipt.
 
     Args:
         sent: Weights [k] that the client received.
@@ -191,7 +195,7 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
         return Receipt(push, wrong, 0, 0.0)
     assert isinstance(new, np.ndarray)
     if not norms and at_most(new, MAX_GROWTH):
-        # No value is over MAX_GROWTH, so none can have outgrown the sent weights.
+        # No value is larger than MAX_GROWTH, so none can be too large relative to the sent weights.
         return Receipt(push, None, 0, 0.0)
     largest = find_largest(new)
     bad = count_not_finite(new, largest)
@@ -211,7 +215,7 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
 
 
 def join_receipts(push: str, pieces: Sequence[Receipt]) -> Receipt:
-    """Join the receipts of the pieces of a buffer into one."""
+    """Join the receipts of all pieces of a buffer into one receipt."""
     return Receipt(
         push,
         next(filter(None, (piece.wrong for piece in pieces)), None),

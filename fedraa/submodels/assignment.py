@@ -17,20 +17,20 @@ COORDINATES_PER_BYTE = 8
 
 @dataclass(frozen=True, eq=False)
 class Submodel:
-    """A part of the model: its shape, and the index of its buffer in the full vector (None: the whole model)."""
+    """A dense part of the model: widths of its groups, and its coordinates' indices in the full vector (None: all)."""
 
     widths: tuple[int, ...]
     index: Index | None
 
     @classmethod
     def of(cls, traced: Traced, kept: IndexSet) -> "Submodel":
-        """Return the submodel of these units."""
+        """Return the submodel that keeps these units of each width group."""
         widths = traced.widths(kept)
         whole = widths == tuple(group.size for group in traced.groups)
         return cls(widths, None if whole else traced.flat_index(kept))
 
     def take(self, params: npt.NDArray[np.generic]) -> Vector:
-        """Return a copy of the part's coordinates [k] of a full vector [d]."""
+        """Return a copy of the submodel's coordinates [k] from a full vector [d]."""
         if self.index is None:
             return params.astype(np.float32)
         return params[self.index].astype(np.float32, copy=False)
@@ -40,8 +40,8 @@ class Submodel:
 class Assignment:
     """The part of the model that one client trains: a dense submodel and, for element-wise methods, a mask [k] over it.
 
-    `label` stands for the choice in the log. With `sends_mask` the server masks the part before it sends it. Otherwise
-    the client receives the whole part and masks it (RA-Fed, SubDisMO).
+    The log shows the assignment as its `label`. With `sends_mask` the server masks the part before it sends it.
+    Otherwise the client receives the whole part and masks it (RA-Fed, SubDisMO).
     """
 
     label: int
@@ -61,7 +61,7 @@ class Assignment:
         return index[kept]
 
     def trained(self, buffer: Vector) -> Vector:
-        """Return the trained coordinates of a buffer [k] of the part, in the order of `where`."""
+        """Return the trained coordinates of a buffer [k] of the submodel, in the order of `where`."""
         if self.mask is None:
             return buffer
         return buffer[self.mask]
@@ -81,13 +81,13 @@ class Assignment:
         return cls(state["label"], submodel, state["mask"], state["sends_mask"])
 
     def bytes(self, coordinates: int, sent_back: Callable[[int], int], sent: Callable[[int], int]) -> tuple[int, int]:
-        """Return the bytes down and up for a part.
+        """Return the bytes that one task sends down and up.
 
-        Of a masked part, the client sends the trained coordinates and a bitmap. The server sends the same if
-        `sends_mask` is set, and otherwise all coordinates without a bitmap.
+        If the submodel is masked, the client sends the trained coordinates and a bitmap of the mask. The server also
+        sends these if `sends_mask` is set, and otherwise all coordinates without a bitmap.
 
         Args:
-            coordinates: Number of coordinates of the part.
+            coordinates: Number of coordinates of the submodel.
             sent_back: Returns the bytes up for a number of trained coordinates.
             sent: Returns the bytes down for a number of coordinates.
         """

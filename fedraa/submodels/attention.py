@@ -1,4 +1,4 @@
-"""Multi-head attention with fewer heads than fill its embedding."""
+"""Multi-head attention after a cut that removed some of its heads."""
 
 from __future__ import annotations
 

@@ -9,10 +9,11 @@ from fedraa.submodels.traced import Traced
 
 
 def find_maskable_names(traced: Traced) -> tuple[str, ...]:
-    """Return the parameters inside repeated blocks, or those that width groups cut if the model has no such blocks.
+    """Return the names of the parameters inside repeated blocks, or if there are none, of those that width groups cut.
 
     In SubDisMO's Table 7 exactly the encoder blocks are masked (133,120 parameters of its ViT), never the patch
-    embedding, position, class token or head. Raises Uncuttable for a model with neither.
+    embedding, position, class token or head. Raises Uncuttable for a model without repeated blocks and without width
+    groups.
     """
     blocks = tuple(f"{name}." for name in _block_names(traced.module))
     if blocks:
@@ -25,7 +26,7 @@ def find_maskable_names(traced: Traced) -> tuple[str, ...]:
 
 
 def _block_names(module: nn.Module) -> list[str]:
-    """Return the composite children of which a container holds two or more of one class."""
+    """Return the names of repeated blocks: a container holds two or more of their class, and they have children."""
     names = []
     for name, container in module.named_modules():
         children = list(container.named_children())

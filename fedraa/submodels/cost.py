@@ -1,4 +1,4 @@
-"""The cost of a cut."""
+"""The cost of training a submodel."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Creation of the dense, smaller module of a cut."""
+"""Creation of the smaller dense module that a cut of a module is."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _WEIGHTS = ("weight", "weight_v", "parametrizations.weight.original1")
 def shrink_module(
     module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Mapping[Place, Stated]]
 ) -> nn.Module:
-    """Return a copy of `module` with the kept slices of its tensors and layers of matching widths.
+    """Return a copy of `module` that keeps only the given slices of its tensors, with layers of matching widths.
 
-    Frozen parameters are shared, not copied, because training does not change them and a worker has a module per shape.
+    Frozen parameters are shared, not copied: training does not change them, and a worker holds one module per shape.
 
     Args:
         module: The full module.
-        kept: The slices. A tensor that is not named is copied whole.
+        kept: The indices to keep, by tensor and cut dimension. A tensor that is not named is copied whole.
         grouped: Names of convolution weights with groups that are cut with the output channels.
-        sizes: Per module, the places at which its code must use other widths.
+        sizes: Per module, the places in its code that name a width, which a cut must replace.
     """
     memo = copy_computed(module) | copy_scripts(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -67,7 +67,7 @@ def copy_computed(module: nn.Module) -> dict[int, object]:
 
 
 def _fit_layer(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
-    """Set the widths that a layer records from the shapes of its tensors.
+    """Set the width attributes of a layer, such as `in_features`, from the shapes of its cut tensors.
 
     Args:
         layer: The layer with cut tensors.
@@ -115,7 +115,10 @@ def _fit_layer(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
 
 
 def _find_weight(layer: nn.Module) -> Tensor | None:
-    """Return a layer's weight or a tensor of its shape. A weight computed in another way belongs to a whole layer."""
+    """Return a layer's weight, or a tensor of the same shape.
+
+    A weight computed in another way belongs to a whole layer.
+    """
     own = dict(layer.named_parameters(recurse=is_parametrized(layer)))
     known = (own.get(name) for name in _WEIGHTS)
     return next(
@@ -130,5 +133,5 @@ def _fit_attention(layer: nn.MultiheadAttention) -> None:
     layer.__class__ = CutAttention
     layer.num_heads = len(weight) // (3 * layer.head_dim)
     layer.out_proj.in_features = layer.out_proj.weight.size(1)
-    # Otherwise nn.TransformerEncoderLayer takes a fast path for uncut widths.
+    # Without this, nn.TransformerEncoderLayer takes a fast path that assumes uncut widths.
     layer._qkv_same_embed_dim = False

@@ -17,16 +17,16 @@ BY_PIECE = 2**19
 
 
 def flatten_parameters(module: nn.Module) -> np.ndarray:
-    """Return a copy of the trainable parameters in the order of `named_parameters`: float32 `[d]`."""
+    """Return a copy of the trainable parameters as one vector, in the order of `named_parameters`: float32 `[d]`."""
     parts = [p.detach().to("cpu", torch.float32).reshape(-1).numpy() for p in trainable_parameters(module)]
     return np.concatenate([np.zeros(0, np.float32), *parts])
 
 
 def load_parameters(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> None:
-    """Make the trainable parameters views of a copy of a vector in the layout of `flatten_parameters`.
+    """Copy a vector in the layout of `flatten_parameters`, and make the trainable parameters views of the copy.
 
-    Without `writable` they are views of the vector itself, if the module is on the CPU. Raises InputError if the length
-    does not match.
+    Without `writable` the parameters of a module on the CPU are views of the vector itself. Raises InputError if the
+    length does not match.
 
     Args:
         module: The module, changed in place.

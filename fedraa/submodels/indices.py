@@ -17,10 +17,10 @@ from fedraa.submodels.traced import Group, IndexSet, Traced
 
 
 def make_fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return Fed-RAA's fixed fragments: disjoint, contiguous blocks of every group, in the order of `ratios`.
+    """Return Fed-RAA's fixed fragments: each has one contiguous block of every group, with these shares of its units.
 
-    Sizes are rounded by largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100. A group with too few
-    units for every fragment to get one is whole in all fragments. Raises InputError if every group is too small.
+    Sizes are rounded by largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100. If a group has fewer
+    units than there are fragments, every fragment contains all of it. Raises InputError if every group is too small.
     """
     if not ratios or min(ratios) <= 0 or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
         raise InputError("ratios", got=tuple(ratios), expected="positive numbers that sum to 1")
@@ -38,7 +38,7 @@ def take_prefix(traced: Traced, ratio: float) -> IndexSet:
 
 
 def take_window(traced: Traced, ratio: float, start: int) -> IndexSet:
-    """Return `ceil(ratio * K)` units of every group of `K`, from `start` modulo `K` on, wrapping (FedRolex).
+    """Return `ceil(ratio * K)` units of every group of `K`, from `start` modulo `K` on, cyclically (FedRolex).
 
     Args:
         traced: The traced model.
@@ -75,8 +75,9 @@ def deal_disjoint(traced: Traced, parts: int, rng: np.random.Generator) -> tuple
 def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
     """Return the number of index sets that contain each coordinate of the flat vector: int32 `[d]`.
 
-    For the fragments of a model, 1 means that one fragment owns the coordinate, and `len(index_sets)` that all share it
-    (output bias). 0 means that it is never trained (blocks between different fragments of two adjacent groups).
+    For the fragments of a model, 1 means that one fragment owns the coordinate, and `len(index_sets)` that all
+    fragments share it, such as the output bias. 0 means that it is never trained: the weight connects units of two
+    different fragments.
     """
     counts: dict[tuple[bytes, ...], tuple[IndexSet, int]] = {}
     for indices in index_sets:
@@ -89,7 +90,7 @@ def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
 
 
 def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return the blocks of every group. A group with too few units is whole in all of them.
+    """Return index sets with one block of every group each. A group with too few units is whole in all of them.
 
     Raises InputError if every group has too few units.
 
@@ -120,7 +121,7 @@ def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple
 
 
 def too_small(traced: Traced, parts: Sequence[IndexSet]) -> list[Group]:
-    """Return the groups that are whole in all of several parts."""
+    """Return the groups with too few units to divide: each of several parts contains the whole group."""
     whole = [all(len(part[g]) == group.size for part in parts) for g, group in enumerate(traced.groups)]
     return [group for group, is_whole in zip(traced.groups, whole, strict=True) if is_whole and len(parts) > 1]
 

@@ -1,7 +1,7 @@
-"""Element-wise masks for methods that are defined on single parameters.
+"""Masks of methods that choose single elements of the parameters.
 
-Each mask is a bool vector `[d]` in the flat layout, True where a client trains. A masked client holds and
-computes the full model.
+Each mask is a bool vector `[d]` in the flat layout, True for the coordinates that a client trains. A masked client
+holds and computes the full model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedraa.submodels.traced import Traced
 
 
 def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.ndarray:
-    """Return a mask that has each coordinate with probability `p` (shuffled sub-models, Algorithm 1).
+    """Return a mask that contains each coordinate with probability `p` (shuffled sub-models, Algorithm 1).
 
     Args:
         traced: The traced model.
@@ -32,14 +32,14 @@ def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarr
     """Return a mask `[d]` of the coordinates of a vector whose rank by absolute value is in `[low * d, high * d)`.
 
     Rank 0 is the smallest value. Equal values rank in the order of their coordinates. `(1 - r, 1)` selects the share
-    `r` with the largest values. `(0, 0.25)`, `(0.25, 0.5)` and so on are the quarters of OAP and RA-Fed. The code that
-    these papers released takes the result of argsort for the ranks, so its quarters are random. This function computes
-    the ranks from the result of argsort.
+    `r` with the largest values. `(0, 0.25)`, `(0.25, 0.5)` and so on are the quarters of OAP and RA-Fed. The released
+    code of these papers uses the result of argsort as if it were the ranks, so its quarters are random. This function
+    computes the ranks from the result of argsort.
 
     Args:
         vector: The vector `[d]`.
-        low: First rank, as a share of d.
-        high: End of the ranks, as a share of d.
+        low: Lowest rank in the mask, as a share of d.
+        high: First rank above the mask, as a share of d.
     """
     if not 0 <= low < high <= 1:
         raise InputError("low, high", got=(low, high), expected="0 <= low < high <= 1")
@@ -51,10 +51,10 @@ def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarr
 
 
 def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
-    """Return the `count` coordinates of a vector `[d]` with the largest `|value|`.
+    """Return a mask `[d]` of the `count` coordinates of a vector with the largest `|value|`.
 
-    Of equal values the first ones are chosen, and NaN comes after all others. This selects in linear time, because
-    sorting a model takes longer than a short task on it.
+    Of equal values the first ones are chosen, and NaN comes after all others. The selection takes linear time, because
+    sorting a model's parameters takes longer than a short task on that model.
     """
     rank = -np.abs(vector)
     rank[np.isnan(rank)] = np.inf
@@ -65,12 +65,12 @@ def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
 
 
 def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
-    """Return the region of each coordinate, one of `parts`, by its hidden unit: int8 `[d]` (RA-Fed).
+    """Return the number of each coordinate's region, of `parts` regions by hidden unit: int8 `[d]` (RA-Fed).
 
-    A hidden unit owns the weights into it and its bias. In an output layer, where units are classes, it owns the
-    weights out of it. Regions are equal contiguous shares of a tensor's hidden units, along the first dimension that
-    can be cut. If there is none, they are shares of its output units (columns of an embedding, rows of any other), or
-    of its elements.
+    A coordinate is in the region of its hidden unit. To a hidden unit belong its bias and the weights into it, and in
+    the output layer, whose units are classes, the weights out of it. In each tensor, the hidden units along the first
+    dimension that can be cut are divided into equal contiguous regions. If no dimension can be cut, the tensor's output
+    units (columns of an embedding, rows of any other) are divided, or else its elements.
     """
     if parts < 1:
         raise InputError("parts", got=parts, expected="1 or more")

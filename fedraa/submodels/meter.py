@@ -1,4 +1,4 @@
-"""The cost of training a cut, measured on the cut itself."""
+"""The cost of training a cut, measured in a training step of the cut module."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _BYTES = 4
 
 
 def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
-    """Return the cost of a cut.
+    """Return the cost of training a cut.
 
-    One real step is taken for each shape of a module and batch, and its cost is cached in `traced`. Raises InputError
-    if the step fails.
+    It is measured in one real step per shape of module and batch, and cached in `traced`. Raises InputError if the step
+    fails.
 
     Args:
         traced: The traced model.
@@ -73,7 +73,7 @@ def _convolution_backward_flops(
 ) -> int:
     """Return the FLOPs of a convolution's gradients.
 
-    Torch's formula handles grouped weights' gradients as dense ones.
+    Torch's formula counts the gradient of a grouped convolution as if the convolution had no groups.
 
     Args:
         grad_out: Shape of the result's gradient.
@@ -126,9 +126,9 @@ def _sum_outputs(module: nn.Module, example: Tree) -> Tensor:
 
 # Torch's base class has no types.
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A counter of floating-point operations, and of the bytes of all storages that are made while it is active.
+    """A counter of floating-point operations, and of the bytes of all storages that are created while it is active.
 
-    It equals torch's FlopCounterMode with `flop_registry`, without an import of torch._dynamo that takes a second.
+    Its FLOPs are those of torch's FlopCounterMode with `flop_registry`, which would import torch._dynamo for a second.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,8 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
         for x in iterate_tensors(out):
-            # A sparse tensor has no storage. Other operators made its parts.
+            # A sparse tensor has no storage of its own. The tensors inside it were counted when other operators created
+            # them.
             if x.layout != torch.strided:
                 continue
             storage = x.untyped_storage()

@@ -1,7 +1,7 @@
 """Modules with parametrizations (`torch.nn.utils.parametrize`) or TorchScript, in a form that can be pickled.
 
 Torch gives a parametrized layer a class that is created at run time and cannot be pickled. This class only adds
-properties that compute tensors. Everything else is in the layer's parts.
+properties that compute tensors, so it can be created again from the layer's submodules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from fedraa.submodels.scripted import PackedScript, find_scripts
 
 
 def pack_module(module: nn.Module) -> nn.Module:
-    """Return the module if pickle can handle it, else a copy that shares its tensors."""
+    """Return the module if pickle can handle it, otherwise a copy that pickle can handle.
+
+    The copy shares its tensors.
+    """
     scripts = find_scripts(module)
     if not scripts and not any(map(is_parametrized, module.modules())):
         return module
@@ -47,7 +50,7 @@ def unpack_module(module: nn.Module) -> nn.Module:
 
 
 def _make_property(name: str) -> property:
-    """Return a property that computes the tensor of a parametrization."""
+    """Return a property that computes a layer's parametrized tensor, such as its weight."""
 
     def compute_tensor(layer: nn.Module) -> Tensor:
         result: Tensor = layer.get_submodule(f"parametrizations.{name}")()

@@ -1,8 +1,8 @@
-"""Code that contains widths as numbers, such as `x.view(b, t, self.heads, 16)`: in a cut the numbers change.
+"""Replacement of widths that code contains as numbers, such as in `x.view(b, t, self.heads, 16)`, in a cut.
 
 The tracer records the places at which the forward of a module passes numbers for a dimension that may be cut. In a cut,
-these numbers are replaced by numbers that follow from the width of the argument. A place is identified by its position
-in the code, from the call up to the innermost forward of a module. Names of attributes do not matter.
+these numbers are replaced by numbers that follow from the width of the argument. A place is identified by the positions
+in the code from the call up to the innermost forward of a module. Names of attributes do not matter.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Place = tuple[tuple[str, int], ...]
 
 
 class Number(NamedTuple):
-    """A number in the code as a function of a cut's widths: a fixed part plus multiples of the units of each group."""
+    """A number in the code as a function of a cut's widths: a constant plus multiples of the units of each group."""
 
     fixed: int
     times: tuple[tuple[int, int], ...]
 
     def of(self, widths: Sequence[int]) -> int:
-        """Return the number for a cut with `widths` units of each group."""
+        """Return the value of the number in a cut with `widths` units of each group."""
         return self.fixed + sum(times * widths[group] for group, times in self.times)
 
 
@@ -51,11 +51,11 @@ class Resize(NamedTuple):
 
 
 Sizes = Mapping[Place, Resize]
-"""All such calls in the code of one module."""
+"""The calls in the code of one module whose sizes a cut must change, by place."""
 
 
 class Stated(NamedTuple):
-    """The numbers of a call in one cut, which replace the numbers of the `full` module."""
+    """The values that a call uses in one cut (`numbers`) instead of those of the full module (`full`)."""
 
     dim: int
     outs: tuple[int, ...]
@@ -84,7 +84,10 @@ def name_of(func: Callable[..., Any]) -> str:
 
 
 def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
-    """Return the module and the place of a call by the calling frame, or None outside of any module's forward."""
+    """Return the module and the place of a call, from the calling frame.
+
+    Return None outside of any module's forward.
+    """
     steps = list[tuple[str, int]]()
     while frame is not None:
         steps.append((frame.f_code.co_qualname, frame.f_lasti))
@@ -99,17 +102,17 @@ def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
 def slice_ranges(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, line: np.ndarray
 ) -> list[tuple[int, int]] | None:
-    """Return the ranges of units, along a dimension, that the numbers of a slicing call span.
+    """Return the ranges of a dimension whose units the numbers of a slicing call count.
 
-    The list is empty if the call passes no number there. The result is None if it takes every second element, or a
-    similar part, and not one element of each unit.
+    The list is empty if the call passes no number for the dimension. The result is None if the call takes every n-th
+    element in a way that a cut may change.
 
     Args:
         name: Name of the function.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         dim: The dimension.
-        line: Units along this dimension.
+        line: The unit at each index of this dimension.
     """
     size = len(line)
     if name != "getitem" and _find_dim(name, args, kwargs) != dim:
@@ -141,10 +144,10 @@ def slice_ranges(
 def find_cut_numbers(
     sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]
 ) -> dict[str, dict[Place, Stated]]:
-    """Return the places that must use other numbers in a cut, by module.
+    """Return, by module, the places whose numbers change in a cut, with the new numbers.
 
     Args:
-        sizes: The places of each module.
+        sizes: For each module, the places in its code that contain widths.
         widths: Widths of the cut.
         full: Widths of the full module.
     """
@@ -177,7 +180,7 @@ class _Resized(nn.Module):
 
 
 class _Resizing(TorchFunctionMode):
-    """A mode in which the numbers in the code of one module follow the widths of their arguments."""
+    """A mode that replaces the widths in the code of one module by those of a cut."""
 
     def __init__(self, module: nn.Module, sizes: Mapping[Place, Stated]) -> None:
         super().__init__()
@@ -215,7 +218,7 @@ def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> 
 def _follow_widths(
     name: str, args: Any, kwargs: Mapping[str, Any], stated: Stated
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call with the numbers that fit the width of the first.
+    """Return the arguments of a call in which the numbers fit the width of its first argument.
 
     Args:
         name: Name of the function.
@@ -224,7 +227,7 @@ def _follow_widths(
         stated: The numbers of this cut.
     """
     numbers = stated.numbers
-    # Code may make zeros of the full width, or of the width of other units.
+    # Calls that create zeros have no argument whose width could be read.
     if name in ZERO_MAKERS:
         _, sizes = _find_shape(name, args, kwargs)
         sizes[stated.outs[0]] = numbers[0]
@@ -252,23 +255,24 @@ def _follow_widths(
 
 
 def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elements: int) -> None:
-    """Put the numbers into a shape, of which one entry may be left to torch.
+    """Put the numbers into a shape. One entry may become -1, which torch computes.
 
     Args:
         sizes: The shape, changed in place.
-        places: Positions in the shape.
+        places: Positions of the numbers in the shape.
         stated: The numbers of this cut.
         elements: Number of elements of the tensor.
     """
     first, *inner = places
     if not 0 <= first < len(sizes):
-        # The shape concerns other dimensions.
+        # The call shapes other dimensions than the cut one.
         return
     if sizes[first] != -1 and stated.mixed:
         sizes[first] = sizes[first] * stated.numbers[0] // stated.full[0]
     elif sizes[first] != -1:
         sizes[first] = stated.numbers[0]
-    # The elements differ if the other numbers were divided by numbers that did not follow the cut.
+    # If the product is still wrong, the code computed an entry from uncut numbers, so the other numbers are replaced as
+    # well.
     if math.prod(sizes) != elements:
         for place, number in zip(inner, stated.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:
@@ -278,7 +282,7 @@ def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elemen
 
 
 def _find_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
-    """Return the first dimension of the result that a shape describes, and the shape.
+    """Return the shape that a call passes, after the first dimension of the result that this shape describes.
 
     Args:
         name: Name of the function.

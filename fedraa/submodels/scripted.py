@@ -17,14 +17,14 @@ class PackedScript(nn.Module):
         self.content = _write_script(module)
 
     def load_script(self) -> nn.Module:
-        """Return the module."""
+        """Return the TorchScript module that the bytes encode."""
         return _read_script(self.content)
 
 
 def copy_scripts(module: nn.Module) -> dict[int, object]:
-    """Return copies of the module's TorchScript modules, by id for `copy.deepcopy`.
+    """Return copies of the module's TorchScript modules, by id, as a memo for `copy.deepcopy`.
 
-    In a deep copy of such a module the parameters are results of a computation, which get no gradient.
+    Without it, the parameters in a deep copy would be results of a computation, which get no gradient.
     """
     return {id(part): _read_script(_write_script(part)) for part in find_scripts(module)}
 

@@ -1,4 +1,4 @@
-"""A module with known units: it can be cut, indexed and written back."""
+"""A module with known units, which can be cut into smaller modules and updated from the parameters of a cut."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from fedraa.submodels.resize import Sizes, find_cut_numbers
 IndexSet = tuple[np.ndarray, ...]
 """One sorted int64 array of kept units per group, in the order of `Traced.groups`."""
 
-# Maximum number of characters of a reason, because it is part of a sentence.
+# Maximum number of characters of a reason, because error messages contain it inside a sentence.
 _MAX_REASON_LENGTH = 200
 
-# Number of flat indices kept per traced module. Each is as large as the model's parameters twice over.
+# Number of flat indices cached per traced module. Each takes up to twice the memory of the model's parameters.
 _MAX_CACHED_INDICES = 8
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A dimension of a parameter or buffer along which a group's units lie, with `block` indices for every unit."""
+    """A dimension of a parameter or buffer along which a group's units lie. Every unit has `block` indices of it."""
 
     tensor: str
     dim: int
@@ -65,10 +65,11 @@ class Traced:
         units: Per tensor and cut dimension, the unit of each index, counted over all groups in their order. -1 stands
             for indices that are always kept.
         grouped: Weights of convolutions with groups that are cut with the output channels.
-        estimated: Running statistics, which training estimates again, because those of a skeleton belong to other
-            units.
+        estimated: Names of running statistics, which training estimates again, because those of a skeleton belong to
+            other units.
         sizes: Per module, the places at which its code contains widths that may be cut.
-        by_piece: True if a parameter may change as soon as its gradient is computed.
+        by_piece: True if a parameter may be updated as soon as its gradient is computed, before the other gradients
+            are.
         costs: Results of `measure`, by widths and shape of the example.
     """
 
@@ -113,30 +114,31 @@ class Traced:
         return tuple(len(kept) for kept in self.check(indices))
 
     def cut(self, indices: IndexSet) -> nn.Module:
-        """Return a dense module of only the kept units, which shares the frozen parameters and copies the others.
+        """Return a dense module with only the kept units. It shares the frozen parameters and copies the others.
 
-        Buffers that run through units (running statistics) are also cut. Raises InputError for an index set that does
+        Buffers with a value per unit (running statistics) are also cut. Raises InputError for an index set that does
         not fit the groups.
         """
         sizes = find_cut_numbers(self.sizes, self.widths(indices), [group.size for group in self.groups])
         return shrink_module(self.module, self._find_kept(indices), self.grouped, sizes)
 
     def make_skeleton(self, widths: Sequence[int]) -> nn.Module:
-        """Return a cut of these widths. With the right weights it becomes any cut of these widths.
+        """Return a module with these widths. After other weights are loaded, it can serve as any cut of these widths.
 
-        Units differ only in their trained parameters, and in running statistics, which are estimated again.
+        This works because cuts of equal widths differ only in trained parameters and in running statistics, which are
+        estimated again.
         """
         return self.cut(tuple(np.arange(width) for width in widths))
 
     def on(self, device: torch.device) -> Traced:
-        """Return a copy with its frozen parameters, which all cuts share, on the device."""
+        """Return a copy whose frozen parameters, which all cuts share, are on the device."""
         module = copy_structure(self.module)
         for p in frozen_parameters(module):
             p.data = p.data.to(device)
         return replace(self, module=module)
 
     def count(self, indices: IndexSet) -> int:
-        """Return the number of parameters of a cut."""
+        """Return the number of trainable parameters of a cut."""
         kept = self._find_kept(indices)
         return sum(
             math.prod(len(kept.get(name, {}).get(dim, range(size))) for dim, size in enumerate(shape))
@@ -170,7 +172,7 @@ class Traced:
         return flat
 
     def check(self, indices: IndexSet) -> IndexSet:
-        """Return the index set. Raises InputError if it does not fit the groups."""
+        """Return the index set in its checked form. Raises InputError if it does not fit the groups."""
         if len(indices) != len(self.groups):
             problem = f"there are {len(indices)} arrays"
             raise InputError("indices", problem, expected=f"one per group, {len(self.groups)} in all")

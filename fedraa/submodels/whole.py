@@ -1,4 +1,4 @@
-"""Modules that are only trained whole. Their units are not followed, so any code that PyTorch trains is accepted."""
+"""Modules that are only trained whole. They are not traced, so any code that PyTorch can train is accepted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
 
 
 def check_updates(traced: Traced, example: Tree) -> Traced:
-    """Return a traced module that is trained by the whole gradient if its code needs that."""
+    """Return the module, set to be trained by its whole gradient if its code needs that."""
     if traced.size < BY_PIECE:
         return traced
     example = map_tree(lambda part: part.cpu(), example)
@@ -54,7 +54,7 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
 
 
 def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
-    """Return a traced module that is trained by the whole gradient if an early update would change it.
+    """Return the module, set to be trained by its whole gradient if early updates of parameters would change it.
 
     Args:
         traced: The traced module.
@@ -70,8 +70,8 @@ def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tenso
 def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
     """Return the gradient of each trainable parameter, or raise InputError if the module cannot be trained.
 
-    A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not the
-    module's. Those would never be trained.
+    A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not
+    registered in the module. They would never be trained.
     """
     kind = type(module).__name__
     parameters = trainable_parameters(module)
@@ -102,7 +102,7 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
     parameter, or computes its gradient again as reentrant checkpoints do.
 
     Args:
-        module: A copy of the module, which is spoiled.
+        module: A copy of the module. It cannot be used afterwards.
         inputs: A batch of inputs.
         gradients: The expected gradient of each trainable parameter.
     """
@@ -123,7 +123,7 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
         p.register_post_accumulate_grad_hook(take_gradient)  # type: ignore[no-untyped-call]
     try:
         _differentiate_sum(_run_forward(module, inputs))
-    # The code of a module may raise any type for NaN.
+    # The code of a module may raise any type if values are NaN.
     except Exception:
         return False
     for p, first in zip(parameters, gradients, strict=True):
@@ -134,13 +134,13 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
 
 
 def _run_forward(module: nn.Module, inputs: Tree) -> list[Tensor]:
-    """Return the tensors in the output of a pass in training mode."""
+    """Return the tensors in the output of a forward pass in training mode."""
     with torch.enable_grad(), torch.random.fork_rng():
         return list(iterate_tensors(forward(module.train(), map_tree(lambda part: part.clone(), inputs))))
 
 
 def _differentiate_sum(outputs: Sequence[Tensor]) -> None:
-    """Backpropagate the sum of the outputs to the parameters. A complex output counts by its absolute values."""
+    """Backpropagate the sum of the outputs to the parameters. Of a complex output, the absolute values are summed."""
     sums = [x.abs().sum() if x.is_complex() else x.sum() for x in outputs if x.requires_grad]
     if sums:
         torch.autograd.backward(sums)

@@ -94,11 +94,11 @@ REASONS = {
         "layers.b": "layers.b stays whole: it is the output of the model.",
     },
     "layer norm": {
-        "0": "0 stays whole: LayerNorm takes its statistics over all of them.",
+        "0": "0 stays whole: LayerNorm takes its statistics over all units.",
         "4": "4 stays whole: it is the output of the model.",
     },
     "group norm of one group": {
-        "0": "0 stays whole: GroupNorm takes its statistics over all of them.",
+        "0": "0 stays whole: GroupNorm takes its statistics over all units.",
         "3.2": "3.2 stays whole: it is the output of the model.",
     },
     "an unknown function": {

@@ -12,7 +12,7 @@ from fedraa.errors import InputError
 
 
 class ByClass(Partitioner):
-    """A partitioner by a matrix of counts, class by client.
+    """A partitioner that chooses the number of samples of each class for each client.
 
     The counts are numbers of training samples. Test samples are dealt in the same proportions.
     """

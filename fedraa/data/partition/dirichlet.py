@@ -17,9 +17,9 @@ DRAWS = 100
 class Dirichlet(ByClass):
     """A partition with the shares of each class drawn from Dir(alpha · 1).
 
-    This is the partition of Yurochkin et al. 2019, as in NIID-Bench (Li et al. 2022). The class mixture per client of
-    Hsu et al. 2019 differs: it does not use every sample exactly once. If a client has no sample, the whole matrix is
-    drawn again, at most `DRAWS` times in all.
+    This is the partition of Yurochkin et al. 2019, as in NIID-Bench (Li et al. 2022). The partition of Hsu et al. 2019
+    differs: it draws a mixture of classes for each client, and does not use every sample exactly once. If a client has
+    no sample, the whole matrix is drawn again, at most `DRAWS` times in all.
     """
 
     name: ClassVar[str] = "dirichlet"

@@ -1,4 +1,4 @@
-"""Creation of a partitioner, and the division of labels by it."""
+"""Creation of partitioners from their descriptions, and the division of samples by a partitioner."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ class Quantity(Partitioner):
 
     @abstractmethod
     def weights(self, clients: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-        """Return the weight of each client, positive numbers [clients]. Only their ratios count."""
+        """Return the weight of each client: positive numbers [clients], of which only the ratios matter."""
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
         sizes = apportion_sizes(self.weights(clients, rng), len(labels))

@@ -13,7 +13,7 @@ from fedraa.numbers import Count
 
 @dataclass(frozen=True)
 class SortedShards(Partitioner):
-    """A partition of samples sorted by label, cut into clients x `per_client` equal shards (McMahan et al. 2017).
+    """A partition of samples sorted by label, in clients x `per_client` shards of equal size (McMahan et al. 2017).
 
     Each client gets `per_client` random shards.
     """

@@ -23,7 +23,10 @@ GLOBAL_GENERATORS: tuple[ItemGenerator, ...] = (
 
 @dataclass
 class Draws:
-    """A record of a block with seeded generators. After the block, `drew` is True if it drew random numbers."""
+    """A record of a block with seeded generators.
+
+    After the block, `drew` is True if code in the block drew random numbers.
+    """
 
     drew: bool = False
 

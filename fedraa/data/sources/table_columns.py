@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 TARGETS = ("label", "target", "y", "class")
 FREE_WORDS = 20
-"""Number of different words that a column may have however few rows it has."""
+"""Number of different words that any column may have, even if the table has few rows."""
 MAX_WORDS = 1000
 ROW_NUMBER = re.compile(
     r"#|no\.?|nr\.?|idx|index|rows?|row[\W_]?(?:id|index|no|nr|num|number)|(?:.*[\W_])?id|unnamed: \d+", re.IGNORECASE
@@ -48,7 +48,7 @@ class Table:
         return bool(self.frame[name].dtype == object)
 
     def place(self, which: Array) -> str:
-        """Return a description of the first of the rows `which` (bool [n]), with its file and its client."""
+        """Return the number of the first row that `which` (bool [n]) selects, with the row's file and client."""
         places = np.flatnonzero(which)
         at = int(places[0])
         if self.test is None:
@@ -61,7 +61,7 @@ class Table:
         return f"{place}, client {self.frame[self.client].iloc[at]!r}"
 
     def cell(self, name: str, which: Array) -> str:
-        """Return the field of an error about the column `name` in the first of the rows `which` (bool [n])."""
+        """Return the field of an error about column `name`, with the first row that `which` (bool [n]) selects."""
         return f"column {name!r} {self.place(which)}"
 
     def spell_call(self, **change: Any) -> str:

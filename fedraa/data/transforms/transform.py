@@ -36,7 +36,7 @@ class Transform(ABC):
 
     @property
     def scales(self) -> bool:
-        """Return True if the transform scales inputs by values of the user, so that the run must not scale them."""
+        """Return True if the transform scales inputs by the user's values. The run then does not scale them."""
         return False
 
     @abstractmethod

@@ -1,1 +1,1 @@
-"""Where an asynchronous server keeps its parameters."""
+"""Stores, in which an asynchronous server keeps its parameters."""

@@ -17,11 +17,17 @@ from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_runs import IndexRuns, common_places, index_of, where_of
 
 Share = Callable[[Vector], SharedBuffer]
-"""Makes a buffer that many tasks carry. An executor may put it where workers can read it."""
+"""A function that turns parameters into a buffer which many tasks carry.
+
+An executor may put the buffer into memory that workers share.
+"""
 
 
 class Store(Protocol):
-    """The parameters of an asynchronous server. Every call sees all updates that earlier calls applied."""
+    """The parameters of an asynchronous server.
+
+    The result of a call includes all updates that earlier calls applied.
+    """
 
     @property
     def params(self) -> Vector:
@@ -39,15 +45,15 @@ class Store(Protocol):
             task: The task of the update.
             assignment: The submodel of the task.
             update: The update.
-            stale: Its staleness.
+            stale: The update's staleness.
             balance: The client's factor of data against speed.
         """
 
     def drop(self, task: Task) -> None:
-        """Forget a task that failed."""
+        """Discard the buffers of a task that failed."""
 
     def leave(self, client: int) -> None:
-        """Remove a quarantined client."""
+        """Remove a quarantined client from the rule's state."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         """Return the buffers of tasks in flight by task number. Tasks with the same buffer share one array."""
@@ -65,11 +71,14 @@ class Store(Protocol):
         """Restore the parameters and the state of a checkpoint. No task is in flight afterwards."""
 
     def report(self) -> list[dict[str, object]]:
-        """Return the node and the numbers of pulls and pushes of each server shard; nothing without shards."""
+        """Return the node of each server shard, and its numbers of pulls and pushes.
+
+        The result is empty without shards.
+        """
 
 
 def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task]:
-    """Return tasks of a checkpoint with the buffers that `make` returns. Their own buffers are arrays.
+    """Return the tasks of a checkpoint, with each array replaced by the buffer that `make` returns for it.
 
     Tasks of the same step and fragment that carry one array get one buffer.
     """
@@ -86,8 +95,8 @@ def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task
 def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncModel) -> ApplyResult:
     """Apply an update by a rule, which may be a custom one, and return the checked result.
 
-    The model is checked for values that are not finite after a new version, except if a rule with guarantees mixed in
-    a share of at most 1 of finite values.
+    After a new version, the model is checked for values that are not finite. The check is omitted if the rule
+    guarantees a bounded change and the weight is at most 1.
 
     Args:
         rule: The rule.
@@ -116,7 +125,7 @@ def rule_state(rule: AsyncRule, params: Vector) -> State:
     """Return a rule's state for a checkpoint.
 
     Raises:
-        InputError: The rule made the model unsound without a new version.
+        InputError: The rule left values that are not finite in the model, without a new version.
     """
     if not rule.is_convex_mix:
         refuse_unsound("async_rule", rule, params)
@@ -139,11 +148,11 @@ class LocalStore:
 
         Args:
             params: The model [d], which the rule changes in place.
-            fragments: The fragments that a scheduler gives out; none: a submodel is sampled for every task.
+            fragments: The fragments from which a scheduler chooses. It is empty if a submodel is drawn for every task.
             rule: Applies the updates.
             sizes: Number of samples of each client [N].
             share: Makes the buffers that tasks carry.
-            at_a_time: Number of clients that train at a time; None: all.
+            at_a_time: Number of clients that train at the same time. None means all.
         """
         self.params = params
         self._fragments = fragments
@@ -164,7 +173,7 @@ class LocalStore:
         submodel = assignment.submodel
         if submodel not in self._cuts:
             values = copy_coordinates(self.params, where_of(submodel))
-            # A checkpoint does not copy read-only arrays.
+            # Read-only arrays need no copy for a checkpoint.
             values.flags.writeable = False
             self._cuts[submodel] = self._share(values)
         return self._cuts[submodel]

@@ -33,8 +33,8 @@ class Piece:
 class Split:
     """The split of a model over shards.
 
-    A coordinate is on shard j % shards, with j the first fragment that contains it. The coordinates that all fragments
-    hold are therefore on shard 0. Coordinates in no fragment are never trained and are on no shard.
+    A coordinate is on shard j % shards, where j is the first fragment that contains the coordinate. The coordinates
+    that all fragments hold are therefore on shard 0. Coordinates in no fragment are never trained and are on no shard.
 
     Attributes:
         own: The coordinates of each shard, ascending.
@@ -71,7 +71,7 @@ class Split:
 
 
 def _positions_in(wanted: Index, places: Index) -> Index:
-    """Return the positions in `places` of the values that are in `wanted`."""
+    """Return the positions in `places` of those values that are also in `wanted`."""
     return np.flatnonzero(np.isin(places, wanted))
 
 
@@ -84,15 +84,17 @@ def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector
 
 
 class Shard:
-    """The server of a part of the coordinates. It cuts pieces of fragments for workers and mixes trained pieces in.
+    """A server of some of the model's coordinates.
 
-    The shard keeps a pushed piece until the server calls `mix` or `forget` for its task.
+    It cuts pieces of fragments for workers, and mixes trained pieces in. The shard keeps a pushed piece until the
+    server calls `mix` or `forget` for its task.
 
     Args:
         params: The initial values of the shard's coordinates [d_s].
-        where: For each fragment, the positions of its piece in these coordinates. None: no piece is on this shard.
+        where: For each fragment, the positions of its piece in these coordinates. None if no piece of the fragment is
+            on this shard.
         norms: True to measure the norms of deltas.
-        is_delta_mix: True to add the delta. False: mix the trained values in.
+        is_delta_mix: True to add deltas, False to mix trained values in.
         common: For each fragment, the positions in its piece of the coordinates that all fragments hold.
         shared_weight: With `is_delta_mix`, the share of the weight that these coordinates get.
     """
@@ -122,7 +124,7 @@ class Shard:
         return np.array(self.params[index_of(self._coordinates_of(fragment))])
 
     def receive(self, task: int, push: str, sent: Vector, new: Vector) -> Receipt:
-        """Check a trained piece, keep it if it is sound, and return the receipt.
+        """Check a trained piece, keep the piece if it is sound, and return the receipt.
 
         Args:
             task: The number of the task.
@@ -158,7 +160,7 @@ class Shard:
         self._pushed.pop(task, None)
 
     def average(self) -> None:
-        """Keep a mean over all later versions."""
+        """Start a running mean, which includes all later versions of the parameters."""
         self._mean = self.params.copy()
 
     def follow(self, share: float) -> None:

@@ -1,4 +1,4 @@
-"""FedGMR's submodels: the largest weights of the model, of which every client trains more over time."""
+"""FedGMR's submodels: each client trains the model's largest weights, and more of them over time."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, Run
 from fedraa.submodels.traced import Traced
 
 DENSITY_STEPS = ((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5))
-"""Shares of the time, each with the minimum density up to it."""
+"""Shares of the time `until`, each with the minimum density up to that time."""
 MIN_TENSOR_DENSITY = 0.02
 """Share of every tensor's weights that always trains."""
 
@@ -23,9 +23,9 @@ MIN_TENSOR_DENSITY = 0.02
 class Growing(WithCapacities):
     """FedGMR with the fixed-time trigger: density = max(the client's capacity, a floor that rises with time to 1).
 
-    The floor is .05, .1, .2, .5 up to .2, .4, .6, .8 of the time `until` on the run's clock, and 1 afterwards. Weights
-    are ranked by magnitude in one list of all tensors that can be masked. Two per cent of each of these tensors always
-    train. Biases and all other tensors also train.
+    The floor is .05, .1, .2, .5 up to .2, .4, .6, .8 of the time `until` on the run's clock, and 1 afterwards. The
+    weights of all tensors that can be masked are ranked by magnitude in one list. Of each of these tensors, at least
+    two per cent of the weights train. Biases and all other tensors always train.
 
     Attributes:
         capacities: Each client's smallest density.
@@ -56,14 +56,14 @@ class Growing(WithCapacities):
 
 
 def mask_largest(params: Vector, spans: list[slice], density: float) -> Mask:
-    """Return a mask of all coordinates [d] that keeps the share `density` of the weights of `spans`, the largest ones.
+    """Return a mask [d] that keeps only the share `density` of the weights in `spans`: the largest of them.
 
-    All other coordinates are in the mask. A mask of lower density is part of every mask of higher density.
+    All coordinates outside of `spans` are in the mask. A mask of lower density is part of every mask of higher density.
 
     Args:
         params: The model [d].
         spans: Positions of the weights that may be masked.
-        density: Share of these weights that stay.
+        density: Share of these weights that the mask keeps.
     """
     ranked = np.zeros(len(params), bool)
     for span in spans:

@@ -28,16 +28,17 @@ from fedraa.submodels.traced import Traced
 T = TypeVar("T")
 
 MAX_LABELLED_PARTS = 62
-"""Number of parts that the bits of a label, int64, can hold."""
+"""Maximum number of parts, because a label has one bit of an int64 for each part."""
 MAX_RANKED_PARTS = 127
-"""Number of parts that int8 can number."""
+"""Maximum number of parts, because the number of a part is stored as int8."""
 
 
 @dataclass(frozen=True)
 class FourWay(SubmodelPolicy):
-    """SubDisMO: each round one random disjoint split of the block parameters into parts, shared by all.
+    """SubDisMO: in each round the parameters of the blocks are split at random into disjoint parts.
 
-    The first half of the clients train one part, the others two. Parameters outside the blocks always train.
+    All clients share the split. The first half of the clients train one part each, the others two. Parameters outside
+    the blocks always train.
 
     Attributes:
         parts: Number of disjoint parts of a split.
@@ -102,7 +103,7 @@ class Pruned(WithCapacities):
 
 @dataclass
 class _Last(Generic[T]):
-    """A cache of the value of one round, which all clients of the round share."""
+    """A cache of a value that is computed once per round, because all clients of the round share it."""
 
     make: Callable[[RoundContext], T]
     round: int = -1
@@ -116,9 +117,10 @@ class _Last(Generic[T]):
 
 
 def rank_parts(traced: Traced, params: Vector, names: Sequence[str], parts: int) -> npt.NDArray[np.int8]:
-    """Return the part of each coordinate, one of `parts` equal parts by rank of |value| in its tensor: int8 [d].
+    """Return the part of each coordinate: int8 [d].
 
-    Part 0 holds the smallest values. Coordinates of other tensors than `names` have -1.
+    The coordinates of a tensor form `parts` equal parts by rank of |value|. Part 0 holds the smallest values.
+    Coordinates of tensors that are not in `names` get -1.
 
     Args:
         traced: The traced model.

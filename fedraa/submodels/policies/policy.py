@@ -24,9 +24,9 @@ from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.traced import IndexSet, Traced
 
 AUTO = ("auto",)
-"""Placeholder for the levels of capacities that follow from devices, until the devices are known."""
+"""Placeholder for capacity levels that follow from the speeds of the devices, until the devices are known."""
 MAX_CACHED_SUBMODELS = 8
-"""Number of submodels that a run caches. Each holds an index twice as large as its parameters."""
+"""Number of submodels that a run caches. The index that each holds takes twice as much memory as its parameters."""
 
 
 SHARES = "shares of the model over 0 and at most 1"
@@ -40,8 +40,8 @@ class RunContext:
         traced: The model and its width groups.
         clients: Number of clients.
         seed: Seed of the run.
-        params: Initial parameters [d]. A policy may change them when it is bound.
-        example: A minibatch of samples, for shapes that depend on it.
+        params: Initial parameters [d]. A policy's `bind` may change them.
+        example: A minibatch of samples, from which a policy can find the shapes of activations.
     """
 
     traced: Traced
@@ -56,7 +56,10 @@ class RunContext:
         return self.submodel(self.traced.full())
 
     def submodel(self, kept: IndexSet) -> Submodel:
-        """Return the dense submodel of these units. It is the same object for the same units while it is cached."""
+        """Return the dense submodel of these units.
+
+        Calls with the same units return the same object while it is cached.
+        """
         key = tuple(np.asarray(units).tobytes() for units in kept)
         if key not in self._submodels:
             self._submodels[key] = Submodel.of(self.traced, kept)
@@ -70,13 +73,13 @@ class RunContext:
         return Assignment(label, self.submodel(kept))
 
     def masked(self, mask: Mask, label: int = 0) -> Assignment:
-        """Return the whole model, of which only the coordinates of `mask` [d] train."""
+        """Return an assignment of the whole model in which only the coordinates in `mask` [d] are trained."""
         if mask.shape != (self.traced.size,) or mask.dtype != np.bool_:
             raise InputError("submodel", got=mask, expected=f"a mask of bool [{self.traced.size}]")
         return Assignment(label, self.whole(), mask)
 
     def rng(self, *index: int) -> np.random.Generator:
-        """Return a random generator for a custom policy, a function of the run's seed and these numbers."""
+        """Return a random generator for a custom policy. It depends only on the run's seed and these numbers."""
         return generator(self.seed, "policy", *index)
 
     def check_units(self, parts: int = 1, error: InputError | None = None) -> None:
@@ -119,10 +122,10 @@ class RoundContext:
 
 
 class SubmodelSampler(Stateful):
-    """A policy in one run. It draws submodels, and may follow client updates, as PruneFL's mask does.
+    """A policy in one run. It draws submodels, and may depend on client updates, as PruneFL's mask does.
 
     Attributes:
-        asks: Names of further buffers that client updates must have.
+        asks: Names of buffers that client updates must contain besides the parameters.
         alone: Number of rounds at the start in which only the first client trains.
     """
 
@@ -132,7 +135,7 @@ class SubmodelSampler(Stateful):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the buffers that clients send and receive besides their submodel, as input of the cost."""
+        """Return the buffers that clients send and receive besides their submodel, which the traffic counts."""
         return ExtraBuffers()
 
     def draw(self, context: RoundContext) -> Assignment:
@@ -144,7 +147,7 @@ class SubmodelSampler(Stateful):
 
         Args:
             assignment: The part of the model that the client trained.
-            update: Its update.
+            update: The client's update.
             weight: Weight of the client in the mean.
         """
 
@@ -154,13 +157,13 @@ class SubmodelSampler(Stateful):
         Args:
             params: Global model [d] after the round.
             delta: Mean delta [d] of the round.
-            moved: Mask [d] of the coordinates that moved.
+            moved: Mask [d] of the coordinates that the round changed.
             scale: Learning rate times the mean number of local steps.
         """
 
 
 class Pure(SubmodelSampler):
-    """A sampler that is one pure function of the round and the client."""
+    """A sampler that only calls a pure function of the round and the client."""
 
     def __init__(self, draw: Callable[[RoundContext], Assignment]) -> None:
         self._draw = draw
@@ -184,8 +187,9 @@ class SubmodelPolicy:
                 groups = context.run.traced.groups
                 return context.run.units(tuple(np.arange(-(-group.size // 2)) for group in groups))
 
-    `keeps` names the state that it holds at the server. If it is `scheduled`, a scheduler assigns its parts. If it is
-    `whole`, every client trains all of the model. If it `needs_squares`, clients send their squared gradients.
+    `keeps` names the state that the policy holds at the server. If a policy is `scheduled`, a scheduler assigns its
+    parts. If it is `whole`, every client trains the whole model. If it `needs_squares`, clients send their squared
+    gradients.
     """
 
     keeps: ClassVar[str] = ""
@@ -193,7 +197,7 @@ class SubmodelPolicy:
     scheduled: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
-    """Shares of the model from which each client gets one if capacities follow from devices."""
+    """Shares of the model. Each client gets one of them if the capacities follow from the speeds of the devices."""
 
     @property
     def cuts(self) -> bool:
@@ -202,7 +206,7 @@ class SubmodelPolicy:
 
     @property
     def scales(self) -> bool:
-        """Return True if activations are scaled by the inverse of the share that trains, and the rate by the share."""
+        """Return True if activations are divided, and the learning rate multiplied, by the share that trains."""
         return False
 
     @property
@@ -219,7 +223,7 @@ class SubmodelPolicy:
         return Pure(self.draw)
 
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
-        """Return the parts that a scheduler assigns. By default the whole model is the only one."""
+        """Return the submodels that a scheduler assigns. By default the whole model is the only one."""
         return (traced.full(),)
 
 
@@ -253,7 +257,7 @@ class Capacities:
 
     @classmethod
     def from_speeds(cls, compute: npt.NDArray[np.float64], shares: tuple[float, ...]) -> "Capacities":
-        """Return for each client the largest of `shares` up to its speed relative to the fastest, or the smallest."""
+        """Return capacities: each client's is the largest of `shares` up to its speed relative to the fastest."""
         speeds = compute / compute.max() * (1 + 1e-9)
         return cls(tuple(max((share for share in shares if share <= speed), default=min(shares)) for speed in speeds))
 

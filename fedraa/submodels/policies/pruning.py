@@ -19,20 +19,20 @@ from fedraa.submodels.masks import select_largest
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
-# Share of each tensor's present weights, the smallest, that is removable. It halves every REMOVABLE_HALF_LIFE rounds.
+# Share of each tensor's present weights that may be removed: the smallest. It halves every REMOVABLE_HALF_LIFE rounds.
 REMOVABLE = 0.3
 REMOVABLE_HALF_LIFE = 10_000
 
 
 class SharedMask(SubmodelSampler):
-    """The mask, the squared gradients of all coordinates since it was chosen, and the rule that chooses it again.
+    """PruneFL's mask, the squared gradients of all coordinates since its choice, and the rule for the next mask.
 
     The mask is chosen after each of the first `initial` rounds, in which only one client trains (the paper's initial
-    stage), and then after every `every` rounds. The smallest present weights of each tensor become removable. They and
-    the absent weights compete for the places that the density leaves, by importance: the sum of squared gradients, per
-    unit of time. A weight's time is the number of its uses in a sample's pass. The released code has layer times of a
-    Raspberry Pi. The model is theta * m: absent weights are 0. As in the released code, a weight that regrows has the
-    value that it had when it was pruned.
+    stage), and then after every `every` rounds. To choose the mask, the smallest present weights of each tensor are
+    removed. Then the same number of weights returns: the most important among the removed and the absent ones. The
+    importance is the sum of squared gradients divided by the weight's time, which is the number of its uses in a
+    sample's pass. The released code has times of layers on a Raspberry Pi instead. The model is theta * m: absent
+    weights are 0. As in the released code, a weight that returns has the value that it had when it was pruned.
     """
 
     asks: ClassVar[tuple[str, ...]] = ("squares",)
@@ -60,7 +60,7 @@ class SharedMask(SubmodelSampler):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the buffers for the cost: squared gradients of all coordinates in rounds that end with a new mask."""
+        """Return the buffers for the cost: all squared gradients, if the round ends with the choice of a new mask."""
         return ExtraBuffers(up_whole=int(self._mask_is_due))
 
     @property
@@ -109,7 +109,7 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
     """Return the number of times that a sample's forward pass uses each weight [d].
 
     A weight is used at every position of a convolution, or of a sequence. The number is 1 without an example, and for
-    parameters of a layer that does not run itself.
+    parameters of a layer whose forward is never called.
     """
     times = np.ones(traced.size, np.float32)
     if example is None:
@@ -121,7 +121,7 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
 
 
 def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
-    """Return the number of positions that each layer with direct parameters computes for a sample, by its name."""
+    """Return, by name of each layer with parameters, the number of positions that it computes for a sample."""
     module = traced.make_skeleton(traced.widths(traced.full())).eval()
     samples = len(list_leaves(example)[0])
     positions: dict[str, float] = {}

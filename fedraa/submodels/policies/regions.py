@@ -1,4 +1,4 @@
-"""RA-Fed's and RAM-Fed's policy: a client trains some of the regions that divide the parameters."""
+"""RA-Fed's and RAM-Fed's policy: the parameters are divided into regions, and each client trains some regions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ from fedraa.submodels.traced import Traced
 
 @dataclass(frozen=True)
 class Arbitrary(SubmodelPolicy):
-    """RA-Fed, RAM-Fed: theta is the sum of `parts` regions (Definition 1), masked by the client.
+    """RA-Fed, RAM-Fed: the parameters consist of `parts` regions (Definition 1), and clients mask the received model.
 
-    With `regions` "hidden" they are a partition of theta: every parameter is in the region of its hidden unit. A region
-    then has a quarter of the parameters at any depth of the model. If the output layer's weights were divided by class,
-    a client would train scores of classes that it lacks.
+    With `regions` "hidden" every parameter is in one region: that of its hidden unit. Each of 4 regions then has a
+    quarter of the parameters at any depth of the model. The output layer is divided by its inputs, because with a
+    division by class a client would train scores of classes that it lacks.
 
-    With "units" a client trains the weights between units that are in its regions on both sides. Regions are drawn
-    independently for every width group. At level L this is a fourth of a matrix between two hidden layers, and over
-    time all parts of it.
+    With `regions` "units" the units of every width group are divided, and regions are drawn independently for every
+    group. A client trains the weights between the drawn units. At level L this is a fourth of a matrix between two
+    hidden layers. Over time all parts of the matrix are trained.
 
-    Level L trains 2 of 4 regions, S one. With MIX half of the clients, drawn for the run, train as in L and the others
-    as in S. Round 0 trains everything. In every `uncovered_every`-th round (0: never) all clients train the same
-    regions, drawn for that round, so that no client covers the others.
+    At level L a client trains 2 of 4 regions, at level S one. At MIX half of the clients, drawn once per run, train as
+    in L and the others as in S. Round 0 trains everything. In every `uncovered_every`-th round (0: never) all clients
+    train the same regions, drawn for that round, so that no client covers the others.
 
     Attributes:
         level: L, S or MIX: the number of regions that a client trains.
@@ -73,7 +73,7 @@ class Arbitrary(SubmodelPolicy):
         return frozenset(generator(run.seed, "levels").permutation(run.clients)[: run.clients // 2].tolist())
 
     def _make_masker(self, run: RunContext) -> Callable[..., Mask]:
-        """Return a function that makes the mask of the `chosen` regions in a round, for one client or for all."""
+        """Return a function from `chosen` regions to their mask, for a round and a client or for a whole round."""
         if self.regions == "hidden":
             region_of = masks.hidden_parts(run.traced, self.parts)
             return lambda chosen, *when: np.isin(region_of, chosen)
@@ -84,7 +84,7 @@ class Arbitrary(SubmodelPolicy):
 
 
 def _between_units(traced: Traced, parts: int, count: int, rng: np.random.Generator) -> Mask:
-    """Return the parameters between `count` regions of units of every group, drawn group by group.
+    """Return the mask of the weights between the units of `count` regions, drawn separately in every group.
 
     Args:
         traced: The traced model.

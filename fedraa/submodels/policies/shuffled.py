@@ -1,4 +1,4 @@
-"""The shuffled submodels: Bernoulli masks and kernels, and blocks in a random order."""
+"""The policies of shuffled submodels: Bernoulli masks, random kernels, and blocks in a random order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,9 +15,10 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, Run
 
 @dataclass(frozen=True)
 class Bernoulli(WithCapacities):
-    """Shuffled submodels, Algorithm 1: each element (or, structured, a share of the kernels) at random.
+    """Shuffled submodels, Algorithm 1: a client trains each element with probability p, or a share of the kernels.
 
-    `kernels` draws ceil(p K) units of every group, as in the paper's experiments. Its theory draws elements.
+    With `kernels` ceil(p K) units of every group of K are drawn, as in the paper's experiments. The paper's theory
+    draws elements.
 
     Attributes:
         capacities: Each client's share of the elements or kernels.
@@ -44,12 +45,12 @@ class Bernoulli(WithCapacities):
 
 @dataclass(frozen=True)
 class ShuffledBlocks(WithCapacities):
-    """Shuffled submodels, Algorithm 2: a fixed partition into B = ceil(1/r) blocks, each once per cycle.
+    """Shuffled submodels, Algorithm 2: the parameters form B = ceil(1/r) fixed blocks.
 
-    Each cycle and capacity class has one permutation, so that clients of equal capacity train the same block.
-    `shuffled` False keeps the order (plain rolling). The blocks consist of elements, or with `kernels` of the units of
-    every group. Then each group has a different order, because otherwise the weights between different blocks of
-    adjacent layers would never be trained.
+    A client trains each once per cycle. Each cycle and capacity class has one permutation, so that clients of equal
+    capacity train the same block. If `shuffled` is False, the order is always the same (rolling). The blocks consist of
+    elements, or with `kernels` of units of every group. With `kernels` each group has a different order, because
+    otherwise the weights between different blocks of adjacent layers would never be trained.
 
     Attributes:
         capacities: Each client's share r of the model.

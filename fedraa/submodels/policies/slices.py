@@ -67,7 +67,7 @@ class Fragments(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class Prefix(WithCapacities):
-    """HeteroFL: the first ceil(r K) units of every group, nested."""
+    """HeteroFL: a client trains the first ceil(r K) units of every group of K units, so that submodels are nested."""
 
     capacities: Capacities = field(default_factory=Capacities)
 
@@ -86,7 +86,7 @@ class Prefix(WithCapacities):
 
 @dataclass(frozen=True)
 class Rolling(WithCapacities):
-    """FedRolex: a window of ceil(r K) units that starts `stride` units further each round, wrapping.
+    """FedRolex: a client trains a window of ceil(r K) units of every group. It moves by `stride` units each round.
 
     Attributes:
         capacities: Each client's share of the units.
@@ -109,13 +109,14 @@ class Rolling(WithCapacities):
 
 @dataclass(frozen=True)
 class DisjointGroups(SubmodelPolicy):
-    """IST: each round every hidden layer is shuffled and dealt to the cohort in equal disjoint groups.
+    """IST: in each round the units of every hidden layer are dealt at random to the cohort, in equal disjoint groups.
 
-    While a group trains, its activations are `scaled` by the size of the cohort, because units of the full model read
-    all groups. Its learning rate is scaled by the inverse. In the released code batch norms have both effects.
+    With `scaled`, the activations of a group are multiplied by the size of the cohort while it trains, because units of
+    the full model read all groups. The learning rate is divided by the size of the cohort. In the released code batch
+    norms have both effects.
 
     Attributes:
-        scaled: True if activations and learning rate are scaled while a group trains.
+        scaled: True to scale activations and learning rate while a group trains.
     """
 
     scaled: bool = True

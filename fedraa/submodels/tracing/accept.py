@@ -18,7 +18,7 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 
 
 def check_kinds(module: nn.Module) -> None:
-    """Raise InputError for tensors without values, and for trainable parameters that are not finite float32.
+    """Raise InputError if a tensor has no values, or if a trainable parameter is not finite float32.
 
     Buffers may hold infinities, as masks of attention do.
     """
@@ -51,15 +51,15 @@ def check_code(module: nn.Module) -> None:
 
 
 def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parameter]) -> None:
-    """Raise InputError unless the output has a dense gradient for some parameter, and for none of `strange`.
+    """Raise InputError unless some parameter gets a dense gradient from the output, and none of `strange` gets one.
 
-    A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not the
-    module's: they would never be trained.
+    A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not
+    registered in the module. Those parameters would never be trained.
 
     Args:
         module: The module, set to training mode.
         inputs: A batch of inputs.
-        strange: Parameters that are not the module's.
+        strange: Parameters that the forward reads, but that are not registered in the module.
     """
     kind = type(module).__name__
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -82,7 +82,7 @@ def no_output_error(kind: str) -> InputError:
 
 
 def unregistered_error(kind: str, p: nn.Parameter) -> InputError:
-    """Return the error about a module of class `kind` that reads a parameter of something else."""
+    """Return the error about a module of class `kind` that reads a parameter which is not registered in it."""
     problem = f"{kind} reads a parameter {list(p.shape)} that is not registered in it and would never be trained"
     return InputError("module", problem, hint="register it, freeze it, or define forward in the class")
 
@@ -104,7 +104,7 @@ def refuse_sparse(module: nn.Module, gradients: Sequence[Tensor | None]) -> None
 def _compute_gradients(
     module: nn.Module, inputs: Tree, parameters: Sequence[nn.Parameter]
 ) -> tuple[list[Tensor], Sequence[Tensor | None]]:
-    """Return the output's tensors, and the gradient of their sum for each parameter, or None.
+    """Return the output's tensors, and for each parameter the gradient of their sum, or None without a gradient.
 
     Args:
         module: The module, set to training mode.
@@ -138,7 +138,7 @@ def first_line(error: BaseException, limit: int = 150) -> str:
     """Return the first line of an error's message, cut to `limit` characters."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     if isinstance(error, KeyError):
-        # The message is only the key.
+        # The message of a KeyError is only the key.
         line = f"KeyError: {line}"
     if len(line) > limit:
         line = line[: limit - 3] + "..."

@@ -13,7 +13,7 @@ from fedraa.submodels.tracing.recorder import Recorder, iterate_tensors
 
 
 def label_attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Keep whole heads, because the products over a head's width tie it together."""
+    """Label attention: its units are whole heads, because the products of queries and keys sum over a head's width."""
     query, key, value, mask = arguments_of(args, kwargs, "query", "key", "value", "attn_mask")
     keys, values = r.labels(key), r.labels(value)
     # With `enable_gqa` several heads of queries share one head of keys and values.
@@ -36,7 +36,7 @@ def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
     out_weight, out_bias = args[11:13]
     for x in (query, key, value):
         labels = r.labels(x)
-        inner = r.ties.tie_along(labels, range(labels.dim() - 1), "attention reads them at every position")
+        inner = r.ties.tie_along(labels, range(labels.dim() - 1), "attention reads the units at every position")
         r.bind(weight, 1, inner.reshape(-1))
     units = r.make(weight, 0)
     r.bind(bias, 0, units)
@@ -52,7 +52,10 @@ def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label layers of one width, in one or two directions. A unit is a row in every gate, and has a state."""
+    """Label recurrent layers of equal width, in one or two directions.
+
+    A unit is a row in every gate, and has a state.
+    """
     x, state, weights, biased, layers, _, _, two, *_ = args
     heads = 2 if two else 1
     per_layer = 4 if biased else 2
@@ -85,14 +88,16 @@ def label_cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Return the units that one layer makes in one direction: a row in each of its gates.
+    """Return the labels of one layer's units in one direction. A unit is a row in each gate of the layer.
 
     Args:
         r: The recorder.
         read: Labels of the input.
         weights: Parameters of the layer in one direction.
     """
-    inner = r.ties.tie_along(read, range(read.dim() - 1), "a recurrent layer reads them at every position").reshape(-1)
+    inner = r.ties.tie_along(
+        read, range(read.dim() - 1), "a recurrent layer reads the units at every position"
+    ).reshape(-1)
     into, back, *biases = weights
     r.bind(into, 1, inner)
     rows = r.make(into, 0)
@@ -106,7 +111,7 @@ def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor
 
 
 def _tie_state(r: Recorder, units: Tensor, state: Any) -> None:
-    """Tie the units to the initial states. Initial states that are constant and not zero keep the layer whole.
+    """Tie the units to the initial state. An initial state that is constant and not zero keeps the layer whole.
 
     Args:
         r: The recorder.

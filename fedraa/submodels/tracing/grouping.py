@@ -1,4 +1,4 @@
-"""Width groups from the ties of a trace."""
+"""The width groups that follow from the ties of a trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Units = dict[str, dict[int, np.ndarray]]
 
 
 def group_units(module: nn.Module, recorder: Recorder) -> Traced:
-    """Settle the ties that the recorder saw, and number the units group by group."""
+    """Complete the ties that the recorder collected, and number the units group by group."""
     while True:
         _settle_ties(recorder)
         roots = recorder.ties.resolve()
@@ -86,14 +86,14 @@ def _settle_ties(recorder: Recorder) -> None:
             resolved = torch.from_numpy(roots(labels))
             dims = [d for d in range(resolved.dim()) if varies_along(resolved, d)]
             if len(dims) > 1:
-                ties.tie_along(labels, dims[:1], "a view splits them in two dimensions")
+                ties.tie_along(labels, dims[:1], "a view splits the units in two dimensions")
                 settled = False
         if settled:
             return
 
 
 def _find_roots(recorder: Recorder, roots: Roots) -> Units:
-    """Return the root of each index, per tensor and dimension."""
+    """Return the root of the unit at each index, per tensor and dimension."""
     entries = {name: {dim: roots(x) for dim, x in dims.items()} for name, dims in recorder.bound.items()}
     for name, labels in recorder.raw.items():
         resolved = torch.from_numpy(roots(labels))
@@ -104,9 +104,9 @@ def _find_roots(recorder: Recorder, roots: Roots) -> Units:
 
 
 def _find_parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
-    """Return the roots of each part that a slicing call takes.
+    """Return the roots of the units in each part that a slicing call takes.
 
-    Units inside and outside of a part form different groups.
+    Units inside and outside of the part form different groups.
     """
     parts = []
     for site in sites:
@@ -122,7 +122,7 @@ def _find_parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
 def _number_groups(
     module: nn.Module, entries: Units, parts: Sequence[np.ndarray]
 ) -> tuple[Units, tuple[Group, ...], np.ndarray]:
-    """Number the units group by group. The units of a group lie along the same dimensions, and in the same `parts`.
+    """Number the units group by group. The units of a group lie along the same dimensions, and in the same parts.
 
     Also return the number of each root, -1 for labels that are never cut.
 
@@ -149,7 +149,7 @@ def _number_groups(
     used = used[used != FIXED]
     used = used[np.argsort(first[used], kind="stable")]
 
-    # The last entry stands for all labels that are in no tensor.
+    # The last entry is for all labels that no tensor has.
     number = np.full(size + 1, -1)
     groups: list[Group] = []
     _, which, counts = np.unique(signature[used], return_inverse=True, return_counts=True)
@@ -158,7 +158,7 @@ def _number_groups(
     next_unit = 0
     for members, group in zip(together, _describe_groups(module, entries, places, together), strict=True):
         if not group.parameters:
-            # The group is only in buffers.
+            # No parameter has this group, only buffers.
             continue
         number[members] = next_unit + np.arange(len(members))
         next_unit += len(members)
@@ -179,9 +179,9 @@ def _largest_root(entries: Units) -> int:
 def _find_sizes(
     sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
 ) -> tuple[Mapping[str, Sizes], list[Site]]:
-    """Return the calls that contain widths which may be cut, per module, and the slicing calls with an unclear cut.
+    """Return, per module, the calls that contain cuttable widths, and the slicing calls without a known rule.
 
-    Calls at one place may follow different cuts. Then the place has no rule, and its slicing calls are unclear.
+    If calls at one place in the code would change differently in a cut, the place has no rule.
 
     Args:
         sites: The recorded calls.
@@ -212,7 +212,7 @@ def _find_sizes(
 
 
 def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None:
-    """Return the common part of two calls at one place, or None if they are cut in two ways."""
+    """Return a rule that fits two calls at one place in the code, or None if they change differently in a cut."""
     if first == second:
         return first
     if first is None or second is None or not first.outs:
@@ -226,7 +226,7 @@ def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None
 def _find_resize(
     site: Site, along: tuple[int, np.ndarray], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
 ) -> Resize | None:
-    """Return the numbers of a call along a dimension, or None if they do not follow from widths.
+    """Return how the numbers of a call change if a dimension is cut, or None if they do not follow from widths.
 
     Args:
         site: The call.
@@ -246,20 +246,20 @@ def _find_resize(
     out, line = after
     shape = site.after[0].shape
     sources = [_find_sources(site.before.shape, shape, d) for d in range(len(shape))]
-    # These are further dimensions of the same units, such as the width of a head.
+    # A unit may fill several dimensions of the view: these inner ones are fixed, such as the width of a head.
     inner = [d for d, dims in enumerate(sources) if d > out and dims == {dim}]
     numbers = [_count_units(line, groups), *(Number(shape[d], ()) for d in inner)]
     return _as_known(dim, (out, *inner), numbers, bool(sources[out] - {dim}))
 
 
 def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None], mixed: bool) -> Resize | None:
-    """Return the numbers of a call, or None if one of them is unknown.
+    """Return the rule with these numbers, or None if one of them is unknown.
 
     Args:
         dim: Cut dimension of the argument.
         outs: Dimensions of the result that come from it.
         numbers: The numbers, with None for an unknown one.
-        mixed: True if a number also counts something else.
+        mixed: True if a number also counts something other than units, such as samples.
     """
     known = tuple(number for number in numbers if number is not None)
     if len(known) < len(numbers):
@@ -268,7 +268,7 @@ def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None],
 
 
 def _count_units(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
-    """Return the count of these units in a cut, or None if it does not follow from widths."""
+    """Return the number of indices of a line that stay in a cut, or None if it does not follow from widths."""
     starts = np.cumsum([0, *(group.size for group in groups)])
     units, counts = np.unique(line[line >= 0], return_counts=True)
     owners = np.searchsorted(starts, units, side="right") - 1
@@ -276,14 +276,14 @@ def _count_units(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
     for g in np.unique(owners).tolist():
         mine = counts[owners == g]
         if len(mine) != groups[g].size or len(set(mine.tolist())) > 1:
-            # The line holds a part of a group, or its units not equally often.
+            # The line contains only a part of the group, or some of its units more often than others.
             return None
         times.append((g, int(mine[0])))
     return Number(int((line < 0).sum()), tuple(times))
 
 
 def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
-    """Return the dimensions of a view's source along which elements differ along dimension `out` of the view.
+    """Return the dimensions of the source of a view that change along dimension `out` of the view.
 
     Args:
         before: Shape of the source.
@@ -298,7 +298,7 @@ def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[
 
 
 def _find_dimension(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
-    """Return the only dimension along which units may be cut, with the unit at each index, or None."""
+    """Return the dimension along which units may be cut, if it is the only one, with the unit at each index."""
     units = torch.from_numpy(number(compress_labels(labels)[0]))
     dims = [dim for dim in range(units.dim()) if varies_along(units, dim)]
     if len(dims) != 1:
@@ -315,7 +315,7 @@ def _first_line(values: Tensor, dim: int) -> np.ndarray:
 def _describe_groups(
     module: nn.Module, entries: Units, places: Sequence[tuple[str, int]], together: Sequence[np.ndarray]
 ) -> list[Group]:
-    """Return the groups of the units in `together`, with the dimensions along which they lie.
+    """Return a group for each set of units in `together`, with the dimensions along which its units lie.
 
     Args:
         module: The traced module.
@@ -325,7 +325,7 @@ def _describe_groups(
     """
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
     runs: list[list[Entry]] = [[] for _ in together]
-    # For each group and parameter, the share of the parameter that belongs to other units.
+    # This holds, for each group and parameter, the share of the parameter without units of the group.
     outside: list[dict[str, float]] = [{} for _ in together]
     owner = np.full(1 + _largest_root(entries), -1)
     for g, members in enumerate(together):

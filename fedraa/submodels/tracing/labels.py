@@ -16,12 +16,12 @@ from torch import Tensor
 FIXED = 0
 """The label of elements that are never cut."""
 
-# Labels from this one on belong to elements of a parameter that is used as a plain tensor.
+# Larger labels belong to elements of parameters that are used as plain tensors.
 _RAW = 1 << 40
 
 
 class Ties:
-    """Labels that vanish together, collected during a trace and resolved once at its end."""
+    """The pairs of labels that vanish together. They are collected during a trace, and resolved once at its end."""
 
     def __init__(self) -> None:
         self._fresh = 1
@@ -31,14 +31,20 @@ class Ties:
         self._spans: list[tuple[np.ndarray, str]] = []
 
     def fresh(self, size: int) -> Tensor:
-        """Return new labels `[size]` for one dimension. A dimension of one element cannot be cut, so it is fixed."""
+        """Return new labels `[size]` for one dimension.
+
+        The label of a dimension of one element is fixed, because it cannot be cut.
+        """
         if size < 2:
             return torch.zeros(size, dtype=torch.int64)
         self._fresh += size
         return torch.arange(self._fresh - size, self._fresh)
 
     def raw(self, shape: Sequence[int]) -> Tensor:
-        """Return a new label for each element of a parameter. Its use shows which of its dimensions is cut."""
+        """Return a new label for each element of a parameter.
+
+        The use of the parameter then shows which dimension is cut.
+        """
         size = int(np.prod(shape))
         if size < 2:
             return torch.zeros(tuple(shape), dtype=torch.int64)
@@ -51,7 +57,7 @@ class Ties:
         return bool((((small >= FIXED) & (small < self._fresh)) | ((small >= _RAW) & (small < self._raw))).all())
 
     def tie(self, left: Tensor, right: Tensor, reason: str = "it meets a tensor that is never cut") -> None:
-        """Tie elements of `left` and `right` (broadcast), which then vanish together.
+        """Tie the elements of `left` and `right` (broadcast): both then vanish together.
 
         A fixed element fixes the other.
 
@@ -80,7 +86,7 @@ class Ties:
             self._pins.append((named, reason))
 
     def tie_along(self, labels: Tensor, dims: Sequence[int], reason: str) -> Tensor:
-        """Tie the elements along `dims`, and return the labels with these dimensions shrunk to size 1.
+        """Tie all elements along `dims`, and return their labels with size 1 in these dimensions.
 
         Args:
             labels: The labels.
@@ -89,7 +95,7 @@ class Ties:
         """
         first = labels
         for dim in dims:
-            # A dimension without rows has no units.
+            # A dimension of size 0 has no units.
             first = first.narrow(dim, 0, 1) if first.size(dim) else first.sum(dim, keepdim=True)
         if any(varies_along(labels, dim) for dim in dims):
             self.tie(labels, first, reason)
@@ -97,13 +103,16 @@ class Ties:
         return first
 
     def merge_labels(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the labels of an elementwise result. A side that is broadcast leaves the other side free."""
+        """Return the labels of an elementwise result.
+
+        Along a dimension in which one side is broadcast, the other stays free.
+        """
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = left.expand(shape), right.expand(shape)
         along_a, along_b = ({d for d in range(len(shape)) if varies_along(x, d)} for x in (a, b))
         wide_a, wide_b = _broadcast_dims(left.shape, shape), _broadcast_dims(right.shape, shape)
         if along_a and along_b and not along_a & along_b:
-            # An outer product has elements of two units at once: those of one side stay whole.
+            # Each element of an outer product belongs to a unit of each side, so the units of one side stay whole.
             if self._rather_whole(b, a):
                 self.pin(b, "it scales positions, not units")
                 b, along_b = torch.zeros_like(b), set()
@@ -111,7 +120,7 @@ class Ties:
                 self.pin(a, "it scales positions, not units")
                 a, along_a = torch.zeros_like(a), set()
         elif along_a and not along_b and along_a <= wide_b:
-            # With one label for all, fixing that unit is better than tying all of them.
+            # One side has a single label. Fixing this unit is better than tying all units of the other side to it.
             self.pin(b, self._span_reason(b))
             b = torch.zeros_like(b)
         elif along_b and not along_a and along_b <= wide_a:
@@ -124,7 +133,7 @@ class Ties:
             b = self.tie_along(b, sorted(apart_b), "it meets a tensor that is never cut").expand(shape)
         else:
             self.tie(a, b)
-            # Labels that are tied along a dimension need not differ there.
+            # Use the labels that vary along fewer dimensions. The ties make both equivalent.
             if along_b < along_a and b.all():
                 a, b = b, a
         small_a, small_b = _shrink_labels(a, b)
@@ -133,7 +142,7 @@ class Ties:
     def _rather_whole(self, labels: Tensor, other: Tensor) -> bool:
         """Return True if `labels` should stay whole rather than `other`.
 
-        Labels of parameters and fixed labels come first, and then the smaller number of labels.
+        Labels of parameters and fixed labels stay whole first. Otherwise the side with fewer labels does.
         """
         if is_raw(labels) or self._is_fixed(labels):
             return True
@@ -142,7 +151,7 @@ class Ties:
         return _count_labels(labels) <= _count_labels(other)
 
     def _span_reason(self, labels: Tensor) -> Callable[[], str]:
-        """Return the reason why these labels are tied to each other, as a function."""
+        """Return a function that finds the reason why these labels are tied to each other."""
         mine = compress_labels(labels)[0].reshape(-1).numpy()
         spans = len(self._spans)
 
@@ -157,7 +166,7 @@ class Ties:
         return bool((self.resolve()(compress_labels(labels)[0]) == FIXED).all())
 
     def reason(self, labels: Tensor, roots: Roots) -> str:
-        """Return the reason why these labels are fixed: their first pin, or the tie of all of them to each other."""
+        """Return the reason why these labels are fixed: that of their first pin, or of the tie between all of them."""
         mine = roots.component(labels)
         for noted, reason in (*self._pins, *self._spans):
             if np.isin(roots.component(torch.from_numpy(noted)), mine).any():
@@ -172,7 +181,7 @@ class Ties:
 
 
 class Roots:
-    """The components of the ties: one root per label."""
+    """The connected components of the ties. The smallest label of a component is the root of all labels in it."""
 
     def __init__(self, fresh: int, raw: int, pairs: Sequence[np.ndarray], pins: Sequence[np.ndarray]) -> None:
         self._fresh = fresh
@@ -196,16 +205,16 @@ class Roots:
         return np.where(labels >= _RAW, labels - _RAW + self._fresh, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
-        """Return the component of each label, pinned or not."""
+        """Return the component of each label, even if it is pinned."""
         return np.asarray(self._component[self._find_nodes(labels.numpy())])
 
     def __call__(self, labels: Tensor) -> np.ndarray:
-        """Return the unit of each label, FIXED if it is never cut."""
+        """Return the unit of each label, or FIXED if the label is never cut."""
         return np.asarray(self._root[self._find_nodes(labels.numpy())])
 
 
 def compress_labels(*labels: Tensor) -> tuple[Tensor, ...]:
-    """Return the labels without the dimensions along which all of them (of one shape) only repeat."""
+    """Return the tensors of labels, of one shape, with size 1 in each dimension along which all are expanded."""
     return tuple(x.reshape(x.shape or (1,)) for x in _shrink_labels(*labels))
 
 
@@ -218,7 +227,7 @@ def varies_along(labels: Tensor, dim: int) -> bool:
 
 
 def _shrink_labels(*labels: Tensor) -> tuple[Tensor, ...]:
-    """Return the labels with size 1 along dimensions along which all of them only repeat."""
+    """Return the tensors of labels with size 1 in each dimension along which all are expanded."""
     for dim in range(labels[0].dim()):
         if labels[0].size(dim) > 1 and all(x.stride(dim) == 0 for x in labels):
             labels = tuple(x.narrow(dim, 0, 1) for x in labels)
@@ -237,7 +246,7 @@ def _distinct_labels(labels: np.ndarray) -> np.ndarray:
 
 
 def _distinct_pairs(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the distinct pairs, `[2, n]`."""
+    """Return the distinct pairs of labels, `[2, n]`."""
     order = np.lexsort((right, left))
     pairs = np.stack([left[order], right[order]])
     return pairs[:, np.concatenate([[True], (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)])]
@@ -250,6 +259,6 @@ def _broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> set[int]:
 
 
 def is_raw(labels: Tensor) -> bool:
-    """Return True if these labels belong only to parameters or initial states. Their use shows the cut dimension."""
+    """Return True if only parameters or initial states have these labels. Their use shows which dimension is cut."""
     small = _shrink_labels(labels)[0]
     return bool(((small == FIXED) | (small >= _RAW)).all())

@@ -11,7 +11,7 @@ from fedraa.submodels.tracing.recorder import Recorder
 
 
 def label_linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a linear layer: its rows are units, and it reads the units of the last dimension."""
+    """Label a linear layer: the rows of its weight are units, and it reads the units of the input's last dimension."""
     x, weight, bias = arguments_of(args, kwargs, "input", "weight", "bias")
     labels = r.labels(x)
     if r.name(weight) is None and weight.dim() == 2:
@@ -20,7 +20,7 @@ def label_linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
             labels = r.ties.merge_labels(labels, r.labels(bias))
         r.put(out, labels.expand(out.shape))
         return
-    inner = r.ties.tie_along(labels, range(labels.dim() - 1), "a linear layer reads them at every position")
+    inner = r.ties.tie_along(labels, range(labels.dim() - 1), "a linear layer reads the units at every position")
     r.bind(weight, 1, inner.reshape(-1))
     units = r.make(weight, 0)
     r.bind(bias, 0, units)
@@ -46,7 +46,7 @@ def label_convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
             r.ties.tie(ins, ins[:, :1])
             r.ties.tie(outs, ins[:, :1])
         else:
-            # Every group is cut alike.
+            # Every group loses the same channels.
             r.ties.tie(ins, ins[:1])
             r.ties.tie(outs, outs[:1])
             r.bind(weight, 1, ins[0])
@@ -71,21 +71,21 @@ def label_transposed_convolution(
 
 
 def _tie_channels(r: Recorder, x: Tensor, space: int) -> Tensor:
-    """Tie the labels over space and return the labels of the channels.
+    """Tie the labels at all positions, and return the labels of the channels.
 
     Args:
         r: The recorder.
         x: The input.
-        space: Number of dimensions of space.
+        space: Number of spatial dimensions.
     """
     labels = r.labels(x)
     at = labels.dim() - space - 1
     dims = [d for d in range(labels.dim()) if d != at]
-    return r.ties.tie_along(labels, dims, "a convolution reads them at every position").reshape(-1)
+    return r.ties.tie_along(labels, dims, "a convolution reads the units at every position").reshape(-1)
 
 
 def label_batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Keep the channels, and bind the statistics and parameters to them."""
+    """Label a batch norm: keep the labels of the channels, and bind statistics and parameters to these channels."""
     x, mean, var, weight, bias, own = arguments_of(
         args, kwargs, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats"
     )
@@ -93,41 +93,41 @@ def label_batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
         r.estimated.update(known for known in map(r.name, (mean, var)) if known)
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
-    channels = r.ties.tie_along(labels, dims, f"`{name}` takes its statistics over all of them").reshape(-1)
+    channels = r.ties.tie_along(labels, dims, f"`{name}` takes its statistics over all units").reshape(-1)
     for tensor in (mean, var, weight, bias):
         r.bind(tensor, 0, channels)
     r.put(out, labels)
 
 
 def label_group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Keep whole normalisation groups, so that their statistics stay exact."""
+    """Label a group norm: only whole normalisation groups are cut, so that their statistics stay exact."""
     x, groups, weight, bias = arguments_of(args, kwargs, "input", "num_groups", "weight", "bias")
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
-    channels = r.ties.tie_along(labels, dims, "GroupNorm takes its statistics over all of them").reshape(-1)
-    r.ties.tie_along(channels.view(groups, -1), [1], "GroupNorm takes its statistics over all of them")
+    channels = r.ties.tie_along(labels, dims, "GroupNorm takes its statistics over all units").reshape(-1)
+    r.ties.tie_along(channels.view(groups, -1), [1], "GroupNorm takes its statistics over all units")
     for tensor in (weight, bias):
         r.bind(tensor, 0, channels)
     r.put(out, labels)
 
 
 def label_layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tie all elements over which the norm takes its statistics."""
+    """Label a layer norm: tie all elements over which the norm takes its statistics."""
     x, shape = arguments_of(args, kwargs, "input", "normalized_shape")
     labels = r.labels(x)
     last = range(labels.dim() - len(shape), labels.dim())
-    r.ties.tie_along(labels, last, "LayerNorm takes its statistics over all of them")
+    r.ties.tie_along(labels, last, "LayerNorm takes its statistics over all units")
     r.put(out, labels)
 
 
 def label_embedding(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label an embedding: its columns are units."""
+    """Label an embedding: the columns of its weight are units."""
     _, weight = arguments_of(args, kwargs, "input", "weight")
     r.put(out, r.make(weight, 1).expand(out.shape))
 
 
 def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Keep the labels, and bind the slopes to the channels."""
+    """Label a PReLU: keep the labels, and bind the slopes to the channels."""
     x, weight = arguments_of(args, kwargs, "input", "weight")
     labels = r.labels(x)
     if weight.numel() > 1:
@@ -136,7 +136,7 @@ def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_glu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Join each value with its gate."""
+    """Label a GLU: tie each value to its gate."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     value, gate = r.labels(x).chunk(2, -1 if dim is None else dim)
     r.put(out, r.ties.merge_labels(value, gate))
@@ -147,7 +147,7 @@ def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
     left, right, weight, bias = arguments_of(args, kwargs, "input1", "input2", "weight", "bias")
     for dim, x in ((1, left), (2, right)):
         labels = r.labels(x)
-        inner = r.ties.tie_along(labels, range(labels.dim() - 1), "a bilinear layer reads them at every position")
+        inner = r.ties.tie_along(labels, range(labels.dim() - 1), "a bilinear layer reads the units at every position")
         r.bind(weight, dim, inner.reshape(-1))
     units = r.make(weight, 0)
     r.bind(bias, 0, units)
@@ -155,7 +155,7 @@ def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_weight_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Read the result as the weight: a direction with a length for each slice along `dim` (-1: one length for all)."""
+    """Label a weight norm: its result is the weight, a direction times a length per slice of `dim` (-1: one length)."""
     direction, length, dim = arguments_of(args, kwargs, "v", "g", "dim")
     if not (r.name(direction) and r.name(length)):
         r.give_up(name, out, args, kwargs)

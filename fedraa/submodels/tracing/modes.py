@@ -21,7 +21,7 @@ _RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
 class Noted(TorchFunctionMode):
     """A record of the names of the functions by which a module makes or changes tensors.
 
-    Functions that only return a size are not recorded, because PyTorch calls them itself for tensors with values.
+    Functions that only return a size are not recorded, because for tensors with values PyTorch calls them internally.
     Attention counts as one function, because attention in a cut uses different ones.
     """
 
@@ -82,7 +82,7 @@ class WithoutDropout(TorchFunctionMode):
 
 
 class Silenced(TorchFunctionMode):
-    """A mode that keeps silent units out of a comparison: their normalised weights are zero, and noise is constant."""
+    """A mode in which units with zero parameters stay silent: weight norm returns 0 for them, and noise is constant."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -98,7 +98,7 @@ class Silenced(TorchFunctionMode):
 
 
 class Double(TorchFunctionMode):
-    """A mode in which code that requests a lower precision gets float64, so that rounding hides no difference."""
+    """A mode in which code that requests a lower precision gets float64, so that rounding hides no differences."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None

@@ -1,4 +1,4 @@
-"""A mode in which experts run even if a small batch gives them no row, while a module is traced and tried."""
+"""A mode for traces and trials, in which every expert of a module runs, although a small batch may give it no row."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PICKS = frozenset(("getitem", "masked_select", "setitem"))
 
 
 class NonemptyMode(TorchFunctionMode):
-    """A mode in which every search and every mask selects at least one place, the first if there is none."""
+    """A mode in which a search or a mask that would select no position selects the first one."""
 
     def __init__(self, fills: bool = True) -> None:
-        """Create the mode. Without `fills` searches and masks keep their results."""
+        """Create the mode. Without `fills` empty results stay empty."""
         super().__init__()
         self.fills = fills
         # True if a result was empty and was filled.
@@ -39,7 +39,7 @@ class NonemptyMode(TorchFunctionMode):
         return self._fill_places(out)
 
     def _fill_mask(self, index: Any) -> Any:
-        """Return the index with at least one place in each mask."""
+        """Return the index, with the first position selected in each mask that selects none."""
         if type(index) is tuple:
             return tuple(map(self._fill_mask, index))
         if not isinstance(index, Tensor) or index.dtype != torch.bool or index.is_meta:
@@ -52,7 +52,7 @@ class NonemptyMode(TorchFunctionMode):
         return first
 
     def _fill_places(self, places: Tensor) -> Tensor:
-        """Return the places of a search, or the first place if the search is empty."""
+        """Return the positions that a search found, or the first position if it found none."""
         if len(places):
             return places
         self.filled = True

@@ -1,4 +1,4 @@
-"""Rules of products of tensors, and of sums into positions."""
+"""Rules of products of tensors, and of functions that add or write at positions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def multiply_labels(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
         left: Labels `[..., i, c]`.
         right: Labels `[..., c, k]`.
     """
-    reason = "a matrix product runs over all of them"
+    reason = "a matrix product runs over all units"
     left = r.ties.tie_along(left, [left.dim() - 1], reason)
     return r.ties.merge_labels(left, r.ties.tie_along(right, [right.dim() - 2], reason))
 
@@ -40,7 +40,9 @@ def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
-    """Return the labels of `left @ vector` without the last dimension. The product reads all units and makes none.
+    """Return the labels of `left @ vector` without the last dimension.
+
+    The product sums over the units of `left`, and its result has none of them.
 
     Args:
         r: The recorder.
@@ -49,14 +51,14 @@ def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
     """
     along = left.dim() - 1
     if r.name(vector) and _varies_only(r.labels(left), along):
-        inner = r.ties.tie_along(r.labels(left), range(along), "a matrix product reads them at every position")
+        inner = r.ties.tie_along(r.labels(left), range(along), "a matrix product reads the units at every position")
         r.bind(vector, 0, inner.reshape(-1))
         return torch.zeros((1,) * along, dtype=torch.int64)
     return multiply_labels(r, r.labels(left), r.labels(vector).unsqueeze(-1)).squeeze(-1)
 
 
 def _multiply_factors(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Return the labels of `left @ right`. One of them may be a layer's matrix, or a stack of experts' matrices.
+    """Return the labels of `left @ right`. One factor may be a layer's matrix, or a stack of experts' matrices.
 
     Args:
         r: The recorder.
@@ -71,7 +73,7 @@ def _multiply_factors(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _apply_layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: int) -> Tensor:
-    """Return the units that a layer makes.
+    """Return the labels of a layer's output.
 
     Args:
         r: The recorder.
@@ -81,13 +83,13 @@ def _apply_layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: i
         along: Dimension of the input along which its labels vary.
     """
     positions = [d for d in range(labels.dim()) if d != along]
-    inner = r.ties.tie_along(labels, positions, "a matrix product reads them at every position").reshape(-1)
+    inner = r.ties.tie_along(labels, positions, "a matrix product reads the units at every position").reshape(-1)
     r.bind(weight, dim, inner)
     return r.make(weight, 2 * weight.dim() - 3 - dim)
 
 
 def _varies_only(labels: Tensor, dim: int) -> bool:
-    """Return True if labels vary along no other dimension."""
+    """Return True if labels vary along no dimension other than this one."""
     return not any(varies_along(labels, d) for d in range(labels.dim()) if d != dim)
 
 
@@ -114,7 +116,10 @@ def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tie letters that are summed over. A layer's weight makes or reads units along one letter."""
+    """Label an einsum: tie the units along letters that are summed.
+
+    A layer's weight makes or reads units along one letter.
+    """
     equation, *operands = args
     if isinstance(operands[0], (list, tuple)):
         operands = list(operands[0])
@@ -136,13 +141,13 @@ def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
     def sum_letters(letters: str, x: Tensor) -> Tensor:
         dims = [d for d, c in enumerate(letters) if c not in outs]
-        return r.ties.tie_along(r.labels(x), dims, "`label_einsum` sums over all of them")
+        return r.ties.tie_along(r.labels(x), dims, "`einsum` sums over all units")
 
     r.put(out, _multiply_terms(r, ((letters, sum_letters(letters, x)) for letters, x in terms), outs).expand(out.shape))
 
 
 def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -> Tensor | None:
-    """Return the labels of activations times a weight that makes units, or None if the weight makes none.
+    """Return the labels of the product of activations and a weight, or None if the weight makes no units.
 
     Args:
         r: The recorder.
@@ -182,7 +187,7 @@ def _spell_equation(equation: str, sizes: Sequence[int]) -> tuple[list[str], str
     """Return the letters of the operands and of the result. The equation may omit some.
 
     Args:
-        equation: The equation of `label_einsum`.
+        equation: The equation of `einsum`.
         sizes: Number of dimensions of each operand.
     """
     ins, arrow, outs = equation.partition("->")
@@ -219,7 +224,7 @@ def _einsum_layer(
     varying = [c for c in summed if varies_along(labels, letters.index(c))]
     cut = (*varying, *summed, None)[0]
     positions = [d for d, c in enumerate(letters) if c != cut]
-    inner = r.ties.tie_along(labels, positions, "`label_einsum` reads them at every position").reshape(-1)
+    inner = r.ties.tie_along(labels, positions, "`einsum` reads the units at every position").reshape(-1)
     if cut is not None:
         r.bind(weight, weights.index(cut), inner)
     return r.make(weight, weights.index(new)).view([-1 if c == new else 1 for c in outs])
@@ -245,11 +250,11 @@ def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
 
 
 def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a sum or write of slices at other positions of one dimension."""
+    """Label a function that adds or writes slices at positions of one dimension."""
     x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
-    labels = r.ties.tie_along(r.labels(x), [dim], "some of them are picked by position")
+    labels = r.ties.tie_along(r.labels(x), [dim], "some units are picked by position")
     if isinstance(source, Tensor):
-        added = r.ties.tie_along(r.labels(source), [dim], "some of them are picked by position")
+        added = r.ties.tie_along(r.labels(source), [dim], "some units are picked by position")
         unlike = _unlike_dims(labels, added)
         if _varies_in_any(labels, unlike) or _varies_in_any(added, unlike):
             r.give_up(name, out, args, kwargs)
@@ -259,9 +264,9 @@ def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tie the dimension from which positions are picked."""
+    """Label a gather: tie the units along the dimension from which positions are picked."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
-    labels = r.ties.tie_along(r.labels(x), [dim], "some of them are picked by position")
+    labels = r.ties.tie_along(r.labels(x), [dim], "some units are picked by position")
     unlike = _unlike_dims(labels, out)
     if _varies_in_any(labels, unlike):
         r.give_up(name, out, args, kwargs)

@@ -1,4 +1,4 @@
-"""The recorder, which runs a module once and follows the unit of every element of every activation."""
+"""The recorder: it follows a module's run, and records the unit of every element of every activation."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class Site(NamedTuple):
 
 
 class DataDependentError(Exception):
-    """The forward pass reads a value of its data, so another batch might take another path."""
+    """The forward pass depends on values of the data, so another batch might take another path through the code."""
 
 
 class Recorder(TorchFunctionMode):
-    """A mode in which every torch function that runs also acts on the labels of its arguments.
+    """A mode in which each torch function that runs also computes the labels of its result from those of its arguments.
 
     `bound[tensor name][dim]` holds the labels along the dimensions of parameters and buffers that a layer reads, and
     `raw[tensor name]` the labels of parameters and buffers used as plain tensors. A function without a rule fixes all
-    units that it reads. A buffer may vary along units only if it is the same for all of them, because a worker knows
-    the number of its units, but not which units they are.
+    units that it reads. A buffer may have a dimension of units only if its values are equal for all of them, because a
+    worker knows the number of its units, but not which units they are.
     """
 
     def __init__(
@@ -69,25 +69,26 @@ class Recorder(TorchFunctionMode):
         Args:
             module: The module to run.
             rules: Rules by name of the function.
-            values: The module with the values of the buffers, if `module` is on the meta device.
-            fills: Run experts that get no rows with filled results.
-            choices: The dimension (default: 0) of parameters that could make units along several dimensions.
+            values: A module with the values of the buffers, needed if `module` is on the meta device.
+            fills: Also run experts that get no rows, on a selected first row.
+            choices: For parameters that could make units along several dimensions, the number of the chosen dimension
+                (default: 0).
         """
         super().__init__()
         self.found = NonemptyMode(fills)
         self.choices = dict(choices)
-        # Parameters that could make units along another dimension.
+        # Parameters that could also make units along another dimension.
         self.open: set[str] = set()
         self._rules = rules
         self._on_meta = values is not None
         self.ties = Ties()
         self.bound: dict[str, dict[int, Tensor]] = {}
         self.raw: dict[str, Tensor] = {}
-        # Parameters that make units, with the dimension.
+        # Parameters that make units, with the dimension along which the units lie.
         self.made: dict[str, int] = {}
-        # Parameters that reached a function without a rule.
+        # Parameters that stay whole, for example because a function without a rule read them, with the reason.
         self.whole: dict[str, str] = {}
-        # Convolutions with groups that are cut with the output channels.
+        # Weights of convolutions whose groups are cut with the output channels.
         self.grouped: set[str] = set()
         # Labels after a view that may have split one cut dimension in two.
         self.splits: list[Tensor] = []
@@ -96,7 +97,7 @@ class Recorder(TorchFunctionMode):
         self.asked = ""
         # The last function by which the code searched its data.
         self.finds = ""
-        # True if such branches get the opposite answer.
+        # True if branches on the data get the opposite answer.
         self.deny = False
         # The functions that ran, with their arguments.
         self.path: list[object] = []
@@ -141,7 +142,7 @@ class Recorder(TorchFunctionMode):
                     return not out
                 return out
             raise DataDependentError(f"its forward branches on data or leaves PyTorch: it reads values by `{name}`")
-        # This function returns nothing and changes its first argument.
+        # A function that returns None changed its first argument.
         changed = args[0] if name == "setitem" else out
         if read and (makes_tensors or name == "setitem"):
             try:
@@ -152,7 +153,7 @@ class Recorder(TorchFunctionMode):
             if name in RESIZED - ZERO_MAKERS and not (isinstance(out, Tensor) and out in self._turned):
                 self._record_site(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
         if name in ZERO_MAKERS and out.is_floating_point() and out.dim() > 1 and out.numel() <= _MAX_FOLLOWED_ZEROS:
-            # Zeros may be the first state of a recurrent layer. Their use shows their units.
+            # Zeros may be the first state of a recurrent layer. Their use then shows along which dimension units lie.
             self.put(out, self.ties.raw(out.shape))
             self._record_site(sys._getframe(1), name, self.labels(out), out, args, kwargs)
         if read:
@@ -170,11 +171,14 @@ class Recorder(TorchFunctionMode):
         return [name for name in self._names.values() if name not in known and name not in self._alike]
 
     def steps(self, values: object) -> list[object]:
-        """Return the steps of the path that made these tensors. Parameters are given by name."""
+        """Return the steps of the path that created these tensors, and the names of parameters among them."""
         return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in iterate_tensors(values)]
 
     def name(self, tensor: object) -> str | None:
-        """Return the name of a parameter or buffer of the module, transposed or not, or None for any other value."""
+        """Return the name of a parameter or buffer of the module, transposed or not.
+
+        Return None for any other value.
+        """
         if isinstance(tensor, Tensor) and tensor in self._turned:
             return str(self._turned[tensor][0])
         return self._names.get(id(tensor))
@@ -182,7 +186,8 @@ class Recorder(TorchFunctionMode):
     def turn(self, tensor: Tensor, result: Tensor, dims: Sequence[int | None]) -> None:
         """Record a transposed or converted parameter.
 
-        If a dimension is not in the result, the code took one slice of it, or several along a new dimension.
+        If a dimension of the parameter is missing in the result, the code took one slice along this dimension, or
+        several slices, which then lie along a new dimension.
 
         Args:
             tensor: The parameter.
@@ -196,7 +201,7 @@ class Recorder(TorchFunctionMode):
         self._turned[result] = (self.name(tensor), [None if d is None else before[d] for d in dims], original)
 
     def labels(self, tensor: Tensor) -> Tensor:
-        """Return the labels of a tensor, of its shape."""
+        """Return the labels of a tensor. They have the shape of the tensor."""
         if tensor in self._hidden:
             self.ties.pin(*self._hidden[tensor])
         if tensor in self._labels:
@@ -217,7 +222,7 @@ class Recorder(TorchFunctionMode):
         _, dims, original = self._turned[tensor]
         labels = self.labels(original)
         gone = [d for d in range(labels.dim()) if d not in dims]
-        labels = self.ties.tie_along(labels, gone, "some of them are picked by position")
+        labels = self.ties.tie_along(labels, gone, "some units are picked by position")
         labels = labels.permute([d for d in dims if d is not None] + gone)
         for _ in gone:
             labels = labels.squeeze(-1)
@@ -239,7 +244,9 @@ class Recorder(TorchFunctionMode):
         return tensor in self._labels or self.name(tensor) is not None
 
     def hide_result(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
-        """Record a result that is right only while these units are whole. They are pinned if anything reads it.
+        """Record a result that is right only while these units are whole.
+
+        If anything reads the result, they are pinned.
 
         Args:
             tensor: The result.
@@ -250,18 +257,18 @@ class Recorder(TorchFunctionMode):
         self._hidden[tensor] = (labels, reason)
 
     def track_input(self, tensor: Tensor) -> None:
-        """Follow the model's input. It is never cut, and the forward pass may not depend on its values."""
+        """Record a tensor of the model's input. It is never cut, and branches may not depend on its values."""
         self.track_uncut(tensor)
         self._data[tensor] = True
 
     def track_uncut(self, tensor: Tensor) -> None:
-        """Follow a tensor without elements that can be cut."""
+        """Record that no element of this tensor can be cut."""
         self.put(tensor, torch.zeros((), dtype=torch.int64).expand(tensor.shape))
 
     def make(self, weight: Tensor, dim: int) -> Tensor:
-        """Return the labels `[size]` of the units that a layer makes along `dim` of its weight."""
+        """Return the labels `[size]` of the units that lie along dimension `dim` of a layer's weight."""
         name = self.name(weight)
-        # A weight without a name is computed from other tensors, so its rows are no units.
+        # A weight without a name is computed from other tensors, so its rows cannot be units.
         if name is None:
             self.ties.pin(self.labels(weight), "it is computed from other tensors")
         elif name in self._frozen:
@@ -280,7 +287,7 @@ class Recorder(TorchFunctionMode):
         return dims[dim]
 
     def choice(self, weight: Tensor, count: int) -> int:
-        """Return the number of the dimension, among `count` dimensions of a parameter, that makes units."""
+        """Return which of the `count` possible dimensions of a parameter makes units, counted from 0."""
         name = self.name(weight) or ""
         chosen = min(self.choices.get(name, 0), count - 1)
         if chosen + 1 < count:
@@ -323,7 +330,7 @@ class Recorder(TorchFunctionMode):
             self.ties.pin(labels, "it runs through a frozen parameter")
 
     def give_up(self, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Handle a function without a rule: all units that it reads stay whole.
+        """Record a call of a function without a rule: all units that it reads stay whole.
 
         Args:
             name: Name of the function.
@@ -342,9 +349,9 @@ class Recorder(TorchFunctionMode):
             self.track_uncut(x)
 
     def hold_buffers(self) -> None:
-        """Pin the units that differ in a layer's buffer.
+        """Pin the units whose values differ in a layer's buffer.
 
-        Running statistics are not pinned, because they are estimated.
+        Running statistics do not count: training estimates them.
         """
         for name in sorted(self._alike.keys() & self.bound.keys() - self.estimated):
             for dim, labels in self.bound[name].items():
@@ -373,7 +380,7 @@ class Recorder(TorchFunctionMode):
             self.sites.append(Site(self._modules[caller[0]], caller[1], name, light, kwargs, before, after))
 
     def split(self, labels: Tensor) -> None:
-        """Record a view if its labels vary along two dimensions, because only one can be cut."""
+        """Record a view if its labels vary along two dimensions, because only one of these can be cut."""
         if sum(varies_along(labels, d) for d in range(labels.dim())) > 1:
             self.splits.append(labels)
 
@@ -396,5 +403,5 @@ def iterate_tensors(value: object) -> Iterator[Tensor]:
 
 
 def _compare_slices(buffer: Tensor) -> tuple[bool, ...]:
-    """Return, for each dimension, True if all slices of the buffer along it are equal."""
+    """Return, for each dimension, True if all slices of the buffer along this dimension are equal."""
     return tuple(size == 0 or bool((buffer == buffer.narrow(dim, 0, 1)).all()) for dim, size in enumerate(buffer.shape))

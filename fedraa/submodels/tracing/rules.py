@@ -92,12 +92,12 @@ _own: ContextVar[Mapping[str, Rule]] = ContextVar("_own", default=MappingProxyTy
 
 @contextmanager
 def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
-    """Trace models inside the block with custom rules, by the names of torch functions, before the built-in ones.
+    """Trace models inside the block with custom rules, keyed by name of a torch function. They replace built-in rules.
 
-    A rule is `rule(recorder, name, out, args, kwargs)`. With `recorder.put(out, labels)` it sets the unit of each
-    element of the result, from `recorder.labels(x)`, labels of the shape of x. With `recorder.ties.tie` it ties units
-    that must stay together, and with `recorder.ties.pin` it pins units that must stay whole. A wrong rule is detected
-    before it cuts anything, because every cut is compared with the whole model several times.
+    A rule is `rule(recorder, name, out, args, kwargs)`. `recorder.labels(x)` returns the labels of an argument, in its
+    shape. With `recorder.put(out, labels)` the rule sets the label of each element of the result. With
+    `recorder.ties.tie` it ties units that must stay together, and with `recorder.ties.pin` it pins units that must stay
+    whole. A wrong rule is detected during tracing, because every cut is compared with the whole model several times.
 
     Raises InputError for a wrong name or a function that does not take five arguments. Tracing raises InputError for a
     rule that fails, or that puts no labels on its result.
@@ -123,12 +123,12 @@ class WrongRuleError(Exception):
 
 
 def collect_rules() -> dict[str, Rule]:
-    """Return the built-in rules and the custom rules of the block."""
+    """Return the built-in rules and the custom rules that are active."""
     return _BUILTIN | {name: partial(_apply_checked, rule) for name, rule in _own.get().items()}
 
 
 def has_custom_rules() -> bool:
-    """Return True if there are custom rules."""
+    """Return True if custom rules are active."""
     return bool(_own.get())
 
 
@@ -155,7 +155,7 @@ def _apply_checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any
 
 
 def described_rules() -> dict[str, str] | None:
-    """Return the path and a digest of the code of each custom rule, or None if a rule is more than its code."""
+    """Return each custom rule's path and a digest of its code, or None if a rule has state besides its code."""
     own = _own.get()
     if not all(isinstance(rule, FunctionType) and not rule.__closure__ for rule in own.values()):
         return None
@@ -163,7 +163,7 @@ def described_rules() -> dict[str, str] | None:
 
 
 def _digest_code(rule: Rule) -> str:
-    """Return a digest of the file of a rule, because the rule may call other functions of it."""
+    """Return a digest of the file of a rule, because the rule may call other functions of this file."""
     try:
         source = inspect.getsource(inspect.getmodule(rule) or rule)
     except (OSError, TypeError):

@@ -39,7 +39,7 @@ def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
 
 
 def label_scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Read a parameter times a number as the parameter."""
+    """Label a product: a parameter times a number counts as this parameter."""
     x, *factors = args
     if r.name(x) and out is not x and not any(True for _ in iterate_tensors(factors)):
         r.turn(x, out, range(x.dim()))
@@ -48,7 +48,7 @@ def label_scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Keep the labels. Other tensor arguments contribute no values."""
+    """Give the result the labels of the first argument. Values of other tensor arguments do not matter."""
     x = args[0]
     if not (name in _TURNS and r.name(x)):
         r.put(out, r.labels(x))
@@ -66,7 +66,7 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Handle `x[index] = value` if x is no view. A cut removes an element of x together with its new value."""
+    """Label `x[index] = value`. If x is a view, its units stay whole."""
     x, index, value = args
     places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_is_nowhere, places)):
@@ -83,7 +83,7 @@ def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Handle a new tensor with constant values."""
+    """Label a new tensor with constant values."""
     r.track_uncut(out)
 
 
@@ -103,7 +103,7 @@ def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
-    """Return the parameter's dimension of each dimension of the result, or None if the result is another parameter.
+    """Return each result dimension's dimension of the parameter, or None if the result differs in other ways.
 
     Args:
         x: The parameter.
@@ -112,7 +112,7 @@ def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str,
         kwargs: Its keyword arguments.
     """
     if name in _TURNS:
-        # The size of a dimension is its number.
+        # The sizes of this tensor are the numbers of its dimensions, so they show where each dimension moves.
         sizes = torch.empty(tuple(range(x.dim())), device="meta")
         return list(_move_labels(sizes, name, values, kwargs).shape)
     dims: list[int | None] = list(range(x.dim()))
@@ -129,7 +129,7 @@ def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str,
 
 
 def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
-    """Return the dimensions of `x[index]` that takes slices along the first dimension, such as one expert's weights."""
+    """Return the dimensions of `x[index]` if it takes slices along the first dimension, such as an expert's weights."""
     first, *further = _split_index(index)
     if len(dims) < 2 or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
@@ -159,9 +159,9 @@ def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mappi
 
 
 def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Handle positions picked by a constant.
+    """Label positions that a constant index picks.
 
-    Positions along a cut dimension must be tied, and any of them may be taken.
+    All positions of the dimension are tied, so the rule may read any of them.
     """
     if name == "getitem" and r.name(args[0]) and _pick_dims([*range(args[0].dim())], args[1]) is not None:
         label_moved(r, name, out, args, kwargs)
@@ -182,16 +182,16 @@ def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
                 dim = labels.dim() - sum(i is not None for i in index[place + 1 :])
             elif item is not None:
                 if not isinstance(item, slice):
-                    r.ties.tie_along(labels, [dim], "some of them are picked by position")
+                    r.ties.tie_along(labels, [dim], "some units are picked by position")
                 dim += 1
     else:
         _, dim = arguments_of(args, kwargs, "input", "dim")
-        r.ties.tie_along(labels, [dim or 0], "some of them are picked by position")
+        r.ties.tie_along(labels, [dim or 0], "some units are picked by position")
     label_moved(r, name, out, (args[0], *_at_hand(args[1:])), _at_hand(kwargs))
 
 
 def _split_index(index: Any) -> tuple[Any, ...]:
-    """Return an index as a tuple with one item per dimension."""
+    """Return an index as a tuple of items."""
     return index if isinstance(index, tuple) else (index,)
 
 
@@ -212,7 +212,9 @@ def _at_hand(value: Any) -> Any:
 
 
 def _label_masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor | None:
-    """Return the labels of `x[mask]` or `x[mask, :]`, one row without units along it, or None for other indices.
+    """Return the labels of `x[mask]` or `x[mask, :]` as one row, because rows have no units.
+
+    Return None for other indices.
 
     Args:
         r: The recorder.
@@ -222,7 +224,7 @@ def _label_masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor
     mask, *further = index
     if not isinstance(mask, Tensor) or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
-    head = r.ties.tie_along(labels, range(mask.dim()), "some of them are picked by position")
+    head = r.ties.tie_along(labels, range(mask.dim()), "some units are picked by position")
     return head.reshape(1, *labels.shape[mask.dim() :])
 
 
@@ -236,7 +238,7 @@ def _is_mask(index: Any) -> bool:
 def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie equal pieces, which stay equal only if their units vanish together.
 
-    `label_split` contains the sizes of unequal ones.
+    For unequal pieces, `split` gets their sizes as numbers, which a cut replaces.
     """
     label_moved(r, name, out, args, kwargs)
     names = {"unbind": ("input", "dim")}.get(name, ("input", "sizes", "dim"))
@@ -248,13 +250,13 @@ def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
         for piece in further:
             r.ties.tie(piece, first)
     elif name != "split":
-        r.ties.pin(r.labels(args[0]), "they are split into unequal parts")
+        r.ties.pin(r.labels(args[0]), "the units are split into unequal parts")
         for x in out:
             r.track_uncut(x)
 
 
 def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Join pieces along a dimension. Their units along all other dimensions are tied."""
+    """Join the labels of pieces along a dimension. The units of the pieces along all other dimensions are tied."""
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
     inputs = list(iterate_tensors(joined))
     # Skip empty tensors, such as a cache at first.
@@ -265,11 +267,11 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
         pieces = [x.unsqueeze(dim) for x in pieces]
     across = [[d for d in range(out.dim()) if d != dim and varies_along(x, d)] for x in pieces]
     if all(varies_along(x, dim) and is_raw(x) for x, dims in zip(pieces, across, strict=True) if dims):
-        # These may be first states. Their units may lie along any dimension.
-        reason = "they are joined along another dimension"
+        # These pieces may be first states of a recurrent layer, whose units may lie along any dimension.
+        reason = "the units are joined along another dimension"
         pieces = [r.ties.tie_along(x, dims, reason).expand(x.shape) for x, dims in zip(pieces, across, strict=True)]
     else:
-        heads = [r.ties.tie_along(x, [dim], "they are joined along another dimension") for x in pieces]
+        heads = [r.ties.tie_along(x, [dim], "the units are joined along another dimension") for x in pieces]
         for head in heads[1:]:
             r.ties.tie(heads[0], head)
     r.put(out, torch.cat(pieces, dim))
@@ -292,7 +294,7 @@ def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Handle each channel independently, over space."""
+    """Label a pooling: each channel is pooled independently, over spatial positions."""
     labels = r.labels(args[0])
     channels = r.ties.tie_along(labels, range(2, labels.dim()), f"`{name}` mixes its positions")
     for result in iterate_tensors(out):
@@ -302,7 +304,7 @@ def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie all elements along some dimensions. The shape is kept (softmax) or not (mean)."""
     x, *values = args
-    # A second tensor means max(a, b), which is elementwise.
+    # With a second tensor the call is max(a, b), which is elementwise.
     if values and isinstance(values[0], Tensor):
         label_elementwise(r, name, out, args, kwargs)
         return
@@ -312,7 +314,7 @@ def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
     if dim is None:
         dim = _DEFAULT_DIMS.get(name)
     dims = _named_dims(labels, dim)
-    head = r.ties.tie_along(labels, dims, f"`{name}` runs over all of them")
+    head = r.ties.tie_along(labels, dims, f"`{name}` runs over all units")
     for result in iterate_tensors(out):
         small = head
         if result.dim() < labels.dim():
@@ -322,7 +324,10 @@ def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def _named_dims(x: Tensor, dim: Any) -> list[int]:
-    """Return the dimensions that an argument `dim` names, ascending: all of them for None or a flag in its place."""
+    """Return the dimensions that an argument `dim` names, ascending.
+
+    None, or a bool in its place, means all dimensions.
+    """
     if dim is None or isinstance(dim, bool):
         return list(range(x.dim()))
     if isinstance(dim, int):
@@ -331,23 +336,23 @@ def _named_dims(x: Tensor, dim: Any) -> list[int]:
 
 
 def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tie the channels of one place in a picture, for functions that turn pixels into channels or back."""
+    """Label a function that turns pixels into channels or back: tie the channels that become one channel."""
     x, factor = (*args, *kwargs.values())[:2]
     labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
-    # Every group of channels is cut alike.
+    # Every group loses the same channels.
     if name == "channel_shuffle":
         groups = labels.view(factor, -1)
         r.ties.tie(groups, groups[:1])
         channels = groups.T.reshape(-1)
     elif name == "pixel_shuffle":
-        channels = r.ties.tie_along(labels.view(-1, factor**2), [1], f"`{name}` joins them").reshape(-1)
+        channels = r.ties.tie_along(labels.view(-1, factor**2), [1], f"`{name}` joins the units").reshape(-1)
     else:
         channels = labels.repeat_interleave(out.size(1) // len(labels))
     r.put(out, channels.view(-1, *[1] * (out.dim() - 2)).expand(out.shape))
 
 
 def label_unfolded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Handle `Tensor.unfold` (windows along one dimension) and `torch.nn.functional.unfold` (patches per channel)."""
+    """Label `Tensor.unfold` (windows along one dimension) or `torch.nn.functional.unfold` (patches per channel)."""
     x = args[0]
     if out.dim() == x.dim() + 1:
         _, dim = arguments_of(args, kwargs, "input", "dimension")
@@ -359,19 +364,19 @@ def label_unfolded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Handle the sum of overlapping patches, each channel independently."""
+    """Label a fold, which sums overlapping patches of each channel independently."""
     x = args[0]
     labels = r.ties.tie_along(r.labels(x), [*range(x.dim() - 2), x.dim() - 1], f"`{name}` mixes its positions").reshape(
         -1
     )
-    channels = r.ties.tie_along(labels.view(out.size(-3), -1), [1], f"`{name}` joins them").reshape(-1)
+    channels = r.ties.tie_along(labels.view(out.size(-3), -1), [1], f"`{name}` joins the units").reshape(-1)
     r.put(out, channels.view(-1, 1, 1).expand(out.shape))
 
 
 def label_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie the real and imaginary parts of a number."""
     x = args[0]
-    r.put(out, r.ties.tie_along(r.labels(x), [x.dim() - 1], "they are parts of one complex number").squeeze(-1))
+    r.put(out, r.ties.tie_along(r.labels(x), [x.dim() - 1], "the units are parts of one complex number").squeeze(-1))
 
 
 def label_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -384,13 +389,13 @@ def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])
-    head = r.ties.tie_along(labels, _named_dims(labels, dim), "a Fourier transform runs over all of them")
+    head = r.ties.tie_along(labels, _named_dims(labels, dim), "a Fourier transform runs over all units")
     r.put(out, head.expand(out.shape))
 
 
 def label_sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Handle each channel independently, at places that are never cut."""
+    """Label a sampling of each channel at positions. The tensor of the positions is never cut."""
     x, grid = arguments_of(args, kwargs, "input", "grid")
-    r.ties.pin(r.labels(grid), f"`{name}` reads them as places")
+    r.ties.pin(r.labels(grid), f"`{name}` reads the units as places")
     channels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions")
     r.put(out, channels.expand(out.shape))

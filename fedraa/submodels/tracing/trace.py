@@ -25,21 +25,21 @@ from fedraa.submodels.tracing.rules import WrongRuleError, collect_rules, has_cu
 from fedraa.submodels.tracing.verify import Trial
 
 CUSTOM_RULE_TRIES = 8
-"""Trials of each cut if there are custom tracing rules."""
+"""Number of trials of each cut if custom tracing rules are active."""
 LARGE = 50_000_000
-"""Parameters from which a model is large: copies would dominate the time and memory of the trace."""
+"""Number of parameters from which a model is large: copies would dominate the time and memory of the trace."""
 
 
 def trace_module(module: nn.Module, example: Tree) -> Traced:
-    """Find every index space of units along which `module` can be made smaller.
+    """Find every group of units that can be cut from `module`.
 
     The module runs on `example`, in evaluation and in training mode, while labels of units follow its tensors through
     every function. Units that must vanish together are tied. A group is a set of units that lie along the same
     dimensions.
 
     Inputs and outputs are never cut, and every cut must be exact: it must return the same output as the full module
-    with zero parameters for the absent units. This is tried before the result is returned, and a group that fails stays
-    whole. For a large module only the shapes are followed, and narrow cuts are tried.
+    with zero parameters for the absent units. Trials check this before the function returns, and a group that fails its
+    trial stays whole. A large module runs without values, on shapes only, and its trials use narrow cuts.
 
     Args:
         module: Any module. It is copied to the CPU, not changed. The copy of a large one shares its memory.
@@ -75,12 +75,12 @@ def trace_module(module: nn.Module, example: Tree) -> Traced:
 
 
 def _cut_parameters(traced: Traced) -> int:
-    """Return the number of parameters that belong to any unit."""
+    """Return the number of parameters that belong to some unit."""
     return sum(group.parameters for group in traced.groups)
 
 
 def copy_to_cpu(module: nn.Module) -> nn.Module:
-    """Return the copy on the CPU that a Traced keeps."""
+    """Return the copy of a module, on the CPU, that a Traced holds."""
     return copy_private(module, share=_is_large(module)).cpu()
 
 
@@ -91,7 +91,7 @@ def _is_large(module: nn.Module) -> bool:
 def _follow_module(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder, list[list[str]]]:
-    """Return the recorder, and for a large module the names of the functions that ran.
+    """Return the recorder of a traced run, and for a large module the names of the functions that ran.
 
     Args:
         module: The module.
@@ -176,7 +176,8 @@ def _record_run(
         raise InputError("module", f"{type(module).__name__} cannot be traced: {error}") from None
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
-    # The code of a module may raise any type. Code that counts the results of a search fails with filled tensors.
+    # The code of a module may raise any type. Code that counts the results of a search fails if an empty result was
+    # filled.
     except Exception as error:
         if recorder.found.filled:
             return _record_run(module, example, shapes, choices=choices, fills=False)
@@ -217,7 +218,7 @@ def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[obj
 def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object] | None:
     """Return the path of the module if every branch on its data gets the opposite answer, or None if it then raises.
 
-    This distinguishes a warning or a check of the data from control flow that depends on data.
+    If the path is the same or the run raises, the branches only warn about the data or check them.
 
     Args:
         recorder: The recorder.
@@ -239,16 +240,17 @@ def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[ob
 
 
 def _fails_in_torch(error: BaseException) -> bool:
-    """Return True if a torch function raised the error, and not the code that calls it."""
+    """Return True if a torch function raised the error, and not the code that called the function."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return frames[-1][0].f_code.co_name == "__torch_function__"
 
 
 def _find_suspects(trial: Trial, traced: Traced) -> Sequence[int]:
-    """Return the groups that fail individually, or all groups if none does."""
+    """Return the groups whose cuts fail the trial individually, or all groups if none fails individually."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
-        # The layers of repeated blocks differ only in a number, and their code is the same.
+        # The names of layers in repeated blocks differ only in a number. Their code is the same, so one trial is
+        # enough.
         kind = tuple((re.sub(r"\d+", "#", entry.tensor), entry.dim) for entry in group.entries)
         alike.setdefault(kind, []).append(g)
     failing = []

@@ -1,12 +1,11 @@
 """A cache of traces on disk, by code and shapes, so that a model is traced only once.
 
-An entry is a file below `$XDG_CACHE_HOME/fedraa` (default: ~/.cache/fedraa). `FEDRAA_CACHE` names another folder, and
-turns the cache off if it is empty. The file's name is a digest of the module without its weights, of the example's
-shapes and of the versions. The file holds plain JSON after a digest of it, and the digests of all files from which code
-ran.
-
-The module is traced again if one of these files has changed, if the entry is damaged, or if a cut by it fails its
-trial. Models that pickle cannot write, or that run code from no file, are not cached.
+An entry is a file below `$XDG_CACHE_HOME/fedraa` (default: ~/.cache/fedraa). The environment variable `FEDRAA_CACHE`
+names another folder. If its value is empty, the cache is off. The file's name is a digest of the module without its
+weights, of the example's shapes and of the versions. The file holds a digest of its content and then JSON, which
+includes the digests of all code files that ran. The module is traced again if one of these code files has changed, if
+the entry is damaged, or if a cut by the entry fails its trial. Models that pickle cannot write, or that run code from
+no file, are not cached.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from fedraa.submodels.tracing.trace import copy_to_cpu, trace_module
 from fedraa.submodels.tracing.verify import Trial
 
 FORMAT = 2
-# Minimum tracing time, in seconds, of an entry.
+# Traces that take fewer seconds are not cached.
 MIN_TRACE_S = 1.0
 # If tracing takes longer than this number of seconds, a line reports that it is in progress.
 REPORT_AFTER_S = 2.0
@@ -55,7 +54,7 @@ def trace_once(module: nn.Module, example: Tree, report: Callable[[str], None] |
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        report: Gets a line if tracing takes long.
+        report: Called with a line of text if tracing takes long.
     """
     path = _entry_path(module, example)
     if path is not None:
@@ -86,9 +85,10 @@ def _entry_path(module: nn.Module, example: Tree) -> Path | None:
 
 
 def _cuts_hold(cached: Traced, example: Tree) -> bool:
-    """Return True if the cached cuts are right in this process. Code may depend on settings that the key lacks.
+    """Return True if the cached cuts are right in this process.
 
-    Narrow cuts are enough, as for large modules, because the full one was tried when it was traced.
+    The code may depend on settings that the key does not include. A trial of narrow cuts is enough, because the trace
+    that wrote the entry compared cuts with the full module.
     """
     groups = range(len(cached.groups))
     if not groups:
@@ -149,7 +149,7 @@ def _cache_folder() -> Path | None:
 
 
 class _Shapes(pickle.Pickler):
-    """A pickler that writes a module without the values of its parameters. Only the digest of its output is used."""
+    """A pickler that writes a module without the values of its parameters. Only the digest of the output is used."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=5)
@@ -174,7 +174,7 @@ def _entry_name(module: nn.Module, example: Tree) -> str | None:
     stream = io.BytesIO()
     try:
         _Shapes(stream).dump((module, map_tree(lambda part: (tuple(part.shape), str(part.dtype)), example)))
-    # Parts of the module may raise anything when they are pickled.
+    # Pickling parts of the module may raise any error.
     except Exception:
         return None
     versions = [FORMAT, torch.__version__, np.__version__, platform.python_version(), _hash_own_code(), custom_rules]
@@ -192,7 +192,7 @@ def _hash_content(content: Any) -> str:
 
 
 def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
-    """Return the digests of the code's files, except files that versions cover, or None if some code has no file."""
+    """Return the digests of the code's files, except those of versioned packages, or None if some code has no file."""
     room = str(Path(__file__).parents[1])
     known = (room, *(str(Path(str(module.__file__)).parent) for module in (torch, np)))
     library = sysconfig.get_path("stdlib")
@@ -203,7 +203,7 @@ def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
             continue
         if name.startswith(library) and "site-packages" not in name:
             continue
-        # Dataclasses and namedtuples create such code.
+        # Dataclasses and namedtuples create code without a file.
         if name == "<string>" and code.co_name.startswith(("__", "<lambda>")):
             continue
         try:
@@ -217,7 +217,10 @@ def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
 
 
 def _process_start() -> float:
-    """Return the start of this process in seconds since the epoch, or the time of this import if it is unknown."""
+    """Return the start time of this process in seconds since the epoch.
+
+    If it is unknown, return the time of this import.
+    """
     try:
         ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
@@ -265,7 +268,7 @@ def _write_entry(path: Path, traced: Traced, codes: set[CodeType]) -> None:
 
 
 def _read_entry(path: Path, module: nn.Module) -> Traced | None:
-    """Return the entry of a file, or None if it is absent, damaged, or of other code."""
+    """Return the entry of a file, or None if the entry is absent, damaged, or from other code."""
     try:
         digest, _, text = path.read_bytes().partition(b"\n")
         if digest.decode() != _hash_content(text):

@@ -1,4 +1,4 @@
-"""The trial of a cut: it must give the output of the full module with silent absent units."""
+"""The trial of a cut: its output must equal that of the full module in which the absent units are silent."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from fedraa.submodels.tracing.modes import Noted, Silenced, WithoutDropout, in_d
 from fedraa.submodels.tracing.nonempty_mode import NonemptyMode
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# Larger outputs than this multiple of the smallest one are masks, and no scale for the others.
+# Outputs above this multiple of the smallest output are values of masks, so tolerances do not scale with them.
 MASK_RATIO = 1e5
-# Smaller outputs than this multiple of the largest one's precision may be rounding errors of 0.
+# Outputs below this multiple of the largest output's precision may be rounding errors of 0.
 ROUNDING_RATIO = 1e3
 # Units of each group in a trial of a large module.
 NARROW_WIDTH = 3
 
 
 class Trial:
-    """One module, in float64 if possible, with random parameters, so that no parameter is zero and differences show.
+    """Trials of one module's cuts. Random parameters (none is zero) and float64, if possible, let differences show.
 
-    For a `large` module a narrow cut is compared with a narrower one instead of the whole. The functions that ran show
-    that the narrow cut does the same as the whole.
+    For a `large` module a narrow cut is compared with a still narrower one instead of the whole. The whole only has to
+    run the same functions as the narrow cut.
     """
 
     def __init__(
@@ -56,9 +56,11 @@ class Trial:
             example: A batch of at least two inputs.
             ran: Functions that ran in the whole module, in evaluation and in training mode, if known.
             large: Compare narrow cuts only.
-            fills: Run experts that get no rows.
-            zeros: True if the code makes zeros. They get the width of values that are written into them later.
-            tries: Trials of each cut, with other units and parameters. Several trials also use more rows.
+            fills: Also run experts that get no rows.
+            zeros: True if the code creates tensors of zeros. Their width is that of values that are written into them
+                later.
+            tries: Trials of each cut, each with other units and parameters. If there are several, their input has more
+                rows.
         """
         self._tries = tries
         self._zeros = zeros
@@ -76,8 +78,8 @@ class Trial:
     def _prepare_input(self, traced: Traced, example: Tree) -> None:
         """Find an input and a precision with which the whole module runs.
 
-        Numbers in its code may count samples, which more samples reveal. The code may need float32, or reject inputs
-        with noise, such as pictures that it checks. It may also count the rows that a search returns.
+        If the code contains numbers that count samples, more samples reveal this. The code may need float32, or reject
+        inputs with noise, such as pictures that it checks. It may also count the rows that a search returns.
         """
         base = self._cut_base(traced, self._choose_base(traced, range(len(traced.groups))))
         ways = [(2, double, noise) for double, noise in product((True, False), repeat=2)]
@@ -109,12 +111,12 @@ class Trial:
         self._tolerance = 1e-6 if self._double else 1e-3
 
     def find_failure(self, traced: Traced, groups: Sequence[int]) -> str | None:
-        """Return the problem of cuts of these groups, in ascending order, or None.
+        """Return the problem of cuts of these groups, which are in ascending order, or None if the trials succeed.
 
-        The groups are cut to about half, all others left whole, and then to one unit each. Code that squeezes its
-        tensors, or reads their widths, treats one unit differently; this case is tried only in evaluation mode. If the
-        code makes zeros, every second group is also cut separately in that mode, because zeros may get the width of
-        another group.
+        The groups are cut to about half, while all other groups stay whole, and then to one unit each. One unit is a
+        separate case because code may squeeze its tensors or read their widths. It is tried only in evaluation mode. If
+        the code creates zeros, every second group is also cut separately in that mode, because zeros may get the width
+        of another group.
         """
         if not groups:
             return None
@@ -127,7 +129,9 @@ class Trial:
         return None
 
     def _find_failure_once(self, traced: Traced, groups: Sequence[int], number: int) -> str | None:
-        """Return the problem of one trial, or None. Every second trial takes the half that the one before omitted.
+        """Return the problem of one trial, or None.
+
+        Every second trial keeps the half of the units that the previous one omitted.
 
         Args:
             traced: The traced module.
@@ -158,7 +162,7 @@ class Trial:
     def _find_difference(
         self, traced: Traced, outer: IndexSet, inner: IndexSet, number: int, modes: Sequence[bool] = (False, True)
     ) -> str | None:
-        """Return the problem of a cut `inner` within a larger cut `outer` with silent other units, or None.
+        """Return the difference between a cut and a larger one with all other units silent, or None if there is none.
 
         Args:
             traced: The traced module.
@@ -223,20 +227,20 @@ class Trial:
         return traced.cut(outer)
 
     def _record_names(self, module: nn.Module, training: bool) -> list[str]:
-        """Return the names of the functions that run."""
+        """Return the names of the functions that run in the module."""
         noted = Noted(module)
         self._run_module(module, training, noted)
         return noted.names
 
     def _is_close(self, result: Tensor, expected: Tensor) -> bool:
-        """Return True if the tensors are equal except for rounding, relative to the largest number that is no mask."""
+        """Return True if the tensors are equal except for rounding, relative to the largest number outside of masks."""
         if result.shape != expected.shape:
             return False
         apart = torch.where(result == expected, 0.0, (result - expected).abs())
         return bool((apart <= self._tolerance * _find_scales(expected)).all())
 
     def _run_modes(self, module: nn.Module, modes: Sequence[bool], *, back: bool = False) -> list[Tensor]:
-        """Return the results in all modes. With `back` training mode also runs the backward pass."""
+        """Return the module's outputs in all modes. With `back`, training mode also runs the backward pass."""
         results = []
         for training in modes:
             results += self._run_module(module, training, back=back and training)
@@ -245,9 +249,9 @@ class Trial:
     def _run_module(
         self, module: nn.Module, training: bool, noted: Noted | None = None, *, back: bool = False
     ) -> list[Tensor]:
-        """Run the module forward, with `back` also backward.
+        """Run the module's forward pass, and with `back` also the backward pass.
 
-        Under checkpoints the code runs again in the backward pass, and also needs its widths there.
+        With activation checkpoints the code runs again in the backward pass, where its widths must also fit.
 
         Args:
             module: The module to run.
@@ -261,7 +265,7 @@ class Trial:
             stack.enter_context(NonemptyMode(self._fills))
             if self._double:
                 stack.enter_context(in_double())
-            # Both runs then draw the same stochastic depth.
+            # With the same seed, both runs drop the same layers (stochastic depth).
             torch.manual_seed(0)
             inputs = map_tree(lambda part: part.clone(), self._input)
             with noted or nullcontext():
@@ -288,7 +292,7 @@ def _as_floats(x: Tensor) -> Tensor:
 
 
 def _find_scales(expected: Tensor) -> Tensor:
-    """Return the scale of each number: at least the largest number that is not a mask's value, such as -1e9."""
+    """Return the scale of each number: at least the largest number that is no mask's value (such as -1e9)."""
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():
         return sizes
@@ -300,7 +304,7 @@ def _find_scales(expected: Tensor) -> Tensor:
 
 
 def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tensor:
-    """Return an input with `rows` rows. With `noise` all rows of floats differ.
+    """Return an input with `rows` rows that repeat the first two. With `noise`, rows of floats differ.
 
     Args:
         example: The example.
@@ -321,7 +325,7 @@ def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tenso
 
 
 def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bool:
-    """Return True if a cut follows only from its widths and its part of the flat vector.
+    """Return True if a skeleton of the cut's widths, loaded with its part of the flat vector, equals the cut.
 
     Args:
         small: The cut.
@@ -348,7 +352,7 @@ def _tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _random_values(module: nn.Module, seed: int) -> Tensor:
-    """Return the module's flat vector plus noise, so that no value stays zero or one. Signals stay of order one."""
+    """Return the module's flat vector plus noise, so that no value stays zero or one. Activations stay of order one."""
     random = torch.Generator().manual_seed(seed)
     parts = [torch.zeros(0)]
     for p in trainable_parameters(module):
@@ -359,7 +363,7 @@ def _random_values(module: nn.Module, seed: int) -> Tensor:
 
 
 def _set_parameters(module: nn.Module, values: Tensor) -> None:
-    """Give the trainable parameters these values [k]."""
+    """Set the trainable parameters to these values [k]."""
     start = 0
     with torch.no_grad():
         for p in trainable_parameters(module):

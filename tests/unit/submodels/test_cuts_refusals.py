@@ -152,7 +152,7 @@ def test_reasons_many_layers_stay_short() -> None:
     traced = trace_module(nn.Sequential(*layers, nn.Linear(6, 3)), VECTOR)
     assert traced.groups == ()
     assert traced.explain_uncut() == (
-        "LayerNorm takes its statistics over all of them (20 x); it is the output of the model (1 x)"
+        "LayerNorm takes its statistics over all units (20 x); it is the output of the model (1 x)"
     )
 
 
