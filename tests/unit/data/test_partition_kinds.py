@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 from refusals import refuses
+from scipy import ndimage
 
 from fedraa.data import divide_samples, make_partitioner
-from fedraa.data.partition import Natural, PowerLaw, Rotation
-from fedraa.data.partition.quantity import apportion_sizes
+from fedraa.data.partition import Colour, Natural, PowerLaw, Rotation
+from fedraa.data.partition.quantity import apportion_sizes, round_shares
 
 LABELS = np.arange(60) % 3
 TEST = np.repeat([0, 1, 2], 10)
@@ -39,6 +40,29 @@ def test_a_power_law_gives_the_k_th_client_k_to_minus_the_exponent() -> None:
     """Exponent 1, 4 clients: 1, 1/2, 1/3, 1/4 of 25/12; of 60 - 4 = 56 samples 26.88, 13.44, 8.96, 6.72."""
     assert sorted(sizes(PowerLaw(1.0), 4), reverse=True) == [28, 14, 10, 8]
     assert sizes("powerlaw(exponent=0)", 4) == [15, 15, 15, 15]
+
+
+def test_zipf_sizes_are_the_rounded_shares() -> None:
+    """Exponent 1, 5 clients: 1, 1/2, ... of 137/60; of 100 samples 43.80, 21.90, 14.60, 10.95, 8.76."""
+    assert round_shares(1 / np.arange(1.0, 6), 100).tolist() == [44, 22, 14, 11, 9]
+    assert sorted(sizes("zipf:1", 5, np.zeros(100, np.int64)), reverse=True) == [44, 22, 14, 11, 9]
+    assert sizes("zipf(exponent=0)", 4) == [15, 15, 15, 15]
+    # The last of 12 clients has the share 1/12^3 of 1.2.
+    with refuses("partition", "powerlaw"):
+        sizes("zipf:3", 12)
+
+
+def test_dirichlet_sizes_have_the_variance_of_the_distribution() -> None:
+    """Var of one share of Dir(b · 1) over n clients: (1/n)(1 - 1/n) / (n b + 1)."""
+    clients, labels = 50, np.zeros(100_000, np.int64)
+    shares = []
+    for seed in range(20):
+        partition = divide_samples(make_partitioner("quantity:0.5"), labels, labels[:1], clients, seed=seed)
+        shares.append(np.diff(partition.train.offsets) / len(labels))
+        assert partition.train.offsets[-1] == len(labels)
+    expected = (1 / clients) * (1 - 1 / clients) / (clients * 0.5 + 1)
+    assert np.var(shares) == pytest.approx(expected, rel=0.2)
+    assert min(sizes("quantity:0.01", 20)) == 1
 
 
 def test_log_normal_sizes_have_that_spread() -> None:
@@ -96,6 +120,31 @@ def test_rotation_turns_by_quarters() -> None:
     image = np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)  # 0 1 / 2 3
     turned = [Rotation().skew(client, 5, image).ravel().tolist() for client in range(5)]
     assert turned == [[0, 1, 2, 3], [1, 3, 0, 2], [3, 2, 1, 0], [2, 0, 3, 1], [0, 1, 2, 3]]
+
+
+def test_rotation_by_other_angles_interpolates() -> None:
+    image = np.random.default_rng(0).normal(size=(2, 3, 17, 17)).astype(np.float32)
+    turned = Rotation(30.0).skew(4, 9, image)  # 120 degrees
+    expected = ndimage.rotate(image, 120, axes=(3, 2), reshape=False, order=1)
+    distance = np.hypot(*(np.indices((17, 17)) - 8))
+    np.testing.assert_allclose(turned[..., distance < 7], expected[..., distance < 7], atol=1e-4)
+    assert turned.dtype == np.float32
+    assert not turned[..., 0, 0].any()
+
+
+def test_colour_turns_the_hue() -> None:
+    """At 120 degrees the channels move on, at 180 degrees x becomes 2 · mean - x; grey stays grey."""
+    image = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
+    colour = Colour()
+    np.testing.assert_array_equal(colour.skew(0, 9, image), image)
+    np.testing.assert_allclose(colour.skew(1, 9, image), np.roll(image, 1, axis=1), atol=1e-6)
+    np.testing.assert_allclose(colour.skew(3, 9, image), image, atol=1e-6)
+    mirrored = 2 * image.mean(axis=1, keepdims=True) - image
+    np.testing.assert_allclose(Colour(60.0).skew(3, 9, image), mirrored, atol=1e-6)
+    grey = np.full((1, 3, 2, 2), 0.7, np.float32)
+    np.testing.assert_allclose(Colour(45.0).skew(1, 9, grey), grey, atol=1e-6)
+    with refuses("partition", "three channels"):
+        colour.skew(1, 9, image[:, :1])
 
 
 def test_noise_grows_with_the_client() -> None:
