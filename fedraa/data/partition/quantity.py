@@ -99,4 +99,4 @@ def round_shares(weights: npt.NDArray[np.float64], total: int) -> Index:
     sizes = np.floor(shares).astype(np.int64)
     largest = np.argsort(sizes - shares, kind="stable")[: total - sizes.sum()]
     sizes[largest] += 1
-    return sizes
+    return np.asarray(sizes, np.int64)

@@ -82,12 +82,28 @@ def test_natural_clients_have_their_own_rows_in_the_order_of_their_ids() -> None
     assert [rows.tolist() for rows in np.split(partition.test.order, partition.test.offsets[1:-1])] == [[1, 3], [], [0]]
 
 
-def test_of_natural_clients_there_may_be_some() -> None:
+def test_fewer_natural_clients_are_drawn_from_the_seed() -> None:
     owners = np.repeat(np.arange(10), 3)
-    partition = divide_samples(Natural(some=True).bound(owners, None), owners * 0, owners[:5] * 0, 4, seed=0)
-    held = [set(owners[rows]) for rows in np.split(partition.train.order, partition.train.offsets[1:-1])]
-    assert len(set.union(*held)) == 4
-    assert all(len(one) == 1 for one in held)
+    natural = Natural().bound(owners, owners)
+    drawn = set()
+    for seed in range(5):
+        partition = divide_samples(natural, owners * 0, owners * 0, 4, seed=seed)
+        assert partition.names is not None
+        drawn.add(partition.names)
+        for shards in (partition.train, partition.test):
+            held = [set(owners[rows]) for rows in np.split(shards.order, shards.offsets[1:-1])]
+            assert held == [{int(name)} for name in partition.names]
+        again = divide_samples(natural, owners * 0, owners * 0, 4, seed=seed)
+        assert again.names == partition.names
+    assert len(drawn) > 1
+
+
+def test_a_class_of_test_samples_only_is_refused_unless_the_data_name_the_clients() -> None:
+    train, test = np.zeros(4, int), np.array([0, 1])
+    with refuses("test labels", "1"):
+        divide_samples(make_partitioner("iid"), train, test, 2, seed=0)
+    natural = Natural().bound([0, 0, 1, 1], [1, 0])
+    assert divide_samples(natural, train, test, 2, seed=0).test.order.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +111,6 @@ def test_of_natural_clients_there_may_be_some() -> None:
     [
         ("natural", "partition", "natural"),
         (Natural().bound([1, 2] * 30, None), "clients", "--clients 2"),
-        (Natural().bound(np.arange(60), None), "clients", "natural(some=True)"),
         ("shards(per_client=13)", "partition", "65 shards of 60 samples"),
     ],
 )
