@@ -107,8 +107,8 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
             max_clients = int((beside - need.server) / need.per_client) + experiment.client_count
         problem = (
             f"the server of {experiment.method} needs {need.server / GIGA:.3g} GB for {experiment.client_count} "
-            f"clients, data and a worker {(need.data + need.worker) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB are "
-            "free"
+            f"clients, data and a worker {(need.data + need.worker) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB "
+            "are free"
         )
         if max_clients > 0:
             raise InputError("clients", problem, got=experiment.client_count, expected=f"at most {max_clients}")
