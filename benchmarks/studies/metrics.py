@@ -94,7 +94,7 @@ def _lines_of_kind(history: History, kind: str) -> Sequence[dict[str, object]]:
 
 def _idle_percent(history: History) -> float:
     """Return the share of all clients' time in which they had no task, in percent."""
-    idle = read_timeline(history.directory).idle_share(history.experiment.clients)
+    idle = read_timeline(history.directory).idle_share(history.experiment.client_count)
     assert idle is not None, "a run that has ended took time"
     # The rounding removes the rounding errors of the sums.
     return round(100 * abs(idle), 9)
@@ -149,7 +149,7 @@ def _longest_spell(history: History) -> float:
     """
     parts = int(history.config["method"]["submodel"]["parts"])
     all_regions = (1 << parts) - 1
-    spells = np.zeros((history.experiment.clients, parts), int)
+    spells = np.zeros((history.experiment.client_count, parts), int)
     trained = np.zeros_like(spells, bool)
     longest = 0
     for line in read_events(history.directory):

@@ -18,7 +18,7 @@ def describe_setting(study: Study) -> str:
     parts: Sequence[Callable[[Experiment], str]] = (
         data_name,
         model_name,
-        lambda experiment: f"{experiment.clients} clients",
+        lambda experiment: f"{experiment.client_count} clients",
         _describe_split,
         _describe_work,
         _describe_length,

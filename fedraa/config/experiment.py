@@ -79,7 +79,7 @@ class Experiment(
         from fedraa.devices.worker_groups import group_of_clients, parse_group
 
         groups = [parse_group(text) for text in resources]
-        group_of_clients(groups, self.compute, self.clients)
+        group_of_clients(groups, self.compute, self.client_count)
         total = sum(group.workers for group in groups)
         if self.workers not in (None, total):
             problem = f"it does not match the {total} workers of resources"

@@ -16,6 +16,7 @@ from fedraa.errors import InputError
 from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
 TARGET = r"^[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
+DEFAULT_CLIENTS = 10
 ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 
 
@@ -59,15 +60,21 @@ class ProblemOptions(Section):
 class ClientOptions(Section):
     """Clients and their data."""
 
-    clients: Count = 10
-    """Number of clients; with the value 10 and the partition natural, all clients of the data set."""
+    clients: Count | None = None
+    """Number of clients (default: all clients of the data set with the partition natural, else 10)."""
     partition: Component | None = None
-    """Partition of the samples over the clients: iid, dirichlet:ALPHA, labels:K, shards:K, powerlaw, lognormal, noise,
-    rotation, natural, or a custom Partitioner (default: iid, or natural if the data have clients)."""
+    """Partition of the samples over the clients: iid, dirichlet:ALPHA, hsu:ALPHA, mixture, labels:K, shards:K,
+    quantity:BETA, zipf, powerlaw, lognormal, noise, rotation, colour, natural, or a custom Partitioner (default: iid,
+    or natural if the data have clients)."""
     dirichlet: Positive | None = None
     """Concentration of the Dirichlet partition, which it implies if partition is not set (default: 0.5)."""
     validation: Decay = 0.0
     """Share of each client's training samples that is held back for evaluation, instead of the test samples."""
+
+    @property
+    def client_count(self) -> int:
+        """Return the number of clients. If the data decide it, it is `DEFAULT_CLIENTS` until they are read."""
+        return self.clients or DEFAULT_CLIENTS
 
 
 class DeviceOptions(Section):

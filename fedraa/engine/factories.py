@@ -36,7 +36,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
     setup = ServerSetup(
         params=params,
         submodels=spec.submodels,
-        run=RunContext(spec.traced, experiment.clients, experiment.seed, params, spec.example),
+        run=RunContext(spec.traced, experiment.client_count, experiment.seed, params, spec.example),
         policy=method.submodel,
         task_table=_make_task_table(spec, record, params),
         record=record,
@@ -73,7 +73,7 @@ def _make_task_table(spec: RunSpec, record: Record, params: Vector) -> TaskTable
         learning_rate,
         lr_unit(solver.lr_schedule),
         mean_factor=partial(mean_local_factor, solver.lr_schedule),
-        optimizer_states=OptimizerStates(len(params), spec.experiment.clients, spec.kept_buffers),
+        optimizer_states=OptimizerStates(len(params), spec.experiment.client_count, spec.kept_buffers),
     )
 
 

@@ -100,19 +100,19 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
     need = Need.of(spec)
     count = 1
     if experiment.engine == "ray":
-        count = count_workers(experiment, experiment.clients)
+        count = count_workers(experiment, experiment.client_count)
     beside = free.memory - need.data - need.worker
     if need.server > beside:
         max_clients = 0
         if need.per_client:
-            max_clients = int((beside - need.server) / need.per_client) + experiment.clients
+            max_clients = int((beside - need.server) / need.per_client) + experiment.client_count
         problem = (
-            f"the server of {experiment.method} needs {need.server / GIGA:.3g} GB for {experiment.clients} clients, "
-            f"data and a worker need {(need.data + need.worker) / GIGA:.3g} GB, "
+            f"the server of {experiment.method} needs {need.server / GIGA:.3g} GB for {experiment.client_count} "
+            f"clients, data and a worker need {(need.data + need.worker) / GIGA:.3g} GB, "
             f"and {free.memory / GIGA:.3g} GB are free"
         )
         if max_clients > 0:
-            raise InputError("clients", problem, got=experiment.clients, expected=f"at most {max_clients}")
+            raise InputError("clients", problem, got=experiment.client_count, expected=f"at most {max_clients}")
         raise InputError("memory", problem, hint="take a smaller model or a larger machine")
     fit = int((free.memory - need.server - need.data) / need.worker)
     if count > fit:

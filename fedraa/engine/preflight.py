@@ -89,8 +89,8 @@ def _check_feasible(spec: RunSpec) -> None:
 
 def _check_all_return(spec: RunSpec) -> None:
     """Raise InputError for clients that may never return, with a method that waits for every client."""
-    if spec.at_a_time < spec.experiment.clients:
-        problem = f"{spec.experiment.method} waits for every one of the {spec.experiment.clients} clients"
+    if spec.at_a_time < spec.experiment.client_count:
+        problem = f"{spec.experiment.method} waits for every one of the {spec.experiment.client_count} clients"
         raise InputError("concurrency", problem, got=spec.at_a_time, hint="leave it out")
     availability = spec.timing.availability
     if availability is not None and availability.period is None:

@@ -102,7 +102,7 @@ class RunSpec:
     def max_participants(self) -> int:
         """The largest number of clients that can take part in the run, given its limits."""
         schedule = self.method.schedule
-        clients = self.experiment.clients
+        clients = self.experiment.client_count
         steps = self.limits.steps
         first: int | None
         per_step: int | None
@@ -119,7 +119,7 @@ class RunSpec:
     @property
     def at_a_time(self) -> int:
         """The number of clients that train at the same time, if the method is asynchronous."""
-        clients = self.experiment.clients
+        clients = self.experiment.client_count
         return min(clients, getattr(self.method.schedule, "concurrency", None) or clients)
 
     @property
@@ -127,7 +127,7 @@ class RunSpec:
         """The number of server steps in which each client reports about once."""
         if not self.method.asynchronous:
             return 1
-        return max(1, self.experiment.clients // self.method.update.per_step)
+        return max(1, self.experiment.client_count // self.method.update.per_step)
 
     @cached_property
     def stem(self) -> ClientHalf | None:
@@ -191,7 +191,7 @@ class RunSpec:
         if experiment.client_evals is None:
             return None
         if experiment.client_evals_of is None:
-            return np.arange(experiment.clients)
+            return np.arange(experiment.client_count)
         drawn = choose_clients(self.data, experiment.client_evals_of, generator(experiment.seed, "client_evals"))
         return np.array(drawn, np.int64)
 

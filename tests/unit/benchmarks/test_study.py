@@ -170,7 +170,7 @@ def test_every_cell_on_pictures_can_be_run(size: Size, small_data: Path):
     }
     assert len(kinds) > 20
     for cell in kinds.values():
-        small = {"clients": min(100, cell.experiment.clients), "partition": "iid", "participation": "all"}
+        small = {"clients": min(100, cell.experiment.client_count), "partition": "iid", "participation": "all"}
         build_run(cell.experiment.model_copy(update=small))
 
 

@@ -26,7 +26,7 @@ VALUES = {
     ("compressor", "topk"): "topk:0.2",
 }
 # partitioners that need images, or data with client ids; data that need files
-OF_DATA = {"rotation", "natural", "folder", "csv", "npy", "hf"}
+OF_DATA = {"rotation", "colour", "natural", "folder", "csv", "npy", "hf"}
 BUILT_IN = [
     *(
         (name, VALUES.get((name, each), each))
