@@ -141,7 +141,7 @@ def test_pictures_and_files_that_a_page_names_exist(page: str) -> None:
     # The build copies compare.png from the results.
     missing = [link for link in pictures if not (folder / link).is_file() and not link.endswith("assets/compare.png")]
     assert missing == []
-    named = re.findall(r"`((?:actors|benchmarks|docs|examples|fedraa|schedulers|tests)/[\w./-]*\w\.\w+)`", text)
+    named = re.findall(r"`((?:actors|benchmarks|deploy|docs|examples|fedraa|schedulers|tests)/[\w./-]*\w\.\w+)`", text)
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 

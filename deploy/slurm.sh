@@ -4,15 +4,16 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=8
 #SBATCH --time=04:00:00
-# One Ray node per Slurm node, then one run over all of them:
-#   sbatch actors/examples/fedraa.slurm --method fed-raa --clients 100 --updates 2000 --out runs/slurm
-# The folder that it is submitted from, and its virtual environment, are on a file system that all nodes share.
+# Starts one Ray node on each Slurm node, and a command of fedraa that uses all of them:
+#   sbatch deploy/slurm.sh run --workers 24 --clients 100 --updates 2000 --out runs/slurm
+# Activate the virtual environment before. It and the folder of the submission are on a file system that all nodes share.
 set -euo pipefail
 
 export RAY_AUTH_MODE=token
 RAY_AUTH_TOKEN=$(python -c "import secrets; print(secrets.token_hex(32))")
 export RAY_AUTH_TOKEN
-port=$((6000 + SLURM_JOB_ID % 3000)) # jobs may share a node
+# Jobs may share a node.
+port=$((6000 + SLURM_JOB_ID % 3000))
 cores=${SLURM_CPUS_PER_TASK:-1}
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -35,4 +36,4 @@ for node in "${nodes[@]:1}"; do
   pids+=($!)
 done
 
-srun --nodes=1 --ntasks=1 --overlap -w "$head" python -m fedraa run --address "$address:$port" "$@"
+srun --nodes=1 --ntasks=1 --overlap -w "$head" env RAY_ADDRESS="$address:$port" python -m fedraa "$@"
