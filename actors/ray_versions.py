@@ -62,7 +62,7 @@ def reset_token() -> None:
 
 
 def token_header() -> list[tuple[str, str]]:
-    """Return the metadata with which a request shows this machine's token. Ray before 2.52 has no tokens.
+    """Return the metadata that carry this machine's token in a request. Ray before 2.52 has no tokens.
 
     Raises AuthenticationError if a token is required, and there is none.
     """
@@ -157,7 +157,7 @@ def _without_agents(start: Any) -> Any:
 
     For a raylet it writes the ports that the raylet expects from its agents and starts stand-ins for the agents.
     """
-    # Raylets before Ray 2.54 get the agents' ports as arguments, and die or complain without the agents.
+    # Before Ray 2.54, raylets get the ports of agents as arguments, and die or complain without the agents.
     if not hasattr(_core, "persist_port"):
         return start
 
@@ -173,7 +173,7 @@ def _without_agents(start: Any) -> Any:
 
 
 def _replace_agent(word: str) -> str:
-    """Return an argument of a raylet; the command of an agent is replaced."""
+    """Return an argument of a raylet. If the argument is the command of an agent, return a stand-in."""
     flag = word.partition("=")[0]
     if flag in AGENTS:
         return f"{flag}={STAND_IN}"

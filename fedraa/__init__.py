@@ -211,7 +211,7 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the module by name: objects of scripts refer to it and travel to Ray with their references."""
+        """Pickle the module by its name, because objects in scripts may refer to it and are pickled for Ray."""
         return import_module, (self.__name__,)
 
 
@@ -220,7 +220,7 @@ sys.meta_path.insert(0, _Finder())
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name on first use, because `fedraa --help` must not wait seconds for torch and pandas."""
+    """Load a public name on first use, because `fedraa --help` must not wait for the import of torch and pandas."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedraa' has no attribute {name!r}")
     home = import_module(_HOMES[name])

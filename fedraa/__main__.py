@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> int:
-    """Run the command line. Ctrl-C prints a sentence also during the import, which takes a moment."""
+    """Run the command line. Ctrl-C also prints a sentence during the import, which takes a moment."""
     try:
         from fedraa.cli.main import main as command
     except KeyboardInterrupt:

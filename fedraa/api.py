@@ -1,4 +1,4 @@
-"""The public functions, which run experiments on either engine. Only this module imports all others."""
+"""The public functions, which run experiments on either engine. Only this module imports all other subpackages."""
 
 import gc
 import os
@@ -73,7 +73,7 @@ def run(
         model: An nn.Module, or a name. It returns logits `[batch, classes]`, or the input of the objective.
         dataset: A Dataset, a FederatedDataset, a function that returns one, or a name.
         callbacks: They receive events and may end the run.
-        restarts: Times that the run may resume on a new local cluster if Ray itself dies.
+        restarts: How often the run may resume on a new local cluster if Ray itself dies.
         **fields: Fields of the experiment.
 
     Runs in threads of one process take turns. A run inside a run, as from a callback, is refused. Raises InputError
@@ -123,10 +123,10 @@ def resume(
         directory: The run directory.
         model: The same object as in the call of `run`, if it had one.
         dataset: The same object as in the call of `run`, if it had one.
-        callbacks: They first receive the events before the checkpoint. A run does not keep its callbacks.
+        callbacks: Callbacks. They first receive the events before the checkpoint. A run does not keep its callbacks.
         trust: Allow the import of other code that the run directory names (`package.module:Name`).
         restarts: As in `run`.
-        quiet: Replaces the setting of the run.
+        quiet: Replaces the run's own setting of `quiet`.
         **fields: Components that are objects, and a larger `updates`, `rounds`, `time` or `target_accuracy`, or a
             better `target`, which extend a run, also a finished one. The result is bit for bit that of one longer run.
 
@@ -258,7 +258,7 @@ def report(
 def method(name: str) -> Method:
     """Return the method of that name, as `fedraa methods` lists them, or the crossing "a+b".
 
-    It is a value that consists of choices:
+    A method is a value that consists of choices:
 
         fedraa.method("fed-raa").schedule
 
@@ -268,7 +268,7 @@ def method(name: str) -> Method:
 
 
 def run_name(*parts: object) -> str:
-    """Return the name of a run directory, made from these parts."""
+    """Return a name for a run directory, joined from these parts."""
     return "-".join(NOT_IN_NAMES.sub("-", str(part)).strip("-.") for part in parts)
 
 
@@ -324,7 +324,7 @@ def _execute_run(spec: RunSpec, directory: Path, callbacks: CallbackList, *, res
         raise
     finally:
         callbacks.close()
-    # The objects of a run are cyclic. Several runs in one process must not add up.
+    # The objects of a run form reference cycles. Without this, the memory of several runs in one process would add up.
     gc.collect()
     stopped = f"stopped, with a checkpoint; resume with: {resume_command(spec, directory)}"
     if raised is not None:
@@ -377,7 +377,7 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
 
 @contextmanager
 def run_directory(out: Path | None, name: str) -> Iterator[Path]:
-    """Claim a run directory for the block: `out`, which is new or empty, or a new one of this name under runs/.
+    """Claim a run directory for the block: `out`, which must be new or empty, or a new directory of this name in runs/.
 
     The directory is removed if no run began in it. Raises ValueError if another run uses it.
     """

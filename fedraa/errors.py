@@ -13,7 +13,7 @@ _PLAIN = (bool, int, float, complex, type(None), Enum, range, slice)
 _NOTHING = object()
 # Names of other libraries that differ in more than capitals and hyphens.
 OTHER_NAMES = {"fmnist": "fashion-mnist"}
-# Least similarity of two names, 0 to 1, of which one is suggested for the other.
+# Minimum similarity, 0 to 1, of a wrong name and a known name that an error suggests for it.
 NEAR_MISS = 0.75
 
 
@@ -162,9 +162,9 @@ def without_effect(field: str, value: object, beside: str, remedy: str = "leave 
 
 
 def closest_name(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name of which the word is a near miss, or None. Capitals and punctuation do not count.
+    """Return the known name that is almost the same as the word, or None. Capitals and punctuation do not count.
 
-    A near miss has nearly the same letters (`NEAR_MISS`), or the same letters in another order.
+    Almost the same means nearly the same letters (`NEAR_MISS`), or the same letters in another order.
 
     Args:
         word: The word of the user.
@@ -180,7 +180,7 @@ def closest_name(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_closest(word: str, known: Iterable[str]) -> str:
-    """Return the question whether the user means a known name, or an empty text if none is close to the word."""
+    """Return the question "did you mean NAME?" with a known name, or an empty text if no name is close to the word."""
     close = closest_name(word, known)
     return "" if close is None else f"did you mean {close}?"
 
@@ -233,7 +233,7 @@ def short_text(value: object) -> str:
 
 
 def _array_text(value: Any) -> str:
-    """Describe an array, a tensor or a column of a table; a single number of NumPy is shown."""
+    """Describe an array, a tensor or a column of a table. Of a single number of NumPy, return the value."""
     kind = type(value).__name__
     if kind.endswith("64") or kind.endswith("32") or kind.endswith("16") or kind in ("bool", "bool_", "int8", "uint8"):
         return repr(value.item())
@@ -243,7 +243,7 @@ def _array_text(value: Any) -> str:
 
 
 def _collection_text(value: Any) -> str:
-    """Return a short collection of plain items as it is, and the number of items of any other."""
+    """Return the text of a short collection of plain items, or the number of items of any other collection."""
     items = list(value)
     noun = "items"
     if isinstance(value, Mapping):

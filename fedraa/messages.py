@@ -33,7 +33,7 @@ class SharedBuffer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RemoteBuffer:
-    """The buffer [size] of a submodel with values in another process. A subclass holds their place."""
+    """The buffer [size] of a submodel with values in another process. A subclass holds the place of the values."""
 
     size: int
 
@@ -65,16 +65,16 @@ class ExtraBuffers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The result of checking a trained buffer [k], or a piece of it, by a process that received it.
+    """The result of checking a trained buffer [k], or a piece of one. The process that received the buffer checks it.
 
     Attributes:
         push: The id of the push.
-        wrong: The type or shape if it is not the expected one.
+        wrong: The type or the shape of the buffer, if it is not the expected one.
         bad: The number of values that are not finite.
-        squared: The squared norm of the difference from the sent buffer, if it is measured.
-        squared_sent: The squared norm of the sent buffer, if it is measured.
+        squared: The squared norm of the delta (trained minus sent), if it was measured.
+        squared_sent: The squared norm of the sent buffer, if it was measured.
         largest: The largest absolute value, 0 if all values are too small to be wrong.
-        sent: The largest absolute value of the sent buffer, if a value may be wrong; else 0.
+        sent: The largest absolute value of the sent buffer, needed if a trained value may be too large, otherwise 0.
     """
 
     push: str
@@ -96,12 +96,13 @@ class Task:
         buffer: The submodel's parameters [k] at dispatch.
         cost: The modelled duration on the run's clock.
         mask: True for trained parameters [k], for methods that are defined element-wise.
-        extras: Further buffers that a local term needs, such as a control variate or a server momentum.
+        extras: Buffers that local training needs besides the parameters, such as a control variate or a server
+            momentum.
         bytes_up: The traffic of the update.
         steps: Number of minibatches. None: the settings of local training decide, and data passes begin
             again with every task.
-        first: The number of the first minibatch among those of all tasks of the client.
-        asks: Names of further buffers that the update must hold.
+        first: The number of the task's first minibatch, counted over all tasks of the client.
+        asks: Names of buffers that the update must contain besides the parameters.
     """
 
     id: int
@@ -139,7 +140,7 @@ class Task:
         return values_of(self.buffer)
 
     def extra_values(self, name: str) -> Vector:
-        """Return the values of a further buffer."""
+        """Return the values of one of the buffers in `extras`."""
         return values_of(self.extras[name])
 
 
@@ -160,7 +161,8 @@ class Update:
         steps: Number of local steps.
         loss: Mean training loss.
         seconds: The worker's real time.
-        receipt: The check of the buffer. With it the buffer stays in the receipt's process, and `params` is empty.
+        receipt: The check of the buffer. If there is a receipt, the buffer stays in the process that wrote the receipt,
+            and `params` is empty.
     """
 
     task: int
@@ -177,7 +179,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A failure of a task or of a worker; `error` is its reason. The loop decides the next action.
+    """A failure of a task or of a worker. `error` is the reason. The loop decides the next action.
 
     `task` is None if the worker had no task, because it was starting or evaluating. `worker` is None if no worker is
     known to have failed. `of_client` is True if training itself raised an error, or its update was refused, on a

@@ -1,4 +1,4 @@
-"""Numbers: the values that a field allows, by its annotation, and their text for readers."""
+"""Numbers: the check of a field's values by its annotation, and readable text for quantities."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ UpToOne = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
-# The words for a bound of pydantic, and the key of its value.
+# For each kind of bound in pydantic: the words for it, and the key of its value in an error.
 _BOUNDS = {
     "greater_than": ("above", "gt"),
     "greater_than_equal": ("from", "ge"),
@@ -37,7 +37,7 @@ def convert_numbers(values: Mapping[str, object], kind: Any, field: str) -> dict
     Args:
         values: The values by the names of the dataclass's fields.
         kind: The dataclass.
-        field: The name of the component, which an error's field begins with.
+        field: The name of the component, with which the field of an error begins.
 
     Raises:
         InputError: The dataclass does not allow one of the values.
@@ -74,7 +74,7 @@ def of_python(value: object) -> object:
 
 @cache
 def _make_adapters(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
-    """Return the validator of each field of a dataclass that is a number, a flag, text or a tuple of these."""
+    """Return the validators of a dataclass's fields that hold numbers, flags, text or tuples of these."""
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]
     return {name: TypeAdapter(hints[name]) for name in names if _is_plain(hints[name])}

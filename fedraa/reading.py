@@ -1,4 +1,7 @@
-"""Functions that open the files of a user. They raise OSError for others, such as a named pipe without data."""
+"""Functions that open the files of a user.
+
+They raise OSError for anything but a file, such as a named pipe, which could block forever.
+"""
 
 import os
 import stat

@@ -27,7 +27,8 @@ def torch_seed(seed: int, stream: str, *index: int) -> int:
 def _seed_sequence(seed: int, stream: str, index: Iterable[int]) -> np.random.SeedSequence:
     """Return `SeedSequence([seed, key of the stream, *index])`.
 
-    The numbers are passed as words of 32 bits, into which NumPy would split them. This takes less than half the time.
+    The numbers are passed as words of 32 bits, into which NumPy would split them. Passing words takes less than half
+    the time.
     """
     words = [*_prefix_words(seed, stream)]
     for number in index:

@@ -1,4 +1,4 @@
-"""Display of long work: on a line that a terminal wipes again, elsewhere as log lines."""
+"""Display of long work: in a terminal on a line that is erased again, elsewhere as log lines."""
 
 import logging
 import sys
@@ -38,7 +38,7 @@ class _Lines(logging.Handler):
 
 
 class _Printing:
-    """The handler that prints lines now, if any, and the number of runs that use it."""
+    """The handler that currently prints lines, if there is one, and the number of runs that use it."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -104,9 +104,10 @@ class Heartbeat:
 
 
 class Waiting:
-    """A display of the current work, after all of it has taken `patience` seconds, until `over`.
+    """A display of the current work. It appears after `patience` seconds and stays until `over`.
 
-    A terminal shows it on a line that is wiped again. With `logged` and no terminal, it is logged every `SILENCE_S`.
+    In a terminal the display is a line that is erased again. Without a terminal, and with `logged`, the work is logged
+    every `SILENCE_S` seconds.
     """
 
     def __init__(self, patience: float = PATIENCE, *, logged: bool = False) -> None:
@@ -129,7 +130,7 @@ class Waiting:
                 self._status.update(doing)
 
     def end_display(self) -> None:
-        """Wipe the line when the work is done."""
+        """Erase the line when the work is done."""
         self._timer.cancel()
         if self._heartbeat is not None:
             self._heartbeat.close()

@@ -1,4 +1,4 @@
-"""The schedulers that Fed-RAA compares with Gre-RAA (section 6). They ignore the delay bound."""
+"""The schedulers with which the paper of Fed-RAA compares Gre-RAA (section 6). They ignore the delay bound."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -44,7 +44,7 @@ class Offline(Scheduler):
         return int(owned[view.turn % len(owned)])
 
     def state(self) -> dict[str, Any]:
-        # The owned fragments follow from the costs, so a checkpoint does not hold them.
+        # The owned fragments follow from the costs, so a checkpoint does not store them.
         return {}
 
 

@@ -30,8 +30,8 @@ def delay_bound(costs: Costs) -> float:
     """Return K* = max over clients n of c[n, ceil(nM/N)], the longest task of the offline assignment.
 
     With this bound every client has a feasible fragment, and every fragment a client, if all devices can hold all
-    fragments. A cost is infinite if the device cannot hold the fragment. A client that owns such a fragment counts with
-    its cheapest one, so that a fragment may be left without a client.
+    fragments. A cost is infinite if the device cannot hold the fragment. If a client owns such a fragment, its cheapest
+    fragment counts instead, so some fragment may have no client.
     """
     fast_first, large_first, starts, ends = _sort_by_cost(costs)
     place = np.arange(costs.shape[1])
@@ -41,12 +41,13 @@ def delay_bound(costs: Costs) -> float:
 
 
 def _sort_by_cost(costs: Costs) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the order of the clients and of the fragments, and the start and end of each client's run of fragments.
+    """Return clients and fragments sorted by cost, and the start and end of each client's range of fragments.
 
     Clients are sorted from fast to slow, fragments from large to small.
     """
     clients, fragments = costs.shape
-    # A cost is infinite if the device lacks the memory. Such a pair counts as slower than any other.
+    # A cost is infinite if the device lacks the memory. Such a pair of client and fragment counts as slower than any
+    # other.
     finite = np.where(np.isfinite(costs), costs, 2 * costs.max(where=np.isfinite(costs), initial=0.0))
     fast_first = np.argsort(finite.sum(axis=1), kind="stable")
     large_first = np.argsort(-finite.sum(axis=0), kind="stable")

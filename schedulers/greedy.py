@@ -8,10 +8,10 @@ from schedulers.protocol import Ints, Scheduler, SchedulingContext
 
 
 def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> int:
-    """Return a candidate with the fewest updates. Ties are broken uniformly at random.
+    """Return the candidate with the fewest updates. Ties are broken uniformly at random.
 
-    The paper's pseudocode keeps the first strictly smaller count from a random start, which is not uniform. The text of
-    the paper demands random ties, and this function follows the text.
+    The paper's text demands random ties, which this function follows. Its pseudocode scans from a random start and
+    keeps the first smallest count, which is not uniform.
 
     Args:
         candidates: Fragments.
@@ -20,7 +20,7 @@ def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> i
     """
     updates = counts[candidates]
     tied = candidates[updates == updates.min()]
-    # A single candidate costs no random draw.
+    # A single candidate needs no random draw.
     return int(tied[0] if tied.size == 1 else rng.choice(tied))
 
 

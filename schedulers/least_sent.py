@@ -13,10 +13,9 @@ from schedulers.protocol import Scheduler, SchedulingContext
 
 @dataclass
 class LeastSent(Scheduler):
-    """The fragment within the delay bound for which the fewest tasks were sent; ties at random.
+    """The scheduler least-sent: the fragment within the delay bound that was sent least often, ties at random.
 
-    Gre-RAA counts applied updates. Until the first update of a fragment arrives, it gives many clients the same
-    fragment.
+    Until the first update of a fragment arrives, Gre-RAA gives the same fragment to many clients.
     """
 
     def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:

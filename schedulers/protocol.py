@@ -69,7 +69,7 @@ class Scheduler(ABC):
     def plan(self, costs: Costs, bound: float) -> None:
         """Prepare for these costs c[n, j] [N, M] and this delay bound.
 
-        The server calls it before the first choice, and again when it has learned new costs.
+        The server calls this before the first choice, and again whenever it has learned new costs.
         """
 
     def state(self) -> dict[str, Any]:

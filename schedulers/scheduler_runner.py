@@ -1,4 +1,4 @@
-"""Run a scheduler: hold its costs and delay bound, and check its choices."""
+"""The runner of a scheduler: it holds the costs and the delay bound, and checks the scheduler's choices."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ import numpy.typing as npt
 from schedulers.bound import delay_bound
 from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
-# A fragment is feasible if its cost is at most (1 + TOLERANCE) * K. Clients with one sample more than others keep the
-# same feasible fragments, and rounding does not exclude a fragment that costs exactly K*.
+# A fragment is feasible if its cost is at most (1 + TOLERANCE) * K. The tolerance gives clients with one sample more
+# than others the same feasible fragments, and keeps fragments that cost exactly K* despite rounding.
 TOLERANCE = 0.01
 
 
 class WrongChoice(ValueError):
-    """An error about a scheduler that chose no fragment, or one that the client's device cannot hold.
+    """An error about a scheduler that chose no fragment, or a fragment that the client's device cannot hold.
 
     Attributes:
         problem: The choice, in words that follow the name of the scheduler.
@@ -38,7 +38,7 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(eq=False)
 class FragmentStats:
-    """The statistics of the fragments, one entry each [M]. The server keeps them up to date.
+    """The statistics of the fragments: arrays [M] with one entry per fragment. The server keeps them up to date.
 
     The arrays of a SchedulingContext are views of them.
     """
@@ -56,7 +56,7 @@ class FragmentStats:
 
 
 def count_once(counts: Ints, before: Ints) -> None:
-    """Close a round: a fragment that was trained in it gets one update, however many clients trained it.
+    """Close a round: each fragment that was trained in the round gets one update, however many clients trained it.
 
     Both arrays change in place.
 
@@ -70,25 +70,25 @@ def count_once(counts: Ints, before: Ints) -> None:
 
 @dataclass(eq=False)
 class SchedulerRunner:
-    """A scheduler with the costs and the delay bound K by which it decides."""
+    """A scheduler with the costs and the delay bound K on which its choices depend."""
 
     scheduler: Scheduler
     costs: Costs = field(init=False)
     bound: float = field(init=False)
 
     def plan(self, costs: Costs, bound: float | None) -> None:
-        """Decide by these costs c[n, j] [N, M] from now on."""
+        """Use these costs c[n, j] [N, M] from now on."""
         self.costs = costs
         self.bound = delay_bound(costs) if bound is None else bound
         self.scheduler.plan(self.costs, self.bound)
 
     def feasible(self, client: int) -> Ints:
-        """Return the client's fragments within the delay bound, ascending."""
+        """Return the fragments that the client can train within the delay bound, ascending."""
         costs = self.costs[client]
         return np.flatnonzero((costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(costs))
 
     def of(self, clients: Ints) -> "SchedulerRunner":
-        """Return a runner for these clients only, with the same bound and a new copy of the scheduler."""
+        """Return a runner for only these clients, with the same bound and a new copy of the scheduler."""
         runner = SchedulerRunner(deepcopy(self.scheduler))
         runner.plan(self.costs[clients], self.bound)
         return runner
@@ -102,7 +102,8 @@ class SchedulerRunner:
     ) -> int:
         """Return the fragment that the scheduler chooses for the client.
 
-        A bounded scheduler cannot choose for a client without a feasible fragment. The client then gets its cheapest.
+        A bounded scheduler cannot choose for a client without a feasible fragment. The client then gets its cheapest
+        fragment.
 
         Args:
             client: The idle client, from 0.
@@ -116,7 +117,7 @@ class SchedulerRunner:
             WrongChoice: The choice is no fragment, or one that the device cannot hold.
         """
         if self.scheduler.bounded and not feasible.size:
-            # Costs that are learned on the wall clock may exceed a given bound for all fragments of a client.
+            # On the wall clock, learned costs may exceed the bound that the user set, for all fragments of a client.
             return int(self.costs[client].argmin())
         context = SchedulingContext(
             client,

@@ -14,8 +14,8 @@ from actors.ray_versions import AuthenticationError, hidden_tips
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
-# Error texts of a busy head: its client process took longer than 30 s to start or could not be inspected. A second
-# attempt can succeed.
+# Error texts of a busy head. Its client process took longer than 30 s to start, or could not be inspected. A second
+# attempt may succeed.
 TRANSIENT_ERRORS = ("Starting Ray client server failed", "Initialization failure from server")
 # Permissions of users other than the owner of a file.
 OTHER_USERS = 0o077
@@ -42,7 +42,7 @@ def join_cluster(address: str) -> None:
             logging.getLogger("ray.util.client.logsclient").setLevel(logging.ERROR)
             return
         except (RuntimeError, ConnectionError, AuthenticationError) as error:
-            # A connection that was made only in part may raise any error.
+            # A connection that exists only in part may raise any error.
             with suppress(Exception):
                 ray.shutdown()
             if last or not any(text in str(error) for text in TRANSIENT_ERRORS):
@@ -75,7 +75,7 @@ def package_folders() -> list[str]:
 
 
 def _join_error(address: str, text: str) -> InputError:
-    """Return the error for a cluster that Ray refused to join with this text."""
+    """Return the error about a cluster that Ray failed to join with this error text."""
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if len(versions) == 2:
         remote, local = (f"Ray {ray_version} and Python {python}" for ray_version, python in versions)

@@ -1,4 +1,7 @@
-"""Function calls on the nodes of a cluster, one CPU each, for work that consists of many short runs."""
+"""Function calls on the nodes of a cluster.
+
+Each call takes one CPU. They serve work that consists of many short runs.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
@@ -47,7 +50,7 @@ def _translate_errors(call: Future[Any]) -> Future[Any]:
             answer.set_result(ended.result())
         except RayTaskError as error:
             answer.set_exception(error.cause or error)
-        # Any other error is Ray's and means that the call cannot be made.
+        # Any other error comes from Ray, and means that the call cannot be made.
         except (Exception, CancelledError) as error:
             answer.set_exception(
                 RunFailed("cluster", f"a node was lost: {error}", hint="run the same command again to continue")

@@ -1,4 +1,4 @@
-"""Run an experiment on Ray: start or join a cluster, start the server actor, and restart it after a failure."""
+"""Runs of experiments on Ray: start or join a cluster, start the server actor, and restart it after a failure."""
 
 import logging
 import socket
@@ -40,10 +40,10 @@ from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
 
-# Consecutive deaths of the server without a new checkpoint before the run fails.
+# Number of consecutive deaths of the server without a new checkpoint, after which the run fails.
 MAX_DEATHS = 3
 HEARTBEAT = Heartbeat()
-# Seconds in which the server of a lost cluster may write a checkpoint.
+# Maximum seconds that the server of a lost cluster may take to write a checkpoint.
 LEAVE_SECONDS = 5.0
 # Maximum seconds until the first sign of life of an actor that has its resources.
 START_SECONDS = 50.0
@@ -99,8 +99,8 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
 def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, stop: Stop) -> bool:
     """Run on the cluster that this process has joined.
 
-    The server actor runs on this node, which has the run directory, or on another node. From another node its files
-    are copied to this one. The arguments are those of `run_on_ray`; `stop` is the request to stop.
+    The server actor runs on this node, which has the run directory, or on another node. In the latter case, the actor's
+    files are copied to this node. The arguments are those of `run_on_ray`; `stop` is the request to stop.
     """
     experiment = spec.experiment
     attached = cluster_address(experiment)
@@ -121,7 +121,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     last = None
     with register_writer(directory) if elsewhere else nullcontext():
         while True:
-            # If the first node has gone, another node may have the resource.
+            # If the server's first node is gone, another node may have the resource that names the server's node.
             if experiment.server_node:
                 node = find_node(experiment.server_node)
             options = server_options(node, memory) | {"name": server_name(setting.label), "namespace": NAMESPACE}
@@ -195,7 +195,7 @@ def _with_shared_source(spec: RunSpec) -> RunSpec:
 def _await_release(server: Any, directory: Path) -> None:
     """Wait until the server of a lost cluster has left the run directory.
 
-    The server may outlive the cluster. It has to release the directory before another process can resume the run.
+    The server may outlive the cluster. It must release the directory before another process can resume the run.
     """
     # The cluster is lost, so the request may raise any error.
     with suppress(Exception):
@@ -247,7 +247,7 @@ def _death_text(error: Exception) -> str:
 
 
 def _stop_error(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
-    """Return the error for a run that was stopped without a checkpoint of that moment."""
+    """Return the error about a run that was stopped and could not write a checkpoint when it stopped."""
     if (directory / CONFIG).exists():
         return Interrupted(f"stopped as of the last checkpoint; resume with: {resume_command(spec, directory)}")
     return KeyboardInterrupt("stopped before the run began")

@@ -26,9 +26,9 @@ CHECK_SECONDS = 0.2
 PULL_SECONDS = 2.0
 # Seconds without all workers before the user is warned about missing resources. A crowded machine gets more time.
 PATIENCE_SECONDS = 20.0
-# Seconds that a server has to end after a stop request, without the time in which it writes a checkpoint.
+# Maximum seconds that a server may take to end after a stop request, not counting the writing of a checkpoint.
 STOP_SECONDS = 4.0
-# Seconds to answer whether it is writing a checkpoint.
+# Maximum seconds that a server may take to answer whether it is writing a checkpoint.
 SAVING_SECONDS = 0.5
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class HealthMonitor(Protocol):
         """Return the cause if the part is lost."""
 
     def confirm_lost(self) -> str | None:
-        """Return the same after a fresh check.
+        """Check again, and return the cause if the part is lost.
 
         The driver calls this after another failure, which may be the first sign of the loss.
         """
@@ -106,7 +106,7 @@ class Follower:
         return ended
 
     def _exchange_events(self) -> None:
-        """Answer the previous events of the server and handle the new ones; the run may be waiting for the answer."""
+        """Answer the server's previous events, for which the run may be waiting, and handle the new events."""
         self._tell_to_stop()
         events, progress, started = self._await_answer(self.server.take_events.remote(self._asking, LISTEN_SECONDS))
         try:
@@ -167,7 +167,7 @@ class Follower:
     def _copy_changes(self) -> None:
         """Copy new files of the run to this node.
 
-        The caller waits for the first step, because a resumed log is first cut.
+        The caller waits for the first step before it copies, because the log of a resumed run is cut first.
         """
         if self.sync is not None:
             self.sync.apply(self._await_answer(self.server.changes.remote(self.sync.seen)))

@@ -12,11 +12,10 @@ CLIENT = "ray://"
 ANSWER_SECONDS = 5.0
 # Seconds between two requests.
 ASK_SECONDS = 2.0
-# Upper bound in seconds on the time that counts between two checks. The head cannot answer while this process does not
-# check.
+# Maximum seconds between two checks that count as silence. The head cannot answer while this process does not check.
 MAX_COUNTED_SECONDS = 2.0
-# Seconds during which a head may refuse to answer, or be too busy. After 60 s Ray itself ends the joined processes and
-# prints its own error.
+# Maximum seconds for which a head may refuse to answer, or be too busy. After 60 s Ray itself ends the joined processes
+# and prints its own error.
 GONE_SECONDS = 20.0
 SILENT_SECONDS = 45.0
 TOKEN = (
@@ -100,7 +99,7 @@ class HeadWatch:
         self._question = self._head.ask()
 
     def confirm_lost(self) -> str | None:
-        """Return the cause after waiting for the answer to a fresh request.
+        """Wait for the answer to a new request, and return the cause if the head is lost.
 
         The driver calls this after another failure, which may be the first sign of a lost head.
         """

@@ -82,7 +82,7 @@ class Metrics(Callback):
         self._write_event(event)
 
     def on_progress(self, progress: Progress) -> None:
-        """Record the progress after every commit."""
+        """Record the progress after every applied update."""
         self._mix.observe(progress.mixed)
         self._workers.set(progress.workers)
         self._idle.set(1 - progress.busy / progress.workers if progress.workers else 0.0)

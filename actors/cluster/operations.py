@@ -1,4 +1,4 @@
-"""List, stop and fetch the runs of a cluster from another shell. Every server is a named actor."""
+"""Functions that list, stop and fetch the runs of a cluster from another shell. Every server is a named actor."""
 
 import os
 from collections.abc import Iterator

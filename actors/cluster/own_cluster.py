@@ -33,12 +33,12 @@ from actors.ray_versions import (
 from fedraa.engine.stop_signals import defer_interrupts, ignore_interrupts
 from fedraa.errors import RunFailed
 
-# The number of start attempts is this plus the load per core, rounded down and at least 1.
+# The number of start attempts is this number plus the load per core, which is rounded down and at least 1.
 BASE_ATTEMPTS = 2
 MAX_ATTEMPTS = 10
 # Seconds between two attempts.
 PAUSE_SECONDS = 2.0
-# Seconds for which one of Ray's own processes may be stopped.
+# Maximum seconds for which one of Ray's own processes may be stopped before the cluster counts as lost.
 FROZEN_SECONDS = 30.0
 CENTRAL_PROCESSES = {"raylet": "raylet", "gcs_server": "GCS"}
 # Importing this module here would take as long as all other work before a cluster starts.
@@ -53,9 +53,10 @@ _begun: list[ExitStack] = []
 
 @contextmanager
 def prestart_cluster(cpus: int) -> Iterator[None]:
-    """Start a cluster for the next `own_cluster`, which then controls its end. Without one the cluster ends here.
+    """Start a cluster for the next call of `own_cluster`, which then ends the cluster.
 
-    The processes of the cluster import the modules of workers while this process prepares the run.
+    Without such a call, this function ends it. The processes of the cluster import the modules of workers while this
+    process prepares the run.
     """
     with ExitStack() as waiting:
         waiting.enter_context(_start_cluster(cpus))
@@ -68,7 +69,7 @@ def prestart_cluster(cpus: int) -> Iterator[None]:
 
 @contextmanager
 def own_cluster(cpus: int) -> Iterator[None]:
-    """Provide a Ray cluster with `cpus` slots: the one that `prestart_cluster` has started, or a new one.
+    """Provide a Ray cluster with `cpus` slots: the cluster that `prestart_cluster` has started, or a new one.
 
     Raises RunFailed if it does not start. The number of attempts grows with the load of the machine.
     """
@@ -167,7 +168,7 @@ def _start_ray(folder: Path, cpus: int) -> str | None:
 
 @contextmanager
 def _ended_in(folder: Path) -> Iterator[None]:
-    """Shut Ray down at the end, even if it started only in part or has lost a process."""
+    """Shut Ray down at the end of the block, even if Ray started only in part or has lost a process."""
     watch = ClusterWatch()
     try:
         yield

@@ -1,4 +1,4 @@
-"""A temporary folder that no other user can enter and that is removed with its owner.
+"""A temporary folder that no other user can enter. It is removed when its owner, a process, ends.
 
 The owner's process locks a file in the folder while it lives. A killed process leaves its folder behind, unlocked. The
 next process that makes a folder removes the abandoned one and kills the processes that still use it.
@@ -18,7 +18,8 @@ from actors.cluster.processes import kill_all_of
 PREFIX = "fedraa-"
 # The file that the owner locks while it lives.
 OWNER = "owner"
-# A socket's path may have 107 characters. Ray's names below the folder take 80 of them and the folder's name 16.
+# A socket's path may have 107 characters. Ray's names below the folder take 80 of these characters, and the folder's
+# name takes 16.
 MAX_PARENT_LENGTH = 107 - 80 - 16
 
 

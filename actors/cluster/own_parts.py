@@ -1,7 +1,7 @@
 """Transfer of the user's classes and functions to the processes of a cluster.
 
 Definitions from a script or a notebook always travel by value. The processes of a private cluster import other user
-modules from the driver's paths. The nodes of another cluster do not have these modules, so that they also travel by
+modules from the driver's paths. The nodes of another cluster do not have these modules, so the modules also travel by
 value.
 """
 
@@ -62,7 +62,7 @@ def _pickling_error(part: object) -> str | None:
 
 
 def carry_by_value(parts: Iterable[object]) -> None:
-    """Pickle the user's modules that these objects need by value from now on, so that no node must have them.
+    """From now on, pickle the user's modules that these objects need by value, so that no node must have the modules.
 
     Raises InputError if the objects cannot be pickled.
     """
@@ -77,7 +77,7 @@ def carry_by_value(parts: Iterable[object]) -> None:
         new = finder.modules.keys() - registry.list_registry_pickle_by_value()
         if not new:
             return
-        # The next pass of the loop finds the modules that these import.
+        # The next pass of the loop finds the modules that these modules import.
         for name in new:
             registry.register_pickle_by_value(finder.modules[name])
 

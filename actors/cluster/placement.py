@@ -69,7 +69,10 @@ def has_resources(asked: Iterable[WorkerGroup]) -> bool:
 
 
 def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
-    """Return Ray's options for a worker. With `pack`, Ray's default, a node is filled to half before the next one."""
+    """Return Ray's options for a worker.
+
+    With `pack`, Ray's default, a node is filled to half before the next node gets workers.
+    """
     options: dict[str, Any] = {"num_cpus": 0, "resources": {}}
     for name, amount in group.needs.items():
         if name in NAMED:

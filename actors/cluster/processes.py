@@ -32,7 +32,7 @@ def is_stopped(process: int) -> bool:
 
 
 def kill_all_of(folder: Path) -> None:
-    """Send SIGKILL to every process that writes its output into the folder or has a path in it on its command line.
+    """Send SIGKILL to every process with its output in the folder, or with a path of the folder in its command line.
 
     Ray's processes change their titles later, and frozen ones outlive the process that started them.
     """
@@ -47,8 +47,8 @@ def kill_all_of(folder: Path) -> None:
 def _is_of(entry: Path, folder: str) -> bool:
     """Return True if the process uses the folder.
 
-    For Ray's agents all open files are checked, because they do not write to their standard output. They would outlive
-    a dead raylet for a minute.
+    For Ray's agents all open files are checked, because they do not write to their standard output. Without this check,
+    agents would outlive a dead raylet for a minute.
     """
     try:
         command = (entry / "cmdline").read_bytes()

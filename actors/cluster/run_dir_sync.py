@@ -1,4 +1,4 @@
-"""Synchronization of a run directory: the server writes one on its node, and the user's copy follows it."""
+"""Synchronization of a run directory: the server writes the directory on its node, and the user's copy follows."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -46,7 +46,7 @@ def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
             continue
         try:
             whole[name] = (directory / name).read_bytes()
-        # An old checkpoint that was removed meanwhile.
+        # The file is an old checkpoint that was removed meanwhile.
         except FileNotFoundError:
             del stamps[name]
     for name in GROWING:
@@ -73,7 +73,7 @@ class RunDirSync:
     def apply(self, new: Changes) -> None:
         """Write logs first, then checkpoints, and the summary last.
 
-        The run can therefore be resumed after an interruption at any point.
+        In this order, the run can be resumed after an interruption at any point.
         """
         for name, tail in new.tails.items():
             start = _size(self.seen, name)

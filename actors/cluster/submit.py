@@ -1,4 +1,4 @@
-"""Submit a fedraa command to a cluster as a job, which continues when this machine is switched off."""
+"""Submission of a fedraa command to a cluster as a job, which continues when this machine is switched off."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ def submit_command(
     try:
         job = client.submit_job(entrypoint=command, runtime_env=environment)
     except RuntimeError as error:
-        # The text of the error is a sentence of the dashboard.
+        # The text of the error is a sentence from the dashboard.
         raise RunFailed("address", f"no job could be submitted at {address}: {error}") from None
     say(f"job {job}")
     asyncio.run(_follow_output(client, job, say))

@@ -1,4 +1,4 @@
-"""Data on nodes: every node with workers reads the dataset once and keeps the client shards in its object store."""
+"""Data hosts: every node with workers reads the dataset once, and keeps the clients' shards in its object store."""
 
 import logging
 import socket
@@ -37,7 +37,7 @@ class DataHost:
             wanted: The fingerprint of the driver's shards.
 
         Raises:
-            InputError: The fingerprint of this node's shards is another one.
+            InputError: This node's shards have another fingerprint.
         """
         if self._blocks is None:
             self._blocks = self._read_blocks(problem, dealing, wanted)

@@ -37,9 +37,9 @@ from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.errors import RunFailed
 from fedraa.messages import Fault, Index, SharedBuffer, Task, Update, Vector
 
-# Calls queued on a worker: one in training, and the next one, which is there when the first ends.
+# Number of calls that a worker has: one in training, and one that it can begin as soon as the first ends.
 CALLS_PER_WORKER = 2
-# Consecutive deaths of a worker without a finished call before it is given up.
+# Number of consecutive deaths of a worker without a finished call, after which the worker is given up.
 MAX_DEATHS = 3
 # Seconds between two checks for frozen actors.
 CHECK_SECONDS = 1.0
@@ -241,7 +241,10 @@ class RayExecutor:
                 self._add_call(Call(TRAIN, handle, ref, work=sum(map(self._task_work, tasks)), tasks=tasks))
 
     def _task_work(self, task: Task) -> float:
-        """Return samples times model size, to which the duration of the task is roughly proportional."""
+        """Return a task's samples times its model size.
+
+        The duration of the task is roughly proportional to this number.
+        """
         samples = self.blocks.offsets[task.client + 1] - self.blocks.offsets[task.client]
         return float(int(samples) * task.size)
 
@@ -286,7 +289,10 @@ class RayExecutor:
         return f"worker did not start: {_last_line(str(cause))}"
 
     def _ready_or_load(self, handle: WorkerHandle, answer: str | Blocks) -> None:
-        """Record a started worker's node and load the node's data blocks if there are hosts; or record loaded ones."""
+        """Record the node of a started worker, and load that node's data blocks if there are hosts.
+
+        Or record loaded blocks.
+        """
         if isinstance(answer, Blocks):
             handle.blocks = answer
         elif self.hosts is None:
@@ -308,7 +314,7 @@ class RayExecutor:
     def _check_liveness(self) -> None:
         """Replace actors that give no sign of life.
 
-        Workers may be silent because they wait for a data host or a server shard, which are therefore checked first.
+        Data hosts and server shards are checked first, because workers that wait for them may be silent.
         """
         self._glance_at = time.monotonic() + CHECK_SECONDS
         if self.watch is not None:

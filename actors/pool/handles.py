@@ -17,7 +17,7 @@ START = "start"
 LOAD = "load"
 TRAIN = "train"
 EVALUATE = "evaluate"
-# Calls before any work, which have no time limit.
+# Calls that come before any work. They have no time limit.
 STARTUP_CALLS = (START, LOAD)
 
 
@@ -37,7 +37,8 @@ class Call:
 class WorkerHandle:
     """A worker actor and its outstanding calls; the first one has been running since `since` (monotonic).
 
-    It is ready for work when its `blocks` are known: those that its node's `host` has read, or those of the whole run.
+    The worker is ready for work when its `blocks` are known: the blocks that its node's `host` has read, or those of
+    the whole run.
     """
 
     number: int
@@ -79,7 +80,7 @@ class PendingEvaluation:
 
 @dataclass
 class HangDetector:
-    """Time limits from observations: `factor` times the slowest pace so far, but at least `min_seconds`.
+    """Time limits that follow from observations: `factor` times the slowest pace so far, but at least `min_seconds`.
 
     Work is measured in units to which durations are roughly proportional, per kind of work. A pace is seconds per unit.
     A kind without observations may take `unseen` seconds.
@@ -95,8 +96,8 @@ class HangDetector:
 
         Args:
             kind: The kind of work.
-            work: Its amount, in units to which durations are roughly proportional.
-            seconds: Its duration.
+            work: The amount of work, in units to which durations are roughly proportional.
+            seconds: The duration of the work.
         """
         self._paces[kind] = max(self._paces.get(kind, 0.0), seconds / work)
 

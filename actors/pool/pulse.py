@@ -17,8 +17,7 @@ from actors.cluster.processes import cpu_seconds, load_factor
 from actors.ray_versions import AnyRef
 
 GROUP = "pulse"
-# Upper bound in seconds on the time that counts between two checks. An actor's answer cannot arrive while no check
-# runs.
+# Maximum seconds between two checks that count as silence. An actor's answer cannot arrive while no check runs.
 MAX_COUNTED_SECONDS = 2.0
 # An answer may take this many times as long as the slowest answer so far.
 SLOWNESS_FACTOR = 10.0
@@ -89,10 +88,10 @@ class LivenessProbe:
         self._looked = time.monotonic()
 
     def _take_answer(self, ref: AnyRef) -> None:
-        # The first answer includes the start of the process.
+        # The time of the first answer includes the start of the process.
         if self._heard is not None:
             self._slowest = max(self._slowest, self._silent)
-        # A dead actor is reported by its calls.
+        # Calls of a dead actor report its death.
         with suppress(RayError):
             self._heard = ray.get(ref)
         self._ref = None

@@ -8,14 +8,15 @@ from fedraa.messages import Index, Task
 
 # Seconds of training that one call of several tasks may take. A call itself costs milliseconds.
 GROUP_SECONDS = 0.1
-# Bytes of the answers to one call.
+# Maximum number of bytes in the answer to one call.
 GROUP_BYTES = 8 * 2**20
 
 
 class Queues:
     """A queue for each worker group, ordered by due time. Tasks of client n wait for group `group_of[n]`.
 
-    If many short tasks wait, one call carries several of them. The last pace predicts their duration.
+    If many short tasks wait, one call carries several of them. The pace of the last call predicts the duration of
+    tasks.
 
     Args:
         groups: The number of worker groups.
@@ -39,7 +40,7 @@ class Queues:
         self.again([task])
 
     def again(self, tasks: Iterable[Task], *, alone: bool = False) -> None:
-        """Queue unfinished tasks again. With `alone`, each later call of such a task carries no other task."""
+        """Queue unfinished tasks again. With `alone`, a later call that carries such a task carries no other task."""
         for task in tasks:
             if alone:
                 self._alone.add(task.id)
@@ -65,7 +66,7 @@ class Queues:
         return bool(self._waiting[group])
 
     def take(self, group: int, places: int) -> list[Task]:
-        """Return the task that is due first and, if tasks are short, some of the next.
+        """Return the task that is due first and, if tasks are short, some of those that are due next.
 
         Their number is at most a fair share for `places` calls, unless a stack holds more.
         """

@@ -1,4 +1,7 @@
-"""Transfer of tasks and client data to workers: large arrays by reference, each once, and small ones in the message."""
+"""Transfer of tasks and client data to workers.
+
+Large arrays travel by reference, each once, small arrays in the message.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +23,7 @@ from fedraa.messages import Index, MadeBuffer, RemoteBuffer, SharedBuffer, Task,
 Array = npt.NDArray[Any]
 # Below this size a copy in the message costs less than a separate object.
 INLINE_BYTES = 100_000
-# Many small clients share an object, and a node that trains one client fetches no huge object.
+# With this size, many small clients share one object, and a node that trains one client fetches no huge object.
 BLOCK_BYTES = 16 * 2**20
 
 
@@ -124,7 +127,10 @@ class Job:
 
 
 def _resolve_array(array: Array | int, shared_args: Sequence[Any]) -> Array:
-    """Return an array of a job: itself, or the shared argument at its index."""
+    """Return an array of a job.
+
+    If the job has an index instead of the array, return the shared argument at this index.
+    """
     if not isinstance(array, int):
         return array
     shared: Array = shared_args[array]

@@ -42,7 +42,7 @@ class Setting:
         description: A description of the run, for the run directory.
         label: The name of the run on the cluster.
         fingerprint: The checksum of the training data; if set, nodes read their shards themselves.
-        audience: The event kinds that the callbacks in the driver receive.
+        audience: The kinds of events that the callbacks in the driver receive.
         heartbeat: The bounds after which a silent actor counts as frozen.
     """
 

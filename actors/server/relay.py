@@ -36,7 +36,7 @@ class Relay:
         self._audience = audience
         self._changed = Condition()
         self._queue: deque[Event] = deque()
-        # Numbers of events since the start.
+        # The number of events since the start of the run that were queued, taken by the user's process, and answered.
         self._put = self._taken = self._answered = 0
         self._asking: str | None = None
         # True while the run waits for the user's process to take the queue.

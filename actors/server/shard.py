@@ -48,7 +48,7 @@ class ShardActor(Shard):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CutOnShards(RemoteBuffer):
-    """The buffer of a fragment on the shards: the Route to them and the cut of each one."""
+    """The buffer of a fragment on the shards: the Route to the shards, and the cut of each shard."""
 
     fragment: int
     route: AnyRef
@@ -62,7 +62,7 @@ class CutOnShards(RemoteBuffer):
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """A worker's access to a fragment: the shards that hold its pieces, and the positions of the pieces."""
+    """A worker's access to a fragment: the shards with the fragment's pieces, and the positions of the pieces."""
 
     shards: tuple[Any, ...]
     places: tuple[Index, ...]
@@ -75,7 +75,10 @@ class Route:
         return assemble_pieces(self.places, pieces)
 
     def push(self, update: Update, cuts: Sequence[list[AnyRef]]) -> Update:
-        """Send the shards their pieces of the trained buffer; return the update with their receipt in its place."""
+        """Send each shard its piece of the trained buffer.
+
+        Return the update with the receipt of the shards instead of the buffer.
+        """
         push = uuid4().hex
         new = update.params
         wrong = wrong_kind(new, (sum(map(len, self.places)),))

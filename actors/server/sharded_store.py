@@ -27,14 +27,14 @@ from fedraa.server.stores.local import shared_again
 from fedraa.server.stores.sharded import Split, assemble_pieces
 from fedraa.submodels.assignment import Assignment, Submodel
 
-# Maximum number of mixes by which the server may be ahead of the shards.
+# Maximum number of updates that the server may have decided before the shards have mixed them in.
 MAX_UNSETTLED = 64
 # Seconds between two checks for frozen shards.
 CHECK_SECONDS = 1.0
 
 
 class ShardedStore:
-    """A Store with its parameters [d] on shards, which are on different nodes as far as possible.
+    """A Store with its parameters [d] on shards. The shards are on different nodes as far as possible.
 
     Raises ShardDied when a shard has died or is frozen.
 
@@ -122,7 +122,7 @@ class ShardedStore:
             self._unsettled.append(self._shards[piece.shard].forget_task.remote(task.id))
 
     def leave(self, client: int) -> None:
-        """Do nothing: the rules that shards support wait for no client."""
+        """Do nothing, because the rules that shards support do not wait for clients."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         buffers = {task.id: _cut_of(task) for task in tasks}
@@ -186,7 +186,7 @@ class ShardedStore:
         self._pulses.clear()
 
     def _gather_values(self, method: str) -> Vector:
-        """Call a method of every shard and return the results, each for the shard's coordinates, as one [d]."""
+        """Call a method of every shard, and join the results for the shards' coordinates into one array [d]."""
         self._settle_shards()
         params = self._rest.copy()
         answers = self._get_answers([getattr(shard, method).remote() for shard in self._shards])

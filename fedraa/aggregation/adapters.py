@@ -18,7 +18,7 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pair:
-    """One adapter: the slices of A [rank, in, ...] and B [out, rank, ...], and the slice of the merged change, if any.
+    """One adapter: the slices of A [rank, in, ...], B [out, rank, ...] and, if it exists, `merged` in the flat vector.
 
     The layer's weight changes by `scale` B A. The product is transposed if the layer looks up rows of a `table`. The
     row `padding` of that table, if there is one, never changes because its column of A is 0.

@@ -1,6 +1,6 @@
 """The interface of an aggregator, which combines the deltas of a round.
 
-A delta is the trained weights minus the weights that the client received, on the coordinates that it trained.
+A delta is the trained weights minus the weights that the client received, on the trained coordinates.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ class ClientDelta:
 
     Attributes:
         client: The client, from 0.
-        change: The delta, computed in chunks that fit in the cache.
+        change: The delta as a view, which computes chunks that fit in the cache.
         weight: Weight of the client in the mean: 1, or its number of samples.
         lr: Local learning rate of the client, as the mean over the steps of its task.
         steps: Number of local steps of the task.
@@ -56,7 +56,7 @@ class RoundTotals:
     """The counts of a finished round.
 
     Attributes:
-        counts: Number of clients that trained each coordinate [d]; it can be sliced without computing the rest.
+        counts: Number of clients that trained each coordinate [d]. A slice is computed without the rest.
         lr: Local learning rate of the client that reported last.
     """
 
@@ -70,12 +70,15 @@ class RoundTotals:
 
     @property
     def covered(self) -> Mask:
-        """Return the mask [d] of the coordinates that a client trained. The caller may change it."""
+        """Return the mask [d] of the coordinates that some client trained. The caller may change the mask."""
         return np.asarray(self.coverage > 0)
 
     @property
     def trained(self) -> Mask:
-        """Return the same mask, read-only. It takes no memory if all coordinates were trained, or none."""
+        """Return the mask of `covered`, read-only.
+
+        The mask takes no memory if all coordinates were trained, or none.
+        """
         if not isinstance(self.counts, RunLengthArray):
             return self.counts > 0
         covered = RunLengthArray(self.counts.starts, self.counts.values > 0, self.counts.size)
@@ -83,11 +86,11 @@ class RoundTotals:
 
 
 class Aggregator(Stateful, ABC):
-    """The combination of a round's deltas: it takes them one by one, returns the result, and starts over.
+    """A combination of a round's deltas: it takes the deltas one by one, returns the result, and begins again.
 
     A custom aggregator needs `add` and `finish`. It creates its state in `start` and reports its memory in `memory`.
-    `keeps` names state that outlives a round. `corrects` is True if remembered values of each client correct its delta.
-    `accepts_signs` is True if only the signs of a delta count. A run works on a copy.
+    `keeps` names state that outlives a round. `corrects` is True if values that the aggregator keeps for each client
+    correct the client's delta. `accepts_signs` is True if only the signs of a delta count. A run works on a copy.
     """
 
     keeps: ClassVar[str] = ""
@@ -104,15 +107,15 @@ class Aggregator(Stateful, ABC):
         """Create the state."""
 
     def see(self, run: RunContext) -> None:
-        """Look at the run before the first round, for aggregators that treat some tensors differently.
+        """Receive the run before the first round, for example to find tensors that the aggregator treats differently.
 
         `run.params` [d] is the current model at any time. Raises InputError if the model is unsuitable.
         """
 
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        """Return the numbers of coordinates that the client receives and sends in its next task; they set the traffic.
+        """Return the numbers of coordinates that the client receives and sends in its next task.
 
-        None means the number of coordinates of its submodel, both ways.
+        They determine the traffic. None means the number of coordinates of the client's submodel, both ways.
         """
         return None
 
@@ -122,11 +125,11 @@ class Aggregator(Stateful, ABC):
 
     @abstractmethod
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        """Return the round's delta [d], float32, and the mask [d] of moved coordinates.
+        """Return the combined delta [d] of the round, float32, and the mask [d] of the coordinates that move.
 
         The mask is usually `totals.covered`.
         """
 
     def memory(self, size: int, clients: int) -> int:
-        """Return the maximum memory in bytes. A run on a machine with less is refused."""
+        """Return the maximum memory of the aggregator in bytes. A run on a machine with less memory is refused."""
         return 0

@@ -1,4 +1,7 @@
-"""An aggregator in one run, with checks of its results: a custom one may be any object with the needed methods."""
+"""An aggregator in one run, with checks of its results.
+
+A custom aggregator may be any object with the needed methods.
+"""
 
 from typing import Any, ClassVar
 
@@ -30,7 +33,7 @@ class BoundAggregator(Stateful):
                 self._part.see(run)
 
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        """Return the coordinates down and up of the client's next task, or None if they are its part of the model."""
+        """Return the numbers of coordinates down and up of the client's next task, or None for the submodel's size."""
         if not hasattr(self._part, "traffic_sizes"):
             return None
         with convert_errors("aggregator", self._part):

@@ -1,4 +1,4 @@
-"""Means per coordinate over the clients that trained it, or over all participants."""
+"""Means of deltas for each coordinate: over the clients that trained the coordinate, or over all of the round."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,9 +16,9 @@ from fedraa.vectors.run_length import Sums
 
 @dataclass
 class CoverageMean(Aggregator):
-    """Coverage rule A: the weighted mean over the clients that cover a coordinate.
+    """Coverage rule A: the weighted mean over the clients that trained a coordinate.
 
-    A coordinate that no client covers is not moved (RA-Fed, SubDisMO, HeteroFL, FedRolex; FedAvg with full models).
+    A coordinate that no client trained does not move (RA-Fed, SubDisMO, HeteroFL, FedRolex; FedAvg with full models).
     If every client of a round trains all coordinates, the sum of weights is one number instead of an array [d].
     """
 
@@ -35,7 +35,7 @@ class CoverageMean(Aggregator):
         self._participants = 0.0
 
     def _weighted_sum(self) -> Vector:
-        """Return the weighted sum [d] of this round."""
+        """Return the weighted sum [d] of this round's deltas."""
         if self._delta is None:
             self._delta = self._room.filled(0)
         return self._delta
@@ -58,7 +58,7 @@ class CoverageMean(Aggregator):
 
         def divide_piece(piece: slice) -> None:
             where = mask_or_true(covered[piece])
-            # A coordinate that no client covers keeps 0.
+            # The quotient of a coordinate that no client trained stays 0.
             np.divide(mean[piece], divisor[piece], out=mean[piece], where=where)
 
         map_chunks(self._size, divide_piece)
@@ -75,7 +75,7 @@ class CoverageMean(Aggregator):
 
 @dataclass
 class FilledMean(CoverageMean):
-    """Coverage rule B: the weighted mean over all clients of the round, also those that did not train a coordinate.
+    """Coverage rule B: the weighted mean over all clients of the round, even if they did not train a coordinate.
 
     A client that did not train a coordinate counts with the coordinate's old value. Therefore a coordinate that few
     clients trained moves less (shuffled submodels, Algorithm 1).

@@ -23,7 +23,7 @@ def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
 
 
 class LabelOwners:
-    """The coordinates [d] that a client may report: all but the output rows of labels that it lacks.
+    """The coordinates [d] that a client may report: all except the output rows of labels that the client lacks.
 
     The output layer is the last weight with a row per class, and the bias that follows it. It is never cut. If it is
     frozen, every client may report everything.
@@ -47,7 +47,7 @@ class LabelOwners:
         self._rows = rows[last_weight:]
 
     def __call__(self, client: int) -> Mask:
-        # Only the output rows differ from the last mask.
+        # The mask is reused, because only its output rows differ from the last client's.
         mask: Mask | None = self._room.last()
         if mask is None:
             mask = self._room.filled(True)

@@ -16,7 +16,7 @@ from fedraa.submodels.policies.policy import RunContext
 
 @dataclass
 class LowRank(CoverageMean):
-    """`CoverageMean` for a model with adapters; for a model without adapters the two are equal."""
+    """A `CoverageMean` that treats adapters separately. For a model without adapters it equals `CoverageMean`."""
 
     def bind(self, size: int, clients: int) -> Self:
         own = super().bind(size, clients)
@@ -42,7 +42,7 @@ class LowRank(CoverageMean):
 
     @property
     def _params(self) -> Vector:
-        """Return the current model [d], which does not change from the end of one round to the end of the next."""
+        """Return the current model [d], which only changes at the end of a round."""
         assert self._run.params is not None
         return self._run.params
 

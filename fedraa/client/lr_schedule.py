@@ -22,7 +22,7 @@ USUAL_SCHEDULES = {
     "step": "steps:150,250:0.1",
     "steps": "steps:150,250:0.1",
 }
-# Last point of a cosine whose unit is not steps, as a share of its length.
+# Last point of a cosine over time or passes, as a share of its length.
 LAST = 0.99
 
 

@@ -11,7 +11,7 @@ _MESSAGE = re.compile(r"(?P<field>[a-z_]+): (?P<problem>.+)")
 
 @contextmanager
 def convert_errors(where: str, part: object) -> Iterator[None]:
-    """Convert an error of the component in the block to an InputError about the field `where`."""
+    """Convert an error that the component raises in the block to an InputError about the field `where`."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -24,7 +24,7 @@ def convert_errors(where: str, part: object) -> Iterator[None]:
 
 
 def as_structured(error: BaseException) -> StructuredError | None:
-    """Return a structured error itself, or convert a ValueError with the message `field: problem`; None for others.
+    """Return a structured error itself, or a ValueError with the message `field: problem` as one, or None for others.
 
     The package schedulers raises such ValueErrors, because it does not import fedraa.
     """

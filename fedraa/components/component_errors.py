@@ -20,7 +20,7 @@ def unknown_component(field: str, name: str, names: Collection[str], hint: str =
 
 
 def names_text(names: Collection[str]) -> str:
-    """Return the components that a field takes: the named ones, and custom ones."""
+    """Return a text that lists the components which a field takes: names, and custom components."""
     custom = "a custom one as package.module:Name"
     return f"{', '.join(names)}, or {custom}" if names else custom
 
@@ -28,7 +28,7 @@ def names_text(names: Collection[str]) -> str:
 def argument_error(
     field: str, make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], source: object
 ) -> InputError | None:
-    """Return the error about the arguments of a component, or None if its signature takes them.
+    """Return the error about the arguments of a component, or None if the component takes these arguments.
 
     Args:
         field: The field that takes the component.

@@ -1,4 +1,4 @@
-"""Check and convert the fields of a component by their annotations."""
+"""Checks and conversions of a component's fields by their annotations."""
 
 import inspect
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def check_part(part: object, field: str) -> None:
     names = [item.name for item in fields(kind) if item.name not in redeclared and hasattr(part, item.name)]
     for name, value in convert_numbers({name: getattr(part, name) for name in names}, kind, field).items():
         if type(value) is not type(getattr(part, name)) or isinstance(value, tuple):
-            # Most components are frozen.
+            # Fields of most components cannot be assigned, because the dataclasses are frozen.
             object.__setattr__(part, name, value)
 
 

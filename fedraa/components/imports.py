@@ -1,4 +1,4 @@
-"""Import paths, `package.module:Name`, and the restriction of imports to some of them."""
+"""Imports by path, `package.module:Name`, and a restriction of imports to certain paths."""
 
 import re
 import sys
@@ -24,7 +24,10 @@ def is_path(text: str) -> bool:
 
 @contextmanager
 def importing_only(paths: Collection[str]) -> Iterator[None]:
-    """Raise InputError in the block for any other import path, so that only code that the user named is run."""
+    """Allow only imports of these paths in the block, so that only code that the user named runs.
+
+    Others raise InputError.
+    """
     token = _importable.set(paths)
     try:
         yield

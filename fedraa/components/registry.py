@@ -1,4 +1,4 @@
-"""Registries of components: their names, the class decorator, and the packages that register more."""
+"""Registries of components: the names of components, and the plug-in packages that register further components."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -27,11 +27,12 @@ class ComponentRegistry(Generic[T]):
 
     Attributes:
         name: The field of an experiment that takes the component.
-        needs: The methods that a component must have; `__call__` means that it is called itself.
+        needs: The methods that a component must have. `__call__` means that the component itself is called.
         registered: The components that have a name so far. `names` gives all of them.
-        short: Reads text that is neither a name nor a path, such as `sample:10`. It raises InputError.
+        short: A function that makes a component from text that is neither a name nor a path, such as `sample:10`. It
+            raises InputError for other text.
         example: An example for the help texts.
-        hints: The next step for the user by a name that means another field.
+        hints: Hints for names that belong to another field, by name.
     """
 
     name: str
@@ -52,12 +53,12 @@ class ComponentRegistry(Generic[T]):
         return register_component
 
     def names(self) -> Mapping[str, Callable[..., T]]:
-        """Return all components that have a name, those of the plug-in packages included."""
+        """Return all components that have a name, including those of the plug-in packages."""
         load_plugins()
         return self.registered
 
     def resolve(self, source: object) -> T:
-        """Return the component for a value of the field, in any of the forms. Raise InputError if there is none."""
+        """Return the component that a value of the field describes, in any form. Raise InputError if there is none."""
         if isinstance(source, str):
             return self._check_component(self._from_text(source), source)
         if isinstance(source, Mapping):
@@ -91,7 +92,7 @@ class ComponentRegistry(Generic[T]):
             return self.short(text)
         component = self._find_component(name)
         if values is None and not inspect.isclass(component) and name not in self.registered:
-            # It is a function, or an object of its module.
+            # The value is a function, or an object of its module.
             return component
         return self._make_component(component, *parse_arguments(self.name, text, values or ""), text)
 
@@ -101,7 +102,7 @@ class ComponentRegistry(Generic[T]):
             parameters = inspect.signature(self.registered[text]).parameters.values()
             return any(parameter.default is inspect.Parameter.empty for parameter in parameters)
         if any(getattr(component, "__name__", "") == text for component in self.registered.values()):
-            # A written configuration holds the name of the class.
+            # A configuration file holds the name of the class.
             return False
         return text.partition(":")[0] in self.registered or not is_path(text)
 
@@ -143,7 +144,7 @@ class ComponentRegistry(Generic[T]):
             raise known or InputError(self.name, problem, got=source, hint=hint) from error
 
     def _check_component(self, component: Any, source: object) -> T:
-        """Return the component after a check of its methods and fields. `source` is its form in an error."""
+        """Check a component's methods and fields, and return it. `source` is the text for the component in errors."""
         missing = [name for name in self.needs if not callable(getattr(component, name, None))]
         if missing:
             problem = f"it has no method {' or '.join(missing)}"
@@ -156,7 +157,7 @@ class ComponentRegistry(Generic[T]):
 
 
 def _find_by_name(registered: Mapping[str, Callable[..., T]], name: str) -> Callable[..., T] | None:
-    """Return the component of that name, or of that class name, which a written configuration holds."""
+    """Return the component of that name. The name may also be that of its class, as in a configuration file."""
     by_class = {getattr(component, "__name__", ""): component for component in registered.values()}
     return registered.get(name) or by_class.get(name)
 

@@ -1,4 +1,4 @@
-"""The state of a component that a checkpoint holds."""
+"""The state of components, for checkpoints."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -65,7 +65,7 @@ def save_state(component: Any) -> dict[str, Any]:
 
 
 def _declared_fields(kind: type) -> list[str] | None:
-    """Return the fields that a class and its bases declare, those of the bases first; None without a declaration."""
+    """Return the fields that a class and its bases declare, those of the bases first, or None without a declaration."""
     declarations = [vars(base)["state_fields"] for base in reversed(kind.__mro__) if "state_fields" in vars(base)]
     if not declarations:
         return None
@@ -77,7 +77,7 @@ def _field_key(field: str) -> str:
 
 
 def _is_key(value: object) -> bool:
-    """Return True for values that are the same after a checkpoint, and so can be keys again."""
+    """Return True for values that a checkpoint restores unchanged, so that they can be keys of dicts."""
     return isinstance(value, int | float | str | np.integer)
 
 
@@ -88,7 +88,7 @@ def _is_component(value: object) -> bool:
 def _plain_value(value: Any) -> Any:
     """Return the value of an attribute in a form that a checkpoint can hold.
 
-    A set becomes a sorted list, and a dictionary with other than text keys a list of pairs.
+    A set becomes a sorted list, and a dictionary with keys other than text becomes a list of pairs.
     """
     if _is_component(value):
         return save_state(value)
@@ -134,7 +134,7 @@ def _restore_value(place: str, current: Any, value: Any) -> Any:
         return deque(deepcopy(value), current.maxlen)
     if isinstance(current, set):
         return set(value)
-    # Two components must not share the arrays of one state.
+    # The state is copied, because two components must not share its arrays.
     return deepcopy(value)
 
 

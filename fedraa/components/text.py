@@ -29,7 +29,7 @@ COMPONENT_TEXT = re.compile(r"\s*(?P<kind>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*"
 
 
 def is_foreign(described: Any) -> bool:
-    """Return True if the description is of a component that is not built in."""
+    """Return True if the description is that of a custom component, not of a built-in one."""
     kind = described
     if isinstance(described, Mapping):
         kind = described.get(KIND, "")
@@ -43,7 +43,7 @@ def is_ours(value: object) -> bool:
 
 
 def path_of(value: object) -> str:
-    """Return the import path of a class or a function; the bare name of a built-in class."""
+    """Return the import path of a class or a function. For a built-in class, return only its name."""
     name: str = getattr(value, "__qualname__", type(value).__qualname__)
     if is_ours(value) and inspect.isclass(value):
         return name
@@ -91,7 +91,7 @@ def describe_component(part: object) -> Any:
 
 
 def text_of(part: object) -> Any:
-    """Return a component in the form of a flag, `package.module:Name(field=value)`, or as JSON if it holds others."""
+    """Return a component as text, `package.module:Name(field=value)`, or as JSON if it holds other components."""
     described = describe_component(part)
     if not isinstance(described, dict) or any(isinstance(value, dict) for value in described.values()):
         return described
@@ -104,7 +104,7 @@ def text_of(part: object) -> Any:
 
 
 def matches_description(text: str, described: Mapping[str, Any]) -> bool:
-    """Return True if every value in a component's text, `Name(field=value)`, is that of the description."""
+    """Return True if every value in a component's text, `Name(field=value)`, equals the description's value."""
     match = COMPONENT_TEXT.fullmatch(text)
     if match is None:
         return described.get(KIND) == text
@@ -134,7 +134,7 @@ def _default_value(part: object, name: str) -> object:
 
 
 def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the literals between the brackets of a component's text: positional values, and values by name.
+    """Return the values between the brackets of a component's text: the positional values, and the values by name.
 
     Args:
         where: The field, for errors.
@@ -157,7 +157,7 @@ def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...]
 
 
 def rebuild_component(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
-    """Return the object that `describe_component` wrote.
+    """Return the object that `describe_component` described.
 
     Args:
         where: The field, for errors.

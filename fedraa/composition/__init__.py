@@ -1,1 +1,1 @@
-"""Methods as four choices, and the rules about combinations of choices."""
+"""Methods, each of which consists of four choices, and checks of combinations of choices."""

@@ -1,4 +1,4 @@
-"""Checks of combinations of choices that break each other's mathematics."""
+"""Checks that reject combinations of choices which do not work together."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
-# The values by which a submodel's activations or learning rate follow its share of the model.
+# The paths of the values that scale a submodel's activations or learning rate by its share of the model.
 RATE_BY_SHARE = ("local.scale_activations", "local.full_rate")
 
 
@@ -51,7 +51,7 @@ def check_terms(name: str, method: Method) -> None:
         )
     if auxiliary is None:
         return
-    # For each option: True if it is on, its value, and the value that turns it off.
+    # For each option: True if the option is on, its value, and the value that turns it off.
     options = {
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
@@ -90,7 +90,7 @@ def check_transforms(transforms: Transforms, objective: Objective) -> None:
 
 
 def can_be_spread(method: Method) -> bool:
-    """Return True if several actors can hold the server's parameters, each applying its share of an update."""
+    """Return True if several actors can hold the server's parameters. Each then applies its part of an update."""
     return method.asynchronous and method.update.is_convex_mix and method.submodel.scheduled
 
 

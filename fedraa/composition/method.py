@@ -24,10 +24,10 @@ AXES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PaperSettings:
-    """The settings with which a paper runs its method. The other settings are the same for all methods.
+    """The settings with which a paper runs its method. All other settings are the same for all methods.
 
     Attributes:
-        source: The section, table or code that states them.
+        source: The section, table or code that states the settings.
         values: Fields of an experiment, and paths of the method, such as `local.sam_rho`.
         client_fraction: The share of all clients that takes part in a round, None if the paper states none.
         unstated: The settings that the paper leaves open.
@@ -45,7 +45,7 @@ class PaperSettings:
         return {**self.values, "participation": f"sample:{max(1, round(self.client_fraction * clients))}"}
 
 
-# Settings that several method files share.
+# Paper settings that the files of several methods use.
 PLAIN_SGD = LocalTraining(momentum=0.0)
 ONE_STEP_THEORY = PaperSettings(
     source="one local step, as in the paper's theory", values={"local_steps": 1, "momentum": 0.0}, unstated="rate"
@@ -142,7 +142,7 @@ class Method:
         return self.schedule.asynchronous
 
     def replace(self, **values: Any) -> "Method":
-        """Return the method with these values in place.
+        """Return a copy of the method with these values.
 
         Args:
             values: The values by field of an experiment, such as `scheduler=...` or `mixing=0.3`, or by path, such as

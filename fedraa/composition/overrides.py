@@ -19,7 +19,7 @@ from fedraa.submodels.policies import SUBMODEL
 
 M = TypeVar("M")
 
-# The paths that each shortcut sets: the first that the method has.
+# The paths that each shortcut may set. It sets the first path that the method has.
 SHORTCUTS: dict[str, tuple[str, ...]] = {
     "submodel": ("submodel",),
     "async_rule": ("update",),
@@ -48,13 +48,13 @@ SHORTCUTS: dict[str, tuple[str, ...]] = {
     "updates": ("schedule.updates",),
     "rounds": ("schedule.rounds",),
 }
-# The registry that makes the component of a path from its text.
+# For each path of a component, the registry that makes the component from text.
 REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "submodel": SUBMODEL,
     "update": ASYNC_RULE,
     "update.optimizer": SERVER_OPTIMIZER,
 }
-# The paths of values that only a field of an experiment sets: its limits, and those that it always has.
+# The paths of values that only a field of an experiment sets: the limits of a run, and fields that always have a value.
 SET_BY_FIELDS = {
     "schedule.updates": "updates",
     "schedule.rounds": "rounds",
@@ -100,7 +100,7 @@ def chosen_value(experiment: Any, name: str) -> Any:
 
 
 def values_by_path(method: Any) -> dict[str, Any]:
-    """Return every value of the method that can be set, by its path."""
+    """Return all values of the method that can be set, keyed by path."""
     values: dict[str, Any] = {}
     for choice, value in method.choices().items():
         values |= _values_below(choice, value)
@@ -108,7 +108,7 @@ def values_by_path(method: Any) -> dict[str, Any]:
 
 
 def set_values(method: M, values: Mapping[str, object], name: str) -> M:
-    """Return the method with these values. Whole components come before their fields.
+    """Return the method with these values. Whole components are set before their fields.
 
     Args:
         method: The method.
@@ -188,7 +188,7 @@ def _names_of(kind: Any) -> list[str]:
 
 
 def _values_below(path: str, value: object) -> dict[str, Any]:
-    """Return a value and the values of its fields, by path."""
+    """Return a value and the values of its fields, keyed by path."""
     values: dict[str, Any] = {path: value}
     for name in _field_names(value):
         values |= _values_below(f"{path}.{name}", getattr(value, name))
@@ -196,7 +196,7 @@ def _values_below(path: str, value: object) -> dict[str, Any]:
 
 
 def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
-    """Return the method with the value of this path. Errors are about `key`."""
+    """Return the method with the value of this path replaced. Errors are about `key`."""
     choice, *names = path.split(".")
     try:
         if path in REGISTRIES and not (names and value is None):
@@ -210,7 +210,7 @@ def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
 
 
 def _field_of_error(error: InputError, path: str, key: str) -> str:
-    """Return the field of a component's error as the user wrote it: the key, and a field of the component below it."""
+    """Return the field of an error as the user would write it: the key, and below it the component's field."""
     component_name = path.rpartition(".")[2]
     if path in REGISTRIES:
         component_name = REGISTRIES[path].name
@@ -228,7 +228,7 @@ def _replace_field(owner: Any, names: list[str], value: object) -> Any:
 
 
 def _convert_value(owner: Any, name: str, value: object) -> object:
-    """Return the value in the type of the field. A field of several values takes one value also."""
+    """Return the value in the type of the field. A field that holds several values also takes a single value."""
     if isinstance(getattr(owner, name), tuple) and not isinstance(value, list | tuple):
         value = (value,)
     kind = _built_in_class(owner, name)
@@ -260,7 +260,7 @@ def _no_such_value(method: Any, key: str, value: object, name: str) -> InputErro
 
 
 def _missing_setting_hint(method: Any, name: str, value: object) -> str:
-    """Return the hint about a shortcut that the method does not have."""
+    """Return the hint of the error about a shortcut that the method does not have."""
     if name == "scheduler" and str(value).lower() in SCHEDULER.hints:
         return SCHEDULER.hints[str(value).lower()]
     if name == "rounds" and method.schedule.asynchronous:

@@ -1,4 +1,4 @@
-"""The registry of methods: register a method, find one by its name, and cross two.
+"""The registry of methods. Functions register a method, find one by its name, and cross two methods.
 
 `a+b` has the submodels of `a` and the local training and server update of `b` (SubDisMO, Table 1).
 """
@@ -94,7 +94,7 @@ def find_method(source: Any) -> Method:
 
 
 def _find_by_name(name: str) -> Method:
-    """Return the registered method, or the one that the user's module has under `package.module:NAME`."""
+    """Return the registered method of this name, or the method at the import path `package.module:NAME`."""
     registered = list_methods()
     if name in registered:
         return registered[name]

@@ -1,4 +1,4 @@
-"""The fields of one run. They are checked when an Experiment is created, and saved with the results."""
+"""The class Experiment, with all settings of a run. It checks them when it is created, and a run saves them."""
 
 import os
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class Experiment(
 ):
     """One run of one method. Every field is a command-line flag of the same name.
 
-    Fields with the default None take the method's value, or none.
+    A field with the default None has the method's value, or no effect if the method has none.
     """
 
     if TYPE_CHECKING:
@@ -52,9 +52,10 @@ class Experiment(
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """Return the experiment of a TOML file, whose keys are the fields. A component is text or a table with `kind`.
+        """Return the experiment that a TOML file describes.
 
-        Raises InputError, with the file before the field: `my.toml: lr`.
+        The keys of the file are the experiment's fields. A component is text or a table with `kind`. Raises InputError,
+        with the file before the field: `my.toml: lr`.
         """
         values = read_values(path, cls.model_fields)
         try:
@@ -63,7 +64,7 @@ class Experiment(
             raise error.with_field(f"{path}: {error.field}") from None
 
     def replace_fields(self, fields: Mapping[str, object]) -> Self:
-        """Return the experiment with these fields, which are checked as those of a new experiment."""
+        """Return a copy of the experiment with these fields, which are checked like those of a new experiment."""
         check_names(fields, type(self).model_fields)
         return type(self)(**dict(self) | dict(fields))
 
@@ -87,7 +88,7 @@ class Experiment(
 
 
 def with_fields(experiment: object, fields: Mapping[str, object]) -> Experiment:
-    """Return the caller's experiment, or the default one for None, with these fields.
+    """Return a copy of the given experiment with these fields. With None, the default experiment is copied.
 
     Raises InputError for another object, and for fields that cannot be used.
     """
@@ -100,6 +101,6 @@ def with_fields(experiment: object, fields: Mapping[str, object]) -> Experiment:
     return experiment.replace_fields(fields)
 
 
-# In the order of `--help-all`.
+# The sections in the order of `--help-all`.
 SECTIONS = tuple(base for base in reversed(Experiment.__bases__) if issubclass(base, Section))
 document_fields(Experiment)

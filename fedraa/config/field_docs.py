@@ -1,4 +1,4 @@
-"""Documentation of a model's fields for `help()` and editors: name, type, default and text of each."""
+"""Documentation of the fields of a pydantic model for `help()` and editors: each name, type, default and text."""
 
 import inspect
 import textwrap
@@ -6,13 +6,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 
-# Characters of a line of text.
+# Maximum number of characters in a line of text.
 WIDTH = 100
 
 
 def document_fields(model: type[BaseModel]) -> None:
-    """Add every field to the docstring and the signature of `model`. Its fields must have descriptions."""
-    # The plain types, without the annotations for pydantic.
+    """Add every field to the docstring and the signature of `model`. All fields must have descriptions."""
+    # This returns the plain types, without the annotations for pydantic.
     hints = get_type_hints(model)
     parameters = []
     lines = ["", "", "Attributes:"]
@@ -27,7 +27,7 @@ def document_fields(model: type[BaseModel]) -> None:
 
 
 def _type_text(hint: Any) -> str:
-    """Return a type in the form of its source."""
+    """Return a type as it is written in source code."""
     if get_origin(hint) is Literal:
         return " | ".join(map(repr, get_args(hint)))
     if get_args(hint) and type(None) in get_args(hint):

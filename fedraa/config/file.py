@@ -1,4 +1,4 @@
-"""Experiments from configuration files: TOML, with the fields of an experiment as its keys.
+"""Reading of experiments from TOML files. The keys of a file are the fields of an experiment.
 
 method = "fed-raa"
 hidden = [200, 100]
@@ -21,7 +21,7 @@ from fedraa.config.usual_names import CALLS, suggest_name
 from fedraa.errors import InputError
 from fedraa.reading import content
 
-# The built-in callbacks that users look for among the fields, with their correct form.
+# Built-in callbacks that users expect to be fields, with the correct way to use them.
 CALLBACKS = {
     "csv": "csv(path='evals.csv')",
     "tensorboard": "tensorboard(directory='logs')",
@@ -34,10 +34,11 @@ def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[st
 
     Args:
         path: The file.
-        known: The names that the file may have.
+        known: The names that the file may contain.
 
     Raises:
-        InputError: The file cannot be read, is not TOML, or has another name. Its field names the file and the option.
+        InputError: The file cannot be read, is not TOML, or contains an unknown name. Its field names the file and the
+            option.
     """
     values = read_toml(Path(path), "config")
     check_names(values, known, str(path))

@@ -1,4 +1,4 @@
-"""Fields that have no effect beside other fields of an experiment. They are refused, not ignored."""
+"""Fields that have no effect because of other fields of an experiment. They are refused, not ignored."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from fedraa.components.text import KIND
 from fedraa.config.sections import ClusterOptions
 from fedraa.errors import without_effect
 
-# With the engine local, this process is the only worker, and its threads are those of a worker.
+# With the engine local, this process is the only worker, so `threads` applies to this process.
 _ONLY_ON_RAY = tuple(name for name in ClusterOptions.model_fields if name not in ("engine", "threads_per_worker"))
 
 
@@ -60,7 +60,7 @@ _RULES = (
 
 
 def refuse_without_effect(experiment: Any) -> None:
-    """Raise InputError for the first field that is set and has no effect beside the others.
+    """Raise InputError for the first field that is set but has no effect because of the other fields.
 
     If the effect of a field depends on the method, the data or the model, it is checked later.
     """

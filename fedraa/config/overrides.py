@@ -13,7 +13,7 @@ EXAMPLE = "PATH=VALUE, such as local.momentum=0.9"
 
 
 class Overrides(dict[str, Any]):
-    """Values of a method by path. They are hashable, as an experiment is, and never change."""
+    """Values of a method by path. The mapping is hashable, like an experiment, and never changes."""
 
     # The base class declares that a dict has no hash.
     def __hash__(self) -> int:  # type: ignore[override]
@@ -76,7 +76,7 @@ def read_literal(text: str) -> Any:
 
 
 def flat_table(table: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of each entry of a table and of the tables in it.
+    """Yield the path and the value of each entry of a table, including entries of the tables in it.
 
     A table with a `kind` describes a component. It is one value, the text of the component.
 

@@ -1,4 +1,4 @@
-"""The processes of a run: its workers, and their cluster."""
+"""The number of a run's processes and cores, and the address of its cluster."""
 
 import os
 

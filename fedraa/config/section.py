@@ -1,4 +1,4 @@
-"""The base class of the sections of an experiment: how their fields are validated."""
+"""The base class of the sections of an experiment. It validates their fields."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin
@@ -15,7 +15,7 @@ AUTO_CAPACITIES = "auto"
 
 
 def _written_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by path in the form of config.json."""
+    """Return a mapping of paths to values in the form of config.json."""
     return {path: text_of(value) for path, value in values.items()}
 
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Component = Any
     Override = Any
 else:
-    # The command line reads text. Python code may pass objects, which are saved as that text.
+    # The command line reads text. Python code may also pass objects, which are saved as text.
     Component = Annotated[str, SkipValidation, PlainSerializer(text_of, when_used="json")]
     # The command line reads PATH=VALUE texts. Python code and files pass mappings. The value is always a mapping.
     Override = Annotated[tuple[str, ...], SkipValidation, PlainSerializer(_written_values, when_used="json")]
@@ -56,7 +56,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _one_or_several(cls, value: object, info: ValidationInfo) -> object:
-        """Accept one value for a field that takes several, and components as mappings."""
+        """Convert a single value to a tuple if the field holds several values. Also accept components as mappings."""
         if isinstance(value, np.ndarray):
             value = value.tolist()
         field = cls.model_fields[str(info.field_name)]
@@ -69,7 +69,7 @@ class Section(BaseModel):
 
     @classmethod
     def _written(cls, value: object) -> object:
-        """Return components in the form of mappings as text, which a resumed run reads."""
+        """Return components that are mappings as text, which a resumed run can read."""
         if isinstance(value, list | tuple):
             return tuple(cls._written(item) for item in value)
         if isinstance(value, Mapping) and isinstance(value.get(KIND), str):

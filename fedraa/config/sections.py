@@ -206,7 +206,10 @@ class LocalOptions(Section):
     @field_validator("local_steps")
     @classmethod
     def _check_local_steps(cls, value: int | str | None) -> int | str | None:
-        """Check a number, or the text for AutoSteps, which is imported only here because that takes seconds."""
+        """Check a number of steps, or a text for AutoSteps.
+
+        The import of AutoSteps is here because it takes seconds.
+        """
         if isinstance(value, str):
             from fedraa.client.auto_steps import AutoSteps
 
@@ -219,7 +222,7 @@ class LocalOptions(Section):
 class StopOptions(Section):
     """End of the run."""
 
-    # The resolved limit that each field sets. A larger limit extends a run.
+    # For each field, the name of the limit that it sets. A larger limit extends a run.
     LIMITS: ClassVar[Mapping[str, str]] = {
         "updates": "steps",
         "rounds": "steps",

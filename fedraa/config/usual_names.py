@@ -145,7 +145,7 @@ USUAL_PATHS: dict[str, str] = {
     "stride": "submodel.stride",
     "uncovered_every": "submodel.uncovered_every",
 }
-"""Paths of values that a method may have, for `override`, by the names under which users look for them."""
+"""Paths of a method's values, for `override`, by the names that users know from elsewhere."""
 
 USUAL_COMMANDS: dict[str, tuple[str, ...]] = {
     "benchmark": ("compare",),
@@ -164,15 +164,15 @@ USUAL_COMMANDS: dict[str, tuple[str, ...]] = {
 """Commands by their names in other libraries."""
 
 CALLS = ("check", "compare", "replay", "report", "resume", "tune")
-"""Functions and commands that users look for among the fields."""
+"""Functions and commands that users may take for fields."""
 
 
 def suggest_name(word: str, known: Collection[str]) -> str:
-    """Return a question about the name that the user may mean, or an empty text.
+    """Return the question "did you mean NAME?", or an empty text if no known name is similar.
 
     Args:
         word: The word of the user.
-        known: The names that exist. One is suggested if `word` is its name in other libraries, or is close to it.
+        known: The names that exist. A name is suggested if `word` is similar, or is its name in other libraries.
     """
     names = {name.lstrip("-").replace("-", "_"): name for name in known}
     plain = word.lstrip("-").replace("-", "_").lower()

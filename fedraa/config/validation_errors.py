@@ -13,7 +13,7 @@ def input_error(error: ValidationError, values: Mapping[str, object], known: Col
     """Return pydantic's first error as an InputError about the experiment's field.
 
     An error that a validator of the experiment raised is returned unchanged. If a field allows several types, pydantic
-    has one error for each of them, and the InputError names all of these types.
+    has one error for each type, and the InputError names all types.
 
     Args:
         error: The error of pydantic.

@@ -106,5 +106,8 @@ def _convert_samples(split: Any) -> tuple[Images, Labels]:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Return True if the folder's permission bits allow writing. This also returns False for root, who could write."""
+    """Return True if the folder's permission bits allow writing.
+
+    The bits also count for root, which could write despite them.
+    """
     return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)

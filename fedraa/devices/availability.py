@@ -82,7 +82,7 @@ class Daily:
         """
         phase = float(generator(self.seed, "availability", client).uniform(0, self.period))
         length = self.share * self.period
-        # This is the time since the device last became available.
+        # This is the time that has passed since the device last became available.
         since = (start - phase) % self.period
         begin, left = start, length - since
         if since >= length:

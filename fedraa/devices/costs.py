@@ -18,7 +18,7 @@ from fedraa.submodels.cost import Cost
 Widths = tuple[int, ...]
 # Number of bytes of one float32 parameter.
 BYTES = 4
-# Number of recent durations of a client that determine its speed. Their median ignores outliers and adapts soon.
+# Number of recent durations that determine a client's speed. Their median ignores outliers and adapts soon.
 REMEMBERED = 5
 # Maximum number of new tables while every client is observed once. A new table is expensive: it covers all clients.
 TABLES = 64
@@ -32,7 +32,8 @@ class CostSettings:
         unit: The length of one cost unit on the run's clock: seconds on the wall clock, 1 on the virtual clock.
         stem: The client's part of a split model, or None. Only this part is trained and sent by the client, and its
             cost follows from its FLOPs. Activations and gradients also cross the network.
-        frozen: True if a frozen base is always computed in full. Relative work is then by FLOPs, not by parameters.
+        frozen: True if a frozen base is always computed in full. Relative work is then measured in FLOPs, not in
+            parameters.
         server: The speed of the server for its part of a split model, relative to the fastest device.
         download: The compressor of models that the server sends.
     """
@@ -110,8 +111,8 @@ class CostModel(Stateful):
     def cost(self, widths: Widths, client: int, down: float, up: float) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
-        Unlike `table`, it does not use observed durations. On the wall clock an update is delayed by this duration, so
-        an observed delay would be simulated, and therefore observed, again and again.
+        Unlike `table`, this does not use observed durations. On the wall clock an update is held back for this
+        duration. With observed durations, one delay would therefore be simulated and observed again and again.
 
         Args:
             widths: The shape of the submodel.
@@ -136,7 +137,7 @@ class CostModel(Stateful):
         return cost.params / self._full.params
 
     def _reference_share(self, passed: Floats | float) -> Floats | float:
-        """Return the number of samples as a fraction of the reference task's."""
+        """Return the number of samples as a fraction of the reference task's number."""
         return passed / (self._mean_size * REFERENCE_EPOCHS)
 
     def _server_time(self, passed: Floats | float) -> Floats | float:
@@ -165,7 +166,7 @@ class CostModel(Stateful):
         return float(self._solver.samples_in(steps, shard))
 
     def steps(self, widths: Widths, client: int) -> int | None:
-        """Return the local steps of one task if local training derives them from costs (`auto`), else None."""
+        """Return the local steps of one task if they follow from costs (`auto`), otherwise None."""
         auto = self._solver.auto
         if auto is None:
             return None
@@ -254,7 +255,10 @@ class CostModel(Stateful):
         return self._solver.passed_in(self._auto_steps(auto, widths, np.arange(len(self._sizes))), self._sizes)
 
     def _by_size(self, of: Callable[[int], int]) -> Floats:
-        """Return `of(size)` for every client, [N]. The function is called once for each distinct size."""
+        """Return `of(size)` for the data size of every client, [N].
+
+        The function is called once for each distinct size.
+        """
         sizes, shard = np.unique(self._sizes, return_inverse=True)
         return np.array([of(int(size)) for size in sizes], np.float64)[shard]
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-# A relative cost of 1 stands for this number of local epochs, which the Fed-RAA paper uses.
+# Number of local epochs in a task of relative cost 1, as in the Fed-RAA paper.
 REFERENCE_EPOCHS = 5
 COLUMNS = {"compute": None, "downlink": np.inf, "uplink": np.inf, "latency": 0.0, "memory": np.inf}
 
@@ -63,5 +63,8 @@ class Fleet:
     def fits_memory(
         self, load: Load, clients: npt.NDArray[np.int64] | int | slice = slice(None)
     ) -> npt.NDArray[np.bool_]:
-        """Return True if the training state of a task fits the device's memory; broadcasts like `cost`."""
+        """Return True if the training state of a task fits into the device's memory.
+
+        Arguments broadcast as in `cost`.
+        """
         return np.asarray(load.memory <= self.memory[clients] * (1 + 1e-9))

@@ -65,7 +65,7 @@ def objects_of(
 ) -> tuple[str, ...]:
     """Return the fields that hold objects which the configuration cannot recreate.
 
-    These are the model, the dataset, and components whose description lacks a value from which they were made.
+    These are the model, the dataset, and components with a description that lacks a value from which they were made.
 
     Args:
         fields: The fields of the experiment.

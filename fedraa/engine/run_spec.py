@@ -186,7 +186,7 @@ class RunSpec:
         return EvaluationData.of(data, shards, streamed=streamed, reported=self._reported_clients())
 
     def _reported_clients(self) -> npt.NDArray[np.int64] | None:
-        """Return the clients whose results are reported, or None if the run reports no results of clients."""
+        """Return the clients with reported results, or None if the run reports no results of clients."""
         experiment = self.experiment
         if experiment.client_evals is None:
             return None

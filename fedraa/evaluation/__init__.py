@@ -1,1 +1,1 @@
-"""The metrics of a model: loss and others, on the test set and per client."""
+"""Evaluation of a model: loss and metrics on the test set, and for each client."""

@@ -26,7 +26,7 @@ Buffers = dict[str, Tensor | None]
 
 
 class Evaluator:
-    """Evaluates flat parameter vectors on `device`, with a module there that has no weights between evaluations."""
+    """An evaluator of flat parameter vectors on `device`. Its module there has no weights between evaluations."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Evaluator:
             device: Device of the evaluations.
             metrics: Custom metrics.
             objective: Computes the loss and the built-in metrics (default: classification).
-            personal: Trains the clients that have data partitions in `data.personal`.
+            personal: Trains the clients with training data in `data.personal`.
             state: Names the buffers that training changes.
         """
         self._device = torch.device(device)
@@ -66,7 +66,7 @@ class Evaluator:
         self._owners, self._clients = number_owners(data)
 
     def evaluate(self, params: Vector) -> Evaluation:
-        """Evaluate the model `params` [d]: loss, metrics (also custom and personalised ones), results per client."""
+        """Evaluate the model `params` [d]: loss, metrics (built-in, custom, personalised), results of clients."""
         started = time.perf_counter()
         self.prepare(params)
         x, y = self._data.dataset.x_test, self._data.dataset.y_test
@@ -90,9 +90,10 @@ class Evaluator:
         return Evaluation(metrics, time.perf_counter() - started, clients)
 
     def prepare(self, params: Vector) -> nn.Module:
-        """Return the module with these parameters, ready for inference. On a CPU they share the array's memory.
+        """Return the module with these parameters, ready for inference.
 
-        Clients send no buffers. Therefore buffers that training changes are first estimated on training samples.
+        On a CPU the module's parameters share the memory of the array. Clients send no buffers. Therefore buffers that
+        training changes are first estimated on training samples.
         """
         source = self._data.source
         if not getattr(self._data, "streamed", False) or source is None:
@@ -176,7 +177,7 @@ class Evaluator:
         return {"client": reported, "test_samples": counts[reported], **columns}
 
     def _over_clients(self, name: str, values: npt.NDArray[np.float64]) -> dict[str, float]:
-        """Return the mean, the standard deviation and the worst value of a metric per client."""
+        """Return the mean, the standard deviation and the worst of a metric's values for all clients."""
         if not values.size:
             return {f"{name}_{what}": float("nan") for what in ("mean", "std", "worst")}
         higher_is_better = self._metric_spec.better(f"{name}_worst") == "max"
@@ -192,7 +193,7 @@ class Evaluator:
     def _add_sums(
         self, sums: dict[str, npt.NDArray[np.float64]], owners: npt.NDArray[np.int64], new: Mapping[str, Tensor]
     ) -> None:
-        """Add measured values to the sums of the samples' owners.
+        """Add each sample's measured values to the sums of its owner, which is a client.
 
         Args:
             sums: Sums [clients + 1, ...] by name, changed in place.
@@ -220,7 +221,7 @@ class Evaluator:
 def number_owners(data: Federated) -> tuple[npt.NDArray[np.int64], int]:
     """Return the owner of each test sample [n], and the number of owners.
 
-    Clients that have test samples are numbered from 0. A sample without an owner gets the number of owners.
+    Clients with test samples are numbered from 0. A sample that belongs to no client gets the number of owners.
     """
     counts = np.diff(data.test_offsets)
     counts = counts[counts > 0]

@@ -1,4 +1,4 @@
-"""Custom metrics of an evaluation: each is a number per test sample, and the mean of all of them."""
+"""Custom metrics of an evaluation. Each is the mean of one number per test sample."""
 
 import math
 from abc import ABC, abstractmethod
@@ -63,7 +63,7 @@ class NamedMetric:
     def values(self, outputs: Tensor, labels: Tensor) -> npt.NDArray[np.float64]:
         """Return one number per sample, float64 [b]. Raises InputError if the function does not."""
         try:
-            # The next metric needs the tensors unchanged.
+            # A metric gets copies, because the next metric needs the tensors unchanged.
             result = self.function(outputs.clone(), labels.clone())
         # A user-defined function may raise any exception.
         except Exception as error:
@@ -92,7 +92,7 @@ def make_metrics(parts: Sequence[object], metric_spec: MetricSpec | None = None)
 
 
 def taken_by(metric_spec: MetricSpec) -> tuple[str, ...]:
-    """Return the names of an objective's metrics, and of the best value in a summary."""
+    """Return the names that an objective's metrics take, including that of the best value in a summary."""
     return (*metric_spec.names, f"best_{metric_spec.main}")
 
 
@@ -111,7 +111,7 @@ def _make_named(part: object) -> NamedMetric:
 
 
 def exact_mean(values: npt.NDArray[np.float64]) -> float:
-    """Return the mean of values [n], exact before one final rounding. It is not finite if one of them is not."""
+    """Return the mean of values [n], exact before one final rounding. It is not finite if some value is not finite."""
     with np.errstate(invalid="ignore"):
         if not np.isfinite(values).all():
             return float(values.mean())

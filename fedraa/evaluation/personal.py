@@ -19,7 +19,7 @@ Shards = Mapping[int, tuple[Tree, npt.NDArray[Any]]]
 
 @dataclass(frozen=True, eq=False)
 class EvaluationData(Federated):
-    """Data of an evaluation, with the training data of the clients that are evaluated individually."""
+    """The data of an evaluation, with the training data of clients for which a personal model is evaluated."""
 
     personal: Shards = field(default_factory=dict)
     streamed: bool = False
@@ -53,13 +53,13 @@ def choose_clients(data: Federated, count: int, rng: np.random.Generator) -> lis
 
 
 class Personal:
-    """Trains the full model on a client's data partition as a task would, with the solver's epochs and learning rate.
+    """A trainer of the full model on a client's data, as in a task, with the same epochs and learning rate.
 
-    If the number of steps follows from costs, it is the number for a task that takes no time to send.
+    If the number of local steps follows from costs, it is that of a task that takes no time to send.
 
     Anything that a server sends besides the model (control variates, momentum, optimizer state) is omitted. Nothing is
-    compressed. Logits are not calibrated, because the model is for the client's labels. The order of minibatches, and
-    the random numbers of transforms, are the same in every evaluation.
+    compressed. Logits are not calibrated, because the personal model should fit the client's labels. The order of
+    minibatches, and the random numbers of transforms, are the same in every evaluation.
     """
 
     def __init__(self, traced: Traced, solver: LocalTraining, **options: Any) -> None:

@@ -1,1 +1,1 @@
-"""The decisions of a server: the tasks of clients, and the policy for failed clients. It holds no parameters."""
+"""The ledger of a server: its decisions about tasks and about failed clients. The ledger holds no parameters."""

@@ -1,4 +1,4 @@
-"""The decisions of an asynchronous server."""
+"""The ledger of an asynchronous server, which decides about tasks and holds no parameters."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,14 @@ from schedulers.protocol import Costs
 
 
 class AsyncLedger(TaskLedger):
-    """Fragment versions, staleness and the next client of an asynchronous server (Fed-RAA, Algorithms 1 and 2).
+    """The ledger of an asynchronous server: fragment versions, staleness, next clients (Fed-RAA, Algorithms 1 and 2).
 
-    Both ends of a staleness are on the fragment's own clock: q(j) when the update arrives minus q(j) when the fragment
-    was sent. The paper's literal t - tau mixes two clocks.
+    Staleness counts updates of the fragment: q(j) when the update arrives minus q(j) when the fragment was sent. The
+    paper's formula t - tau would subtract numbers of two different clocks.
 
     Attributes:
-        kept_tasks: The task of each client that trains its buffer again.
-        concurrency: The limit on clients that train at a time.
+        kept_tasks: The task of each client that trains the buffer of this task again.
+        concurrency: The limit on the number of clients that train at the same time.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class AsyncLedger(TaskLedger):
         return self._send_task(client, fragment, version=version, step=self.step, resent=False, feasible=feasible)
 
     def staleness(self, task: int) -> Staleness:
-        """Return the staleness that an update of this task in flight has now."""
+        """Return the staleness that the update of this task would have now. The task is in flight."""
         dispatch = self.in_flight[task]
         version = int(self.stats.counts[self.index(dispatch.fragment)])
         return Staleness(version - dispatch.version, self.step - dispatch.step)
@@ -82,7 +82,7 @@ class AsyncLedger(TaskLedger):
             task: A task in flight.
             loss: Mean training loss of the task.
             new_version: True if the model has a new version.
-            keep_task: True if the client trains again the buffer that it holds.
+            keep_task: True if the client trains the buffer of the task again.
         """
         staleness = self.staleness(task)
         dispatch = self._finish_task(task)
@@ -97,7 +97,7 @@ class AsyncLedger(TaskLedger):
         return Committed(dispatch, int(self.stats.counts[index]), staleness, self._next_clients(dispatch))
 
     def drop(self, task: int) -> Dropped:
-        """Count a task that failed. A client that is retried stays at work."""
+        """Count a task that failed. A client that is retried still counts as training."""
         dispatch, action = self._fail_task(task)
         if action == RETRY:
             return Dropped(dispatch, action, (dispatch.client,))

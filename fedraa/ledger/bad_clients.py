@@ -7,7 +7,7 @@ from fedraa.components.state import Stateful
 RETRY = "retry"
 QUARANTINED = "quarantined"
 STOP = "stop"
-# If this many clients fail and none has succeeded, the shared setup is to blame, not the clients.
+# If this number of clients fail before any succeeds, the cause is the shared setup, not the clients.
 MAX_FIRST_FAILURES = 50
 
 

@@ -1,4 +1,4 @@
-"""The limit on clients that train at a time. The next client is drawn from the idle ones."""
+"""The limit on the number of clients that train at the same time. The next client is drawn from the idle clients."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from fedraa.rng import generator
 
 @dataclass(frozen=True)
 class Concurrency:
-    """A `limit` on the clients that train at a time. None: all train.
+    """A `limit` on the number of clients that train at the same time. With None, all clients train.
 
     Draws follow from the seed, so there is no state to save.
     """
@@ -22,16 +22,16 @@ class Concurrency:
         return self.limit is not None and self.limit < self.clients
 
     def first(self) -> Sequence[int]:
-        """Return the clients that begin."""
+        """Return the clients that train first."""
         if self.limit is None or not self.limited:
             return range(self.clients)
         drawn: list[int] = generator(self.seed, "concurrency").choice(self.clients, self.limit, replace=False).tolist()
         return drawn
 
     def next(self, client: int, task: int, busy: Collection[int], left_out: Collection[int] = ()) -> tuple[int, ...]:
-        """Return the client that trains after this client's `task`: one that is neither `busy` nor `left_out`, or none.
+        """Return the client that trains after this client's `task`, drawn from those not `busy` or `left_out`, or none.
 
-        Without a limit it is the client itself.
+        Without a limit, the client itself trains again.
 
         Args:
             client: The client of the ended task.

@@ -13,7 +13,7 @@ class Dispatch(NamedTuple):
         fragment: The fragment, from 0, or the label of a sampled submodel.
         version: Version of the fragment that is sent (in rounds, the round).
         step: Server step at dispatch.
-        resent: True if the client trains the buffer that it holds again, so that nothing is sent.
+        resent: True if the client trains the buffer of its last task again, so that nothing is sent.
         feasible: Fragments within the delay bound, empty without a scheduler.
         fragment_updates: q(j) [M] at the decision, empty without a scheduler.
     """
@@ -45,7 +45,7 @@ class Committed(NamedTuple):
     """The result of an update that was applied.
 
     Attributes:
-        dispatch: The task that it answers.
+        dispatch: The dispatch of the task.
         version: Version of the fragment after the update (in rounds, of the model after the round).
         staleness: Staleness of the update.
         next_clients: The clients that wait for a task now.

@@ -14,7 +14,7 @@ from fedraa.errors import InputError, short_text
 from fedraa.numbers import Count, Share
 from fedraa.rng import generator
 
-# Draws of a cohort per client before an empty cohort is an error.
+# Number of draws of a cohort, as a multiple of the number of clients, after which an empty cohort is an error.
 DRAWS_PER_CLIENT = 1000
 EXPECTED = "all, sample:K with K from 1 to the number of clients, or bernoulli:P with P over 0 and at most 1"
 
@@ -71,10 +71,10 @@ def draw_cohort(
 ) -> Sequence[int]:
     """Return the clients of a round, ascending and never empty.
 
-    Quarantined clients are removed after the draw, so they do not affect the draw of the others.
+    Quarantined clients are removed after the draw, so they do not affect which other clients are drawn.
 
     Args:
-        participation: The choice.
+        participation: Chooses the clients.
         clients: Number of clients.
         round: The round, from 0.
         seed: Seed of the run.
@@ -82,7 +82,7 @@ def draw_cohort(
         alone: Number of first rounds in which only the first client trains.
 
     Raises:
-        InputError: The choice returns no clients, or wrong ones.
+        InputError: `participation` returns no clients, or wrong ones.
     """
     if round < alone:
         return [next(client for client in range(clients) if client not in left_out)]
@@ -107,7 +107,7 @@ def draw_cohort(
 
 
 def _parse_text(text: str) -> Participation:
-    """Return the choice for the text `sample:K` or `bernoulli:P`."""
+    """Return the participation that the text `sample:K` or `bernoulli:P` describes."""
     kind, _, number = text.partition(":")
     try:
         value = float(number)

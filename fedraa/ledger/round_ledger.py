@@ -1,4 +1,4 @@
-"""The decisions of a synchronous server."""
+"""The ledger of a synchronous server, which decides about rounds and holds no parameters."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedraa.messages import State
 from schedulers import SchedulerRunner, count_once
 
 DrawCohort = Callable[[int, Collection[int]], Sequence[int]]
-"""Returns the clients of a round, given its number and the quarantined clients."""
+"""A function that returns the clients of a round, given the round's number and the quarantined clients."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class RoundClosed:
 
 
 class RoundLedger(TaskLedger):
-    """Cohorts, weights and the barrier of a synchronous server.
+    """The ledger of a synchronous server: cohorts, weights, and the barrier at the end of a round.
 
     Every client of a cohort gets one task, and reports once or fails. Within a scheduled round, each assigned task
     counts as an update of its fragment, so that the next client gets another fragment. At the end of the round these
-    counts are replaced: a fragment that any client trained has one update more than before.
+    counts are replaced: each fragment that some client trained has one update more than before the round.
 
     Attributes:
         cohort: The clients of the round, in the order in which they get their tasks.
@@ -102,7 +102,7 @@ class RoundLedger(TaskLedger):
         return Committed(dispatch, self.step + 1, Staleness(0, 0), round_complete=self._missing == 0)
 
     def drop(self, task: int) -> Dropped:
-        """Count a client that failed; its fragment loses the count of this task again."""
+        """Count a client that failed. Its task no longer counts as an update of the fragment."""
         dispatch, action = self._fail_task(task)
         self.stats.counts[self.index(dispatch.fragment)] -= 1
         self._missing -= 1
@@ -129,7 +129,10 @@ class RoundLedger(TaskLedger):
         self._reported[:] = state["reported"].tolist()
 
     def _begin_round(self, quarantined: Collection[int]) -> None:
-        """Begin a round with a cohort without the quarantined clients. Equal steps and clients give the same cohort."""
+        """Begin a round with a cohort without the quarantined clients.
+
+        The cohort depends only on the step and on these clients.
+        """
         self._quarantined = quarantined
         self.cohort = self._draw_cohort(self.step, quarantined)
         self.position = {client: position for position, client in enumerate(self.cohort)}

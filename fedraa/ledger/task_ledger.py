@@ -19,15 +19,15 @@ from schedulers.protocol import Ints
 class TaskLedger(Stateful):
     """A record of tasks: their numbers, the tasks in flight, each client's turns, and failed clients.
 
-    Its decisions depend only on the times and results that its caller passes. It holds no parameters, reads no clock
-    and opens no file.
+    The ledger's decisions depend only on the times and results that its caller passes. The ledger holds no parameters,
+    reads no clock and opens no file.
 
     Attributes:
         step: Server updates, or rounds, so far.
         turns: Tasks per client so far [N].
         in_flight: The tasks that have not ended, by number.
-        stats: Counts, tasks sent, last staleness and last loss of every fragment [M].
-        scheduler: Chooses the fragments. None: the caller passes the label of each task.
+        stats: For every fragment [M]: applied updates, tasks sent, last staleness and last loss.
+        scheduler: Chooses the fragments. With None, the caller passes the label of each task.
         bad_clients: Decides between retry, quarantine and stop.
     """
 
@@ -66,11 +66,14 @@ class TaskLedger(Stateful):
         return self.scheduler.feasible(client)
 
     def index(self, fragment: int) -> int:
-        """Return the position of a fragment in `stats`: without a scheduler all labels share one version."""
+        """Return the position of a fragment in `stats`.
+
+        Without a scheduler it is 0, because all labels share one version.
+        """
         return 0 if self.scheduler is None else fragment
 
     def state(self) -> State:
-        """Return the values of a checkpoint."""
+        """Return the ledger's values for a checkpoint."""
         return super().state() | {
             "in_flight": dispatch_rows(self.in_flight.values()),
             "stats": dict(vars(self.stats)),
@@ -113,7 +116,7 @@ class TaskLedger(Stateful):
             fragment: The fragment, or the label of a sampled submodel.
             version: Version of the fragment that is sent.
             step: Server step of the sent weights.
-            resent: True if the client trains its current buffer again.
+            resent: True if the client trains the buffer of its last task again.
             feasible: The client's fragments within the delay bound.
         """
         dispatch = Dispatch(
@@ -140,14 +143,17 @@ class TaskLedger(Stateful):
         return dispatch
 
     def _fail_task(self, task: int) -> tuple[Dispatch, str]:
-        """Take a failed task out of flight. Return it with the action that follows."""
+        """Remove a failed task from the tasks in flight. Return the task and the action that follows."""
         dispatch = self.in_flight.pop(task)
         self.stats.sent[self.index(dispatch.fragment)] -= 1
         return dispatch, self.bad_clients.failed(dispatch.client)
 
 
 def dispatch_rows(decisions: Collection[Dispatch]) -> Ints:
-    """Return decisions as an array [n, 7] for a checkpoint, without the inputs of each decision."""
+    """Return decisions as an array [n, 7] for a checkpoint.
+
+    The arrays on which a decision was based are not included.
+    """
     columns = [(d.task, d.client, d.turn, d.fragment, d.version, d.step, d.resent) for d in decisions]
     return np.array(columns, np.int64).reshape(-1, 7)
 

@@ -1,1 +1,4 @@
-"""Built-in methods: a module each, in which a method is four choices."""
+"""Built-in methods, one module per paper.
+
+A method consists of four choices: submodels, local training, update, schedule.
+"""

@@ -25,7 +25,7 @@ from fedraa.vectors.chunked import step_along
 class ACE(AsyncRule):
     """ACE (Chang et al. 2025), formerly IA2SGD: theta += server_lr * the mean of all clients' latest deltas.
 
-    The model steps at every update, however stale. The first step waits until every client has reported.
+    After every client has reported once, the model makes a step at every update, however stale.
     """
 
     server_lr: Positive = 1.0
@@ -57,7 +57,7 @@ register(
     Method(
         name="ace",
         paper="Chang et al. 2025",
-        note="no step before every client has reported; any number of local steps, the paper has one",
+        note="no step before every client has reported; any number of local steps (the paper: one)",
         formula="`theta ← theta + server_lr · mean of all clients' last deltas`, at every update after all reported.",
         when="Few clients with very different data: fast clients have no more weight than slow ones.",
         local=PLAIN_SGD,

@@ -27,8 +27,8 @@ from fedraa.vectors.index_runs import global_slices
 class AsyncFedED(AsyncRule):
     """AsyncFedED (Wang et al. 2022), its step: theta += server_lr / (r + epsilon) * delta.
 
-    r = |theta - sent| / |delta|. A fresh update gets the weight server_lr / epsilon; a delta of 0 gets 0. The paper
-    also adapts the number of local epochs, which this rule does not.
+    r = |theta - sent| / |delta|. A fresh update gets the weight server_lr / epsilon, and a delta of 0 gets the weight
+    0. The paper also adapts the number of local epochs. This rule does not.
 
     Attributes:
         server_lr: Length of the step.
@@ -63,7 +63,10 @@ class AsyncFedED(AsyncRule):
 
 
 def _sum_squares(piece: Vector) -> float:
-    """Return the sum of squares. Rows are summed in float32: exact enough for a ratio, at half the cost."""
+    """Return the sum of squares.
+
+    Rows are summed in float32, which is exact enough for a ratio and takes half the time.
+    """
     end = len(piece) - len(piece) % SUM_BLOCK
     rows = piece[:end].reshape(-1, SUM_BLOCK)
     tail = piece[end:]
@@ -74,7 +77,7 @@ register(
     Method(
         name="asyncfeded",
         paper="Wang et al. 2022",
-        note="only its step: the number of local epochs stays as it is",
+        note="only the paper's step: the number of local epochs is not adapted",
         formula="`theta ← theta + server_lr / (r + epsilon) · delta`, r = |theta − sent| / |delta|.",
         when="Staleness should be measured by how far the model has moved, not counted.",
         local=PLAIN_SGD,

@@ -43,7 +43,7 @@ class DeltaCache(Stateful):
         self._clients = clients
 
     def put(self, client: int, change: DeltaView) -> None:
-        """Replace the client's row on the coordinates of the change."""
+        """Replace the client's row by the delta, on the delta's coordinates."""
         row = self.rows[client]
 
         def put_piece(place: Index | slice, delta: Vector) -> None:
@@ -59,12 +59,12 @@ class DeltaCache(Stateful):
 @ASYNC_RULE.register("ca2fl")
 @dataclass
 class CA2FL(Buffered):
-    """CA2FL (Wang et al. 2024, Algorithm 2): theta += server_lr * v every `size` arrivals, at any staleness.
+    """CA2FL (Wang et al. 2024, Algorithm 2): theta += server_lr * v every `size` updates, at any staleness.
 
-    v = mean over all N clients of h_i, + 1/size * sum over the arrivals of (delta - h_i); then h_i <- delta. All
-    arrivals of a buffer use the h_i from before the buffer, also two of one client. h_i starts at 0, so the first
-    buffer is FedBuff's. The scale of a row h_i is that of the learning rate when it was stored, so keep the clients'
-    learning rate constant.
+    v = mean over all N clients of h_i, + 1/size * sum over the updates in the buffer of (delta - h_i); then h_i <-
+    delta. All updates of a buffer use the h_i from before the buffer, even if two of them are from one client. h_i
+    starts at 0, so the first buffer is FedBuff's. A row h_i scales with the learning rate at which its delta was
+    trained, so keep the clients' learning rate constant.
     """
 
     server_lr: Positive = 1.0
@@ -74,7 +74,7 @@ class CA2FL(Buffered):
 
     def start(self, model: AsyncModel) -> None:
         self._cache = DeltaCache(len(model.params), model.clients)
-        # Rows that replace the rows of the cache when the buffer is full.
+        # Rows that will replace those of the cache when the buffer is full.
         self._pending: dict[int, Vector] = {}
         self._sum = np.zeros(len(model.params), np.float32)
         self._count = 0
@@ -126,7 +126,9 @@ register(
         update=CA2FL(),
         schedule=AsyncSchedule(),
         paper_settings=PaperSettings(
-            source="Wang et al. 2024", values={"buffer_size": 10, "momentum": 0.0}, unstated="the rates of its grid"
+            source="Wang et al. 2024",
+            values={"buffer_size": 10, "momentum": 0.0},
+            unstated="the learning rates, which it takes from a grid",
         ),
     )
 )

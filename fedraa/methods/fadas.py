@@ -27,9 +27,10 @@ from fedraa.server.schedule import AsyncSchedule
 @ASYNC_RULE.register("fadas")
 @dataclass
 class Fadas(FedBuffRule):
-    """FADAS (Wang et al. 2024): a step of AMSGrad along the mean delta of every `size` arrivals.
+    """FADAS (Wang et al. 2024): a step of AMSGrad along the mean delta of every `size` client updates.
 
-    If their largest staleness, counted in steps, is over `delay_limit`, the step is divided by it.
+    If the largest staleness of these updates, counted in steps, is over `delay_limit`, the step is divided by that
+    staleness.
 
     Attributes:
         size: Client updates per step.

@@ -33,9 +33,9 @@ from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, Fragments
 from fedraa.vectors.chunked import map_chunks, ordered_sum, subtract_chunk, sum_squares
 from fedraa.vectors.index_runs import global_slices
 
-# Updates of a fragment over which squares are averaged.
+# Number of updates of a fragment over which squared deltas are averaged.
 SQUARES_WINDOW = 100
-# The smallest mean square that a delta is divided by.
+# Lower limit of the mean square by which a delta is divided.
 MIN_SQUARE = np.float32(1e-30)
 
 
@@ -49,7 +49,7 @@ class DeltaMix(AsyncRule):
     fragments, as least-sent does; otherwise many deltas of one fragment add up to too long a step.
 
     Attributes:
-        server_gain: Multiplies the weight, so that the step is longer.
+        server_gain: Factor on the weight. A larger one makes longer steps.
         participation_correction: Power of a client's data against its speed in the factor c_n; 0 turns it off.
         staleness: The factor s, by which the weight decreases with staleness.
         spread: True if coordinates that all fragments hold get the weight server_gain / N, because all N clients train
@@ -91,9 +91,10 @@ class DeltaMix(AsyncRule):
 class RMSNormalizedDelta(DeltaMix):
     """theta <- theta + a * c * delta / v^(power / 2), with a as in DeltaMix.
 
-    v [d] is a running mean of the squared deltas of each coordinate, and c keeps the norm of delta. With `power` 1 all
-    coordinates move equally far, as with Adam; with less they move between that and their own lengths. It is for
-    embeddings of rare words, which a mean over clients hardly moves. They allow a much larger `server_gain`.
+    v [d] is a running mean of the squared deltas of each coordinate. The factor c restores the norm of delta. With
+    `power` 1 all coordinates move about equally far, as with Adam. A smaller power is between this and the plain delta.
+    The rule helps embeddings of rare words, which a mean over clients hardly moves. It allows a much larger
+    `server_gain`.
     """
 
     power: UpToOne = 0.5
@@ -118,7 +119,10 @@ class RMSNormalizedDelta(DeltaMix):
         return ApplyResult(weight)
 
     def _normalize_delta(self, update: ClientUpdate, share: np.float32) -> tuple[Vector, float]:
-        """Return delta / v^(power / 2) [k], and c. The squared delta enters v with the weight `share`."""
+        """Return delta / v^(power / 2) [k] and the factor c.
+
+        First add the squared delta to v, with the weight `share`.
+        """
         normalized = np.empty_like(update.new)
         exponent = np.float32(-self.power / 2)
 

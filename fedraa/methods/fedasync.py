@@ -27,12 +27,13 @@ from fedraa.server.staleness import STALENESS, weight_for_clients
 class ConvexMix(AsyncRule):
     """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA).
 
-    A further factor of a weighs a client's data against its speed, with the power `participation_correction`.
+    With `participation_correction`, a has another factor: the client's data against its speed, to this power.
 
     Attributes:
         mixing: Weight of an update before its staleness reduces it.
         staleness: The factor s, by which the weight decreases with staleness.
-        participation_correction: Power of a client's data against its speed in a further factor of a; 0 turns it off.
+        participation_correction: Power of the factor of a that weighs a client's data against its speed; 0 turns it
+            off.
     """
 
     mixing: Share = 0.6
@@ -69,16 +70,16 @@ register(
         paper_settings=PaperSettings(
             source="Xie et al. 2019, CIFAR-10",
             values={"lr": 0.1, "batch_size": 50, "prox_mu": 0.005, "mixing": 0.6, "momentum": 0.0},
-            unstated="one of its mixings, .6 and .9",
+            unstated="the choice between its mixings .6 and .9",
         ),
     )
 )
 
 
 def async_variant(method: Method) -> Method:
-    """Return a method with the submodels of a method in rounds and the server of FedAsync.
+    """Return an asynchronous variant of a method in rounds: with its submodels, and the server of FedAsync.
 
-    It is a baseline that measures the cost of the barrier of `method`; no paper has it.
+    The variant is a baseline that shows the cost of the barrier of `method`. It is from no paper.
     """
     return replace(
         method,

@@ -31,7 +31,7 @@ from fedraa.vectors.chunked import add_scaled
 
 @dataclass
 class Buffered(AsyncRule):
-    """A rule that moves the model every `size` arrivals. The version counts these steps."""
+    """A rule that moves the model once every `size` client updates. The version counts these moves."""
 
     size: Count = 10
 
@@ -45,17 +45,17 @@ class Buffered(AsyncRule):
 class FedBuffRule(Buffered):
     """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K arrivals.
 
-    With an `optimizer` the sum is the delta along which it steps (FedBuff's server momentum). The log then shows only
-    s, because the optimizer decides the length of the step. Deltas in the buffer at the end of the run are dropped. A
-    further factor of each delta weighs a client's data against its speed, with the power `participation_correction`.
-    It may be over 1, because the buffer is a weighted mean.
+    With an `optimizer`, that optimizer steps along the mean of the buffer instead (FedBuff's server momentum). The log
+    then shows only s, because the optimizer decides the length of the step. Deltas in the buffer at the end of the run
+    are dropped. With `participation_correction`, each delta has another factor: its client's data against its speed, to
+    this power. The factor may be over 1, because the buffer is a weighted mean.
 
     Attributes:
         staleness: The factor s, by which the weight of a delta decreases with staleness.
         server_lr: Length of the step along the mean delta.
-        optimizer: Takes the step instead; None steps along the mean delta.
-        participation_correction: Power of a client's data against its speed in a further factor of its delta; 0 turns
-            it off.
+        optimizer: The optimizer that takes the step. With None, the step is along the mean delta.
+        participation_correction: Power of the factor of a delta that weighs its client's data against its speed; 0
+            turns it off.
     """
 
     staleness: Any = "polynomial"
@@ -99,7 +99,7 @@ class FedBuffRule(Buffered):
         return ApplyResult(weight * self.server_lr / self.size, full)
 
     def _apply_buffer(self, params: Vector, weight: float) -> None:
-        """Move `params` [d] along the weighted buffer."""
+        """Move `params` [d] by the weighted deltas in the buffer."""
         if self._stepping is None:
             add_scaled(params, slice(None), weight, self._total)
             return

@@ -41,7 +41,7 @@ class GlobalMomentum(RoundState):
 
     def start(self, run: RoundStateContext) -> None:
         self._momentum = np.zeros(run.size, np.float32)
-        # The buffer that all clients of this round share; the momentum does not change during a round.
+        # All clients of a round share this buffer, because the momentum does not change during a round.
         self._whole: SharedBuffer | None = None
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:

@@ -28,9 +28,10 @@ from fedraa.vectors.client_rows import ClientRows
 class FedGMR(Buffered):
     """FedGMR (2025): theta_c = sum a_i n_i w_ic / sum a_i n_i over the clients with c in their last submodel.
 
-    a_i = (staleness + 1)^-exponent on update, and n_i is the number of samples. The model moves every `size` arrivals;
-    coordinates in no submodel stay. The rule averages models, not deltas, so a stale dense submodel draws the model
-    back. A client's row [d] is its last submodel, NaN outside it.
+    a_i = (staleness + 1)^-exponent at the client's last update, and n_i is the client's number of samples. The model
+    moves once every `size` client updates. Coordinates that are in no submodel stay. The rule averages models, not
+    deltas, so a stale dense submodel draws the model back. A client's row [d] holds its last submodel, and NaN outside
+    of this submodel.
 
     Attributes:
         size: Client updates per step of the model.
@@ -70,7 +71,7 @@ class FedGMR(Buffered):
         return ApplyResult(self._weights[client] / sum(self._weights.values()), full)
 
     def _add_row(self, row: Vector, weight: float, *, sign: int) -> None:
-        """Add a client's submodel to the sums, or with the `sign` -1 remove it."""
+        """Add a client's submodel to the sums, or subtract the submodel if `sign` is -1."""
         covered = ~np.isnan(row)
         step = sign * weight
         self._sum += step * np.where(covered, row, 0).astype(np.float64)

@@ -17,7 +17,7 @@ from fedraa.server.optimizers import Adaptive, Momentum
 from fedraa.server.round_update import Mean
 
 _REDDI = PaperSettings(
-    source="Reddi et al. 2021", values={"momentum": 0.0}, unstated="rates, which it takes from a grid"
+    source="Reddi et al. 2021", values={"momentum": 0.0}, unstated="the learning rates, which it takes from a grid"
 )
 
 register(
@@ -27,7 +27,9 @@ register(
         formula="`m ← beta m + mean delta; theta ← theta + server_lr · m`.",
         when="Unequal data make rounds noisy: momentum at the server smooths them.",
         update=Mean(weights="samples", optimizer=Momentum()),
-        paper_settings=PaperSettings(source="Hsu, Qi, Brown 2019", unstated="the rates of its grid"),
+        paper_settings=PaperSettings(
+            source="Hsu, Qi, Brown 2019", unstated="the learning rates, which it takes from a grid"
+        ),
     )
 )
 register(

@@ -1,4 +1,4 @@
-"""FLoRA: average the products of adapters, exactly, by stacking them (Wang et al. 2024).
+"""FLoRA: average the products B A of adapters exactly, by stacking the adapters (Wang et al. 2024).
 
 Server: W <- W + scale * sum of p_i B_i A_i                 # p_i: the client's share of the samples
         B <- 0;  A <- a new random matrix, the same for all clients
@@ -29,16 +29,16 @@ from fedraa.submodels.policies.slices import Prefix
 @AGGREGATOR.register("flora")
 @dataclass
 class FLoRA(LowRank):
-    """FLoRA (Wang et al. 2024): a layer's weight moves by scale sum p_i B_i A_i, exactly. Then adapters are reset.
+    """FLoRA (Wang et al. 2024): a layer's weight moves by exactly scale * sum p_i B_i A_i. Then adapters are reset.
 
     The sum is the stack [B_1 ... B_K] [p_1 A_1; ...; p_K A_K], where p_i is the client's share of the samples of the
-    round. The paper's clients add it to their base. Here it is the delta of the parameters `merged`, which are part of
-    the model at the server. Clients read them without training them, and their values in client updates are ignored.
-    Then B becomes 0 and A is drawn again, the same for all clients, each of which trains its units. All other trained
-    parameters are averaged over the clients that trained them.
+    round. In the paper, clients add this product to their base weights. Here the server adds it to the parameters
+    `merged` of the model. Clients read `merged` without training it, and its values in client updates are ignored. Then
+    B becomes 0, and a new A is drawn, which is the same for all clients. All other trained parameters are averaged over
+    the clients that trained them.
 
-    Traffic is that of the paper. Up: the client's adapter. Down: the adapter and the stacks of all rounds since the
-    client's last task, or the merged weights if they are smaller.
+    Traffic is counted as in the paper. Up: the client's adapter. Down: the adapter, and the stacks of all rounds since
+    the client's last task, or the merged weights if these are smaller than the stacks.
     """
 
     keeps: ClassVar[str] = "merged weights"

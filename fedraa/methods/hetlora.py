@@ -33,7 +33,8 @@ class HetLoRA(LowRank):
     """HetLoRA (Cho et al. 2024) without pruning of ranks: A = sum p_i A_i, B = sum p_i B_i, absent units being 0.
 
     p_i = s_i / sum s, where s_i = ||B_i A_i||_F over all layers, the root of the sum of squares. Units that no client
-    trained in a round stay. Other parameters have the same weights, over the clients that trained them.
+    trained in a round do not move. Each other parameter becomes the mean over the clients that trained it, with the
+    same weights.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_reports",)
@@ -51,7 +52,7 @@ class HetLoRA(LowRank):
         super().add(contribution)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        # The adapter coordinates that some clients trained, but not all.
+        # Coordinates of adapters that some clients of the round trained, but not all of them.
         mine = self._adapter_mask() & totals.covered & (totals.coverage < self._reports)
         participants = np.float32(self._participants)
         self._reports = 0

@@ -40,7 +40,7 @@ class MemorisedMean(Aggregator):
     Updates are in gradient units, Delta = -delta / lr. v = mean_n u_n + (1/Gamma) sum over covering clients of (Delta_n
     - u_n), the second term only if Gamma > 0; theta -= lr v. Then u_n <- Delta_n on the trained coordinates. Uncovered
     coordinates move by the mean memory. `mifa` selects the form of the released code: v = mean_n u_n with the new u_n.
-    A client's row [d] is allocated when it first takes part; before, it counts as 0.
+    A client's row [d] is allocated when the client first takes part. Before that, the row counts as 0.
 
     Attributes:
         mifa: True for the form of the released code.
@@ -75,7 +75,7 @@ class MemorisedMean(Aggregator):
         size = len(self._mean)
         clients = np.float32(self._clients)
         lr = np.float32(-totals.lr)
-        # Every value is overwritten below, so that the last buffer needs no clearing.
+        # The last buffer is reused without clearing, because every value is overwritten below.
         delta: Vector | None = self._room.last()
         if delta is None:
             delta = self._room.filled(0)

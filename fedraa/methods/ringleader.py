@@ -41,7 +41,7 @@ class SumTable(Stateful):
         self.total = np.zeros(size)
 
     def add(self, client: int, change: DeltaView) -> int:
-        """Add a delta of the client. Return the number of its deltas."""
+        """Add a delta of the client. Return the number of deltas that the client has in the table."""
         row = self.rows[client]
         before = self.counts.get(client, 0)
 
@@ -71,11 +71,11 @@ class SumTable(Stateful):
 class Ringleader(AsyncRule):
     """Ringleader ASGD (Maranjyan, Richtarik 2026): theta += server_lr * v, v = 1/N sum_i G_i / b_i, N times a round.
 
-    In the first phase of a round, deltas are only added up until every client has reported. A client that has reported
-    continues from the model that it holds. The arrival that completes the table makes the first step. In the second
-    phase, each other client makes one step with its next arrival and receives the new model. Further arrivals of a
-    client that made its step count for the next round, and the client continues from the model that it holds. No client
-    is ignored, none idles, and no staleness is over 2N - 2.
+    In the first phase of a round, deltas are only added up until every client has reported. Until then, a client that
+    has reported continues from the model that it received. The update that completes the table makes the first step. In
+    the second phase, the next update of each other client makes one step, and the client receives the new model. Later
+    updates of a client that made its step count for the next round, and the client continues from the model that it
+    received. No client is ignored or idle, and the staleness is at most 2N - 2.
 
     In the paper a delta is one gradient; here it is the result of a client's local steps.
     """
@@ -88,7 +88,7 @@ class Ringleader(AsyncRule):
 
     def start(self, model: AsyncModel) -> None:
         self._now, self._next = (SumTable(len(model.params), model.clients) for _ in range(2))
-        # Clients that have a step to make in this round; empty in the first phase.
+        # Clients that still have to make a step in this round. The set is empty in the first phase.
         self._todo: list[int] = []
         self._gone: set[int] = set()
 
@@ -112,7 +112,10 @@ class Ringleader(AsyncRule):
         return ApplyResult(weight)
 
     def _record_step(self, client: int) -> None:
-        """Record that the client has made its step, or has left. Begin the next round if no client has one to make."""
+        """Record that the client has made its step, or has left.
+
+        Begin the next round if no client has a step left to make.
+        """
         self._todo.remove(client)
         if not self._todo:
             self._now = self._next
@@ -131,7 +134,7 @@ register(
     Method(
         name="ringleader",
         paper="Maranjyan, Richtarik 2026",
-        note="any number of local steps, the paper has one",
+        note="any number of local steps (the paper: one)",
         formula=(
             "`theta ← theta + server_lr · mean_i (sum of client i's deltas / their number)`, N steps a round, none "
             "before all clients have reported."
@@ -143,7 +146,7 @@ register(
         paper_settings=PaperSettings(
             source="Maranjyan, Richtarik 2026, MNIST",
             values={"local_steps": 1, "momentum": 0.0, "batch_size": 4},
-            unstated="the rate of its sweep",
+            unstated="the learning rate, which it takes from a sweep",
         ),
     )
 )

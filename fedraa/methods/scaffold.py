@@ -34,7 +34,7 @@ _NEEDS_SGD = "the control variate takes a delta over lr * steps for a mean gradi
 
 @dataclass
 class ControlVariates(RoundState):
-    """SCAFFOLD (Karimireddy et al. 2020), option II, in full coordinates, on the covered ones.
+    """SCAFFOLD (Karimireddy et al. 2020), option II. Only the coordinates that a client trained are updated.
 
     Clients step along g - c_i + c. c_i+ = c_i - c + (theta - y) / (T_i lr) with the client's own T_i; c += (1/N) sum
     (c_i+ - c_i). All start at 0.
@@ -112,7 +112,7 @@ register(
         paper_settings=PaperSettings(
             source="Karimireddy et al. 2020",
             values={"momentum": 0.0, "server_lr": 1.0},
-            unstated="the local rate of its grid",
+            unstated="the local learning rate, which it takes from a grid",
         ),
     )
 )

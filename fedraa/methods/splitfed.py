@@ -25,7 +25,7 @@ register(
         paper_settings=PaperSettings(
             source="authors' code",
             values={"local_epochs": 1, "batch_size": 256},
-            unstated="clients here have SGD, the paper's Adam",
+            unstated="the local settings for SGD, because its clients use Adam",
         ),
     )
 )

@@ -1,4 +1,4 @@
-"""Creation of models from names, import paths or functions, and their check."""
+"""Creation of models from names, import paths or functions, and checks of models."""
 
 import inspect
 import math
@@ -187,7 +187,7 @@ def _find_arguments(name: str, make: Callable[..., Any], classes: int) -> dict[s
 
 
 def _hint_for_object(source: object) -> str:
-    """Return the hint for an object that is neither a model nor callable."""
+    """Return the hint of the error about an object that is neither a model nor callable."""
     if isinstance(source, list | tuple) and source and all(isinstance(layer, nn.Module) for layer in source):
         return "give nn.Sequential(*layers)"
     if isinstance(source, Mapping) and any(isinstance(value, torch.Tensor) for value in source.values()):

@@ -8,8 +8,8 @@ class ImageConv2d(nn.Conv2d):
     """A convolution that converts images [n, c, h, w] to the memory format `channels_last`.
 
     All later feature maps keep this format. On a CPU it reduces the time of the convolutions and pools of the larger
-    models by about a quarter. Submodels may have any number of channels; `safe_convolution` makes the format safe for
-    them. Set `lay_out` to False under vmap, which supports only the default format.
+    models by about a quarter. Submodels may have any number of channels, for which only `safe_convolution` makes the
+    format safe. Set `lay_out` to False under vmap, which supports only the default format.
     """
 
     lay_out = True

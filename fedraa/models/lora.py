@@ -37,9 +37,9 @@ class _Lookup(nn.Module):
 class Adapted(nn.Module):
     """A frozen layer with an adapter: base(x) + scale * lora_B(lora_A(x)).
 
-    `lora_A.weight` is [rank, in, ...] and `lora_B.weight` is [out, rank, ...]. Both are float32 for any type of the
-    base. `merged`, if it exists, has the shape of the layer's weight and is added to it. It gets no gradient; the
-    server changes it. The attribute `weight` is the base's weight plus the dense product of the adapter. All other
+    `lora_A.weight` is [rank, in, ...] and `lora_B.weight` is [out, rank, ...]. Both are float32, whatever the type of
+    the base is. `merged`, if it exists, has the shape of the layer's weight and is added to it. It gets no gradient;
+    the server changes it. The attribute `weight` is the base's weight plus the dense product of the adapter. All other
     attributes are those of the base.
     """
 
@@ -78,7 +78,7 @@ class Adapted(nn.Module):
         return out + change.to(out.dtype)
 
     def _run_base(self, x: Tensor) -> Any:
-        """Return the base's result, with `merged` added to its weight."""
+        """Return the result of the base layer, with `merged` added to the layer's weight."""
         if self.merged is None:
             return self.base(x)
         weight = self.base.get_parameter("weight")
@@ -90,7 +90,7 @@ class Adapted(nn.Module):
         return weight + self.compute_change().to(weight.dtype)
 
     def compute_change(self) -> Tensor:
-        """Return the adapter, and `merged` if it exists, as a float32 change of the layer's weight."""
+        """Return the float32 change of the layer's weight that the adapter, and `merged` if it exists, amount to."""
         weight = self.base.get_parameter("weight")
         product: Tensor = self.lora_B.weight.flatten(1) @ self.lora_A.weight.flatten(1)
         if isinstance(self.base, nn.Embedding):
@@ -104,7 +104,7 @@ class Adapted(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            # During construction these are missing. A lookup in `self.base` would then recurse without end.
+            # During construction these attributes are missing. A lookup in `self.base` would then recurse without end.
             if name in ("base", "lora_A", "lora_B"):
                 raise
             return getattr(self.base, name)
@@ -122,11 +122,11 @@ def lora(
 ) -> nn.Module:
     """Return a model with low-rank adapters on its frozen layers. Only the adapters are trained and sent.
 
-    `model` does not change. The result shares its parameters without a copy. The output of an adapter is 0
-    at first. Its `rank` units are a width group like any other, so a method may give weak devices only the first units,
-    or a fragment. The scale is alpha / rank, with the full rank for every device. The adapter of a device then equals
-    the full adapter with all other units at zero. With fragment_scale the scale is alpha / the device's rank while it
-    trains.
+    `model` does not change. The result shares its parameters without a copy. The output of an adapter is 0 at first.
+    The `rank` units of an adapter are a width group like any other, so a method may give weak devices only the first
+    units, or a fragment. The scale is alpha / rank, with the full rank for every device. The adapter of a device then
+    equals the full adapter with all other units at zero. With fragment_scale the scale is alpha / (the device's rank)
+    while the device trains.
 
     Args:
         model: Any module. Linear, Conv1d to Conv3d without groups, and Embedding layers can have adapters.
@@ -236,7 +236,7 @@ def _make_pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
 
 
 def _choose_layers(model: nn.Module, targets: str | Sequence[str] | None, whole: Collection[str]) -> set[str]:
-    """Return the names of the layers that get adapters, with all names of a shared layer.
+    """Return the names of the layers that get adapters. A shared layer is included with all of its names.
 
     Args:
         model: The model.
@@ -266,7 +266,7 @@ def _choose_layers(model: nn.Module, targets: str | Sequence[str] | None, whole:
 
 
 def _match_names(model: nn.Module, field: str, ends: str | Sequence[str]) -> set[str]:
-    """Return the names of the modules that are equal to one of `ends`, or end with its parts.
+    """Return the module names that are one of `ends`, or end with a dot and one of them.
 
     Args:
         model: The model.

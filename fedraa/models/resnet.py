@@ -95,7 +95,7 @@ def _make_resnet(channels: int, classes: int, norm: Norm) -> nn.Sequential:
 
 
 def resnet18(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """Return a ResNet-18 with group norm. Its statistics are per sample, so that only parameters are sent."""
+    """Return a ResNet-18 with group norm. Its statistics are per sample, so clients send only parameters."""
     return _make_resnet(channels, classes, group_norm)
 
 

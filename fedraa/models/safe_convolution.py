@@ -3,17 +3,17 @@
 The first fault overwrites memory in the gradient of a pointwise convolution (every side of its kernel is 1) with a
 stride. oneDNN copies the pixels that it reads into a buffer and runs its kernel of stride 1 on them. If channels are
 the innermost dimension and there are fewer than 8 of them (AVX2) or 16 (AVX-512), the copy exceeds the buffer:
-https://github.com/uxlfoundation/oneDNN/issues/6035. The process dies or hangs, or other numbers change silently. The
-fault occurs with `channels_last` images, a permuted NHWC array and `channels_last` weights. For few channels the
-backward pass of this module therefore selects the pixels itself and runs PyTorch's kernel with stride 1. This is the
-same sum for any memory format and CPU.
+https://github.com/uxlfoundation/oneDNN/issues/6035. The process then dies or hangs, or values elsewhere in memory
+change silently. The fault occurs with `channels_last` images, a permuted NHWC array and `channels_last` weights. For
+few channels the backward pass of this module therefore selects the pixels itself and runs PyTorch's kernel with stride
+1. The result is the same sum for any memory format and CPU.
 
 The second fault is wrong weight gradients of some three-dimensional convolutions in bfloat16. They are computed in
 float32.
 
 The import of this module replaces PyTorch's CPU kernel of `convolution_backward`. Every backward pass of a convolution
-calls the replacement: in a module, a function, a script, or under vmap. It passes all other convolutions to PyTorch's
-kernel.
+calls the replacement: in a module, a function, a script, or under vmap. The replacement passes all other convolutions
+to PyTorch's kernel.
 """
 
 from typing import Any
@@ -53,7 +53,7 @@ def _convolution_backward(
         unchanged: tuple[Tensor | None, ...] = _backward.call_boxed(keys, grad_output, input, weight, *options)
         return unchanged
     sides = weight.ndim - 2
-    # One step may stand for all sides.
+    # The stride may be a single value for all dimensions.
     steps = [*stride, *stride[-1:] * (sides - len(stride))]
     pixels = (slice(None), slice(None), *(slice(None, None, step) for step in steps))
     unstrided = [1] * sides, padding, dilation, transposed, [0] * sides, groups

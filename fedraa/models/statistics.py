@@ -20,11 +20,12 @@ from fedraa.models.forward import forward
 
 # Lazy batch norms change to one of these classes in their first forward pass.
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-# After this number of passes over the sample, a buffer that still changes is an error.
+# Maximum number of passes over the sample. A buffer that still changes after them is an error.
 MAX_PASSES = 1000
 # A buffer is settled if its relative distance to the limit is at most this.
 TOLERANCE = 1e-4
-# Changes are relative to the largest value of a buffer, or to this if it is larger, to ignore rounding errors.
+# Changes are relative to the largest value of a buffer, but at least to this value, so that rounding errors do not
+# count.
 SMALLEST_SCALE = 1e-3
 # A buffer only grows if its steps in two passes have at most this relative difference.
 GROWTH_TOLERANCE = 3e-5
@@ -38,7 +39,10 @@ Parts = Callable[[], Iterable[Tree]]
 
 
 class Unsettled(Exception):
-    """An error about a buffer that keeps changing in every pass over the same samples. The message is its name."""
+    """An error about a buffer that keeps changing in every pass over the same samples.
+
+    The message is the buffer's name.
+    """
 
 
 def is_norm(part: nn.Module) -> bool:
@@ -69,7 +73,7 @@ def reestimate_statistics(
         module: The module, which is changed in place.
         x: The samples.
         batch: The maximum number of samples in a part.
-        estimated: The names of further buffers that training changes.
+        estimated: The names of buffers that training changes, besides those of batch norms.
         read: The names of the `estimated` buffers that evaluation reads.
     """
     ends = np.cumsum(part_sizes(len(list_leaves(x)[0]), batch)).tolist()
@@ -98,7 +102,7 @@ def reestimate_over(
     Args:
         module: The module, which is changed in place.
         parts: The function that returns the parts of the sample.
-        estimated: The names of further buffers that training changes.
+        estimated: The names of buffers that training changes, besides those of batch norms.
         read: The names of the `estimated` buffers that evaluation reads.
 
     Raises:
@@ -169,7 +173,7 @@ def _all_buffers(module: nn.Module) -> Buffers:
 def put_buffers(module: nn.Module, values: Buffers) -> None:
     """Set the module's buffers to these values, which may have other shapes.
 
-    A buffer of the same shape is written in place, because the module may also hold it under other names.
+    A buffer of the same shape is written in place, because the module may also hold this tensor under other names.
     """
     if not values:
         return
@@ -335,7 +339,7 @@ def _settle_buffers(
 
 
 def _subtract_buffers(before: Tensor | None, after: Tensor | None) -> Tensor | None:
-    """Return the change of a buffer as float64, or None if it is not defined or not finite."""
+    """Return the change of a buffer as float64, or None if the change is not defined or not finite."""
     if before is None or after is None or before.shape != after.shape or before.is_complex():
         return None
     change = after.double() - before.double()
@@ -376,7 +380,7 @@ def _shrink_ratio(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> float
 
 
 def _is_settled(before: Tensor | None, after: Tensor | None, ratio: float) -> bool:
-    """Return True if a buffer is settled: its remaining distance to the limit is negligible.
+    """Return True if a buffer is settled: its remaining distance to its limit is negligible.
 
     Args:
         before: The buffer before the last pass.

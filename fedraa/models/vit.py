@@ -14,7 +14,7 @@ _GRID = 4
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention over `[b, tokens, width]`, without biases on query, key and value.
+    """Multi-head self-attention over `[b, tokens, width]`. Query, key and value have no biases.
 
     The inner width, `heads * head_dim`, may differ from the width of the tokens. The number of heads follows from the
     sizes of the layers. Whole heads can therefore be cut from the four layers without any other change.
@@ -61,7 +61,7 @@ class EncoderBlock(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """A transformer of `depth` blocks over image patches and a class token, from which the logits follow."""
+    """A transformer of `depth` blocks over image patches and a class token. The class token gives the logits."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ def vit_small(channels: int, height: int, width: int, classes: int) -> VisionTra
 
     The blocks have 133,120 parameters, as in SubDisMO's Table 7. SubDisMO does not state the patch size. Its Table 7
     has 2.63 MFLOPs per sample. This corresponds to 16 patches and a class token, which means patches of 8x8 for images
-    of 32x32; 64 patches would need four times the FLOPs. Its 21,962 parameters outside the blocks are 7,680 more than
-    in this model. The usual patches, positions, class token, norm and head do not explain the difference.
+    of 32x32; 64 patches would need four times the FLOPs. SubDisMO's model has 21,962 parameters outside the blocks,
+    7,680 more than this model. Its description does not explain the difference.
     """
     return VisionTransformer((channels, height, width), classes, depth=4, width=64, mlp_width=128, heads=8)
 

@@ -29,7 +29,7 @@ def unwrap_module(module: nn.Module) -> nn.Module:
 
 
 class PlainCall(nn.Module):
-    """A replacement for a wrapper. It only calls the inner module, which keeps its name."""
+    """A replacement for a wrapper. It only calls the inner module. The name of the inner module stays the same."""
 
     def hold(self, name: str, inner: nn.Module) -> None:
         """Store the inner module under the name that it had in the wrapper."""
@@ -46,7 +46,8 @@ class PlainCall(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             inner = vars(self).get("_modules", {}).get(vars(self).get("inner_name"))
-            # Python looks up special methods to copy and pickle this module. Those of the inner module would be wrong.
+            # Python looks up special methods when it copies or pickles this module. Those of the inner module would be
+            # wrong.
             if inner is None or name.startswith("__"):
                 raise
             return getattr(inner, name)

@@ -1,4 +1,4 @@
-"""Objectives: the loss of a run, its metrics, and whether a larger or a smaller value of each metric is better."""
+"""Objectives, which define the loss of a run, its metrics, and the better direction of each metric."""
 
 from fedraa.objectives.builtin import OBJECTIVE, Classification, MultiLabel, NextToken, Regression, Segmentation
 from fedraa.objectives.fit import describe_misfit, make_objective

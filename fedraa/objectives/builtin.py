@@ -270,14 +270,14 @@ def _check_labels(
         ndim: The number of dimensions that the labels must have.
         form: The description of this shape for errors.
     """
-    # In a check of one client both arrays are the same object.
+    # In a check of one client, both arguments are the same array.
     is_client = train is test
     train, test = require_integers("y_train", train, ndim, form), require_integers("y_test", test, ndim, form)
     classes = classes or int(train.max(initial=0, where=train != ignore)) + 1
     for name, y in (("y_train", train), ("y_test", test)):
         wrong = (y != ignore) & ((y < 0) | (y >= classes))
         refuse_wrong(name, y, wrong, f"labels from 0 to {classes - 1}, or {ignore} for none")
-        # A client may have no label, but a data set may not.
+        # A single client may have no labels that count, but a whole data set must have some.
         if not is_client and (y == ignore).all():
             raise InputError(name, f"it holds only {ignore}, which is no label", expected="at least one label")
     return train, test, classes

@@ -1,4 +1,4 @@
-"""Creation of an objective, and the check of a model's result against it."""
+"""Creation of an objective, and the check that a model's result fits the objective."""
 
 from collections.abc import Mapping
 from typing import Any

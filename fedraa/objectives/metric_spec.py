@@ -1,4 +1,4 @@
-"""The metrics of an evaluation, the better direction of each, and the main metric, by which runs are compared."""
+"""The metrics of an evaluation, the better direction of each, and the main metric, which is used to compare runs."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -53,7 +53,7 @@ class MetricSpec:
 
 
 def read_metric_spec(config: Mapping[str, Any]) -> MetricSpec:
-    """Return the metrics of a run from its config.json; by default they are those of classification."""
+    """Return the metrics of a run from its config.json. If it names none, they are those of classification."""
     resolved = config["resolved"]
     own = tuple(resolved.get("metrics", ()))
     fields = resolved.get("metric_spec")

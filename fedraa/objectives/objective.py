@@ -58,10 +58,13 @@ class Objective(ABC):
 
     @abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of every sample [b], or of its parts [b, ...]. The loss of a batch is their mean."""
+        """Return the loss of every sample [b], or of its parts, such as positions [b, ...].
+
+        The mean is the batch's loss.
+        """
 
     def counted(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Return a mask of the losses that count, or None if all count. Use it to exclude padding."""
+        """Return a mask of the losses that count, or None if all count. A mask can exclude padding."""
         return None
 
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
@@ -69,7 +72,7 @@ class Objective(ABC):
         return {}
 
     def metrics(self, sums: Sums) -> Mapping[str, float]:
-        """Return the metrics in `better` of a set of samples, from sums over it. By default they are means.
+        """Return the metrics in `better` for a set of samples, from sums over these samples. By default they are means.
 
         `sums` has the names of `measured`, `loss`, and `count`, which is the number of losses that count.
         """
@@ -82,8 +85,8 @@ class Objective(ABC):
     def outputs(self, result: Any) -> Tensor:
         """Return the output to which the loss applies. Half precision is converted to float32.
 
-        This is the result itself, its `logits`, its `out`, the first item of a tuple, or the only tensor in a dict or
-        an object. Raises TypeError if there is no such tensor, or more than one.
+        The output is the result itself, its `logits`, its `out`, the first item of a tuple, or the only tensor in a
+        dict or an object. Raises TypeError if there is no such tensor, or more than one.
         """
         output = _main_output(result)
         if output.dtype in (torch.float16, torch.bfloat16):
@@ -177,7 +180,7 @@ class Objective(ABC):
 
 
 def _main_output(result: Any) -> Tensor:
-    """Return the main tensor of a model's result; raise TypeError if it is ambiguous or missing."""
+    """Return the main tensor of a model's result. Raise TypeError if there is no such tensor, or more than one."""
     if isinstance(result, Tensor):
         return result
     for name in _MAIN_OUTPUTS:

@@ -180,7 +180,7 @@ class AsyncRule(Stateful, ABC):
         """Apply one update: change `model.params` in place, on the coordinates `update.where` or on any others."""
 
     def leave(self, client: int) -> None:
-        """Remove a client whose tasks failed. A rule that `needs_all_clients` then waits only for the other clients."""
+        """Remove a client after failed tasks. A rule that `needs_all_clients` then waits only for the other clients."""
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
         """Return the weight of an update. Only a rule with `is_convex_mix` defines it."""

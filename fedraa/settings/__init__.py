@@ -1,1 +1,1 @@
-"""The values of a method: those of the user, of its paper, or tuned."""
+"""The values with which a method runs: values of the user, of the method's paper, or tuned values."""

@@ -34,7 +34,7 @@ REDRAW = "submodel.capacities.redraw"
 
 
 def resolve_method(experiment: Experiment) -> Method:
-    """Return the experiment's method with the experiment's values in place. Only classification is calibrated.
+    """Return the experiment's method with the experiment's values. Logit calibration is only kept for classification.
 
     Raises InputError for a value that the method does not have, for values that exclude each other, and for a method
     that cannot train the objective.
@@ -58,7 +58,7 @@ def resolve_method(experiment: Experiment) -> Method:
     method = replace(method, local=replace(method.local, split=layers, squares=squares))
     for choice, part in method.choices().items():
         check_part(part, f"method.{choice}")
-    # The property raises an InputError if it cannot read the steps.
+    # The property raises an InputError if `steps` is an unknown text.
     _ = method.local.auto
     objective = make_objective(experiment.objective)
     if not isinstance(objective, Classification):
@@ -79,7 +79,7 @@ def resolve_method(experiment: Experiment) -> Method:
 def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay: float | None) -> LocalTraining:
     """Return the settings with the momentum and the weight decay that the local optimizer will use.
 
-    The optimizer's values replace the method's. A method's momentum is for SGD and has no effect on Adam.
+    The values of the optimizer replace those of the method. A method's momentum is for SGD and has no effect on Adam.
 
     Args:
         local: The settings of local training.
@@ -122,7 +122,7 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
 
 
 def _task_length(options: LocalOptions) -> dict[str, Any]:
-    """Return the fields of local training for the length of a task, if the options set one."""
+    """Return the fields of local training that set the length of a task, or none if the options do not set a length."""
     if options.local_steps is not None:
         return {"epochs": LocalTraining.epochs, "steps": options.local_steps}
     if options.local_epochs is not None:
@@ -141,7 +141,7 @@ def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
 
 
 def without_foreign_flags(experiment: Experiment) -> Experiment:
-    """Return the experiment without the values that have no effect on its method, to compare methods by one command."""
+    """Return the experiment without values that its method does not have, so that one command can compare methods."""
     method = find_method(experiment.method)
     values = values_set(experiment, method)
     foreign = foreign_names(method, values)
@@ -157,14 +157,14 @@ def without_foreign_flags(experiment: Experiment) -> Experiment:
 
 
 def values_set(experiment: Experiment, method: Method) -> dict[str, Any]:
-    """Return the method's values that the experiment sets, by shortcut or by path."""
+    """Return the values of the method that the experiment sets, keyed by shortcut or by path."""
     values = {name: getattr(experiment, name) for name in SHORTCUTS} | {"ratios": _fragment_ratios(experiment, method)}
     override: dict[str, Any] = experiment.override
     return {name: value for name, value in values.items() if value is not None} | override
 
 
 def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with the placeholder of automatic capacities. They are then not drawn again by default."""
+    """Return the values, with a placeholder for `auto` capacities. By default such capacities are not drawn again."""
     auto = {name: AUTO for name in ("capacities", CAPACITIES) if values.get(name) == "auto"}
     if not auto:
         return values
@@ -172,7 +172,7 @@ def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fragment_ratios(options: MethodOptions, method: Method) -> tuple[float, ...] | None:
-    """Return the ratios for the number of fragments: equal like the method's, or those of the table."""
+    """Return the ratios for a number of fragments: equal ones if the method's are equal, otherwise the table's."""
     if options.ratios is not None or options.fragments is None:
         return options.ratios
     own = getattr(method.submodel, "ratios", ())

@@ -1,4 +1,4 @@
-"""The terms of a comparison of methods: equal ones, those of each method's paper, or tuned values for each method."""
+"""The terms of a comparison of methods: equal values, the values of each method's paper, or tuned values."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -18,9 +18,9 @@ from fedraa.ledger.participation import PARTICIPATION, Bernoulli, Sample
 Terms = Literal["equal", "paper", "tuned"]
 TERMS: tuple[str, ...] = get_args(Terms)
 Tuned = Mapping[str, Mapping[str, Any]]
-"""Fields of an experiment and paths of its method, by method."""
+"""Values by method. Each key is a field of an experiment or a path of the method."""
 
-# The values of every method on equal terms, unless the experiment sets them. Every method allows them.
+# On equal terms, every method has these values unless the experiment sets them. All methods allow these values.
 EQUAL: dict[str, Any] = {
     "momentum": 0.0,
     "weight_decay": 0.0,
@@ -43,7 +43,8 @@ def on_terms(
         over: True if the terms replace fields that the experiment sets.
 
     Raises:
-        InputError: The experiment sets a field of the terms, without `over`, or the method has no such terms.
+        InputError: The experiment sets a field that the terms set, and `over` is False, or the method has no such
+            terms.
     """
     if terms not in (None, *TERMS):
         raise InputError("terms", got=terms, expected=", ".join(TERMS))
@@ -75,7 +76,7 @@ def paper_settings(method: Method) -> PaperSettings:
 
 
 def check_schedules(experiments: Mapping[str, Experiment]) -> None:
-    """Raise InputError if a learning rate falls with server steps, of which the methods take unequal numbers."""
+    """Raise InputError if the learning rate depends on server steps and the methods take different numbers of steps."""
     asynchronous = {find_method(experiment.method).asynchronous for experiment in experiments.values()}
     spec = next(iter(experiments.values())).lr_schedule
     same = {experiment.lr_schedule for experiment in experiments.values()} == {spec}
@@ -89,7 +90,7 @@ def check_schedules(experiments: Mapping[str, Experiment]) -> None:
 
 
 def _equal_values(experiment: Experiment, method: Method) -> dict[str, Any]:
-    """Return the values of equal terms that the experiment leaves open."""
+    """Return those values of equal terms that the experiment does not set."""
     values = {field: value for field, value in EQUAL.items() if chosen_value(experiment, field) is None}
     if experiment.local_steps is not None:
         values.pop("local_epochs", None)
@@ -104,7 +105,7 @@ def _equal_values(experiment: Experiment, method: Method) -> dict[str, Any]:
 
 
 def _at_a_time(participation: object, clients: int) -> int | None:
-    """Return the number of clients that take part in a round, as the concurrency of a method without rounds."""
+    """Return the concurrency of an asynchronous method that equals the number of clients in a round."""
     drawn = PARTICIPATION.resolve(participation)
     if isinstance(drawn, Sample):
         return drawn.count
@@ -114,23 +115,23 @@ def _at_a_time(participation: object, clients: int) -> int | None:
 
 
 def _set_terms(experiment: Experiment, values: Mapping[str, Any], origin: str, *, over: bool) -> Experiment:
-    """Return the experiment with these values in place.
+    """Return the experiment with these values.
 
     Args:
         experiment: The experiment.
         values: The values of the terms, by field or by path.
         origin: The description of the source of the values in errors.
-        over: True if they replace values that the experiment sets.
+        over: True if the values replace those that the experiment sets.
 
     Raises:
-        InputError: The experiment sets another value, without `over`.
+        InputError: The experiment sets a different value, and `over` is False.
     """
     for name, value in values.items():
         own = chosen_value(experiment, name)
         if own not in (None, _field_default(name), value) and not over:
             raise InputError(name, f"{origin} has {text_of(value)}", got=own, hint="leave it out")
     other: dict[str, Any] = {}
-    # The two lengths of a task exclude each other.
+    # `local_epochs` and `local_steps` exclude each other.
     if "local_steps" in values or "local_epochs" in values:
         other = {"local_steps": None, "local_epochs": None}
     replaced = set(chain.from_iterable(SHORTCUTS.get(name, ()) for name in values))

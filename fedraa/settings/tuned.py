@@ -15,7 +15,7 @@ TERMS_KEY = "terms"
 
 
 def read_tuned(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tuned fields of an experiment by method. Raise InputError if the file has none."""
+    """Return the tuned fields of an experiment by method. Raise InputError if the file contains none."""
     return read_tuned_about(path)[1]
 
 

@@ -68,7 +68,7 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
     """Return the number of each coordinate's region, of `parts` regions by hidden unit: int8 `[d]` (RA-Fed).
 
     A coordinate is in the region of its hidden unit. To a hidden unit belong its bias and the weights into it, and in
-    the output layer, whose units are classes, the weights out of it. In each tensor, the hidden units along the first
+    the output layer, where units are classes, the weights out of it. In each tensor, the hidden units along the first
     dimension that can be cut are divided into equal contiguous regions. If no dimension can be cut, the tensor's output
     units (columns of an embedding, rows of any other) are divided, or else its elements.
     """

@@ -51,7 +51,7 @@ class Resize(NamedTuple):
 
 
 Sizes = Mapping[Place, Resize]
-"""The calls in the code of one module whose sizes a cut must change, by place."""
+"""By place, the calls in the code of one module with sizes that a cut must change."""
 
 
 class Stated(NamedTuple):
@@ -102,7 +102,7 @@ def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
 def slice_ranges(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, line: np.ndarray
 ) -> list[tuple[int, int]] | None:
-    """Return the ranges of a dimension whose units the numbers of a slicing call count.
+    """Return the ranges of a dimension to which the numbers of a slicing call refer.
 
     The list is empty if the call passes no number for the dimension. The result is None if the call takes every n-th
     element in a way that a cut may change.
@@ -144,7 +144,7 @@ def slice_ranges(
 def find_cut_numbers(
     sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]
 ) -> dict[str, dict[Place, Stated]]:
-    """Return, by module, the places whose numbers change in a cut, with the new numbers.
+    """Return, by module, the places with numbers that change in a cut, and the new numbers.
 
     Args:
         sizes: For each module, the places in its code that contain widths.
@@ -227,7 +227,7 @@ def _follow_widths(
         stated: The numbers of this cut.
     """
     numbers = stated.numbers
-    # Calls that create zeros have no argument whose width could be read.
+    # Calls that create zeros have no argument with a width that could be read.
     if name in ZERO_MAKERS:
         _, sizes = _find_shape(name, args, kwargs)
         sizes[stated.outs[0]] = numbers[0]

@@ -131,7 +131,7 @@ class Traced:
         return self.cut(tuple(np.arange(width) for width in widths))
 
     def on(self, device: torch.device) -> Traced:
-        """Return a copy whose frozen parameters, which all cuts share, are on the device."""
+        """Return a copy with its frozen parameters on the device. All cuts share these parameters."""
         module = copy_structure(self.module)
         for p in frozen_parameters(module):
             p.data = p.data.to(device)

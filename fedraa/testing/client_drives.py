@@ -1,4 +1,4 @@
-"""Drives for components of the client: policies, local terms, optimizers, compressors, metrics and partitioners."""
+"""Drives for components of clients: policies, gradient transforms, optimizers, compressors, metrics, partitioners."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -76,7 +76,7 @@ def _trace_model() -> Traced:
 
 
 class TermDrive(Drive):
-    """A drive that masks half of the coordinates out. Gradient, weights and received weights are 0 there."""
+    """A drive in which half of the coordinates are masked. There, gradient, weights and received weights are 0."""
 
     pieces: ClassVar[bool] = True
 
@@ -110,7 +110,7 @@ class TermDrive(Drive):
 
 
 class LocalOptimizerDrive(Drive):
-    """A drive that takes three steps on the buffers of two clients, together, one by one, and in pieces.
+    """A drive that takes three steps on the buffers of two clients: on both together, one by one, and in pieces.
 
     Weights and gradients of masked coordinates are 0.
     """

@@ -1,23 +1,23 @@
-"""The cost of a component: time per decision, bytes held, and the comparison with the bytes that it claims."""
+"""The cost of a component: its time per decision, and the bytes that it holds, compared with those that it claims."""
 
 import tracemalloc
 from collections.abc import Callable
 
 from fedraa.testing.drive import Drive, collect_answers
 
-# Numbers in a model beside which the other objects of a component are small.
+# Size of a model that is so large that other objects of a component are small in comparison.
 LARGE = 100_000
-# Bytes by which a component may exceed its claim.
+# Number of bytes by which a component may exceed its claim.
 SLACK = 64 * 1024
-# Decisions in a measurement of memory.
+# Number of decisions in a measurement of memory.
 MEMORY_STEPS = 12
-# Decisions in a measurement of time, and the number of measurements.
+# Number of decisions in a measurement of time, and number of measurements.
 TIMED_STEPS = 24
 TIMED_TRIES = 5
 
 
 def check_memory(start: Callable[..., Drive]) -> str | None:
-    """Return the failure of a component that holds more bytes than it claims, or None."""
+    """Return a sentence about a component that holds more bytes than it claims, or None."""
     claimed = start(size=LARGE).claimed_bytes() or 0
     held = _measure_held(start)
     if held <= claimed + SLACK:

@@ -1,4 +1,4 @@
-"""The drives of data components. One kind drives sources of clients' samples, the other drives transforms."""
+"""The drives of data components: one for sources of clients' samples, one for transforms."""
 
 import inspect
 from collections.abc import Callable
@@ -31,7 +31,7 @@ MADE = 4
 
 
 class TransformDrive(Drive):
-    """A drive with the first kind of samples that the transform accepts: images, numbers or tokens."""
+    """A drive of a transform, with the first kind of samples that the transform accepts: images, numbers or tokens."""
 
     covers: ClassVar[bool] = False
 

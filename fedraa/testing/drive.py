@@ -40,13 +40,14 @@ def draw_coordinates(size: int, *index: int) -> Index:
 
 
 class Drive(Stateful, ABC):
-    """A fresh copy of a component that makes one decision after another. The inputs of decision k depend only on k.
+    """A driver of a fresh copy of a component, which makes one decision after another.
 
-    `broken` has a sentence for each promise that the component broke. `seconds` has the duration of each of its calls.
+    The inputs of decision k depend only on k. `broken` has a sentence for each promise that the component broke.
+    `seconds` has the duration of each call of the component.
     """
 
     stateful: ClassVar[bool] = False
-    """True if answers may depend on earlier ones, through `state` and `restore`."""
+    """True if decisions may depend on earlier ones, with a state that `state` and `restore` save."""
     covers: ClassVar[bool] = True
     """True if the component could change coordinates that it must not touch."""
     pieces: ClassVar[bool] = False
@@ -56,7 +57,7 @@ class Drive(Stateful, ABC):
     own: ClassVar[int] = 0
     """Bytes that the drive itself keeps for each number of the model."""
     further: Sequence[str] = ()
-    """Further promises of this kind of component."""
+    """Promises that only this kind of component makes."""
     state_fields: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
@@ -75,7 +76,7 @@ class Drive(Stateful, ABC):
 
     @contextmanager
     def watch_arguments(self, arguments: Mapping[str, npt.NDArray[Any] | Tensor | slice]) -> Iterator[None]:
-        """Measure the duration of the enclosed calls, and record the `arguments`, by name, that they change."""
+        """Measure the duration of the calls in the block, and record which of the `arguments` (by name) they change."""
         before = {name: _value_bytes(value) for name, value in arguments.items()}
         started = time.perf_counter()
         yield
@@ -94,6 +95,6 @@ def _value_bytes(value: npt.NDArray[Any] | Tensor | slice) -> bytes:
 
 
 def collect_answers(start: Callable[[], Drive], steps: int) -> tuple[list[object], Drive]:
-    """Return the answers of a fresh copy to the first `steps` steps, and its drive."""
+    """Return the decisions of a fresh copy in the first `steps` steps, and the drive of this copy."""
     drive = start()
     return [drive.step(k) for k in range(steps)], drive

@@ -1,4 +1,4 @@
-"""The kind of a component."""
+"""Detection of the kind of a component, such as scheduler or aggregator."""
 
 import inspect
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from fedraa.components.text import KIND
 from fedraa.errors import InputError, short_text
 from fedraa.testing.kinds import KINDS, Kind
 
-# The methods by which a kind is recognized if its registry requires none.
+# The methods that identify a kind if its registry requires no methods.
 METHODS_OF = {
     "partitioner": ("assign",),
     "metric": ("values",),
@@ -61,11 +61,11 @@ def _possible_kinds(component: object) -> list[Kind]:
 
 
 def _kinds_of_object(thing: object) -> list[Kind]:
-    """Return the kinds of an object.
+    """Return the possible kinds of an object.
 
-    An object of a kind's base class is of this kind. Otherwise a kind matches if the object has its required methods.
-    If several kinds match, those with the largest number of required methods are returned. A function may be of every
-    kind that accepts functions.
+    An instance of a kind's base class is of this kind. Otherwise a kind matches if the object has the methods that the
+    kind requires. If several kinds match, those with the largest number of required methods are returned. A function
+    may be of every kind that accepts functions.
     """
     owner: type = thing if inspect.isclass(thing) else type(thing)
     derived = [kind for kind in KINDS.values() if issubclass(owner, kind.base)]

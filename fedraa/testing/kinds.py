@@ -1,4 +1,4 @@
-"""The kinds of components that can be checked: how each is driven, and the small experiment that runs it."""
+"""The kinds of components that can be checked, each with its drive and a small experiment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -56,10 +56,10 @@ class Kind:
         base: Its base class or classes.
         seam: Its registry.
         drive: The drive that checks it without a run.
-        usual: The component with which its cost is compared.
+        usual: A usual component of this kind. The cost of a checked component is compared with its cost.
         fields: A function that returns the fields of an experiment with a component.
         arguments: The arguments of a function that can replace a component; empty if none can.
-        maker: A function that makes a component from its description, if the registry does not.
+        maker: A function that makes a component from its description, for kinds without a registry that does so.
         trial_maker: A function that makes the trial, if the usual samples do not fit.
     """
 

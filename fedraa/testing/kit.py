@@ -30,7 +30,7 @@ RAY = "same bits on Ray"
 MEMORY = "memory as claimed"
 LATER = "not checked, because of the failure above"
 Verdict = str | None
-"""The sentence of a failure without the name of the component; None if the promise holds."""
+"""A sentence about a broken promise, without its subject (the component), or None if the promise holds."""
 
 
 def check(part: object, *, as_: str | None = None, ray: bool = False) -> Findings:
@@ -42,7 +42,8 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
     A component gives the same bits with one worker and two, in another process, and regardless of other draws from the
     process's generators. It never changes its arguments or coordinates that no client covered. Its run is the same
     after kills and resumptions. It holds at most the memory that it claims. Its cost is compared with the usual
-    component of its kind and reported without a judgement. A promise that builds on a broken one is skipped.
+    component of its kind and reported without a judgement. The check of a promise is skipped if a promise on which it
+    builds is broken.
 
     Args:
         part: The component in any form: an object, a class, a function, or text such as "my_ext:Trim(share=0.1)".
@@ -69,7 +70,7 @@ class _Look:
         self._findings = findings
 
     def at_all(self, *, ray: bool) -> None:
-        """Check all promises. Of promises that build on each other, those after the first failure are skipped."""
+        """Check all promises. Where promises build on each other, those after the first failure are skipped."""
         record = self._findings.found
         try:
             _, drive = collect_answers(self._start_drive, STEPS)

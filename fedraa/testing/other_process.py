@@ -1,4 +1,4 @@
-"""The small experiment in other processes, in which sets have another order."""
+"""Runs of the small experiment in other processes, in which the items of sets have a different order."""
 
 import json
 import os

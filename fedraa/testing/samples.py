@@ -27,7 +27,7 @@ class Trial:
     model: Callable[[], nn.Module] | None = None
 
     def __post_init__(self) -> None:
-        """Reset `hidden` of the experiment if the trial has a model, because it would have no effect."""
+        """Reset `hidden` of the experiment if the trial has a model, because the field would have no effect."""
         if self.model is not None:
             default = {"hidden": Experiment.model_fields["hidden"].default}
             object.__setattr__(self, "experiment", self.experiment.model_copy(update=default))

@@ -15,7 +15,7 @@ from fedraa.vectors.delta_view import DeltaView
 from schedulers import FragmentStats, SchedulerRunner
 
 FRAGMENTS = 3
-# Contributions per round.
+# Number of client deltas per round.
 ROUND = 3
 
 
@@ -54,12 +54,12 @@ class SchedulerDrive(Drive):
 
     def restore(self, state: State) -> None:
         self.part.restore(state["scheduler"])
-        # A server also plans after a restoration.
+        # A server also calls `plan` after a restoration.
         self._planner.plan(self._costs, None)
 
 
 class StalenessDrive(Drive):
-    """A drive that requests the weights of 0 to 7 versions of staleness."""
+    """A drive that requests the weights at staleness 0 to 7."""
 
     covers: ClassVar[bool] = False
 

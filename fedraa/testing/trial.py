@@ -32,7 +32,7 @@ from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import EVENTS
 from fedraa.testing.samples import Trial
 
-# A trial has about 60 events.
+# Maximum number of events in a trial. Usually there are about 60.
 MAX_EVENTS = 400
 
 Lines = tuple[Mapping[str, Any], ...]
@@ -46,7 +46,7 @@ class Outcome:
     model: str
 
     def parts_from(self, other: "Outcome") -> str | None:
-        """Return a description of the first difference between two runs; None if they are equal."""
+        """Return a description of the first difference between two runs, or None if they are equal."""
         for event, other_event in zip(self.events, other.events, strict=False):
             if event != other_event:
                 return f"from event {event['seq']} on, of kind {event['kind']}"
@@ -81,7 +81,7 @@ def play_trial(
     """Run a fresh trial in this process and return its outcome.
 
     Args:
-        make: A function that makes the trial. Every part of the run gets a new one.
+        make: A function that makes the trial. Every part of the run, between two interruptions, gets a new trial.
         seed: The seed of the global generators of Python, NumPy and torch, which a component must not use.
         workers: 1, or more for two workers.
         pauses: The number of interruptions, after each of which the run is restored from a checkpoint into new objects.
@@ -114,14 +114,14 @@ def play_on_ray(make: Callable[[], Trial], workers: int) -> Outcome:
 
 
 def drop_speed_effects(outcome: Outcome) -> Outcome:
-    """Return the outcome without the effects of speed: no faults, evaluations last, and new numbers."""
+    """Return the outcome without effects of speed: without faults, with evaluations last, and numbered again."""
     kept = [line for line in outcome.events if line["kind"] not in ("fault", "end")]
     kept.sort(key=lambda line: line["kind"] == "eval")
     return Outcome(tuple({**line, "seq": number} for number, line in enumerate(kept)), outcome.model)
 
 
 def round_trip(state: State) -> State:
-    """Return the state as read from the bytes of a checkpoint."""
+    """Return the state after it was written to the bytes of a checkpoint and read again."""
     stream = io.BytesIO()
     write_state(stream, state)
     return deepcopy(read_state(stream.getvalue()))

@@ -1,4 +1,4 @@
-"""One trial: a run on validation data. It stops early if it is hopeless, and only its metrics are kept."""
+"""One trial of a tuning: a run on validation data. A hopeless trial stops early. Only metrics of the run are kept."""
 
 import math
 import shutil
@@ -26,7 +26,7 @@ TENTHS = 10
 
 @dataclass(frozen=True)
 class Attempt:
-    """A planned trial: the experiment with its directory, and the finished trials to compare it with.
+    """A planned trial: its experiment with the directory, and the finished trials with which it is compared.
 
     `model` and `dataset` are objects that replace the named ones of the experiment.
     """
@@ -42,9 +42,9 @@ class Attempt:
 
 
 class Watch(Callback):
-    """A callback that records the metric at every tenth of the budget, and the time of reaching the target.
+    """A callback that records the metric at every tenth of the budget, and the time at which the target is reached.
 
-    It ends the run if the metric is hopeless or not finite.
+    The callback ends the run if the metric is hopeless or not finite.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -96,12 +96,12 @@ def tenths_passed(limits: Limits, step: int, t: float) -> int:
         share = step / limits.steps
     if limits.time:
         share = max(share, t / limits.time)
-    # The summand corrects rounding errors of the division.
+    # The small summand corrects rounding errors of the division.
     return int(TENTHS * share + 1e-9)
 
 
 def run_attempt(planned: Attempt) -> Trial:
-    """Run the trial. If its values or data are impossible, the result is a trial that failed."""
+    """Run the trial. If its values or data cannot be used, the result is a failed trial."""
     experiment = planned.experiment
     assert experiment.out is not None
     # A killed tuning may have left this directory behind.

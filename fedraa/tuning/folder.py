@@ -1,4 +1,4 @@
-"""The directory of a tuning, which one process at a time may use, and only for one tuning."""
+"""The directory of a tuning. It belongs to one tuning, and only one process at a time may use it."""
 
 import json
 import os

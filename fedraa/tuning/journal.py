@@ -22,9 +22,9 @@ class Trial:
         value: The final metric on validation data; None unless it is `done`.
         curve: The metric at tenths of the budget, by their number.
         why: The reason of a failure.
-        seconds: Its real duration.
-        steps: Its server updates or rounds; None if it failed.
-        reached: The time on the run's clock at which it reached the target; None without a target.
+        seconds: The real duration of the trial.
+        steps: The number of server updates or rounds; None if the trial failed.
+        reached: The time on the run's clock at which the trial reached the target; None if it did not.
     """
 
     method: str
@@ -40,7 +40,7 @@ class Trial:
 
 
 class Journal:
-    """The journal in a directory. The first incomplete line, left by a kill, and all after it are removed."""
+    """The journal in a directory. If a kill left an incomplete line, this line and all lines after it are removed."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / JOURNAL

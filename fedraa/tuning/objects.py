@@ -24,7 +24,7 @@ class TrialObjects:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def digest_objects(self, spec: RunSpec) -> dict[str, str]:
-        """Return the digest of each object that is set, as a run with it holds it."""
+        """Return a digest of each object that is set: of the model's parameters and of the data in a run."""
         data = spec.data.dataset
         arrays = {
             "model": [spec.params],

@@ -19,7 +19,7 @@ OF_EVERY_METHOD = {"lr", "lr_schedule", "batch_size", "local_epochs", "local_ste
 # The fields that can be tuned, besides all paths.
 TUNABLE = {*SHORTCUTS, *OF_EVERY_METHOD} - {"updates", "rounds"}
 TAKES = "LOW:HIGH, LOW:HIGH:log, or values with commas between them"
-# Share of a range, at either end, that counts as its edge.
+# Share of a range at each end that counts as the edge.
 EDGE = 0.05
 # Significant digits of a value from a range.
 DIGITS = 3
@@ -29,7 +29,10 @@ _NUMBER = re.compile(r"(?<![\w.])(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?![\w.])"
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`: uniform; log-uniform with `log`; only integers with `whole`."""
+    """All numbers from `low` to `high`.
+
+    They are drawn uniformly, with `log` log-uniformly, with `whole` as integers.
+    """
 
     low: float
     high: float
@@ -69,7 +72,7 @@ class Range:
         return value
 
     def _from_scale(self, value: float) -> float:
-        """Return the rounded value of a place on this scale."""
+        """Return the rounded value for a position on this scale."""
         if self.log:
             value = math.exp(value)
         if self.whole:
@@ -81,7 +84,7 @@ class Range:
 class Choices:
     """A list of values.
 
-    Numbers are sorted, and so are texts that differ in one number only, such as auto:5, auto:10.
+    Numbers are sorted. Texts that differ only in one number, such as auto:5 and auto:10, are also sorted.
     """
 
     values: tuple[Value, ...]
@@ -111,7 +114,7 @@ class Choices:
         if family is None:
             return self
         numbers, make = family
-        # The value at the end, and its neighbour.
+        # The value at this end, and the neighbour of that value.
         near, last = numbers[-2:]
         if side < 0:
             last, near = numbers[:2]
@@ -130,7 +133,7 @@ class Choices:
 
 
 def _varying_numbers(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value]] | None:
-    """Return the numbers in which the values differ and a function from a number to a value.
+    """Return the numbers in which the values differ, and a function that makes a value from a number.
 
     Returns None if the values are neither numbers nor texts that differ in exactly one number.
     """
@@ -138,7 +141,7 @@ def _varying_numbers(values: Sequence[Value]) -> tuple[list[Any], Callable[[floa
         return list(values), lambda number: number
     if len(values) < 2 or not all(isinstance(value, str) for value in values):
         return None
-    # The numbers have odd indices.
+    # The split text has its numbers at odd indices.
     parts = [_NUMBER.split(value) for value in values]
     if len(set(map(len, parts))) > 1:
         return None
@@ -181,7 +184,10 @@ def make_space(description: Mapping[str, object] | Sequence[str]) -> dict[str, P
 
 
 def _not_tunable(name: str) -> InputError:
-    """Return the error about a name that is no field that can be tuned. It suggests a similar name, or lists all."""
+    """Return the error about a field that does not exist or cannot be tuned.
+
+    It suggests a similar name, or lists all names.
+    """
     suggestion = suggest_name(name, TUNABLE)
     if name in USUAL_PATHS:
         suggestion = f"did you mean {USUAL_PATHS[name]}?"
@@ -241,7 +247,7 @@ def _make_range(name: str, numbers: list[Any], *, log: bool, values: object) -> 
         raise _wrong_values(name, values, problem="LOW must be below HIGH")
     if log and low <= 0:
         raise _wrong_values(name, values, problem="a logarithmic range begins above 0")
-    # The type of a path depends on the method, and is checked later.
+    # The type of a value with a path depends on the method, and is checked later.
     types = {int} if "." in name else _field_types(Experiment.model_fields[name].annotation)
     if not types & {int, float}:
         raise _wrong_values(name, values, problem="it takes no numbers", hint="give values with commas between them")

@@ -14,13 +14,13 @@ from fedraa.tuning.journal import Trial
 from fedraa.tuning.space import Choices, Parameter, Space, Value
 
 Direction = Literal["max", "min"]
-# Random trials of a method before the sampler uses earlier results.
+# Number of a method's first trials with random values, before the sampler uses earlier results.
 RANDOM_TRIALS = 4
-# Finished trials that are required before a trial may be stopped.
+# Number of finished trials that are required before a trial may be stopped.
 MIN_TRIALS_TO_STOP = 4
 # The first tenth of the budget at which a trial may be stopped.
 FIRST_TENTH_TO_STOP = 3
-# Maximum number of suggestions for a trial, if they were tried before.
+# Maximum number of suggestions for a trial, as long as each was tried before.
 MAX_SUGGESTIONS = 20
 
 
@@ -56,9 +56,9 @@ def suggest_values(space: Space, ended: Sequence[Trial], seed: int, number: int,
 
 
 class Judge:
-    """The judge of running trials.
+    """A judge of running trials.
 
-    A trial is hopeless if it is worse than the median of finished trials at the same tenth of the budget.
+    A trial is hopeless if it is worse than the median of the finished trials at the same tenth of the budget.
     """
 
     def __init__(self, ended: Sequence[Trial], better: Direction) -> None:
@@ -78,7 +78,10 @@ class Judge:
 
 
 def _make_study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -> Any:
-    """Return an Optuna study with the finished trials in this space, each with the rank of its merit as its value."""
+    """Return an Optuna study with the finished trials in this space.
+
+    The value of a trial is its rank by `trial_merit`.
+    """
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
@@ -125,7 +128,7 @@ def _make_distribution(parameter: Parameter) -> Any:
 
 
 def _decode_value(parameter: Parameter, suggested: Any) -> Value:
-    """Return the value for Optuna's suggestion, which is an index for choices."""
+    """Return the value that a suggestion of Optuna stands for. For choices, the suggestion is an index."""
     if isinstance(parameter, Choices):
         return parameter.values[suggested]
     return parameter.rounded(suggested)
@@ -149,7 +152,7 @@ def _optuna_direction(better: Direction) -> Literal["minimize", "maximize"]:
 
 
 def trial_merit(trial: Trial, better: Direction) -> tuple[float, float]:
-    """Return a sort key of a trial, larger if better: the time to the target if reached, then the final metric."""
+    """Return a sort key that is larger for better trials: first by time to the target, then by final metric."""
     assert trial.value is not None
     earliness = -math.inf
     if trial.reached is not None:
@@ -158,6 +161,6 @@ def trial_merit(trial: Trial, better: Direction) -> tuple[float, float]:
 
 
 def best_of(trials: Sequence[Trial], better: Direction) -> Trial | None:
-    """Return the best trial that is done, the first of equal ones; None without such a trial."""
+    """Return the best trial that is done, or None if there is none. Of equal trials, return the first."""
     done = [trial for trial in trials if trial.state == "done"]
     return max(done, key=lambda trial: (trial_merit(trial, better), -trial.number), default=None)

@@ -40,7 +40,8 @@ from fedraa.tuning.work import refuse_unsendable, run_trials
 
 # Share of every client's training samples, unless the experiment sets another one.
 VALIDATION = 0.1
-# Share of the trials in the original space. If the best of them is at an edge, the other trials use a wider space.
+# Share of the trials that use the original space. If the best of these is at an edge, the other trials use a wider
+# space.
 FIRST_SHARE = 2 / 3
 TUNED = "tuned.toml"
 OnTrial = Callable[[Trial, int, int, float], None]
@@ -55,7 +56,7 @@ class Tuned:
         file: The file for `--terms tuned`.
         terms: The best values of each method.
         table: A row for every trial.
-        at_edge: For each method the fields with a best value that is still at the edge of the space.
+        at_edge: For each method, the fields with a best value at the edge of the space, even after it was widened.
         best: For each method the number of its best trial.
         untrained: For each method the number of trials that ended before their first update (too small a budget).
     """
@@ -100,7 +101,7 @@ def tune(  # noqa: PLR0913 - a call names its arguments
         trials: The trials of each method.
         experiment: The settings of all trials. `out` keeps finished trials, from which the same call continues.
         model: As in `compare`; picklable if `jobs` is over 1.
-        dataset: As the model.
+        dataset: As in `compare`; picklable if `jobs` is over 1.
         jobs: The trials at a time, in processes or (with `address`) on CPUs of a cluster. One job is reproducible.
         ended: A function of a finished trial, the numbers of finished and of all trials, and the remaining seconds.
         follow: A function from the values of a trial to further fields of its experiment.
@@ -154,7 +155,7 @@ class _Plan:
         follow: Follow | None = None,
         objects: TrialObjects | None = None,
     ) -> "_Plan":
-        """Return the plan. Raise InputError if a method cannot run with the ends of its space.
+        """Return the plan. Raise InputError if a method cannot run with the values at the ends of its space.
 
         Args:
             methods: The methods.
@@ -227,7 +228,7 @@ class _Plan:
         return space, tuple(widened)
 
     def widen_parameter(self, method: str, name: str, parameter: Parameter, value: Value) -> Parameter | None:
-        """Return a wider parameter if this value is at an edge and the wider one can run; else None.
+        """Return a wider parameter if the value is at an edge and a run with the new value is possible, otherwise None.
 
         Args:
             method: The name of the method.
@@ -253,7 +254,7 @@ class _Plan:
         return True
 
     def next(self, method: str, number: int, journal: Journal, folder: Path) -> Attempt:
-        """Return the trial of that number, planned from the finished ones.
+        """Plan the trial of this number from the finished trials, and return it.
 
         Args:
             method: The name of the method.

@@ -26,11 +26,11 @@ Kind = TypeVar("Kind", bound=np.generic)
 SUM_BLOCK = 8192
 # Elements per chunk. Smaller chunks take more calls, and much larger ones leave the caches.
 CHUNK_SIZE = 16 * SUM_BLOCK
-# Below this number of elements one thread is enough.
+# Number of elements below which one thread is enough.
 MIN_PARALLEL_SIZE = 1 << 22
 # Maximum number of threads; more do not read memory faster.
 MAX_THREADS = 4
-# Shares of the work per thread, so that a thread on a busy core does not delay the others.
+# Number of shares of the work per thread. With several, a thread on a busy core does not delay the others.
 SHARES_PER_THREAD = 4
 
 _OF_THREAD = local()
@@ -67,12 +67,13 @@ def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
 
 # A type checker accepts no default for the type of a type variable.
 def borrow_scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[Kind]:  # type: ignore[assignment]
-    """Return uninitialised memory of this thread for the numbers of a chunk.
+    """Return uninitialised memory of this thread for a chunk.
 
-    The memory is the same for the same role, so that it is in the cache. The next call with that role overwrites it.
+    Calls with the same role return the same memory, which is therefore in the cache. The next call with that role
+    overwrites the numbers.
 
     Args:
-        role: Name of the use.
+        role: Name of the purpose of the memory.
         size: Number of elements.
         kind: Type of the elements.
     """
@@ -83,10 +84,7 @@ def borrow_scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.N
 
 
 def subtract_chunk(new: Vector, sent: Vector | None) -> Vector:
-    """Return `new` minus `sent` for a chunk, in scratch memory that the caller must not keep.
-
-    Without `sent` it is `new`.
-    """
+    """Return `new` minus `sent` for a chunk, or `new` if `sent` is None, in memory that the caller must not keep."""
     if sent is None:
         return new
     return np.subtract(new, sent, out=borrow_scratch("subtract", len(new)))
@@ -106,7 +104,7 @@ def add_scaled(
 
     Args:
         target: Full vector [d].
-        where: Coordinates of the buffers in the full vector.
+        where: Coordinates in the full vector to which the buffers belong.
         weight: Factor, rounded to float32.
         new: Buffer [k].
         sent: Buffer [k] to subtract, or None.
@@ -154,10 +152,10 @@ def step_along(params: Vector, server_lr: float, direction: npt.NDArray[np.float
 
 
 def mask_or_true(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal[True]:
-    """Return the mask, or True if all of it is true, because NumPy is several times faster with True."""
+    """Return the mask, or the bool True if all elements are true, because NumPy is several times faster with a bool."""
     values = mask
     if mask.strides == (0,):
-        # A broadcast mask has only one value.
+        # A broadcast mask holds only one value.
         values = mask[:1]
     if values.all():
         return True
@@ -174,7 +172,7 @@ def ordered_sum(sums: Sequence[float]) -> float:
 def sum_squares(delta: Vector) -> list[float]:
     """Return the sum of squares of each block of `SUM_BLOCK` elements, as input of `ordered_sum`.
 
-    This is the order in which NumPy sums products in float64. The logs contain the bits of that result.
+    NumPy sums products in float64 in this order. Another order would change the bits of norms in the logs.
     """
     wide = borrow_scratch("squares", len(delta), np.float64)
     np.copyto(wide, delta)
@@ -192,7 +190,7 @@ def _start_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(MAX_THREADS, count_cores()), "pass")
 
 
-# A child process has only the thread that forked it, so the pool must be made again.
+# A forked child process has only the thread that forked, so it must make its own pool.
 os.register_at_fork(after_in_child=_start_pool.cache_clear)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedraa.messages import State, Vector
 
-# Bytes of rows in memory. Further rows are in a memory-mapped file.
+# Maximum number of bytes of rows in memory. Further rows are in a memory-mapped file.
 IN_MEMORY = 2**30
 BLOCK_BYTES = 2**24
 
@@ -18,7 +18,7 @@ BLOCK_BYTES = 2**24
 class ClientRows:
     """A float32 row [size] for each client that has appeared, in memory up to `in_memory` bytes.
 
-    The rows of a saved state do not change: a block that a state refers to is copied before it is written to.
+    The rows of a saved state do not change: a block of rows to which a state refers is copied before rows in it change.
     """
 
     def __init__(self, size: int, clients: int, new: Callable[[], Vector], in_memory: int = IN_MEMORY) -> None:
@@ -37,7 +37,7 @@ class ClientRows:
         return len(self._place)
 
     def __getitem__(self, client: int) -> Vector:
-        """Return the row of a client as a view that the caller may write to. It is created if needed."""
+        """Return the row of a client as a view that the caller may change. A missing row is created."""
         place = self._place.get(client)
         if place is None:
             place = self._place[client] = len(self._place)
@@ -64,7 +64,8 @@ class ClientRows:
     def sum(self, piece: slice) -> Vector:
         """Return the sum of one chunk of the rows of all clients, in the order of their numbers.
 
-        Clients that have not appeared count as 0. The bits equal NumPy's sum of one array of all rows.
+        Clients that have not appeared count as 0. The result has the same bits as NumPy's sum over one array of all
+        rows.
         """
         total = np.zeros(piece.stop - piece.start, np.float32)
         for client in sorted(self._place):
@@ -76,7 +77,7 @@ class ClientRows:
         return row
 
     def _find_writable_row(self, place: int) -> Vector:
-        """Return a row to write to. A block that a saved state refers to is copied first."""
+        """Return a row that may be changed. If a saved state refers to the row's block, the block is copied first."""
         number = place // self._each
         block = self._blocks[number]
         if not block.flags.writeable:

@@ -1,4 +1,4 @@
-"""Sums per coordinate of numbers that are equal on many coordinates: training counts and training weights."""
+"""Counters that add up a number for each coordinate, such as training counts, if many coordinates get equal numbers."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 from fedraa.vectors.run_length import Run, RunLengthArray, Sums, sum_runs
 
-# A float32 represents every whole number up to this one.
+# Largest whole number up to which float32 represents all whole numbers.
 LARGEST_EXACT = 2.0**24
 
 
 class CoverageCounter:
-    """Adds numbers to coordinates [size] without visiting every coordinate.
+    """A counter that adds numbers to coordinates [size] without visiting every coordinate.
 
-    A number for all coordinates is added once, and a number for runs of neighbours at their ends, while that is exact.
-    Otherwise the numbers are added coordinate by coordinate.
+    A number for all coordinates is stored once, and a number for a run of neighbours only at the ends of the run, as
+    long as this is exact. Otherwise the numbers are added coordinate by coordinate.
     """
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32]) -> None:
@@ -36,7 +36,7 @@ class CoverageCounter:
         self._total = 0.0
 
     def add(self, change: DeltaView, amount: float = 1.0) -> None:
-        """Add `amount` to the coordinates that were trained."""
+        """Add `amount` to the coordinates that a client trained."""
         if change.whole:
             self._whole += self._kind(amount)
             return
@@ -57,7 +57,7 @@ class CoverageCounter:
         return sums
 
     def state(self) -> State:
-        """Return the sums, and the number for all coordinates separately."""
+        """Return the array of sums and, separately, the number that was added to all coordinates."""
         if not self._runs and self._sums is None:
             return {"count": 0, "whole": self._whole}
         whole = self._whole
@@ -71,11 +71,11 @@ class CoverageCounter:
         self._whole = self._kind(state["whole"])
         if np.any(state["count"]):
             self._coordinate_sums()[:] = state["count"]
-            # The total is not saved, so it is taken as too large for exact runs.
+            # The total of all amounts is not saved, so it counts as too large for exact runs.
             self._total = LARGEST_EXACT
 
     def _finish_sums(self) -> Sums:
-        """Return the sums, with all pending runs and the number for all coordinates."""
+        """Return the sums, including all pending runs and the number for all coordinates."""
         if self._sums is None:
             return sum_runs(self._runs, self._whole, self._kind, self._size)
         self._spread_runs()

@@ -43,12 +43,12 @@ class DeltaView:
 
     @property
     def whole(self) -> bool:
-        """Return True if these are all coordinates of the model."""
+        """Return True if the delta covers all coordinates of the model."""
         return self._mask is None and isinstance(self._where, slice) and self._where == slice(None)
 
     @cached_property
     def where(self) -> Index | slice:
-        """Return the coordinates that were trained."""
+        """Return the coordinates that the client trained."""
         where = index_of(self._where)
         if self._mask is None:
             return where
@@ -109,7 +109,7 @@ class DeltaView:
             self._measuring = False
 
     def places(self) -> Iterator[Index | slice]:
-        """Yield the coordinates in few parts."""
+        """Yield the trained coordinates in few parts."""
         if self._mask is None:
             yield from (place for place, _ in global_slices(self._where, slice(0, len(self._new))))
         else:
@@ -117,7 +117,7 @@ class DeltaView:
                 yield from (place for place, _ in self._find_places(piece)[0])
 
     def runs(self) -> tuple[Index, Index] | None:
-        """Return the starts and the ends of the runs of coordinates, or None if there are too many runs."""
+        """Return the starts and the ends of the runs of trained coordinates, or None if there are too many runs."""
         if self._mask is None and isinstance(self._where, IndexRuns):
             starts = np.array(self._where.starts)
             return starts, starts + np.diff(self._where.places)
@@ -149,7 +149,7 @@ class DeltaView:
         if not isinstance(where, slice):
             index = where[index]
         coordinates: CoordinateSet = index
-        # The mask changes at the end of each run. Slices pay off only if the runs are long.
+        # The mask changes at the end of each run. Slices are only faster if the runs are long.
         if np.count_nonzero(mask[1:] != mask[:-1]) <= 2 * len(kept) // MIN_RUN_LENGTH:
             coordinates = in_runs(index)
         return list(global_slices(coordinates, slice(0, len(kept)))), kept

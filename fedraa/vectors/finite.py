@@ -6,7 +6,7 @@ import numpy.typing as npt
 from fedraa.messages import Vector
 from fedraa.vectors.chunked import map_chunks
 
-# The largest value, by size, that a client may send or that a component of the server may leave in the model.
+# The largest absolute value that a client may send, or that a component of the server may leave in the model.
 LARGEST = 1e12
 
 
@@ -16,7 +16,7 @@ def is_finite(number: object) -> bool:
 
 
 def describe_unfit(largest: float) -> str | None:
-    """Describe the problem of a buffer with the largest absolute value `largest` (NaN if it holds one), or None."""
+    """Describe the problem of a buffer with the largest absolute value `largest` (may be NaN), or return None."""
     if not np.isfinite(largest):
         return "values that are not finite"
     if largest > LARGEST:
@@ -34,7 +34,10 @@ def wrong_kind(buffer: object, shape: tuple[int, ...] | None) -> str | None:
 
 
 def find_largest(buffer: npt.NDArray[np.float32]) -> float:
-    """Return the largest absolute value, NaN if there is one. It makes no temporary array of the buffer's size."""
+    """Return the largest absolute value, or NaN if some value is NaN.
+
+    No temporary array of the buffer's size is made.
+    """
     flat = buffer.reshape(-1)
 
     def find_extremes(piece: slice) -> tuple[float, float]:
@@ -48,10 +51,11 @@ def find_largest(buffer: npt.NDArray[np.float32]) -> float:
 
 
 def at_most(params: Vector, bound: float) -> bool:
-    """Return True if the Euclidean norm is at most `bound`, and therefore every absolute value.
+    """Return True if the Euclidean norm is at most `bound`.
 
-    One dot product takes half the time of a look at each value. The result is False for values that are not finite, and
-    may be False although every value is within the bound.
+    Then every absolute value is also at most `bound`. This needs only one dot product, which takes half the time of a
+    look at each value. The result is False if a value is not finite, and may be False although every value is within
+    the bound.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(params @ params <= bound * bound)

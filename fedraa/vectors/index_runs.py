@@ -19,7 +19,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 # Average run length from which a slice per run is faster than indices.
 MIN_RUN_LENGTH = 512
-# Coordinates that are examined at a time.
+# Number of coordinates that are examined at a time.
 WINDOW = 1 << 16
 
 
@@ -35,7 +35,7 @@ class IndexRuns:
     places: list[int]
 
     def within(self, piece: slice) -> list[tuple[slice, slice]]:
-        """Return the slices of the full vector for a chunk, each with its slice of the chunk."""
+        """Return the slices of the full vector that a chunk covers, each with its slice of the chunk."""
         slices = []
         for run in range(bisect_right(self.places, piece.start) - 1, bisect_left(self.places, piece.stop)):
             first, last = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)
@@ -50,7 +50,7 @@ class IndexRuns:
         """
         run = bisect_right(self.places, piece.start) - 1
         last = bisect_left(self.places, piece.stop)
-        # Runs from this one on extend beyond the chunk.
+        # Later runs extend beyond the chunk.
         whole = bisect_right(self.places, piece.stop) - 1
         while run < last:
             first, stop = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)
@@ -78,7 +78,7 @@ class IndexRuns:
 
     @cached_property
     def _distance_changes(self) -> list[int]:
-        """Return the runs with another step than the run before, then the number of runs."""
+        """Return the numbers of the runs before which the distance changes, and at the end the number of runs."""
         return [*(np.flatnonzero(np.diff(self._run_distances)) + 1).tolist(), len(self.starts)]
 
 
@@ -87,7 +87,7 @@ CoordinateSet = Index | slice | IndexRuns
 
 
 def in_runs(index: Index) -> Index | IndexRuns:
-    """Return the coordinates [k] as runs, or unchanged if the runs are short."""
+    """Return the coordinates [k] as runs, or the indices unchanged if the runs are short."""
     if not len(index):
         return index
     places = [0]

@@ -8,7 +8,10 @@ from fedraa.vectors.run_length import Sums, distinct_values
 
 
 class LastTrained:
-    """The round in which each coordinate [d] was last trained, -1 before. One number is kept while all are equal."""
+    """The round in which each coordinate [d] was last trained, -1 before.
+
+    As long as all are equal, only one number is stored.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -16,7 +19,7 @@ class LastTrained:
         self._rounds = np.zeros(0, np.int64)
 
     def now(self, step: int, coverage: Sums) -> None:
-        """Record the end of round `step`, with the number of clients that trained each coordinate."""
+        """Record the end of round `step`, in which `coverage` [d] clients trained each coordinate."""
         covered = distinct_values(coverage) > 0
         if covered.all():
             self._all = step
@@ -36,7 +39,7 @@ class LastTrained:
         return int(self._rounds.min())
 
     def state(self) -> State:
-        """Return the round of all coordinates as a number, or the rounds [d] if they differ."""
+        """Return one round as a number if it is the same for all coordinates, otherwise the rounds [d]."""
         return {"rounds": self._rounds if self._all is None else self._all}
 
     def restore(self, state: State) -> None:

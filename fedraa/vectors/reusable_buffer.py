@@ -1,4 +1,4 @@
-"""Memory that is reused every round, because new memory from the system costs more than the work on it."""
+"""Memory that is reused every round, because to get new memory from the system takes longer than to work on it."""
 
 from typing import Any
 from weakref import ref
@@ -22,7 +22,7 @@ class ReusableBuffer:
         """Return an array filled with `value`."""
         array = self.last()
         if array is None:
-            # The system gives zeroed memory, so 0 needs no pass over it.
+            # New memory from the system is zeroed, so the value 0 needs no pass over the array.
             memory = np.zeros(self._size, self._kind)
             if value:
                 memory.fill(value)

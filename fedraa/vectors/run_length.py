@@ -1,4 +1,4 @@
-"""Numbers per coordinate that are equal on long runs of neighbours, stored by run."""
+"""Arrays with a number for each coordinate, stored by run because long runs of neighbours have equal numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class RunLengthArray:
 
     @property
     def lengths(self) -> Starts:
-        """Return the number of coordinates of each value."""
+        """Return the length of each run, in coordinates."""
         return np.diff(self.starts, append=self.size)
 
     def __getitem__(self, piece: slice) -> npt.NDArray[Any]:
@@ -66,20 +66,23 @@ def sum_runs(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int)
     order = np.argsort(places, kind="stable")
     sums = np.cumsum(np.concatenate(steps)[order])
     places = places[order]
-    # Of several ends at one coordinate only the last sum counts, and an end at `size` does not count.
+    # If several runs start or end at one coordinate, only the last sum counts. An end at `size` does not count.
     last = np.flatnonzero(np.diff(places, append=size))
     return RunLengthArray(places[last], sums[last].astype(kind) + whole, size)
 
 
 def distinct_values(sums: Sums) -> npt.NDArray[Any]:
-    """Return the numbers, each of a run only once."""
+    """Return the number of each run once, or all numbers of a plain array."""
     if isinstance(sums, RunLengthArray):
         return sums.values
     return sums
 
 
 def summarise_coverage(coverage: Sums, clients: int) -> dict[str, int]:
-    """Return the log's summary of a round's coverage [d], in which `clients` clients took part."""
+    """Return the summary of a round's coverage for the log.
+
+    The coverage [d] counts the clients that trained each coordinate, out of `clients`.
+    """
     values = distinct_values(coverage)
     covered = values > 0
     uncovered = np.count_nonzero(~covered)

@@ -102,7 +102,7 @@ def _split_word(word: str) -> _Parts | None:
 
 
 def _of_one_unit(parts: list[_Parts | None], *, complete: bool) -> list[_Parts | None]:
-    """Return the parts, with None for each part whose unit differs from that of most parts.
+    """Return the parts, with None for each part with a different unit than most.
 
     A unit in letters is accepted only if every word is a number (`complete`) and has this unit. Some words may omit a
     currency, but none may omit a percent sign.

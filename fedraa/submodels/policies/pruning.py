@@ -109,7 +109,7 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
     """Return the number of times that a sample's forward pass uses each weight [d].
 
     A weight is used at every position of a convolution, or of a sequence. The number is 1 without an example, and for
-    parameters of a layer whose forward is never called.
+    parameters of a layer that is never called.
     """
     times = np.ones(traced.size, np.float32)
     if example is None:

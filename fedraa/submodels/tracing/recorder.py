@@ -88,7 +88,7 @@ class Recorder(TorchFunctionMode):
         self.made: dict[str, int] = {}
         # Parameters that stay whole, for example because a function without a rule read them, with the reason.
         self.whole: dict[str, str] = {}
-        # Weights of convolutions whose groups are cut with the output channels.
+        # Weights of convolutions with groups that are cut together with the output channels.
         self.grouped: set[str] = set()
         # Labels after a view that may have split one cut dimension in two.
         self.splits: list[Tensor] = []
@@ -349,7 +349,7 @@ class Recorder(TorchFunctionMode):
             self.track_uncut(x)
 
     def hold_buffers(self) -> None:
-        """Pin the units whose values differ in a layer's buffer.
+        """Pin the units with different values in a layer's buffer.
 
         Running statistics do not count: training estimates them.
         """

@@ -267,7 +267,7 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
         pieces = [x.unsqueeze(dim) for x in pieces]
     across = [[d for d in range(out.dim()) if d != dim and varies_along(x, d)] for x in pieces]
     if all(varies_along(x, dim) and is_raw(x) for x, dims in zip(pieces, across, strict=True) if dims):
-        # These pieces may be first states of a recurrent layer, whose units may lie along any dimension.
+        # These pieces may be first states of a recurrent layer. Their units may lie along any dimension.
         reason = "the units are joined along another dimension"
         pieces = [r.ties.tie_along(x, dims, reason).expand(x.shape) for x, dims in zip(pieces, across, strict=True)]
     else:

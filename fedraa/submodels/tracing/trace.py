@@ -246,7 +246,7 @@ def _fails_in_torch(error: BaseException) -> bool:
 
 
 def _find_suspects(trial: Trial, traced: Traced) -> Sequence[int]:
-    """Return the groups whose cuts fail the trial individually, or all groups if none fails individually."""
+    """Return the groups that fail the trial when they are cut individually, or all groups if none does."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
         # The names of layers in repeated blocks differ only in a number. Their code is the same, so one trial is
