@@ -113,7 +113,7 @@ class _Notebook:
         # IPython is installed wherever a notebook runs.
         from IPython import display as shown
 
-        # Its functions have no types.
+        # The functions of IPython have no types.
         show: Any = shown.display
         self._name = name
         self._handle = show(Line(name, 0.0, "starting"), display_id=True)

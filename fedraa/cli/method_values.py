@@ -14,7 +14,7 @@ from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, values_by_path
 from fedraa.config.experiment import Experiment
 
-# The end of an option's text, which is not repeated if the page shows a value.
+# The note about the default at the end of an option's text. The page omits it, because it shows the value itself.
 DEFAULT_NOTE = re.compile(r"\s*\(default: .*?\)(?=\.$)", re.DOTALL)
 
 

@@ -83,7 +83,7 @@ def _steps_within(spec: RunSpec, rate: float) -> float:
 
 
 def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
-    """Return the decisions of an asynchronous run of this planner's clients at its start."""
+    """Return the ledger of an asynchronous run of this planner's clients, in its state at the start."""
     clients, fragments = planner.costs.shape
     concurrency = None
     if spec.at_a_time < clients:

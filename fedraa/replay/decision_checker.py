@@ -140,7 +140,7 @@ class AsyncChecker(Checker[AsyncLedger]):
         return dropped
 
     def round(self, line: Line) -> None:
-        raise line.wrong("it is the end of a round; an asynchronous server has no rounds")
+        raise line.wrong("this line ends a round; an asynchronous server has no rounds")
 
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
         may_resend = self._rule is not None or line["bytes_down"] == 0
@@ -187,7 +187,7 @@ class RoundChecker(Checker[RoundLedger]):
 
     def round(self, line: Line) -> None:
         if self.due is None:
-            raise line.wrong(f"it is the end of a round; the rules wait for {len(self.ledger.in_flight)} more updates")
+            raise line.wrong(f"this line ends a round; the rules wait for {len(self.ledger.in_flight)} more updates")
         line.expect_value("t", self.clock.now)
         line.expect_value("round", self.ledger.step)
         line.expect_value("clients", self.ledger.reported)

@@ -132,7 +132,7 @@ class Audit:
             return "steps", t
         if time_limit is not None:
             return "time", t
-        raise line.field_error("reason", f"no end yet, for {limits!r}")
+        raise line.field_error("reason", f"no end yet, because the limits are {limits!r}")
 
     def _reached_time_limit(self, now: float) -> float | None:
         """Return the limit of time if the run has reached it: on the virtual clock, if no task is due before it."""
