@@ -52,7 +52,7 @@ class WatchedRun:
         self.state = "starting"
         self.detail = ""
         self.summary: dict[str, Any] = {}
-        # The sentence about a damaged log; empty for a sound one.
+        # A sentence about the damage of the log; empty if the log is whole.
         self._wrong = ""
         self._files.pop(SUMMARY, None)
         self.version = self._next_version()

@@ -32,7 +32,7 @@ def show_values(method: Method) -> None:
 
 
 def value_text(value: object) -> str:
-    """Return a value as it can be typed; a component by its class, because its values have paths."""
+    """Return a value as the user can type it. A component is shown by its class only, as its values have paths."""
     if is_ours(value) and hasattr(value, "__dataclass_fields__"):
         return type(value).__name__
     if value is None:

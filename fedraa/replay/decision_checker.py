@@ -66,7 +66,7 @@ class Checker(ABC, Generic[Ledger]):
         """Return the ledger's decision for the client. A `fragment` that is not None replaces its choice."""
 
     def _believed_fragment(self, line: Line) -> int | None:
-        """Return the logged fragment or label, if only the run itself could choose it; else None."""
+        """Return the logged fragment or label if only the run itself could choose it, otherwise None."""
         if not self._rules.scheduled and self._rules.whole:
             return 0
         if not self._rules.scheduled:

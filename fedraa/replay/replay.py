@@ -17,7 +17,7 @@ from fedraa.rundir.history import History
 
 __all__ = ["replay"]
 
-# Errors that impossible values of a configuration raise wherever they are used.
+# The errors that impossible values of a configuration may raise when the code uses them.
 DAMAGED = (KeyError, TypeError, AttributeError, AssertionError, ArithmeticError, IndexError)
 
 

@@ -272,7 +272,7 @@ class Rules:
         return planner
 
     def async_ledger(self) -> AsyncLedger:
-        """Return the decisions of an asynchronous server at its start."""
+        """Return the ledger that decides for an asynchronous server, in its state at the start of a run."""
         return AsyncLedger(
             clients=self.clients,
             seed=self.experiment.seed,

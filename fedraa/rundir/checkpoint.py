@@ -147,7 +147,7 @@ def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> S
 
 @dataclass(frozen=True)
 class Choice:
-    """The checkpoint to resume from, and a clause about each newer one, by its name."""
+    """The checkpoint to resume from, and for each newer checkpoint, by name, a clause about its problem."""
 
     path: Path
     state: State
@@ -199,7 +199,7 @@ def write_state(stream: BinaryIO, state: State) -> None:
 
 
 def _laid_out(state: State) -> tuple[bytes, list[npt.NDArray[Any]]]:
-    """Return the text of the tree, and the arrays; arrays that share their memory are one."""
+    """Return the text of the tree, and the arrays. Arrays that share their memory are stored once."""
     arrays: dict[object, tuple[int, npt.NDArray[Any]]] = {}
     text = json.dumps(state, default=lambda value: _encode_value(value, arrays)).encode()
     return text, [array for _, array in arrays.values()]
