@@ -45,7 +45,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
 }
 
 
-# The errors suggest flags. Those of `run` are the fields of its options.
+# The sources of the flags that error messages suggest. The flags of `run` are the fields of RunOptions.
 FLAGS = COMMANDS | {"run": RunOptions}
 
 

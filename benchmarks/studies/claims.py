@@ -32,7 +32,7 @@ from fedraa.rundir.atomic_files import write_text
 CLAIMS = Path(__file__).with_name("claims.toml")
 START, END = (Path(__file__).with_name(f"claims_{part}.md") for part in ("start", "end"))
 DOCS = Path(__file__).parents[2] / "docs"
-# Comparisons that are listed one by one.
+# The maximum number of comparisons that are listed one by one.
 MAX_LISTED = 3
 EVERYWHERE = "*"
 
@@ -176,7 +176,7 @@ def _lower_margin(comparison: Advantage) -> float:
 
 
 def describe_verdict(claim: PaperClaim, comparisons: Sequence[Advantage]) -> str:
-    """Return the verdict, the comparisons in which a claim holds only partly, and the reason if it does not hold."""
+    """Return the verdict on a claim, the comparisons that hold if only some do, and the reason if the claim fails."""
     name = decide_verdict(comparisons)
     if name in (REPRODUCED, NOT_RUN):
         return name

@@ -197,7 +197,7 @@ def format_page(study: Study, numbers: Sequence[Entry], source: str) -> str:
 
 
 def format_differences(study: Study) -> str:
-    """Return a table of every setting in which the rows differ; empty if they differ in none."""
+    """Return a table of the settings in which the rows of the study differ, or no lines if the rows do not differ."""
     differ = setting_differences((cell.row, cell.experiment) for cell in study.cells)
     if differ.empty:
         return ""

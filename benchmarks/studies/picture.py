@@ -244,7 +244,7 @@ def _widen_axis(axes: Axes, metric: Metric) -> None:
 
 
 def _scale_paper_value(study: Study, entry: Entry, numbers: Sequence[Entry]) -> float | None:
-    """Return the position of the paper's number. In other units it is scaled so that the reference rows coincide."""
+    """Return the position of the paper's number. In other units it is scaled by the ratio of the reference rows."""
     if entry.paper is None or not entry.metric.own_units:
         return entry.paper
     base = next((e for e in numbers if (e.row, e.column) == (study.reference, entry.column)), None)

@@ -51,7 +51,7 @@ class Advantage:
 
     @property
     def text(self) -> str:
-        """Both numbers, the advantage and its interval."""
+        """The text with both numbers, the advantage and its interval."""
         a, b = map(_number_text, self.means)
         numbers = f"{self.names[0]} {a}, {self.names[1]} {b}"
         if not all(map(math.isfinite, (self.mean, self.low, self.high))):

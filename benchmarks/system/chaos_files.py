@@ -104,7 +104,7 @@ def _swap_lines(lines: list[bytes], at: int, rng: np.random.Generator) -> None:
 
 
 def _change_byte(of: bytes, to: bytes) -> Damage:
-    """Return a damage that replaces one byte of `of` by a different byte of `to`."""
+    """Return a function that damages a file: it replaces a random byte in `of` by a different byte in `to`."""
 
     def damage_content(content: bytes, rng: np.random.Generator) -> bytes:
         places = [place for place, byte in enumerate(content) if byte in of]

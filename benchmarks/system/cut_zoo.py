@@ -18,7 +18,7 @@ from fedraa.data.tree import Tree
 from fedraa.errors import InputError
 
 SIDE = 64
-# The first of these sizes that a model accepts is used.
+# The sizes of images to try. A model gets images of the first size that it accepts.
 _SIDES = (SIDE, 56, 96, 128, 224, 299)
 
 _TIMM = """

@@ -171,7 +171,7 @@ def measure_worker(spec: RunSpec) -> float:
 
 
 def memory_bytes(what: str = "VmRSS") -> float:
-    """Return the bytes that this process holds, or its peak."""
+    """Return a memory field of this process from Linux's /proc in bytes, by default the memory that is in use."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * float(next(line.split()[1] for line in lines if line.startswith(what)))
 

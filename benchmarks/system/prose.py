@@ -199,7 +199,7 @@ def _measure_code(root: Path) -> dict[str, float]:
 
 
 def _classify(node: ast.AST) -> Mapping[str, int]:
-    """Return what one node of a syntax tree adds to each count."""
+    """Return the number that one node of a syntax tree adds to each count."""
     docstring = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
     is_assigned = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     is_function = isinstance(node, FUNCTIONS) and not node.name.startswith("__")

@@ -161,7 +161,7 @@ def _module_name(path: Path) -> str:
 
 
 def _resolve_module(name: str, files: Mapping[str, Path]) -> str | None:
-    """Return the module of a dotted name, which is a module or a name in one; None for other packages."""
+    """Return the module that a dotted name is, or that contains the name; None for a name of another package."""
     if name in files:
         return name
     module = name.rpartition(".")[0]

@@ -12,7 +12,7 @@ from fedraa.data import Federated
 from fedraa.engine.run_spec import RunSpec
 from fedraa.report.clients import Counts, label_counts, write_clients_picture
 
-# Maximum number of clients that are shown one by one. Of more clients, some quantiles by size are shown.
+# Maximum number of clients that are shown one by one. If there are more clients, some quantiles by size are shown.
 MAX_CLIENTS = 20
 # Maximum number of classes whose counts fit into 80 columns.
 MAX_CLASSES = 10

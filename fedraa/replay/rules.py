@@ -222,7 +222,7 @@ class Rules:
 
     @cached_property
     def _extra_buffers(self) -> ExtraBuffers:
-        """The buffers that state beside the model adds to every task."""
+        """The buffers that every task carries for state beside the model, such as control variates."""
         kind = self.method["update"].get("auxiliary", {}).get("kind", "RoundState")
         extra: ExtraBuffers = component_classes()[kind].extra_buffers
         return extra
@@ -272,7 +272,7 @@ class Rules:
         return planner
 
     def async_ledger(self) -> AsyncLedger:
-        """Return the decisions of an asynchronous server at its start."""
+        """Return the ledger that decides for an asynchronous server, in its state at the start of a run."""
         return AsyncLedger(
             clients=self.clients,
             seed=self.experiment.seed,

@@ -35,7 +35,7 @@ class Entrant:
         return self.name.removesuffix(LENT)
 
     def fields(self, setting: Setting) -> dict[str, Any]:
-        """Return the experiment's fields in this setting. The limit is one client with all data and all devices."""
+        """Return the experiment's fields in this setting. The entrant LIMIT is one client with all data and devices."""
         fields = dict(setting.fields) | {"method": self.method()}
         if self.name.endswith(LENT):
             fields |= split_paths(parts_of_ours(setting), {})
@@ -55,7 +55,8 @@ class Entrant:
         return None
 
     def space(self, setting: Setting) -> dict[str, object]:
-        """Return the values to tune. Our method takes its lengths with auto, which also counts the sending time."""
+        """Return the values to tune. Our method's task lengths are `auto:LENGTH`, which also counts the sending
+        time."""
         lengths: list[int | str] = list(setting.lengths)
         if self.name == OURS:
             lengths = [f"auto:{length}" for length in setting.lengths]

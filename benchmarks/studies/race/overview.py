@@ -99,7 +99,7 @@ def _read_mean(times: pd.DataFrame, entrant: str) -> float:
 
 
 def _format_time(setting: Setting, times: pd.DataFrame, entrant: str) -> str:
-    """Return the mean time, or the number of runs that reached the target, or the horizon that none reached it by."""
+    """Return the mean time to the target, or the number of runs that reached it; `> horizon` if no run did."""
     if entrant not in times.index:
         return "not run"
     time = _read_mean(times, entrant)

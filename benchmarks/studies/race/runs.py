@@ -28,7 +28,7 @@ Part = Literal["tuned", "untuned", "long"]
 PARTS: tuple[Part, ...] = get_args(Part)
 # No shown run has this seed.
 TUNING_SEED = 1000
-# The length of a long run, in FedAvg's times to its last target.
+# The length of a long run, as a multiple of the mean time that FedAvg needs to its last target.
 LONG_RUN_FACTOR = 5
 # The length of a trial, as a share of the horizon.
 TRIAL_SHARE = 0.6
@@ -182,7 +182,7 @@ class Race:
         return next((run for run in same if _has_experiment(run, experiment)), None)
 
     def strange(self) -> list[Measured]:
-        """Return the recorded runs whose values or methods differ from those of a run today."""
+        """Return the recorded runs that would have other values or another method if they were run now."""
         runs = []
         for run in self.recorded:
             cell = self.cell(KNOWN[run.entrant], cast(Part, run.part))

@@ -57,7 +57,7 @@ class Setting:
         return self.targets[self.aim]
 
     def target(self, level: float) -> str:
-        """Return an accuracy as tables name it."""
+        """Return an accuracy as text in per cent, such as `97.5 %`."""
         return f"{100 * level:g} %"
 
 

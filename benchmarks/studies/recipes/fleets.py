@@ -176,7 +176,7 @@ def schedulers(scale: Scale) -> Study:
 
 
 def best_lr(scale: Scale) -> Study:
-    """Each method at every learning rate of a grid: its best rate and the shared one."""
+    """Each method at every learning rate of a grid: results at its best rate and at the same rate for all."""
     rates = scale.pick_value((0.01, 0.05, 0.2), *[(0.003, 0.01, 0.03, 0.1, 0.3)] * 2)
     sample = ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo")
     chosen = scale.pick_value(sample, sample, tuple(list_methods()))
