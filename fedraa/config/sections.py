@@ -124,7 +124,8 @@ class MethodOptions(Section):
     AsyncRule (default: the method's)."""
     aggregator: Component | None = None
     """Aggregator of the deltas of a round: covered, filled, memorised, hetlora, flora, or a custom Aggregator (default:
-    the method's)."""
+    the method's). Robust ones, also for the buffer of fedbuff: median, trimmed-mean, krum, multi-krum, bulyan,
+    geometric-median, centred-clipping, norm-bound and, only in rounds, fltrust."""
     server_optimizer: Component | None = None
     """Optimizer of the server: sgd, momentum, adam, yogi, adagrad, amsgrad, or a custom ServerOptimizer (default: the
     method's)."""

@@ -102,7 +102,7 @@ class AsyncServer(Stateful):
         if result.keep_task:
             self._kept_flights[task.client] = flight
         done = self.ledger.commit(task.id, loss=update.loss, new_version=result.new_version, keep_task=result.keep_task)
-        self.task_table.commit(update, done, result.weight, now)
+        self.task_table.commit(update, done, result.weight, now, unprotected=result.unprotected)
         if self._learn and self.task_table.costs.observe(task.widths, task.client, now - flight.left):
             self._plan_scheduler()
         return done.next_clients
