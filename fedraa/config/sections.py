@@ -261,6 +261,15 @@ class EvaluationOptions(Section):
     """Training samples for the statistics of batch norm: a sample of 10,000, or all."""
 
 
+class AttackOptions(Section):
+    """Clients that attack, for experiments with robust aggregators."""
+
+    attack: Component | None = None
+    """Attack: sign-flip, scaling, gaussian, alie, ipm, label-flip, backdoor, or a custom Attack (default: none)."""
+    attackers: Share = 0.2
+    """Share of the clients that carry out the attack; the seed draws them."""
+
+
 class FaultOptions(Section):
     """Checkpoints and failing clients."""
 

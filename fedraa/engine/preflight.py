@@ -44,6 +44,9 @@ def check_runnable(spec: RunSpec) -> None:
     _check_local_schedule(spec)
     _check_adapters(spec)
     _check_robust(spec)
+    if spec.attack is not None and spec.attack.attack.colludes and spec.experiment.server_shards > 1:
+        problem = f"{text_of(spec.attack.attack)} needs all deltas in one process"
+        raise InputError("server_shards", problem, got=spec.experiment.server_shards, hint="leave it out")
     if spec.experiment.vmap_batch > 1:
         _check_stack(spec)
     if spec.method.update.needs_all_clients:
@@ -194,6 +197,9 @@ def _check_robust(spec: RunSpec) -> None:
         problem = f"{text_of(aggregator)} needs {aggregator.min_clients} clients at once to protect; it gets {voters}"
         raise InputError("aggregator", problem, hint="give more clients, or another aggregator")
     every_client = isinstance(participation_of(spec.method.schedule), All)
+    if isinstance(aggregator, FLTrust) and spec.attack is not None and aggregator.root in spec.attack.attackers:
+        problem = f"client {aggregator.root} holds the root data of FLTrust, and the seed draws it as an attacker"
+        raise InputError("aggregator", problem, hint="give another root, such as fltrust(root=1), or another seed")
     if isinstance(aggregator, FLTrust) and (not every_client or aggregator.root >= clients):
         problem = f"client {aggregator.root} must train in every round, because it holds the root data"
         raise InputError("aggregator", problem, hint="give participation all and a root below the number of clients")
