@@ -32,6 +32,7 @@ class ClientDelta:
         weight: Weight of the client in the mean: 1, or its number of samples.
         lr: Local learning rate of the client, as the mean over the steps of its task.
         steps: Number of local steps of the task.
+        fragment: The fixed fragment that it trained, None for the whole model and for sampled submodels.
     """
 
     client: int
@@ -39,6 +40,7 @@ class ClientDelta:
     weight: float
     lr: float
     steps: int = 1
+    fragment: int | None = None
 
     @property
     def where(self) -> Index | slice:

@@ -11,6 +11,7 @@ from fedraa.config.file import check_names, read_values
 from fedraa.config.no_effect import refuse_without_effect
 from fedraa.config.section import Section
 from fedraa.config.sections import (
+    AttackOptions,
     ClientOptions,
     ClusterOptions,
     DeviceOptions,
@@ -32,6 +33,7 @@ class Experiment(
     ClusterOptions,
     ExecutionOptions,
     FaultOptions,
+    AttackOptions,
     EvaluationOptions,
     StopOptions,
     LocalOptions,

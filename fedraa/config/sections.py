@@ -131,7 +131,8 @@ class MethodOptions(Section):
     AsyncRule (default: the method's)."""
     aggregator: Component | None = None
     """Aggregator of the deltas of a round: covered, filled, memorised, hetlora, flora, or a custom Aggregator (default:
-    the method's)."""
+    the method's). Robust ones, also for the buffer of fedbuff: median, trimmed-mean, krum, multi-krum, bulyan,
+    geometric-median, centred-clipping, norm-bound and, only in rounds, fltrust."""
     server_optimizer: Component | None = None
     """Optimizer of the server: sgd, momentum, adam, yogi, adagrad, amsgrad, or a custom ServerOptimizer (default: the
     method's)."""
@@ -268,6 +269,15 @@ class EvaluationOptions(Section):
     """Number of clients in clients.csv, drawn at random among those with test samples (default: all)."""
     statistics: Literal["sample", "all"] = "sample"
     """Training samples for the statistics of batch norm: a sample of 10,000, or all."""
+
+
+class AttackOptions(Section):
+    """Clients that attack, for experiments with robust aggregators."""
+
+    attack: Component | None = None
+    """Attack: sign-flip, scaling, gaussian, alie, ipm, label-flip, backdoor, or a custom Attack (default: none)."""
+    attackers: Share = 0.2
+    """Share of the clients that carry out the attack; the seed draws them."""
 
 
 class FaultOptions(Section):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedraa.aggregation.label_owners import labels_held
+from fedraa.attacks.attack import check_attack, make_attack_plan
 from fedraa.client.state_probe import ROWS, probe_state
 from fedraa.composition.compatibility import check_transforms
 from fedraa.config.experiment import Experiment
@@ -156,6 +157,10 @@ def build_run(
     labels = np.zeros((experiment.client_count, 1), bool)
     if objective.classifies:
         labels = labels_held(data, dataset.classes)
+    attack = make_attack_plan(experiment.attack, experiment.attackers, clients=experiment.clients, seed=experiment.seed)
+    if attack is not None:
+        check_attack(attack.attack, objective)
+        attack.attack.start(dataset.classes, example)
     spec = RunSpec(
         experiment=experiment,
         method=method,
@@ -172,6 +177,7 @@ def build_run(
         object_fields=object_fields,
         transforms=transforms,
         state=state,
+        attack=attack,
     )
     doing("checking that the experiment can be run")
     with naming_whole_methods(method):

@@ -47,6 +47,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         learn=spec.wall,
         store=store,
         share=share,
+        attack=spec.attack,
     )
     server = method.schedule.server(method.update, setup)
     average = method.schedule.polyak_fraction
@@ -107,4 +108,5 @@ def make_worker_spec(spec: RunSpec) -> WorkerSpec:
         source=spec.data.source,
         scale_inner=method.submodel.scales,
         state=spec.state,
+        attack=spec.attack,
     )

@@ -66,6 +66,9 @@ class Need:
         kept = len(spec.kept_buffers) * size
         per_client += kept
         remembered += clients * kept
+        if spec.attack is not None and spec.attack.attack.colludes:
+            per_client += size
+            remembered += clients * size
         # Each task in flight holds its own version of its fragment.
         if spec.method.asynchronous and spec.method.schedule.scheduled:
             sent = min(spec.measure(part.widths).bytes for part in spec.submodels)

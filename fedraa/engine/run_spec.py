@@ -7,6 +7,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.attacks.attack import AttackPlan
+from fedraa.attacks.backdoor import Backdoor
 from fedraa.callbacks.events import Limits
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.client.split import ClientHalf, measure_stem
@@ -18,6 +20,7 @@ from fedraa.data.deal import FEW
 from fedraa.data.tree import Tree, count_bytes, take_rows
 from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Fleet
+from fedraa.evaluation.evaluator import ATTACK_SUCCESS
 from fedraa.evaluation.metrics import NamedMetric
 from fedraa.evaluation.personal import EvaluationData, choose_clients
 from fedraa.ledger.participation import Participation
@@ -63,6 +66,8 @@ class RunSpec:
     """The random transforms of training."""
     state: TrainingState = field(default_factory=TrainingState)
     """The policy for state that the model changes by itself."""
+    attack: AttackPlan | None = None
+    """The attack of some clients."""
 
     @cached_property
     def submodels(self) -> list[Submodel]:
@@ -92,7 +97,10 @@ class RunSpec:
     @property
     def metric_spec(self) -> MetricSpec:
         """The metrics of every evaluation."""
-        return replace(make_figures(self.objective, self.metrics), personal=self.experiment.personalised is not None)
+        spec = replace(make_figures(self.objective, self.metrics), personal=self.experiment.personalised is not None)
+        if self.attack is None or not isinstance(self.attack.attack, Backdoor):
+            return spec
+        return replace(spec, less=(*spec.less, ATTACK_SUCCESS), own=(*spec.own, ATTACK_SUCCESS))
 
     @property
     def eval_every(self) -> int:

@@ -5,6 +5,9 @@ from typing import Any
 
 import torch
 
+from fedraa.attacks.attack import AttackPlan
+from fedraa.attacks.attacked_trainer import AttackedTrainer
+from fedraa.attacks.backdoor import Backdoor
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.trainer import ModelSettings, Trainer
@@ -37,9 +40,17 @@ class WorkerSpec:
     """The source from which the worker reads clients' samples, or None if tasks carry the samples."""
     scale_inner: bool = False
     state: TrainingState = field(default_factory=TrainingState)
+    attack: AttackPlan | None = None
 
-    def trainer(self, device: str) -> Trainer:
+    def trainer(self, device: str) -> Trainer | AttackedTrainer:
+        """Return a trainer of the tasks. With an attack it changes the data and the deltas of the attackers."""
         keep_freed_memory()
+        trainer = self._make_trainer(device)
+        if self.attack is None:
+            return trainer
+        return AttackedTrainer(trainer, self.attack)
+
+    def _make_trainer(self, device: str) -> Trainer:
         model = ModelSettings(self.objective, self.state, self.fragment_scale, self.scale_inner)
         options = self._trainer_options(device) | {"model": model}
         if self.stack > 1:
@@ -51,6 +62,9 @@ class WorkerSpec:
 
     def evaluator(self, data: Federated, device: str) -> Evaluator:
         personal = None
+        trigger = None
+        if self.attack is not None and isinstance(self.attack.attack, Backdoor):
+            trigger = self.attack.attack
         if getattr(data, "personal", None):
             options = self._trainer_options(device) | {"model": ModelSettings(self.objective, self.state)}
             personal = Personal(self.traced, self.solver, **options)
@@ -62,6 +76,7 @@ class WorkerSpec:
             objective=self.objective,
             personal=personal,
             state=self.state,
+            trigger=trigger,
         )
 
 

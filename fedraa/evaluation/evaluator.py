@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,17 @@ from fedraa.submodels import Traced, copy_structure, drop_weights, load_paramete
 BATCH = 1024
 
 Buffers = dict[str, Tensor | None]
+# The metric of a backdoor, beside the metrics of the objective.
+ATTACK_SUCCESS = "attack_success"
+
+
+class Trigger(Protocol):
+    """A change to inputs that is meant to make the model answer `target`."""
+
+    target: int
+
+    def stamp(self, x: Tree) -> Tree:
+        """Return inputs [n, ...] with the trigger."""
 
 
 class Evaluator:
@@ -38,6 +49,7 @@ class Evaluator:
         objective: Objective | None = None,
         personal: Personal | None = None,
         state: TrainingState | None = None,
+        trigger: Trigger | None = None,
     ) -> None:
         """Create the module, and keep its initial buffers.
 
@@ -49,6 +61,7 @@ class Evaluator:
             objective: Computes the loss and the built-in metrics (default: classification).
             personal: Trains the clients with training data in `data.personal`.
             state: Names the buffers that training changes.
+            trigger: The trigger of a backdoor, whose success is then a metric.
         """
         self._device = torch.device(device)
         self._module = copy_structure(traced.module)
@@ -63,6 +76,7 @@ class Evaluator:
         self._personal = personal
         self._objective = objective or Classification()
         self._metric_spec = self._objective.summary()
+        self._trigger = trigger
         self._owners, self._clients = number_owners(data)
 
     def evaluate(self, params: Vector) -> Evaluation:
@@ -85,9 +99,24 @@ class Evaluator:
         if self._personal is not None:
             metrics |= self._evaluate_personal(self._personal, params)
         metrics |= {name: exact_mean(numbers) for name, numbers in values.items()}
+        if self._trigger is not None:
+            metrics[ATTACK_SUCCESS] = self._attack_success(self._trigger, params)
         drop_weights(self._module)
         clients = self._client_results(sums)
         return Evaluation(metrics, time.perf_counter() - started, clients)
+
+    def _attack_success(self, trigger: Trigger, params: Vector) -> float:
+        """Return the share of test samples of other classes that get the target's label with the trigger."""
+        # Personal training replaced the weights.
+        self.prepare(params)
+        rows = np.flatnonzero(self._data.dataset.y_test != trigger.target)
+        fooled = 0
+        with torch.no_grad():
+            for batch in self._batch_slices(len(rows)):
+                stamped = trigger.stamp(take_rows(self._data.dataset.x_test, rows[batch]))
+                outputs = self._compute_outputs(map_tree(self._to_device, stamped), len(rows[batch]))
+                fooled += int((outputs.argmax(dim=1) == trigger.target).sum())
+        return fooled / max(1, len(rows))
 
     def prepare(self, params: Vector) -> nn.Module:
         """Return the module with these parameters, ready for inference.

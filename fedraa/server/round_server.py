@@ -159,7 +159,8 @@ class RoundServer(Stateful):
             where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True, gather=True
         )
         lr = self.task_table.mean_lr(task, update.steps)
-        contribution = ClientDelta(task.client, change, weight, lr, steps=update.steps)
+        fragment = assignment.label if self._fragments else None
+        contribution = ClientDelta(task.client, change, weight, lr, steps=update.steps, fragment=fragment)
         self._auxiliary.receive(contribution, assignment, update)
         self._sampler.receive(assignment, update, weight)
         self._aggregator.add(contribution)
@@ -207,8 +208,11 @@ class RoundServer(Stateful):
         """Move the model by the mean delta of the round, and record the round."""
         coverage = self._coverage.finish()
         reported = self.ledger.reported
+        protection = {}
         if reported:
             self._move_model(RoundTotals(coverage, self._lr))
+            if self._aggregator.unprotected is not None:
+                protection["unprotected"] = self._aggregator.unprotected
         self._last_trained.now(self.step, coverage)
         self._record(
             "round",
@@ -218,6 +222,7 @@ class RoundServer(Stateful):
             **summarise_coverage(coverage, reported),
             longest_untrained=self.step - self._last_trained.oldest,
             drift=(self._square / max(1, reported)) ** 0.5,
+            **protection,
         )
 
     def _move_model(self, totals: RoundTotals) -> None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.aggregation.label_owners import LabelOwners
+from fedraa.attacks.collusion import CollusionAggregator
 from fedraa.client.compression import COMPRESSOR
 from fedraa.client.lr_schedule import USUAL_SCHEDULES
 from fedraa.components.registry import ComponentRegistry
@@ -84,7 +85,7 @@ class AsyncSchedule(Schedule):
             scheduler=SchedulerRunner(SCHEDULER.own(self.scheduler)),
             concurrency=self.concurrency,
         )
-        return AsyncServer(
+        server = AsyncServer(
             store,
             ledger,
             setup.task_table,
@@ -93,6 +94,8 @@ class AsyncSchedule(Schedule):
             balance=update.participation_correction,
             learn=setup.learn,
         )
+        server.collusion = setup.make_collusion(_count_voters(update, setup.run.clients))
+        return server
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,16 @@ class AsyncSampled(Schedule):
 
         store = LocalStore(setup.params, (), update, setup.task_table.sizes, setup.share)
         ledger = AsyncLedger(clients=run.clients, seed=run.seed, bad_clients=setup.bad_clients)
-        return AsyncServer(store, ledger, setup.task_table, sample=sample_assignment)
+        server = AsyncServer(store, ledger, setup.task_table, sample=sample_assignment)
+        server.collusion = setup.make_collusion(_count_voters(update, run.clients))
+        return server
+
+
+def _count_voters(update: AsyncRule, clients: int) -> int:
+    """Return the number of updates per server update of a buffered rule, and the number of clients for others."""
+    if update.per_step > 1:
+        return update.per_step
+    return clients
 
 
 class Barrier(Schedule):
@@ -164,9 +176,14 @@ class Barrier(Schedule):
             fragments=len(setup.submodels),
             scheduler=self.planner(setup),
         )
+        collusion = setup.make_collusion(clients)
+        if collusion is None:
+            aggregator = BoundAggregator(update.resolve_aggregator(), run)
+        else:
+            aggregator = CollusionAggregator(update.resolve_aggregator(), run, collusion)
         components = RoundComponents(
             submodels=submodels,
-            aggregator=BoundAggregator(update.resolve_aggregator(), run),
+            aggregator=aggregator,
             optimizer=update.resolve_optimizer().bind(size),
             auxiliary=update.auxiliary.bind(RoundStateContext(size, clients, setup.inputs, setup.grad_mix)),
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,

@@ -7,6 +7,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.attacks.attack import AttackPlan
+from fedraa.attacks.collusion import Collusion
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State, Task, Update, Vector
@@ -84,6 +86,7 @@ class ServerSetup:
         learn: True if costs follow real durations.
         store: Keeps an asynchronous server's parameters. With None, the server keeps them in this process.
         share: Places the buffers that the server sends.
+        attack: The attack of some clients, if there is one.
     """
 
     params: Vector
@@ -99,3 +102,14 @@ class ServerSetup:
     learn: bool
     store: Store | None
     share: Share
+    attack: AttackPlan | None = None
+
+    def make_collusion(self, voters: int) -> Collusion | None:
+        """Return the deltas that attackers see, or None if no attackers collude.
+
+        Args:
+            voters: Number of clients in a buffer of an asynchronous server, or of all clients.
+        """
+        if self.attack is None or not self.attack.attack.colludes:
+            return None
+        return Collusion(self.attack, self.run.traced.size, voters)

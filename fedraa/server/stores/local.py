@@ -108,7 +108,7 @@ def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncMode
     """
     with convert_errors("async_rule", rule):
         result = rule.apply_update(client_update, model)
-    bools = isinstance(result, ApplyResult) and all(flag in (True, False) for flag in result[1:])
+    bools = isinstance(result, ApplyResult) and all(flag in (True, False) for flag in result[1:3])
     if not bools or not is_finite(result.weight):
         raise InputError(
             "async_rule",
@@ -118,7 +118,7 @@ def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncMode
         )
     if result.new_version and not ((rule.is_convex_mix or rule.bounded_by_weight) and 0 <= result.weight <= 1):
         refuse_unsound("async_rule", rule, model.params, f" with the update of client {client_update.client}")
-    return ApplyResult(float(result.weight), bool(result.new_version), bool(result.keep_task))
+    return ApplyResult(float(result.weight), bool(result.new_version), bool(result.keep_task), result.unprotected)
 
 
 def rule_state(rule: AsyncRule, params: Vector) -> State:
