@@ -26,11 +26,12 @@ class ProblemOptions(Section):
     MAY_CHANGE = frozenset(["data_dir"])
 
     dataset: str = "digits"
-    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, a .npz or .csv file,
-    csv('FILE', target='COLUMN', client='COLUMN'), folder:PATH of images, npy:PATH, hf:PATH, or
-    package.module:callable."""
+    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews; femnist, shakespeare, celeba, sent140, reddit or
+    stackoverflow, which define their clients; a .npz or .csv file, csv('FILE', target='COLUMN', client='COLUMN'),
+    folder:PATH of images, npy:PATH, hf:PATH, or package.module:callable."""
     data_dir: Path | None = None
-    """Folder of the data sets, to which missing image sets are downloaded (default: none)."""
+    """Folder with the files of the data sets, to which missing image sets of torchvision are downloaded (default:
+    none)."""
     transforms: tuple[Component, ...] = ()
     """Transforms of the training samples: crop, flip, normalize, v2.NAME of torchvision, or a custom Transform
     (default: none)."""
