@@ -63,9 +63,8 @@ class Need:
         clients = spec.max_participants
         remembered = float(update.memory(size // 4, clients))
         per_client = remembered - update.memory(size // 4, clients - 1)
-        kept = len(spec.kept_buffers) * size
-        per_client += kept
-        remembered += clients * kept
+        per_client += spec.kept_bytes
+        remembered += clients * spec.kept_bytes
         # Each task in flight holds its own version of its fragment.
         if spec.method.asynchronous and spec.method.schedule.scheduled:
             sent = min(spec.measure(part.widths).bytes for part in spec.submodels)
