@@ -26,13 +26,13 @@ from fedraa.client.gradient_transforms import (
     gradient_norm,
 )
 from fedraa.client.input_adversary import Adversary
-from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, LocalOptimizer, OptimizerSteps
+from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, OPTIMIZER_PREFIX, LocalOptimizer, OptimizerSteps
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.lr_schedule import local_factor
 from fedraa.components.calls import convert_errors
 from fedraa.data.tree import map_tree
 from fedraa.errors import InputError
-from fedraa.messages import EXTRA_PREFIX, Task
+from fedraa.messages import Task
 from fedraa.submodels import view_as_tensor
 
 # Names of the buffers of a task that gradient transforms read.
@@ -106,11 +106,11 @@ class LocalStep:
         if solver.prox_mu or solver.transforms or not self._compressor.lossless:
             # Without a mask, the received parameters become the model's weights without a copy on a CPU.
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
-        kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(EXTRA_PREFIX)}
+        kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(OPTIMIZER_PREFIX)}
         self._optimizer = OptimizerSteps(
             components.optimizer,
             model.weights,
-            {name.removeprefix(EXTRA_PREFIX): buffer for name, buffer in kept.items()},
+            {name.removeprefix(OPTIMIZER_PREFIX): buffer for name, buffer in kept.items()},
             momentum=solver.momentum,
             weight_decay=solver.weight_decay,
         )

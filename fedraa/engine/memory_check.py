@@ -63,9 +63,8 @@ class Need:
         clients = spec.max_participants
         remembered = float(update.memory(size // 4, clients))
         per_client = remembered - update.memory(size // 4, clients - 1)
-        kept = len(spec.kept_buffers) * size
-        per_client += kept
-        remembered += clients * kept
+        per_client += spec.kept_bytes
+        remembered += clients * spec.kept_bytes
         if spec.attack is not None and spec.attack.attack.colludes:
             per_client += size
             remembered += clients * size

@@ -21,7 +21,7 @@ from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError, without_effect
 from fedraa.ledger.participation import All
-from fedraa.messages import EXTRA_PREFIX
+from fedraa.messages import KEPT_PREFIX
 from fedraa.server.async_rule import factor_at
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
@@ -60,7 +60,7 @@ def check_runnable(spec: RunSpec) -> None:
     task = server.assign(next(iter(server.begin())), 0.0)
     server.state()
     for name in task.asks:
-        if name.startswith(EXTRA_PREFIX) or getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
+        if name.startswith(KEPT_PREFIX) or getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
             continue
         problem = f"{spec.experiment.method} requires {name} from its clients, which they do not send"
         if name in SETTING_OF_ARRAY:

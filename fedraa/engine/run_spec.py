@@ -10,6 +10,7 @@ import numpy.typing as npt
 from fedraa.attacks.attack import AttackPlan
 from fedraa.attacks.backdoor import Backdoor
 from fedraa.callbacks.events import Limits
+from fedraa.client.kept_buffer import KeptBuffer
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.client.split import ClientHalf, measure_stem
 from fedraa.client.training_state import TrainingState
@@ -19,6 +20,7 @@ from fedraa.data import Federated, Transforms
 from fedraa.data.deal import FEW
 from fedraa.data.tree import Tree, count_bytes, take_rows
 from fedraa.devices.availability import Timing
+from fedraa.devices.costs import BYTES
 from fedraa.devices.fleet import Fleet
 from fedraa.evaluation.evaluator import ATTACK_SUCCESS
 from fedraa.evaluation.metrics import NamedMetric
@@ -156,12 +158,18 @@ class RunSpec:
         return {shape: self.measure(shape) for shape in sorted(widths)}
 
     @property
-    def kept_buffers(self) -> tuple[str, ...]:
-        """The names of the local optimizer's buffers [d] that each client keeps between tasks; none with `reset`."""
+    def kept_buffers(self) -> tuple[KeptBuffer, ...]:
+        """The buffers that each client keeps between its tasks."""
         solver = self.method.local
-        if solver.optimizer_state == "reset":
-            return ()
-        return LOCAL_OPTIMIZER.resolve(solver.local_optimizer).buffers(solver.momentum)
+        names: tuple[str, ...] = ()
+        if solver.optimizer_state == "keep":
+            names = LOCAL_OPTIMIZER.resolve(solver.local_optimizer).buffers(solver.momentum)
+        return tuple(KeptBuffer(f"optimizer_{name}") for name in names)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of the values that each client keeps between its tasks."""
+        return BYTES * sum(buffer.count(self.params.size) for buffer in self.kept_buffers)
 
     def without_training_rows(self) -> "RunSpec":
         """Return the run without the training data that evaluations do not need.
