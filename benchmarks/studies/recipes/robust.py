@@ -13,7 +13,8 @@ CLIENTS = 20
 # Number of attackers among them, f. Bulyan needs 4 f + 3 clients.
 ATTACKERS = 4
 MEAN = "mean"
-AGGREGATORS = {
+AGGREGATORS: dict[str, str | None] = {
+    MEAN: None,
     MEAN: "covered",
     "median": "median",
     "trimmed mean": "trimmed-mean(trim=0.2)",
@@ -66,7 +67,7 @@ def _robust_study(
     scale: Scale,
     name: str,
     title: str,
-    aggregators: Mapping[str, str],
+    aggregators: Mapping[str, str | None],
     attacks: Mapping[str, str | None],
     metrics: tuple[Metric, ...],
 ) -> Study:
@@ -90,7 +91,7 @@ def _robust_study(
     cells = []
     for (column, attack), (row, aggregator) in product(attacks.items(), aggregators.items()):
         fields = dict(common)
-        if row != MEAN:
+        if aggregator is not None:
             fields["aggregator"] = aggregator
         if attack is not None:
             fields |= {"attack": attack, "attackers": ATTACKERS / CLIENTS}
