@@ -35,7 +35,8 @@ def read_femnist(data_dir: Path | None) -> FederatedDataset:
     y = as_classes(frame["character"].to_numpy(), CLASSES)
     owners = frame["writer_id"].to_numpy(str)
     held = hold_out_rows(owners, "femnist")
-    return FederatedDataset("femnist", (x[~held], y[~held]), (x[held], y[held]), CLASSES, owners[~held], owners[held])
+    train_owners, test_owners = owners[~held].tolist(), owners[held].tolist()
+    return FederatedDataset("femnist", (x[~held], y[~held]), (x[held], y[held]), CLASSES, train_owners, test_owners)
 
 
 def _convert_images(x: list[Any], y: list[Any]) -> tuple[Array, Array]:

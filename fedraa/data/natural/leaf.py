@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraa.data.tree import Array
 from fedraa.errors import InputError, locate_error
@@ -35,9 +34,10 @@ class LeafSplit:
     y: list[Any] = field(default_factory=list)
 
     @property
-    def owners(self) -> npt.NDArray[np.str_]:
+    def owners(self) -> list[str]:
         """Return the user of every sample, [samples]."""
-        return np.repeat(self.users, [len(y) for y in self.y])
+        owners: list[str] = np.repeat(self.users, [len(y) for y in self.y]).tolist()
+        return owners
 
 
 def has_leaf_files(root: Path) -> bool:

@@ -50,11 +50,11 @@ def _convert_tweets(x: list[Any], y: list[Any]) -> tuple[Texts, Array]:
     return [split_words(tweet[4]) for tweet in x], as_classes(y, 2)
 
 
-def _read_tables(root: Path) -> tuple[list[Texts], list[Array], list[Array]]:
+def _read_tables(root: Path) -> tuple[list[Texts], list[Array], list[list[str]]]:
     frame = read_tables(find_tables(root, "train"), ("text", "user", "sentiment"))
     y = as_classes(frame["sentiment"].to_numpy() / 4, 2)
     owners = frame["user"].to_numpy(str)
     held = hold_out_rows(owners, "sent140")
     words = [split_words(text) for text in frame["text"]]
     texts = [[words[row] for row in np.flatnonzero(rows)] for rows in (~held, held)]
-    return texts, [y[~held], y[held]], [owners[~held], owners[held]]
+    return texts, [y[~held], y[held]], [owners[~held].tolist(), owners[held].tolist()]

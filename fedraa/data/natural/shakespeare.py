@@ -74,8 +74,9 @@ def read_shakespeare(data_dir: Path | None, *, every_position: bool = False) -> 
     """
     root = find_folder("shakespeare", data_dir, _has_files, GET)
     if has_leaf_files(root):
-        leaf = read_leaf(root, _convert_windows)
-        rows, owners = [_rows_of_split(split, every_position) for split in leaf], [split.owners for split in leaf]
+        splits = read_leaf(root, _convert_windows)
+        rows = [_rows_of_split(split, every_position) for split in splits]
+        owners = [split.owners for split in splits]
     elif (root / PLAYS).is_file():
         rows, owners = _read_plays(root / PLAYS, every_position)
     else:
@@ -117,17 +118,17 @@ def _starts_of_windows(windows: Sequence[str]) -> npt.NDArray[np.int64]:
     return np.arange(len(windows)) * (LENGTH + 1)
 
 
-def _read_table(root: Path, every_position: bool) -> tuple[list[TextWindows], list[Array]]:
+def _read_table(root: Path, every_position: bool) -> tuple[list[TextWindows], list[list[str]]]:
     frame = read_tables(_find_tables(root), ("character_id", "x", "y"))
     windows, _ = _convert_windows(frame["x"].tolist(), frame["y"].tolist())
     owners = frame["character_id"].to_numpy(str)
     held = hold_out_rows(owners, "shakespeare")
     codes, starts = encode_characters("".join(windows)), _starts_of_windows(windows)
     rows = [TextWindows(codes, starts[part], every_position) for part in (~held, held)]
-    return rows, [owners[~held], owners[held]]
+    return rows, [owners[~held].tolist(), owners[held].tolist()]
 
 
-def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], list[Array]]:
+def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], list[list[str]]]:
     """Return the training and the test windows of the roles in a file of plays, and their roles."""
     try:
         plays = content(path).decode().replace("\r\n", "\n")
@@ -152,5 +153,5 @@ def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], li
             starts[split].append(np.arange(start, stop - LENGTH, step))
         first = end
     rows = [TextWindows(codes, np.concatenate(parts), every_position) for parts in starts]
-    owners = [np.repeat(list(roles), [len(part) for part in parts]) for parts in starts]
+    owners = [np.repeat(list(roles), [len(part) for part in parts]).tolist() for parts in starts]
     return rows, owners
