@@ -245,7 +245,7 @@ def _run_one(experiment: Experiment) -> str | None:
             # The directory is of another experiment or version, or its run was killed before it began.
             shutil.rmtree(directory, ignore_errors=True)
             run(experiment)
-    # ValueError: the model or the data do not fit the method.
+    # A ValueError means that the model or the data do not fit the method.
     except (RunFailed, ValueError) as error:
         return str(error)
     finally:
@@ -255,7 +255,7 @@ def _run_one(experiment: Experiment) -> str | None:
 
 
 def _prepare_process() -> None:
-    """Exclude imported objects from the garbage collection after every run, which would take longer than the start."""
+    """Exclude imported objects from the garbage collection after every run, because they make it slow."""
     gc.collect()
     gc.freeze()
     _end_with_parent()

@@ -16,7 +16,7 @@ from benchmarks.studies.study import Claim, Study
 from benchmarks.studies.weak import ACCURACIES, Means
 from fedraa.report.statistics import LEVEL, half_interval95, is_significant, mean_or_nan, welch_p_value
 
-# Disagreements with the paper that have a sentence each.
+# The maximum number of disagreements with the paper that have a sentence each.
 MAX_NAMED = 8
 
 
@@ -305,7 +305,7 @@ def best_of(numbers: Sequence[Entry]) -> Entry | None:
 
 
 def _paper_groups(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Yield the numbers of each column and metric that the paper orders."""
+    """Yield, for each column and metric, our numbers of the rows for which the paper has numbers as well."""
     for column, metric in product(study.columns, study.metrics):
         here = [e for e in numbers if (e.column, e.metric.name) == (column, metric.name)]
         here = [e for e in here if e.paper is not None and e.values and metric.better]

@@ -38,7 +38,7 @@ class Advantage:
 
     @property
     def least(self) -> float:
-        """The value of no advantage."""
+        """The value that means no advantage: 1 for a ratio, 0 for a difference."""
         return float(self.ratio)
 
     @property

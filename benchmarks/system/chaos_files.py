@@ -86,7 +86,7 @@ def comparable_log(directory: Path) -> tuple[list[dict[str, object]], object]:
     return [*lines, {"evals": evals}], lines[-1]["model_sha256"]
 
 
-# These damages apply to files of lines.
+# These functions damage files that consist of lines.
 
 
 def _damage_lines(change: Callable[[list[bytes], int, np.random.Generator], None]) -> Damage:

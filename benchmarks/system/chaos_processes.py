@@ -182,7 +182,7 @@ def drive_run(trial: Experiment, restarts: int) -> None:
 
 @contextmanager
 def short_bounds() -> Iterator[None]:
-    """Provide a private cluster with short bounds for frozen processes."""
+    """Provide a private cluster in which processes soon count as frozen."""
     usual = engine.HEARTBEAT, engine.START_SECONDS
     engine.HEARTBEAT, engine.START_SECONDS = SHORT, START_SECONDS
     try:

@@ -18,7 +18,7 @@ from fedraa.cli.display import print_line
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("fedraa", "actors", "schedulers", "benchmarks", "examples")
-# A shorter string is a key or a name.
+# Strings with fewer words are not read, because they are keys or names.
 MIN_WORDS = 5
 # Characters of a text that `--worst` prints.
 SHOWN = 240

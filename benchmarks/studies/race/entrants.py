@@ -55,7 +55,7 @@ class Entrant:
         return None
 
     def space(self, setting: Setting) -> dict[str, object]:
-        """Return the values to tune. Our method's task lengths are `auto:LENGTH`, which counts sending as well."""
+        """Return the values to tune. Our method has the lengths `auto:LENGTH`, which also count the sending time."""
         lengths: list[int | str] = list(setting.lengths)
         if self.name == OURS:
             lengths = [f"auto:{length}" for length in setting.lengths]

@@ -26,13 +26,13 @@ from fedraa.tuning.journal import Trial
 
 Part = Literal["tuned", "untuned", "long"]
 PARTS: tuple[Part, ...] = get_args(Part)
-# No shown run has this seed.
+# The seed of all trials. The runs on the page of results have other seeds.
 TUNING_SEED = 1000
 # The length of a long run, as a multiple of the mean time that FedAvg needs to its last target.
 LONG_RUN_FACTOR = 5
 # The length of a trial, as a share of the horizon.
 TRIAL_SHARE = 0.6
-# A file in the folder of the data, not the name of a dataset.
+# This dataset is a file in the folder of the data, not a built-in dataset.
 CIFAR = "cifar10-subset"
 Log = Callable[[str], None]
 

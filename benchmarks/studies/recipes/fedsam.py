@@ -104,21 +104,21 @@ def _method_fields(scale: Scale, method: str) -> dict[str, Any]:
 
 
 def fedsam_emnist(scale: Scale) -> Study:
-    """FedSAM and its benchmarks at three levels of heterogeneity, EMNIST: Tables 1 and 4."""
+    """Compare FedSAM with the paper's other methods at three levels of heterogeneity, EMNIST: Tables 1 and 4."""
     return _heterogeneity_study(
         scale, "fedsam_emnist", scale.pick_value("mnist", "mnist", "emnist"), "Tables 1, 4", EMNIST
     )
 
 
 def fedsam_cifar10(scale: Scale) -> Study:
-    """FedSAM and its benchmarks on CIFAR-10: Tables 1 and 2."""
+    """Compare FedSAM with the paper's other methods on CIFAR-10: Tables 1 and 2."""
     return _heterogeneity_study(
         scale, "fedsam_cifar10", scale.pick_value("cifar10-subset", "cifar10-subset", "cifar10"), "Tables 1, 2", CIFAR10
     )
 
 
 def fedsam_cifar100(scale: Scale) -> Study:
-    """FedSAM and its benchmarks on CIFAR-100: Tables 1 and 5."""
+    """Compare FedSAM with the paper's other methods on CIFAR-100: Tables 1 and 5."""
     return _heterogeneity_study(
         scale, "fedsam_cifar100", scale.pick_value("digits", "cifar10-subset", "cifar100"), "Tables 1, 5", CIFAR100
     )
@@ -163,7 +163,7 @@ def _paper_values(train: float, accuracy: float, deviation: float, rounds: float
 
 
 def fedsam_overfit(scale: Scale) -> Study:
-    """FedSAM and MoFedSAM with and without their perturbation, for clients with wrong labels."""
+    """Compare FedSAM and MoFedSAM with and without their perturbation if clients have wrong labels."""
     rows: dict[str, dict[str, Any]] = {}
     for plain, perturbed in (("fedavg", "fedsam"), ("fedcm", "mofedsam")):
         rows[plain] = {"method": plain}
@@ -200,7 +200,7 @@ def fedsam_overfit(scale: Scale) -> Study:
 
 
 def fedsam_parameters(scale: Scale) -> Study:
-    """Participants S, local epochs K and radius rho of FedSAM and MoFedSAM: Figures 3, 5 and 6."""
+    """Vary the participants S, local epochs K and radius rho of FedSAM and MoFedSAM: Figures 3, 5 and 6."""
     dataset, epochs = scale.pick_value(("digits", (1, 2, 5)), ("cifar10-subset", (1, 2, 5)), ("cifar10", (5, 10, 20)))
     variants: dict[str, dict[str, Any]] = {
         **{f"S: {share:.0%} of clients": {"participation": f"bernoulli:{share}"} for share in (0.1, 0.2, 0.5)},
@@ -228,7 +228,7 @@ def fedsam_parameters(scale: Scale) -> Study:
 
 
 def fedsam_beta(scale: Scale) -> Study:
-    """The weight beta of new gradients relative to the server's momentum, FedCM, MimeLite, MoFedSAM: Figure 3 d."""
+    """Vary the weight beta of new gradients against momentum in FedCM, MimeLite and MoFedSAM: Figure 3 d."""
     dataset = scale.pick_value("digits", "cifar10-subset", "cifar10")
     cells = []
     for method, beta in product(("fedcm", "mimelite", "mofedsam"), (0.01, 0.1, 0.2, 0.5, 1.0)):

@@ -45,7 +45,7 @@ def on_equal_terms(experiment: Experiment) -> Experiment:
 
 
 def equal_budget(scale: Scale) -> Study:
-    """Every method with the same time: accuracy, and time, bytes, operations and memory to a target."""
+    """Compare all methods at equal time: accuracy, and time, bytes, operations and memory to a target."""
     cells = [Cell(method, on_equal_terms(_make_experiment(scale, method))) for method in list_methods()]
     spent = (to_target(TARGETS, "bytes"), to_target(TARGETS, "flops"))
     return Study(
@@ -65,7 +65,7 @@ def equal_budget(scale: Scale) -> Study:
 
 
 def stragglers(scale: Scale) -> Study:
-    """Device speeds spread from 1 to 100 times, heavy tails, dropouts, days and nights: accuracy, time to a target."""
+    """Compare methods on devices with speeds from 1 to 100, heavy tails, dropouts, or days and nights."""
     fleets: dict[str, dict[str, Any]] = {
         "1×": {"compute": "1:1"},
         "3×": {"compute": "1:0.5,3:0.5"},
@@ -100,7 +100,7 @@ def stragglers(scale: Scale) -> Study:
 
 
 def staleness(scale: Scale) -> Study:
-    """Weight of stale updates x mixing x concurrency, FedAsync: accuracy and time to a target."""
+    """Vary the weight of stale updates, the mixing and the concurrency of FedAsync: accuracy, time to a target."""
     counts = scale.pick_value((5, 20), *[(5, 10, 20, 50)] * 2)
     mixings = scale.pick_value((0.3, 0.9), *[(0.1, 0.3, 0.6, 0.9)] * 2)
     cells = []
@@ -120,7 +120,7 @@ def staleness(scale: Scale) -> Study:
 
 
 def networks(scale: Scale) -> Study:
-    """Fleets bound by computing and by bandwidth: the methods that profit from small submodels."""
+    """Compare methods on fleets limited by computing and by bandwidth: which methods profit from small submodels?"""
     fleets = {name: str(FLEETS / f"{name}-bound.csv") for name in ("compute", "bandwidth")}
     longer: dict[str, dict[str, Any]] = {"compute": {}, "bandwidth": {"time": scale.pick_value(60.0, 240.0, 240.0)}}
     cells = [
@@ -144,7 +144,7 @@ def networks(scale: Scale) -> Study:
 
 
 def schedulers(scale: Scale) -> Study:
-    """Gre-RAA against random, minimum priority and offline: tail staleness, idle time, fairness of updates."""
+    """Compare Gre-RAA with other schedulers of fragments: tail staleness, idle time, fairness of updates."""
     rows = {
         "gre-raa": "fed-raa",
         "random": "fed-raa-random",
@@ -176,7 +176,7 @@ def schedulers(scale: Scale) -> Study:
 
 
 def best_lr(scale: Scale) -> Study:
-    """Each method at every learning rate of a grid: results at its best rate and at the same rate for all."""
+    """Run each method at every learning rate of a grid: compare best rates, and the same rate for all methods."""
     rates = scale.pick_value((0.01, 0.05, 0.2), *[(0.003, 0.01, 0.03, 0.1, 0.3)] * 2)
     sample = ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo")
     chosen = scale.pick_value(sample, sample, tuple(list_methods()))

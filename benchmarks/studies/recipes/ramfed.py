@@ -22,7 +22,7 @@ PRINTED = (
 
 
 def ramfed_memory(scale: Scale) -> Study:
-    """RAM-Fed against RA-Fed on the most different data, small submodels, in short and in long rounds: Table 2, S-Arb.
+    """Compare RAM-Fed with RA-Fed: most different data, small submodels, short and long rounds (Table 2, S-Arb).
 
     The memory corrects for the clients that do not train a region in a round. It is as old as the client's last turn,
     four rounds on average. It therefore helps if a round moves the model little, and misleads if a round moves it far.
@@ -140,7 +140,7 @@ STAND_IN = (
 
 
 def ramfed_table2_mnist(scale: Scale) -> Study:
-    """Thirteen methods and mask levels, MLP on MNIST (digits at the quick size): RAM-Fed's Table 2."""
+    """Compare thirteen methods and mask levels, MLP on MNIST (digits at the quick size): RAM-Fed's Table 2."""
     common = scale.pick_value(
         {"dataset": "digits", "hidden": (64,), "rounds": 30, "lr": 0.05, "local_epochs": 5},
         {"dataset": "mnist", "hidden": (200,), "rounds": 25, "batch_size": 128, "lr": 0.01, "local_epochs": 1},
@@ -153,7 +153,7 @@ def ramfed_table2_mnist(scale: Scale) -> Study:
 
 
 def ramfed_table2_cifar10(scale: Scale) -> Study:
-    """Thirteen methods and mask levels, CNN on CIFAR-10 (its subset at smaller sizes): RAM-Fed's Table 2."""
+    """Compare thirteen methods and mask levels, CNN on CIFAR-10 (its subset at smaller sizes): RAM-Fed's Table 2."""
     common = scale.pick_value(
         {"dataset": "cifar10-subset", "rounds": 15, "eval_every": 3, "batch_size": 32, "local_epochs": 1},
         {"dataset": "cifar10-subset", "rounds": 60, "eval_every": 5, "batch_size": 32, "local_epochs": 1} | AUGMENTED,
@@ -166,7 +166,7 @@ def ramfed_table2_cifar10(scale: Scale) -> Study:
 
 
 def ramfed_table3_agnews(scale: Scale) -> Study:
-    """Thirteen methods and mask levels, FastText on AG News (a subset of its training rows): RAM-Fed's Table 3."""
+    """Compare thirteen methods and mask levels, FastText on AG News (a subset of its rows): RAM-Fed's Table 3."""
     common = {"dataset": "agnews", "model": "fasttext", "batch_size": scale.pick_value(32, 32, 128)}
     common |= scale.pick_value(
         {"rounds": 15, "eval_every": 3, "lr": 1.0, "local_epochs": 1},
@@ -227,7 +227,7 @@ def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
 
 
 def ramfed_coverage(scale: Scale) -> Study:
-    """Coverage: the clients that train a region, the trained regions, and untrained spells (Figures 3 and 4)."""
+    """Vary the coverage: clients per region, trained regions, and rounds without training (Figures 3 and 4)."""
     dataset, hidden, rounds = scale.pick_value(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
     common = SETTINGS | {
         "dirichlet": 0.15,
