@@ -1,6 +1,7 @@
 """Runs whose server is in the test's process: fewer actors to start, and test classes of workers and executors."""
 
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -10,8 +11,11 @@ import ray
 
 from actors.cluster.engine import with_shared_source
 from actors.pool.executor import RayExecutor
+from actors.pool.pulse import Heartbeat
 from actors.pool.serializer import put_blocks
+from actors.server.sharded_store import ShardedStore
 from actors.worker.worker import Worker
+from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated
 from fedraa.devices.worker_groups import WorkerGroup
@@ -33,9 +37,11 @@ def execute(
     *,
     workers: int = 2,
     resume: bool = False,
+    callbacks: CallbackList | None = None,
+    stop: Event | None = None,
     **fields: Any,
 ) -> History:
-    """Run or resume an experiment on workers of the shared cluster.
+    """Run or resume an experiment on workers, and on the shards that it asks for, of the shared cluster.
 
     Args:
         spec: The run.
@@ -44,15 +50,21 @@ def execute(
         executor: The class of the executor.
         workers: The number of workers with one core each, unless `fields` have `groups`.
         resume: True to continue the run.
+        callbacks: Receive the events of the run.
+        stop: Ends the run when it is set.
         fields: Other fields of the executor.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    groups = fields.pop("groups", (WorkerGroup(workers, {"CPU": 1}),))
-    pool = executor.of(spec, groups=groups, worker=worker, **fields)
-    try:
-        RunSession(spec, directory, pool, Event()).execute(resume=resume)
-    finally:
-        pool.close()
+    fields.setdefault("groups", (WorkerGroup(workers, {"CPU": 1}),))
+    store = None
+    with ExitStack() as actors:
+        if spec.experiment.server_shards > 1:
+            store = ShardedStore.of(spec, fields.get("heartbeat", Heartbeat()))
+            actors.callback(store.close)
+            fields |= {"check": store.check, "watch": store.watch}
+        pool = executor.of(spec, worker=worker, **fields)
+        actors.callback(pool.close)
+        RunSession(spec, directory, pool, stop or Event(), callbacks, store=store).execute(resume=resume)
     return History(directory)
 
 
@@ -61,8 +73,7 @@ def execute_warm(
     spec: RunSpec,
     directory: Path,
     worker: type[Worker] = Worker,
-    *,
-    resume: bool = False,
+    **options: Any,
 ) -> History:
     """Run or resume an experiment on the warm workers, with the spec and the data that a server actor would get."""
     hosted: RunSpec = ray.get(ray.put(with_shared_source(spec.without_training_rows())))
@@ -72,9 +83,9 @@ def execute_warm(
         worker,
         WarmExecutor,
         workers=len(warm_workers),
-        resume=resume,
         blocks=put_blocks(spec.data),
         warm_workers=warm_workers,
+        **options,
     )
 
 

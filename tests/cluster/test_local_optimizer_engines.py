@@ -18,10 +18,10 @@ FIELDS: dict[str, Any] = {"clients": 6, "hidden": (10,), "local_epochs": 1, "lr"
 KEPT: dict[str, Any] = {"local_optimizer": "adam", "local_optimizer_state": "keep", "client_evals": 2}
 
 
-def test_kept_state_gives_the_same_run_on_shards(tmp_path: Path) -> None:
+def test_kept_state_gives_the_same_run_on_shards(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     fields = {**FIELDS, **KEPT, "method": "fed-raa", "updates": 24, "lr_schedule": "cosine:auto@local"}
     local = run(Experiment(**fields, engine="local", out=tmp_path / "local"))
-    check_same_files(run(Experiment(**fields, server_shards=2, workers=1, out=tmp_path / "ray")), local)
+    check_same_files(run_warm(warm_workers, tmp_path / "ray", **fields, server_shards=2), local)
 
 
 def test_kept_state_gives_the_same_run_in_stacks(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
