@@ -115,7 +115,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     if attached:
         memory = Need.of(spec).server
         carry_by_value([spec])
-    hosted = ray.put(_with_shared_source(spec.without_training_rows()))
+    hosted = ray.put(with_shared_source(spec.without_training_rows()))
     setting = _make_setting(spec, directory, callbacks)
     deaths = 0
     last = None
@@ -185,7 +185,7 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
         raise InputError("address", f"node {node} {missing}", hint="install its dependencies there") from None
 
 
-def _with_shared_source(spec: RunSpec) -> RunSpec:
+def with_shared_source(spec: RunSpec) -> RunSpec:
     """Return the run with its data source, if any, in the object store."""
     if spec.data.source is None:
         return spec

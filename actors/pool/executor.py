@@ -195,15 +195,17 @@ class RayExecutor:
         return bool(ended) or left > 0
 
     def _start_worker(self, number: int, group: int, deaths: int) -> None:
-        needs = self.groups[group].needs
-        options = self._class.options(**worker_options(self.groups[group], self.placement))
         device = self.device
-        if device == "auto" and not needs.get("GPU"):
+        if device == "auto" and not self.groups[group].needs.get("GPU"):
             device = "cpu"
-        actor = options.remote(number, self.worker_spec, self.threads, device)
+        actor = self._create_actor(number, group, device)
         handle = WorkerHandle(number, group, actor, LivenessProbe(actor, self.heartbeat), deaths)
         self._handles[number] = handle
         self._add_call(Call(START, handle, handle.actor.started.remote()))
+
+    def _create_actor(self, number: int, group: int, device: str) -> Any:
+        options = self._class.options(**worker_options(self.groups[group], self.placement))
+        return options.remote(number, self.worker_spec, self.threads, device)
 
     def _add_call(self, call: Call) -> None:
         if not call.handle.calls:

@@ -192,17 +192,29 @@ def test_notebooks_are_stored_without_output() -> None:
                 compile("".join(cell["source"]), path.name, "exec")
 
 
-@pytest.mark.cluster
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=() if page in FIRST_PAGES else pytest.mark.slow) for page in PAGES]
-)
-def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty working directory from which modules can be imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     # Another page may have imported its own my_ext.
     monkeypatch.delitem(sys.modules, "my_ext", raising=False)
-    run_blocks((DOCS / page).read_text(), page, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_runs(page: str, working_directory: Path) -> None:
+    run_blocks((DOCS / page).read_text(), page, working_directory)
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("page", FIRST_PAGES)
+def test_every_block_of_a_first_page_runs_without_ray_unless_it_has_workers(page: str, working_directory: Path) -> None:
+    run_blocks((DOCS / page).read_text(), page, working_directory, engine="local")
 
 
 @pytest.mark.slow
