@@ -182,8 +182,7 @@ class Recorder(TorchFunctionMode):
     def turn(self, tensor: Tensor, result: Tensor, dims: Sequence[int | None]) -> None:
         """Record a transposed or converted parameter.
 
-        If a dimension of the parameter is missing in the result, the code took one slice along this dimension, or
-        several slices, which then lie along a new dimension.
+        If the result lacks a dimension, the code took one slice along it, or several along a new dimension.
 
         Args:
             tensor: The parameter.
