@@ -1,5 +1,6 @@
 """Tests of the documentation: its blocks run, every method has a card, the site is complete and fetches nothing."""
 
+import csv
 import inspect
 import json
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from claim_rows import claims_of
 from command_line import command_line
+from compatibility import compatibility_page
 from devtools import BROWSER, Chromium
 from documented import ROOT, blocks, run, run_blocks
 from example_page import EXAMPLES, example_page
@@ -48,7 +50,8 @@ NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 def test_navigation_lists_exactly_the_pages() -> None:
     listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     notebooks = {path.relative_to(DOCS).with_suffix(".md").as_posix() for path in NOTEBOOKS}
-    assert listed == {*PAGES, *notebooks} | {"methods.md", "papers.md", "examples.md", "reference/command-line.md"}
+    generated = {"methods.md", "papers.md", "examples.md", "reference/command-line.md", "reference/compatibility.md"}
+    assert listed == {*PAGES, *notebooks} | generated
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -119,6 +122,21 @@ def test_page_of_papers_has_every_claim_and_every_entry() -> None:
     assert [int(row[0]) for row in rows] == [sum(map(int, row[1:])) for row in rows]
     assert sum(int(row[0]) for row in rows) == len(load_claims())
     assert text.count("\n@") == len(papers())
+
+
+def test_page_of_compatibility_shows_every_line_of_the_table_with_one_digest() -> None:
+    text = compatibility_page()
+    with (ROOT / "benchmarks" / "results" / "compat.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        lines = [line for line in text.split("\n") if line.startswith(f"| {row['combination']} |")]
+        assert len(lines) == 2
+        assert f"| {row['ray']} |" in lines[0]
+        assert lines[1].count("| yes |") + lines[1].count("| no |") > 0
+        assert row["digest"][:16] in lines[1]
+    for _, block in blocks(text):
+        for line in block.strip().split("\n"):
+            run(line)
 
 
 def test_faq_links_each_question_to_a_thread() -> None:
