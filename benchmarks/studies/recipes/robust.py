@@ -15,7 +15,6 @@ ATTACKERS = 4
 MEAN = "mean"
 AGGREGATORS: dict[str, str | None] = {
     MEAN: None,
-    MEAN: "covered",
     "median": "median",
     "trimmed mean": "trimmed-mean(trim=0.2)",
     "Krum": f"krum(attackers={ATTACKERS})",
