@@ -47,6 +47,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         learn=spec.wall,
         store=store,
         share=share,
+        shared=spec.shared,
     )
     server = method.schedule.server(method.update, setup)
     average = method.schedule.polyak_fraction
@@ -74,6 +75,7 @@ def _make_task_table(spec: RunSpec, record: Record) -> TaskTable:
         lr_unit(solver.lr_schedule),
         mean_factor=partial(mean_local_factor, solver.lr_schedule),
         client_states=ClientStates(spec.kept_buffers, spec.params, spec.experiment.clients),
+        shared=spec.shared,
     )
 
 
@@ -107,4 +109,5 @@ def make_worker_spec(spec: RunSpec) -> WorkerSpec:
         source=spec.data.source,
         scale_inner=method.submodel.scales,
         state=spec.state,
+        kept_models=spec.kept_models,
     )

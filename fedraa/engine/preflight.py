@@ -10,6 +10,7 @@ from fedraa.aggregation.adapters import find_adapters
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.flat_module import BatchedModule
+from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.lr_schedule import LOCAL, lr_unit, mean_local_factor
 from fedraa.components.text import text_of
 from fedraa.composition.overrides import chosen_value
@@ -230,6 +231,8 @@ def _check_stack(spec: RunSpec) -> None:
         (solver.full_gradient, "it takes the gradient of all samples of a client"),
         (solver.adversary, "an adversary of each client changes its inputs"),
         (solver.split, "it splits the model in two"),
+        (solver.personal_layers, "each of its clients has other personal layers"),
+        (type(solver.algorithm) is not LocalAlgorithm, "its clients take other steps than those of local training"),
     ):
         if is_set:
             raise _stack_error(experiment.vmap_batch, f"{experiment.method} cannot be stacked, because {reason}")

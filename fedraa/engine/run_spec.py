@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.callbacks.events import Limits
-from fedraa.client.kept_buffer import KeptBuffer
+from fedraa.client.kept_buffer import PERSONAL_LAYERS, KeptBuffer
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.client.split import ClientHalf, measure_stem
 from fedraa.client.training_state import TrainingState
@@ -21,7 +21,7 @@ from fedraa.devices.availability import Timing
 from fedraa.devices.costs import BYTES
 from fedraa.devices.fleet import Fleet
 from fedraa.evaluation.metrics import NamedMetric
-from fedraa.evaluation.personal import EvaluationData, choose_clients
+from fedraa.evaluation.personal import EvaluationData, KeptModels, choose_clients
 from fedraa.ledger.participation import Participation
 from fedraa.messages import Vector
 from fedraa.models.statistics import has_statistics
@@ -29,13 +29,16 @@ from fedraa.objectives import Classification, MetricSpec, Objective, make_target
 from fedraa.rng import generator
 from fedraa.server.schedule import Barrier, Schedule
 from fedraa.submodels import IndexSet, Traced
-from fedraa.submodels.assignment import Submodel
+from fedraa.submodels.assignment import Mask, Submodel
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.meter import measure_cost
+from fedraa.submodels.personal_layers import find_personal, personal_mask
 
 DEFAULT_ROUNDS = 20
 # Limits a run with a target that is out of reach.
 DEFAULT_ROUNDS_TO_TARGET = 1000
+# Clients with personal models in an evaluation, unless the experiment sets a number.
+PERSONAL_EVALS = 100
 # Enough samples for the statistics of a normalisation layer; more only cost time.
 STATISTICS_SAMPLES = 10_000
 # The bytes of such samples that are read from a source, unless that is fewer than a thousand samples.
@@ -65,6 +68,8 @@ class RunSpec:
     """The random transforms of training."""
     state: TrainingState = field(default_factory=TrainingState)
     """The policy for state that the model changes by itself."""
+    _personal_counts: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
+    """The parameters of personal layers by submodel shape."""
 
     @cached_property
     def submodels(self) -> list[Submodel]:
@@ -94,7 +99,7 @@ class RunSpec:
     @property
     def metric_spec(self) -> MetricSpec:
         """The metrics of every evaluation."""
-        return replace(make_figures(self.objective, self.metrics), personal=self.experiment.personalised is not None)
+        return replace(make_figures(self.objective, self.metrics), personal=bool(self.personal_clients))
 
     @property
     def eval_every(self) -> int:
@@ -141,13 +146,53 @@ class RunSpec:
 
     def measure(self, widths: tuple[int, ...]) -> Cost:
         """Return the cost of a submodel shape, which is measured only once."""
-        return measure_cost(self.traced, widths, self.example)
+        cost = measure_cost(self.traced, widths, self.example)
+        if not self.personal_names:
+            return cost
+        if widths not in self._personal_counts:
+            skeleton = self.traced.make_skeleton(widths)
+            self._personal_counts[widths] = int(personal_mask(self.traced, self.personal_names, skeleton).sum())
+        return replace(cost, personal=self._personal_counts[widths])
 
     @property
     def shapes(self) -> dict[tuple[int, ...], Cost]:
         """The costs of the submodel shapes that are known before the start."""
         widths = {part.widths for part in self.submodels} | {self.traced.widths(self.traced.full())}
         return {shape: self.measure(shape) for shape in sorted(widths)}
+
+    @cached_property
+    def personal_names(self) -> frozenset[str]:
+        """The names of the parameters that stay at each client."""
+        return find_personal(self.traced, self.method.local.personal_layers)
+
+    @cached_property
+    def shared(self) -> Mask | None:
+        """True for the coordinates [d] that clients send; None if no layer stays at the clients."""
+        if not self.personal_names:
+            return None
+        return ~personal_mask(self.traced, self.personal_names, self.traced.module)
+
+    @property
+    def kept_models(self) -> KeptModels | None:
+        """The personal models that clients keep, or None if the method has none, or evaluations need none."""
+        algorithm = self.method.local.algorithm
+        if not self.personal_clients or not (algorithm.has_personal_model or self.personal_names):
+            return None
+        layers = None if self.shared is None else ~self.shared
+        return KeptModels(algorithm, layers, self.state.min_batch)
+
+    @cached_property
+    def personal_clients(self) -> list[int]:
+        """The clients with personal models in evaluations, drawn from those that have test samples.
+
+        Without `personalised` they are at most `PERSONAL_EVALS` clients of a method that keeps personal models.
+        """
+        count = self.experiment.personalised
+        if count is None and (self.method.local.algorithm.has_personal_model or self.personal_names):
+            count = PERSONAL_EVALS
+        if count is None:
+            return []
+        return choose_clients(self.data, count, generator(self.experiment.seed, "personalised"))
 
     @property
     def kept_buffers(self) -> tuple[KeptBuffer, ...]:
@@ -156,7 +201,11 @@ class RunSpec:
         names: tuple[str, ...] = ()
         if solver.optimizer_state == "keep":
             names = LOCAL_OPTIMIZER.resolve(solver.local_optimizer).buffers(solver.momentum)
-        return tuple(KeptBuffer(f"optimizer_{name}") for name in names)
+        buffers = [KeptBuffer(f"optimizer_{name}") for name in names]
+        buffers += solver.algorithm.kept
+        if self.shared is not None:
+            buffers.append(replace(PERSONAL_LAYERS, coordinates=np.flatnonzero(~self.shared)))
+        return tuple(buffers)
 
     @property
     def kept_bytes(self) -> int:
@@ -177,11 +226,7 @@ class RunSpec:
         """
         if isinstance(self.data, EvaluationData):
             return self.data
-        count = self.experiment.personalised
-        shards = {}
-        if count is not None:
-            clients = choose_clients(self.data, count, generator(self.experiment.seed, "personalised"))
-            shards = {client: self.data.client(client) for client in clients}
+        shards = {client: self.data.client(client) for client in self.personal_clients}
         estimates = has_statistics(self.traced.module) or bool(self.state.estimated)
         streamed = estimates and self.data.source is not None and self.experiment.statistics == "all"
         data = self._without_samples()

@@ -15,7 +15,7 @@ from fedraa.engine.freed_memory import keep_freed_memory
 from fedraa.errors import InputError
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.evaluation.metrics import NamedMetric
-from fedraa.evaluation.personal import Personal
+from fedraa.evaluation.personal import FineTuning, KeptModels, PersonalModels
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced
 
@@ -37,6 +37,8 @@ class WorkerSpec:
     """The source of clients' samples, unless tasks carry them."""
     scale_inner: bool = False
     state: TrainingState = field(default_factory=TrainingState)
+    kept_models: KeptModels | None = None
+    """The personal models that clients keep, if the method has them."""
 
     def trainer(self, device: str) -> Trainer:
         keep_freed_memory()
@@ -50,10 +52,10 @@ class WorkerSpec:
         return {"seed": self.seed, "device": device, "bf16": self.bf16, "transforms": self.transforms}
 
     def evaluator(self, data: Federated, device: str) -> Evaluator:
-        personal = None
-        if getattr(data, "personal", None):
+        personal: PersonalModels | None = self.kept_models
+        if personal is None and getattr(data, "personal", None):
             options = self._trainer_options(device) | {"model": ModelSettings(self.objective, self.state)}
-            personal = Personal(self.traced, self.solver, **options)
+            personal = FineTuning(self.traced, self.solver, **options)
         return Evaluator(
             self.traced,
             data,

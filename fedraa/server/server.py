@@ -12,7 +12,7 @@ from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.server.stores.local import Share, Store
 from fedraa.server.tasks import Record, TaskTable
-from fedraa.submodels.assignment import Submodel
+from fedraa.submodels.assignment import Mask, Submodel
 from fedraa.submodels.policies.policy import RunContext, SubmodelPolicy
 
 
@@ -81,6 +81,7 @@ class ServerSetup:
         learn: True if costs follow real durations.
         store: Keeps an asynchronous server's parameters. None: the server keeps them in this process.
         share: Places the buffers that the server sends.
+        shared: True for the coordinates [d] that clients send, without those of personal layers. None: all.
     """
 
     params: Vector
@@ -96,3 +97,4 @@ class ServerSetup:
     learn: bool
     store: Store | None
     share: Share
+    shared: Mask | None = None
