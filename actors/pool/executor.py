@@ -35,7 +35,7 @@ from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.errors import RunFailed
-from fedraa.messages import Fault, Index, SharedBuffer, Task, Update, Vector
+from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vector
 
 # Number of calls that a worker has: one in training, and one that it can begin as soon as the first ends.
 CALLS_PER_WORKER = 2
@@ -150,8 +150,8 @@ class RayExecutor:
         self._outcomes.clear()
         return outcomes
 
-    def evaluate(self, params: Vector) -> PendingEvaluation:
-        pending = PendingEvaluation(self.receive, ray.put(params))
+    def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
+        pending = PendingEvaluation(self.receive, ray.put(params), ray.put(kept))
         self._evaluations.append(pending)
         self._fill_queues()
         return pending
@@ -229,7 +229,7 @@ class RayExecutor:
             if handle is None:
                 break
             pending = self._evaluations.popleft()
-            ref = handle.actor.evaluate.remote(pending.ref, self.evaluation_data)
+            ref = handle.actor.evaluate.remote(pending.ref, pending.kept_ref, self.evaluation_data)
             self._add_call(Call(EVALUATE, handle, ref, evaluation=pending))
         for group in range(len(self.groups)):
             while self._queues.has_waiting(group):

@@ -36,3 +36,7 @@ class KeptBuffer:
         if self.coordinates is not None:
             return len(self.coordinates)
         return parameters
+
+
+# The values of the layers that stay at a client. A run sets their coordinates.
+PERSONAL_LAYERS = KeptBuffer("personal_layers", "model")

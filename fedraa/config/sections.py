@@ -149,6 +149,9 @@ class MethodOptions(Section):
     compress: Component | None = None
     """Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit, qsgd:LEVELS, scaled-sign,
     sign (for signsgd), or a custom Compressor (default: the method's)."""
+    personal_layers: tuple[str, ...] | None = None
+    """Layers that stay at each client and are never sent: names of modules or parameters, patterns such as "head.*", or
+    last-layer, all-but-last-layer or batch-norm (default: the method's)."""
     gradient_transforms: tuple[Component, ...] | None = None
     """Custom GradientTransforms of the gradient in every local step (default: the method's)."""
     # pydantic copies the default, which therefore may be mutable.
@@ -261,8 +264,8 @@ class EvaluationOptions(Section):
     metrics: tuple[Component, ...] = ()
     """Additional metrics of every evaluation, each a custom Metric as package.module:Name (default: none)."""
     personalised: Count | None = None
-    """Number of clients, drawn at random, that are also evaluated on their own test samples after local training
-    (default: none)."""
+    """Number of clients, drawn at random, whose personal models are evaluated on their own test samples: the models
+    that clients keep, or the global model after local training (default: none, or 100 if clients keep models)."""
     client_evals: Count | Literal["final", "all"] | None = None
     """Evaluations with a row per client in clients.csv, on its test samples: the final one, all, or every Nth one and
     the final one (default: none)."""

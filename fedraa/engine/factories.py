@@ -48,6 +48,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         store=store,
         share=share,
         attack=spec.attack,
+        shared=spec.shared,
     )
     server = method.schedule.server(method.update, setup)
     average = method.schedule.polyak_fraction
@@ -75,6 +76,7 @@ def _make_task_table(spec: RunSpec, record: Record) -> TaskTable:
         lr_unit(solver.lr_schedule),
         mean_factor=partial(mean_local_factor, solver.lr_schedule),
         client_states=ClientStates(spec.kept_buffers, spec.params, spec.experiment.client_count),
+        shared=spec.shared,
     )
 
 
@@ -109,4 +111,5 @@ def make_worker_spec(spec: RunSpec) -> WorkerSpec:
         scale_inner=method.submodel.scales,
         state=spec.state,
         attack=spec.attack,
+        kept_models=spec.kept_models,
     )

@@ -79,6 +79,7 @@ class Loop:
             main_metric=options.main_metric,
             target=options.limits.goal,
             client_results=client_results or ClientResults(),
+            personal_clients=options.personal_clients,
         )
         self.times = RunTimes()
         self._limits = options.limits

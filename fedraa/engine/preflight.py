@@ -12,6 +12,7 @@ from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.fltrust import FLTrust
 from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.client.flat_module import BatchedModule
+from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.lr_schedule import LOCAL, lr_unit, mean_local_factor
 from fedraa.components.text import text_of
 from fedraa.composition.overrides import chosen_value
@@ -188,7 +189,7 @@ def _check_robust(spec: RunSpec) -> None:
     aggregator = AGGREGATOR.resolve(description)
     if not isinstance(aggregator, RobustAggregator):
         return
-    clients = spec.experiment.clients
+    clients = spec.experiment.client_count
     voters = clients
     if spec.method.asynchronous:
         voters = min(clients, spec.method.update.per_step)
@@ -262,6 +263,8 @@ def _check_stack(spec: RunSpec) -> None:
         (solver.full_gradient, "it takes the gradient of all samples of a client"),
         (solver.adversary, "an adversary of each client changes its inputs"),
         (solver.split, "it splits the model in two"),
+        (solver.personal_layers, "each of its clients has other personal layers"),
+        (type(solver.algorithm) is not LocalAlgorithm, "its clients take other steps than those of local training"),
     ):
         if is_set:
             raise _stack_error(experiment.vmap_batch, f"{experiment.method} cannot be stacked, because {reason}")

@@ -18,7 +18,7 @@ from fedraa.engine.freed_memory import keep_freed_memory
 from fedraa.errors import InputError
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.evaluation.metrics import NamedMetric
-from fedraa.evaluation.personal import Personal
+from fedraa.evaluation.personal import FineTuning, KeptModels, PersonalModels
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced
 
@@ -41,6 +41,8 @@ class WorkerSpec:
     scale_inner: bool = False
     state: TrainingState = field(default_factory=TrainingState)
     attack: AttackPlan | None = None
+    kept_models: KeptModels | None = None
+    """The personal models that clients keep, if the method has them."""
 
     def trainer(self, device: str) -> Trainer | AttackedTrainer:
         """Return a trainer of the tasks. With an attack it changes the data and the deltas of the attackers."""
@@ -61,13 +63,13 @@ class WorkerSpec:
         return {"seed": self.seed, "device": device, "bf16": self.bf16, "transforms": self.transforms}
 
     def evaluator(self, data: Federated, device: str) -> Evaluator:
-        personal = None
+        personal: PersonalModels | None = self.kept_models
         trigger = None
         if self.attack is not None and isinstance(self.attack.attack, Backdoor):
             trigger = self.attack.attack
-        if getattr(data, "personal", None):
+        if personal is None and getattr(data, "personal", None):
             options = self._trainer_options(device) | {"model": ModelSettings(self.objective, self.state)}
-            personal = Personal(self.traced, self.solver, **options)
+            personal = FineTuning(self.traced, self.solver, **options)
         return Evaluator(
             self.traced,
             data,

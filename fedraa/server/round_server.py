@@ -1,7 +1,7 @@
 """The synchronous server: rounds with a barrier."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -42,6 +42,7 @@ class RoundComponents:
         auxiliary: State beside the model.
         reportable: Returns the coordinates that a client may report (HeteroFL's label-aware head). None: all.
         download: Compresses the model that is sent to the clients.
+        shared: True for the coordinates [d] that clients send. None: no layer stays at the clients.
     """
 
     submodels: SubmodelSampler | Sequence[Submodel]
@@ -50,6 +51,7 @@ class RoundComponents:
     auxiliary: RoundState
     reportable: Callable[[int], Mask] | None
     download: Compressor
+    shared: Mask | None = None
 
 
 class RoundServer(Stateful):
@@ -79,6 +81,7 @@ class RoundServer(Stateful):
         "_lr",
         "_last_trained",
         "_coverage",
+        "_trained",
         "_aggregator",
         "_optimizer",
         "_followers",
@@ -111,7 +114,10 @@ class RoundServer(Stateful):
         self._record = record
         self._reportable = components.reportable
         self._download = components.download
+        self._shared = components.shared
         self._coverage = CoverageCounter(len(params), np.int32)
+        # Counts the coordinates of personal layers as well. Without such layers it is not used.
+        self._trained = CoverageCounter(len(params), np.int32)
         self._last_trained = LastTrained(len(params))
         self._reset_round()
 
@@ -153,7 +159,11 @@ class RoundServer(Stateful):
         task = flight.task
         assignment = flight.assignment
         if self._reportable is not None:
-            assignment = _reported_part(assignment, self._reportable(task.client))
+            assignment = assignment.restrict(self._reportable(task.client))
+        if self._shared is not None:
+            where = where_of(assignment.submodel)
+            self._trained.add(DeltaView(where, update.params, task.params, assignment.mask))
+            assignment = assignment.restrict(self._shared)
         weight = self.ledger.weight(task.client)
         change = DeltaView(
             where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True, gather=True
@@ -213,13 +223,14 @@ class RoundServer(Stateful):
             self._move_model(RoundTotals(coverage, self._lr))
             if self._aggregator.unprotected is not None:
                 protection["unprotected"] = self._aggregator.unprotected
-        self._last_trained.now(self.step, coverage)
+        trained = coverage if self._shared is None else self._trained.finish()
+        self._last_trained.now(self.step, trained)
         self._record(
             "round",
             now,
             round=self.step,
             clients=reported,
-            **summarise_coverage(coverage, reported),
+            **summarise_coverage(trained, reported),
             longest_untrained=self.step - self._last_trained.oldest,
             drift=(self._square / max(1, reported)) ** 0.5,
             **protection,
@@ -272,20 +283,3 @@ def received_buffer(download: Compressor, part: Vector, rng: np.random.Generator
             expected = f"a tensor {list(part.shape)}"
             raise InputError("schedule.download_compressor", problem, got=arrived, expected=expected)
     return np.asarray(arrived.numpy(), np.float32)
-
-
-def _reported_part(assignment: Assignment, reportable: Mask) -> Assignment:
-    """Return the assignment without the coordinates that the client may not report.
-
-    Args:
-        assignment: The submodel of a task.
-        reportable: Mask [d] of the coordinates that its client may report.
-    """
-    mask = reportable
-    if assignment.submodel.index is not None:
-        mask = copy_coordinates(mask, where_of(assignment.submodel))
-    if mask.all():
-        return assignment
-    if assignment.mask is not None:
-        mask = assignment.mask & mask
-    return replace(assignment, mask=mask)

@@ -76,7 +76,9 @@ class AsyncSchedule(Schedule):
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         sizes = setup.task_table.sizes
-        store = setup.store or LocalStore(setup.params, setup.submodels, update, sizes, setup.share, self.concurrency)
+        store = setup.store or LocalStore(
+            setup.params, setup.submodels, update, sizes, setup.share, self.concurrency, setup.shared
+        )
         ledger = AsyncLedger(
             clients=setup.run.clients,
             seed=setup.run.seed,
@@ -128,7 +130,7 @@ class AsyncSampled(Schedule):
         def sample_assignment(client: int, step: int, now: float, params: Vector) -> Assignment:
             return sampler.draw(RoundContext(client, step, client, run.clients, now, params, run))
 
-        store = LocalStore(setup.params, (), update, setup.task_table.sizes, setup.share)
+        store = LocalStore(setup.params, (), update, setup.task_table.sizes, setup.share, shared=setup.shared)
         ledger = AsyncLedger(clients=run.clients, seed=run.seed, bad_clients=setup.bad_clients)
         server = AsyncServer(store, ledger, setup.task_table, sample=sample_assignment)
         server.collusion = setup.make_collusion(_count_voters(update, run.clients))
@@ -188,6 +190,7 @@ class Barrier(Schedule):
             auxiliary=update.auxiliary.bind(RoundStateContext(size, clients, setup.inputs, setup.grad_mix)),
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.resolve(self.download_compressor),
+            shared=setup.shared,
         )
         return RoundServer(setup.params, run, ledger, components, setup.task_table, setup.record)
 

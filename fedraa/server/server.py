@@ -14,7 +14,7 @@ from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.server.stores.local import Share, Store
 from fedraa.server.tasks import Record, TaskTable
-from fedraa.submodels.assignment import Submodel
+from fedraa.submodels.assignment import Mask, Submodel
 from fedraa.submodels.policies.policy import RunContext, SubmodelPolicy
 
 
@@ -87,6 +87,7 @@ class ServerSetup:
         store: Keeps an asynchronous server's parameters. With None, the server keeps them in this process.
         share: Places the buffers that the server sends.
         attack: The attack of some clients, if there is one.
+        shared: True for the coordinates [d] that clients send, without those of personal layers. None: all.
     """
 
     params: Vector
@@ -103,6 +104,7 @@ class ServerSetup:
     store: Store | None
     share: Share
     attack: AttackPlan | None = None
+    shared: Mask | None = None
 
     def make_collusion(self, voters: int) -> Collusion | None:
         """Return the deltas that attackers see, or None if no attackers collude.

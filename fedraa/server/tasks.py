@@ -13,7 +13,7 @@ from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
 from fedraa.messages import KEPT_PREFIX, Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.client_states import ClientStates
 from fedraa.server.stores.local import shared_again
-from fedraa.submodels.assignment import Assignment
+from fedraa.submodels.assignment import Assignment, Mask
 
 # Weight of the newest applied update in the displayed mean staleness.
 STALENESS_EMA_WEIGHT = 0.1
@@ -47,6 +47,7 @@ class TaskTable(Stateful):
             applied updates over all training samples.
         mean_factor: Returns the factor on the learning rate within a task, as the mean over its local steps.
         client_states: The values that clients keep between their tasks.
+        shared: True for the coordinates [d] that clients send. None: all.
     """
 
     # The state of tasks in flight has separate methods, because a server keeps their decisions, and a store may keep
@@ -70,6 +71,7 @@ class TaskTable(Stateful):
         *,
         mean_factor: Callable[[int], float] = lambda steps: 1.0,
         client_states: ClientStates | None = None,
+        shared: Mask | None = None,
     ) -> None:
         self.in_flight: dict[int, InFlightTask] = {}
         self.applied = np.zeros(len(sizes), np.int64)
@@ -85,6 +87,7 @@ class TaskTable(Stateful):
         self._mean_factor = mean_factor
         self.client_states = client_states or ClientStates((), np.zeros(0, np.float32), len(sizes))
         """The values that clients keep between their tasks."""
+        self._shared = shared
         # Training samples of the applied updates.
         self._trained = 0.0
         # Minibatches of each client's tasks so far. If a pass over the data spans several tasks, the next task
@@ -227,6 +230,8 @@ class TaskTable(Stateful):
         traffic_sizes: tuple[int, int] | None,
     ) -> tuple[int, int]:
         """Return the bytes of a task's traffic down and up. The arguments are those of `dispatch`."""
+        if self._shared is not None and assignment.mask is not None:
+            assignment = assignment.restrict(self._shared)
         sent = self.costs.sent(assignment.submodel.widths)
         crossing = self.costs.activation_bytes(client)
         down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes, self.costs.download.bytes)

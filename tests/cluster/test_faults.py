@@ -27,7 +27,7 @@ from fedraa.data import Federated
 from fedraa.engine.build import build_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunFailed
-from fedraa.messages import Evaluation, Task, Update, Vector
+from fedraa.messages import Evaluation, State, Task, Update, Vector
 from fedraa.rundir.history import History
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
@@ -48,9 +48,9 @@ def faulty(plan: Plan, marks: Path | None = None) -> type[Worker]:
             self._happen(header.id)
             return super().train(header, *rest)
 
-        def evaluate(self, params: Vector, data: Federated) -> Evaluation:
+        def evaluate(self, params: Vector, kept: State, data: Federated) -> Evaluation:
             self._happen(EVALUATION)
-            return super().evaluate(params, data)
+            return super().evaluate(params, kept, data)
 
         def _happen(self, task: int) -> None:
             for handle in (self.number, ANY):
