@@ -11,6 +11,7 @@ from benchmarks.studies.commands import list_studies, run_study
 from benchmarks.studies.options import RunOptions
 from benchmarks.system import (
     board,
+    compat,
     convolutions,
     cut_cost,
     cut_models,
@@ -32,6 +33,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
     "claims": write_claims,
     "paper004": paper004.main,
     "board": board.main,
+    "compat": compat.main,
     "convolutions": convolutions.main,
     "cut_cost": cut_cost.main,
     "cut_models": cut_models.main,
@@ -45,7 +47,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
 }
 
 
-# The errors suggest flags. Those of `run` are the fields of its options.
+# The sources of the flags that error messages suggest. The flags of `run` are the fields of RunOptions.
 FLAGS = COMMANDS | {"run": RunOptions}
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import fedraa as fl
 
-# Of the synthetic images.
+# Pixels of a side of the synthetic images, and the number of their classes.
 SIDE, CLASSES = 16, 10
 
 

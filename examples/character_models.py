@@ -24,7 +24,7 @@ class LSTM(nn.Module):
 
 
 class GPT(nn.Module):
-    """One block: causal attention, then a feed-forward layer. Its units and those of the embedding can be cut."""
+    """A transformer with one block: causal attention, then a feed-forward layer. Its units can be cut."""
 
     def __init__(self, letters: int, width: int = 32) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def cut_windows(text: str, letters: list[str]) -> tuple[np.ndarray, np.ndarray]:
 
 @torch.no_grad()
 def generate_tokens(model: nn.Module, tokens: list[int], count: int = 80) -> list[int]:
-    """Return `tokens` and `count` further ones, which the model draws."""
+    """Return `tokens`, followed by `count` tokens that the model draws one after another."""
     for _ in range(count):
         chances = (model.eval()(torch.tensor([tokens[-LENGTH:]]))[0, -1] / 0.7).softmax(0)
         tokens = [*tokens, int(torch.multinomial(chances, 1))]

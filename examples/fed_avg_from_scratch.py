@@ -46,7 +46,7 @@ def train(theta, shards, costs, rng, rounds, cohort_size, jitter=0.1, **local):
     for k in range(rounds):
         cohort = sorted(rng("cohort", k, 0).choice(len(shards), cohort_size, replace=False).tolist())
         models = [local_sgd(theta, *shards[n], rng("batches", n, turns[n]), **local) for n in cohort]
-        # A client counts as its samples: theta <- sum over n of (samples of n / samples of the cohort) * model of n.
+        # Theta becomes the mean of the clients' models, weighted by their numbers of samples.
         theta = np.average(models, axis=0, weights=sizes[cohort])
         # The round ends when the slowest client of its cohort is done.
         now = max(now + costs[n, 0] * rng("jitter", n, turns[n]).uniform(1 - jitter, 1 + jitter) for n in cohort)

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from fedraa.rng import generator
 
 FEATURES, HIDDEN, CLASSES = 64, 40, 10
-# Durations vary by this share.
+# The duration of a task varies by up to this share.
 JITTER = 0.1
 
 
@@ -83,7 +83,7 @@ def train(theta, shards, costs, rng, updates, concurrency, buffer_size, server_l
             buffer = np.zeros_like(theta)
             version += 1
         events.append(("commit", now, task, n, 0, version, staleness))
-        # A random idle client replaces it.
+        # A random idle client gets the next task.
         draws = rng("concurrency", task)
         busy = [entry[2] for entry in queue]
         idle = [int(draws.integers(len(shards)))]

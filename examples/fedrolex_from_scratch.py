@@ -68,7 +68,8 @@ def train(theta, shards, costs, rng, rounds, capacities, jitter=0.1, **local):
             mine = window_coordinates(len(theta), capacities[n % len(capacities)], start=k)
             total[mine] += local_sgd(theta[mine], x, y, rng("batches", n, k), **local)
             coverage[mine] += 1
-        # The mean of each coordinate over the clients that trained it; a coordinate without any stays as it is.
+        # The mean of each coordinate over the clients that trained it; a coordinate that no client trained stays as it
+        # is.
         theta = np.where(coverage > 0, total / np.maximum(coverage, 1), theta)
         # The round ends when the slowest client is done.
         ends = [now + costs[n] * rng("jitter", n, k).uniform(1 - jitter, 1 + jitter) for n in range(len(shards))]

@@ -33,7 +33,7 @@ def main() -> None:
     flags.add_argument("--updates", type=int, default=2 * CLIENTS)
     flags.add_argument("--engine", default="ray")
     options = flags.parse_args()
-    # /tmp may be in memory.
+    # The array is written below the current folder, because /tmp may be in memory.
     with TemporaryDirectory(dir=".") as parent:
         folder = Path(parent, "noise")
         folder.mkdir()

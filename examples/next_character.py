@@ -39,7 +39,7 @@ def main() -> None:
     data = fl.FederatedDataset.of_clients("play", train, None, test_of_clients=test, classes=len(letters))
     settings = {"objective": "next-token", "local_epochs": 1, "lr": 0.5, "momentum": 0.9, "clip": 1.0}
     settings |= {"dataset": data, "time": options.time, "engine": "local"}
-    # Each half learns the whole task. Together they compute the mean, not the sum.
+    # Each fragment learns the whole task. With this scaling, the full model computes the mean of its fragments' logits.
     halves = {"fragments": 2, "override": {"local.scale_activations": True}}
     for kind in (GPT, LSTM):
         for method, more in (("fed-raa", halves), ("fedavg", {})):

@@ -28,7 +28,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = Net()
     history = fl.run(method="fed-raa", model=model, dataset="digits", clients=8, updates=80, engine="local")
-    # The cost of each fragment, and that of the whole model last.
+    # These are the costs of each fragment and, as the last one, the cost of the whole model.
     *fragments, whole = history.config["resolved"]["shapes"]
     for fragment, shape in enumerate(fragments):
         share = shape["flops"] / whole["flops"]

@@ -24,7 +24,7 @@ def main() -> None:
     flags.add_argument("--time", type=float, default=10.0)
     flags.add_argument("--clients", type=int, default=10)
     options = flags.parse_args()
-    # Each half learns the whole task. Together they compute the mean, not the sum.
+    # Each fragment learns the whole task. With this scaling, the full model computes the mean of their outputs.
     halves = {"fragments": 2, "override": {"local.scale_activations": True}}
     for method, own in (("fed-raa", halves), ("fedavg", {})):
         experiment = fl.Experiment(

@@ -49,6 +49,7 @@ Built-in callbacks:
     CSV              evaluations, live, as a table
     TensorBoard      evaluations, live, for TensorBoard
     WandB            evaluations, live, to Weights & Biases
+    MLflow           evaluations, live, to MLflow
     ProgressBar      the progress of a run, in a terminal or a notebook
 
 Exceptions and warnings, besides the ValueError of a mistake:
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     from fedraa import testing
     from fedraa.aggregation.aggregator import Aggregator
     from fedraa.api import compare, method, replay, report, resume, run
-    from fedraa.callbacks import CSV, Callback, EarlyStopping, ProgressBar, TensorBoard, WandB
+    from fedraa.callbacks import CSV, Callback, EarlyStopping, MLflow, ProgressBar, TensorBoard, WandB
     from fedraa.client.compression import Compressor
     from fedraa.client.gradient_transforms import GradientTransform
     from fedraa.client.local_optimizer import LocalOptimizer
@@ -115,6 +116,7 @@ __all__ = [
     "Inconsistent",
     "Interrupted",
     "LocalOptimizer",
+    "MLflow",
     "Method",
     "Metric",
     "Objective",
@@ -163,6 +165,7 @@ _HOMES = {
     "Interrupted": "fedraa.errors",
     "GradientTransform": "fedraa.client.gradient_transforms",
     "LocalOptimizer": "fedraa.client.local_optimizer",
+    "MLflow": "fedraa.callbacks",
     "Method": "fedraa.composition.method",
     "Metric": "fedraa.evaluation.metrics",
     "Objective": "fedraa.objectives.objective",

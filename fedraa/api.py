@@ -204,7 +204,7 @@ def compare(  # noqa: PLR0913 - a call names its arguments
             data_name = build_run(settings, module, data).data.dataset.name
     histories = []
     name = run_name("compare", data_name, experiment.seed)
-    together = open_session(experiment, experiment.clients)
+    together = open_session(experiment, experiment.client_count)
     with exclusive_process(), run_directory(experiment.out, name) as directory, together:
         for number, settings in enumerate(runs, 1):
             place = f"run {number} of {len(runs)}: {settings.method} seed {settings.seed}"

@@ -16,8 +16,8 @@ State = dict[str, Any]
 tuples become lists, and NumPy scalars become Python's. An array that is in a state several times is written once and
 read as one array.
 """
-# The prefix of the names of buffers that a task and its update carry for the local optimizer.
-EXTRA_PREFIX = "optimizer_"
+# The prefix of the names of buffers that a client keeps, which tasks and updates carry.
+KEPT_PREFIX = "kept_"
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)

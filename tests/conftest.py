@@ -50,6 +50,9 @@ def cluster() -> Iterator[None]:
     """A cluster of twelve slots, however many cores there are, joined by every run; mark its tests `cluster`."""
     import ray
 
-    ray.init("local", num_cpus=12, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    from actors.ray_versions import minimal_ray
+
+    with minimal_ray():
+        ray.init("local", num_cpus=12, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     yield
     ray.shutdown()

@@ -79,7 +79,11 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
             )
             callbacks.prepare("starting Ray" if is_private else "joining Ray")
             try:
-                with provide_cluster(spec.experiment, spec.experiment.clients), stop.well(), stop_on_sigterm(stop.set):
+                with (
+                    provide_cluster(spec.experiment, spec.experiment.client_count),
+                    stop.well(),
+                    stop_on_sigterm(stop.set),
+                ):
                     return _on_cluster(spec, directory, callbacks, resume, stop)
             except ClusterLost as lost:
                 if stop.is_set():
@@ -111,7 +115,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     if attached:
         memory = Need.of(spec).server
         carry_by_value([spec])
-    hosted = ray.put(_with_shared_source(spec.without_training_rows()))
+    hosted = ray.put(with_shared_source(spec.without_training_rows()))
     setting = _make_setting(spec, directory, callbacks)
     deaths = 0
     last = None
@@ -181,7 +185,7 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
         raise InputError("address", f"node {node} {missing}", hint="install its dependencies there") from None
 
 
-def _with_shared_source(spec: RunSpec) -> RunSpec:
+def with_shared_source(spec: RunSpec) -> RunSpec:
     """Return the run with its data source, if any, in the object store."""
     if spec.data.source is None:
         return spec
@@ -217,12 +221,12 @@ def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Se
         checksum = data_checksum(data)
     else:
         blocks = put_blocks(data)
-    requested = make_worker_groups(experiment, experiment.clients, experiment.device)
+    requested = make_worker_groups(experiment, experiment.client_count, experiment.device)
     starts = START_SECONDS if is_private_cluster() and has_resources(requested) else None
     return Setting(
         blocks=blocks,
         groups=requested,
-        group_of=group_of(requested, experiment, experiment.clients),
+        group_of=group_of(requested, experiment, experiment.client_count),
         driver=this_process(),
         description=describe_run(spec, "eval" in callbacks.blocking),
         # Ray takes only UTF-8 in names of actors, and a path may hold any bytes.

@@ -35,7 +35,7 @@ from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.errors import RunFailed
-from fedraa.messages import Fault, Index, SharedBuffer, Task, Update, Vector
+from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vector
 
 # Number of calls that a worker has: one in training, and one that it can begin as soon as the first ends.
 CALLS_PER_WORKER = 2
@@ -150,8 +150,8 @@ class RayExecutor:
         self._outcomes.clear()
         return outcomes
 
-    def evaluate(self, params: Vector) -> PendingEvaluation:
-        pending = PendingEvaluation(self.receive, ray.put(params))
+    def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
+        pending = PendingEvaluation(self.receive, ray.put(params), ray.put(kept))
         self._evaluations.append(pending)
         self._fill_queues()
         return pending
@@ -195,15 +195,17 @@ class RayExecutor:
         return bool(ended) or left > 0
 
     def _start_worker(self, number: int, group: int, deaths: int) -> None:
-        needs = self.groups[group].needs
-        options = self._class.options(**worker_options(self.groups[group], self.placement))
         device = self.device
-        if device == "auto" and not needs.get("GPU"):
+        if device == "auto" and not self.groups[group].needs.get("GPU"):
             device = "cpu"
-        actor = options.remote(number, self.worker_spec, self.threads, device)
+        actor = self._create_actor(number, group, device)
         handle = WorkerHandle(number, group, actor, LivenessProbe(actor, self.heartbeat), deaths)
         self._handles[number] = handle
         self._add_call(Call(START, handle, handle.actor.started.remote()))
+
+    def _create_actor(self, number: int, group: int, device: str) -> Any:
+        options = self._class.options(**worker_options(self.groups[group], self.placement))
+        return options.remote(number, self.worker_spec, self.threads, device)
 
     def _add_call(self, call: Call) -> None:
         if not call.handle.calls:
@@ -227,7 +229,7 @@ class RayExecutor:
             if handle is None:
                 break
             pending = self._evaluations.popleft()
-            ref = handle.actor.evaluate.remote(pending.ref, self.evaluation_data)
+            ref = handle.actor.evaluate.remote(pending.ref, pending.kept_ref, self.evaluation_data)
             self._add_call(Call(EVALUATE, handle, ref, evaluation=pending))
         for group in range(len(self.groups)):
             while self._queues.has_waiting(group):

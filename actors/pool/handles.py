@@ -11,7 +11,7 @@ import ray
 from actors.pool.pulse import LivenessProbe
 from actors.pool.serializer import Blocks
 from actors.ray_versions import AnyRef
-from fedraa.messages import Evaluation, Task, Vector
+from fedraa.messages import Evaluation, State, Task, Vector
 
 START = "start"
 LOAD = "load"
@@ -62,6 +62,7 @@ class PendingEvaluation:
 
     receive: Callable[[float], bool]
     ref: AnyRef
+    kept_ref: AnyRef
     evaluation: Evaluation | None = None
     failures: int = 0
 
@@ -70,6 +71,12 @@ class PendingEvaluation:
         """Return a view of the parameters in the object store."""
         params: Vector = ray.get(self.ref)
         return params
+
+    @property
+    def kept(self) -> State:
+        """Return the kept values of clients with personal models, with views of arrays in the object store."""
+        kept: State = ray.get(self.kept_ref)
+        return kept
 
     def result(self, timeout: float) -> Evaluation | None:
         give_up = time.monotonic() + timeout

@@ -88,7 +88,7 @@ class ShardedStore:
         rule = cast(AsyncRule, spec.method.update)
         experiment = spec.experiment
         assert rule.is_convex_mix
-        rule = rule.bind(AsyncModel(spec.params, experiment.clients, len(spec.submodels), spec.at_a_time))
+        rule = rule.bind(AsyncModel(spec.params, experiment.client_count, len(spec.submodels), spec.at_a_time))
         norms = experiment.max_update_norm is not None
         return cls(
             spec.params, spec.submodels, rule, experiment.server_shards, norms=norms, heartbeat=heartbeat or Heartbeat()

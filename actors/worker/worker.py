@@ -13,7 +13,7 @@ from fedraa.data.tree import Tree
 from fedraa.engine.worker_spec import WorkerSpec, choose_device
 from fedraa.errors import trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
-from fedraa.messages import Evaluation, Task, Update, Vector
+from fedraa.messages import Evaluation, State, Task, Update, Vector
 
 
 class Worker:
@@ -82,7 +82,14 @@ class Worker:
         """
         return self._trainer.train(task, x, y, read_epoch)
 
-    def evaluate(self, params: Vector, data: Federated) -> Evaluation:
+    def evaluate(self, params: Vector, kept: State, data: Federated) -> Evaluation:
+        """Evaluate a model. The first call creates the evaluator.
+
+        Args:
+            params: The model [d].
+            kept: The values that clients with personal models keep.
+            data: The evaluation data.
+        """
         if self._evaluator is None:
             self._evaluator = self._worker_spec.evaluator(data, self._device)
-        return self._evaluator.evaluate(params)
+        return self._evaluator.evaluate(params, kept)

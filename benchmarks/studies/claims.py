@@ -32,7 +32,7 @@ from fedraa.rundir.atomic_files import write_text
 CLAIMS = Path(__file__).with_name("claims.toml")
 START, END = (Path(__file__).with_name(f"claims_{part}.md") for part in ("start", "end"))
 DOCS = Path(__file__).parents[2] / "docs"
-# Comparisons that are listed one by one.
+# The maximum number of comparisons that are listed one by one.
 MAX_LISTED = 3
 EVERYWHERE = "*"
 
@@ -42,7 +42,7 @@ class PaperClaim:
     """A claim of a paper, and the numbers of a study that decide it.
 
     `pairs` are rows of the study's table, the better one first, compared in all `columns` (in all columns of the table
-    if none are named); `row @ column` names one place. `why` is the reason if the claim does not hold here.
+    if none are named); `row @ column` names one cell of the table. `why` is the reason if the claim does not hold here.
     """
 
     paper: str
@@ -87,7 +87,7 @@ def compare_results(claim: PaperClaim, results: Sequence[Result]) -> list[Advant
 
 
 def _columns(claim: PaperClaim, result: Result) -> list[str]:
-    """Return the columns in which the claim's rows are compared, and EVERYWHERE for rows that name their column."""
+    """Return the columns in which the claim's rows are compared, then EVERYWHERE for pairs that name their columns."""
     columns = list(dict.fromkeys(column for _, column, _ in result.lines))
     if claim.columns:
         columns = [column for column in columns if column in claim.columns]
@@ -156,7 +156,7 @@ def _format_row(claim: PaperClaim, comparisons: Sequence[Advantage], results: Se
 
 
 def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
-    """Return the comparisons one by one; of many, how many hold, and the worst one."""
+    """Return the comparisons as text: each one if there are few, otherwise the number that hold, and the worst one."""
     if len(comparisons) <= MAX_LISTED:
         return "; ".join(f"{comparison.where}: {comparison.text}" for comparison in comparisons)
     holding = sum(comparison.holds for comparison in comparisons)
@@ -164,19 +164,19 @@ def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
     worst = min(comparisons, key=_lower_margin)
     return (
         f"{holding} of {len(comparisons)} comparisons hold beyond the noise, {against} are the other way round; the "
-        f"least, {worst.where}: {worst.text}"
+        f"weakest, {worst.where}: {worst.text}"
     )
 
 
 def _lower_margin(comparison: Advantage) -> float:
-    """Return how far the interval's lower end is above no advantage; an unknown advantage is the weakest."""
+    """Return the interval's lower end minus the value of no advantage; minus infinity for an unknown advantage."""
     if math.isnan(comparison.mean):
         return -math.inf
     return comparison.low - comparison.least
 
 
 def describe_verdict(claim: PaperClaim, comparisons: Sequence[Advantage]) -> str:
-    """Return the verdict, the comparisons in which a claim holds only partly, and the reason if it does not hold."""
+    """Return the verdict on a claim, the comparisons that hold if only some do, and the reason if the claim fails."""
     name = decide_verdict(comparisons)
     if name in (REPRODUCED, NOT_RUN):
         return name

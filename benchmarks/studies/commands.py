@@ -105,7 +105,7 @@ def command_line(study: str, size: str, options: RunOptions) -> str:
 
 
 def apply_terms(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
-    """Return the study on these terms, which replace the study's values.
+    """Return the study with these terms, which replace the study's values.
 
     Equal terms keep the fields that the study sets, because it may vary them.
 
@@ -197,7 +197,7 @@ def format_page(study: Study, numbers: Sequence[Entry], source: str) -> str:
 
 
 def format_differences(study: Study) -> str:
-    """Return a table of every setting in which the rows differ; empty if they differ in none."""
+    """Return a table of the settings in which the rows of the study differ, or no lines if the rows do not differ."""
     differ = setting_differences((cell.row, cell.experiment) for cell in study.cells)
     if differ.empty:
         return ""

@@ -14,14 +14,14 @@ from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
 
 BATCH = 1024
-# Training samples that are evaluated, evenly spaced.
+# The maximum number of training samples that are evaluated. They are evenly spaced.
 MAX_SAMPLES = 10_000
 
 
-# The metrics of one run are read one after another.
+# Several metrics use this result of one run, one after another.
 @lru_cache(maxsize=1)
 def on_training_data(directory: Path) -> tuple[float, float]:
-    """Return mean cross-entropy and accuracy of a run's model.pt on all clients' training data, unmasked."""
+    """Return the mean cross-entropy and the accuracy of a run's final full model on all clients' training data."""
     spec = build_run(History(directory).experiment)
     module = spec.traced.module
     module.load_state_dict(torch.load(directory / MODEL, weights_only=True), assign=True)

@@ -94,7 +94,7 @@ def _lines_of_kind(history: History, kind: str) -> Sequence[dict[str, object]]:
 
 def _idle_percent(history: History) -> float:
     """Return the share of all clients' time in which they had no task, in percent."""
-    idle = read_timeline(history.directory).idle_share(history.experiment.clients)
+    idle = read_timeline(history.directory).idle_share(history.experiment.client_count)
     assert idle is not None, "a run that has ended took time"
     # The rounding removes the rounding errors of the sums.
     return round(100 * abs(idle), 9)
@@ -104,7 +104,7 @@ IDLE = Metric("idle %", _idle_percent, "less", ".1f", within=SHARE)
 
 
 def _fairness_index(history: History) -> float:
-    """Return Jain's index of updates per fragment, (sum x)^2 / (M sum x^2): 1 if all fragments had equally many."""
+    """Return Jain's index of updates per fragment, (sum x)^2 / (M sum x^2): 1 for equal numbers."""
     tasks = read_timeline(history.directory).tasks()
     fragments = len(history.config["resolved"]["fragments"])
     counts = np.bincount(tasks.loc[tasks["done"], "fragment"], minlength=fragments).astype(np.float64)
@@ -134,11 +134,11 @@ def _least_trained(history: History) -> float:
     return 100 * (1 - uncovered / float(history.config["resolved"]["parameters"]))
 
 
-# Gamma* or C* of the papers.
+# The papers call this metric Gamma* or C*.
 LEAST_COVERAGE = Metric("least coverage", _reduce_rounds("coverage_min_trained", min), None, ".1f")
-# S* of the papers.
+# The papers call this metric S*.
 LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f", within=SHARE)
-# Rounds in which no client trained a region.
+# The maximum number of consecutive rounds in which no client trained a coordinate.
 LONGEST_UNTRAINED = Metric("longest untrained", _reduce_rounds("longest_untrained", max), None, ".1f")
 
 
@@ -149,7 +149,7 @@ def _longest_spell(history: History) -> float:
     """
     parts = int(history.config["method"]["submodel"]["parts"])
     all_regions = (1 << parts) - 1
-    spells = np.zeros((history.experiment.clients, parts), int)
+    spells = np.zeros((history.experiment.client_count, parts), int)
     trained = np.zeros_like(spells, bool)
     longest = 0
     for line in read_events(history.directory):

@@ -18,9 +18,9 @@ from fedraa.report.compare import mean_interval, mean_time
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper004.csv"
 TARGET = 0.93
-# Seconds to the target in Table 2; its Fed-Sync is the asynchronous baseline of Xie et al., FedAsync here.
+# Seconds to the target in Table 2. The paper's Fed-Sync is the asynchronous method of Xie et al., here FedAsync.
 TABLE_2 = {"fed-raa": 91.06, "fedasync": 242.46, "fedavg": 406.35, "fedprox": 866.40}
-# In units of the virtual clock. FedAvg needs about ten.
+# The virtual time at which a run ends without reaching the target. FedAvg needs about ten.
 BUDGET = 60.0
 
 

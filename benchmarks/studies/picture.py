@@ -33,9 +33,9 @@ TICKS = 5
 CAPTION_LETTERS_PER_INCH = 16
 GREY = "0.75"
 OTHERS = "the others"
-# One for each named row.
+# There is one colour for each named row.
 COLOURS = (*PALETTE, "#882255", "#999933", "#332288")
-# The share of the way after which the accuracies determine the axis.
+# Accuracies after this share of a curve determine the limits of the vertical axis.
 AXIS_FROM = 0.25
 Looks = dict[str, tuple[str, str]]
 """Colour and line style of the named rows."""
@@ -117,7 +117,7 @@ def _draw_panels(part: SubFigure, study: Study, columns: Sequence[str], runs: Se
 
 
 def _limit_accuracy_axis(axes: Axes, ranges: Sequence[tuple[float, float]]) -> None:
-    """Limit the axis to the accuracies of the rows after `AXIS_FROM` of the way; the first steps are not compared."""
+    """Limit the vertical axis to these ranges of accuracies, which leave out the first steps of the curves."""
     if ranges:
         low = min(low for low, _ in ranges)
         high = max(high for _, high in ranges)
@@ -126,7 +126,7 @@ def _limit_accuracy_axis(axes: Axes, ranges: Sequence[tuple[float, float]]) -> N
 
 
 def _draw_curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str) -> list[tuple[float, float]]:
-    """Draw each row's mean accuracy over the seeds and its range, as far as all its runs got.
+    """Draw each row's mean accuracy over the seeds and its range, up to the end of the row's shortest run.
 
     Args:
         axes: The panel.
@@ -134,7 +134,7 @@ def _draw_curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str)
         looks: Colour and style of the named rows.
         along: The horizontal axis, a column of `evaluations`.
 
-    Returns the minimum and the maximum of each row after `AXIS_FROM` of the way.
+    Returns the minimum and the maximum of each row's mean after the share `AXIS_FROM` of its curve.
     """
     ranges = []
     for row in dict.fromkeys(finished.cell.row for finished in runs):
@@ -160,7 +160,7 @@ def _draw_curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str)
 
 
 def _draw_numbers(axes: Axes, study: Study, numbers: Sequence[Entry], metric: Metric, looks: Looks) -> None:
-    """Draw a line per row and column: the number with its interval, the paper's, and a ring for the best of a column.
+    """Draw a line per row and column: the number with its interval, the paper's number, and a ring at the best one.
 
     If rows choose from a grid, the ring marks the best of each row, and a note says if it is at the grid's edge.
 
@@ -220,7 +220,7 @@ def _best_numbers(study: Study, numbers: Sequence[Entry]) -> list[Entry | None]:
 
 
 def _write_text(axes: Axes, place: int, text: str, paper: float | None) -> None:
-    """Write the text of a row without a finite mean, on the other side than the paper's number.
+    """Write the text of a row without a finite mean, on the side opposite to the paper's number.
 
     Args:
         axes: The panel.
@@ -244,7 +244,7 @@ def _widen_axis(axes: Axes, metric: Metric) -> None:
 
 
 def _scale_paper_value(study: Study, entry: Entry, numbers: Sequence[Entry]) -> float | None:
-    """Return the position of the paper's number. In other units it is scaled so that the reference rows coincide."""
+    """Return the position of the paper's number. In other units it is scaled by the ratio of the reference rows."""
     if entry.paper is None or not entry.metric.own_units:
         return entry.paper
     base = next((e for e in numbers if (e.row, e.column) == (study.reference, entry.column)), None)

@@ -67,7 +67,7 @@ def read_results(folder: Path = RESULTS) -> dict[str, list[Result]]:
 
 
 def file_name(study: str, size: str) -> str:
-    """Return the name of a study's table without its suffix: the quick one has the plain name."""
+    """Return the file name of a study's table without a suffix: the study and, unless it is quick, the size."""
     return study if size == "quick" else f"{study}-{size}"
 
 

@@ -8,17 +8,17 @@ from fedraa.config.experiment import Experiment
 from fedraa.data.partition import make_partitioner
 
 CLASSES = {"digits": 10, "mnist": 10, "cifar10": 10, "cifar10-subset": 10, "agnews": 4, "emnist": 47, "cifar100": 100}
-# A setting with more values is one that the study varies.
+# If a setting has more values than this in a study, the sentence omits it, because the study varies it.
 MAX_VALUES = 3
 
 
 def describe_setting(study: Study) -> str:
-    """Return data, model, clients, split, local work, length and rate, unless the study varies them."""
+    """Describe the data, model, clients, split, local work, length and rate that the study does not vary."""
     experiments = [cell.experiment for cell in study.cells]
     parts: Sequence[Callable[[Experiment], str]] = (
         data_name,
         model_name,
-        lambda experiment: f"{experiment.clients} clients",
+        lambda experiment: f"{experiment.client_count} clients",
         _describe_split,
         _describe_work,
         _describe_length,

@@ -212,7 +212,7 @@ def _has_begun(experiment: Experiment) -> bool:
 
 def has_same_method(method: Mapping[str, Any], experiment: Experiment) -> bool:
     """Return True if the method that an earlier run of this experiment describes is its present method."""
-    # These shares depend on the fleet.
+    # Automatic capacities depend on the fleet, so the recorded method differs in them.
     if experiment.capacities == "auto":
         return True
     return differing_part(method, resolve_method(experiment)) is None
@@ -245,7 +245,7 @@ def _run_one(experiment: Experiment) -> str | None:
             # The directory is of another experiment or version, or its run was killed before it began.
             shutil.rmtree(directory, ignore_errors=True)
             run(experiment)
-    # ValueError: the model or the data do not fit the method.
+    # A ValueError means that the model or the data do not fit the method.
     except (RunFailed, ValueError) as error:
         return str(error)
     finally:
@@ -255,7 +255,7 @@ def _run_one(experiment: Experiment) -> str | None:
 
 
 def _prepare_process() -> None:
-    """Exclude imported objects from the garbage collection after every run, which would take longer than the start."""
+    """Exclude imported objects from the garbage collection after every run, because they make it slow."""
     gc.collect()
     gc.freeze()
     _end_with_parent()

@@ -16,7 +16,7 @@ from benchmarks.studies.study import Claim, Study
 from benchmarks.studies.weak import ACCURACIES, Means
 from fedraa.report.statistics import LEVEL, half_interval95, is_significant, mean_or_nan, welch_p_value
 
-# Disagreements with the paper that have a sentence each.
+# The maximum number of disagreements with the paper that have a sentence each.
 MAX_NAMED = 8
 
 
@@ -242,7 +242,7 @@ def _against_reference(study: Study, numbers: Sequence[Entry]) -> Iterator[str]:
 
 
 def _describe_clear(base: Entry, rivals: Sequence[Entry]) -> str:
-    """Describe which entries are better and worse than one that has a mean, and which have none."""
+    """Describe which entries are better and which are worse than `base`, and which entries have no mean."""
     clear = [e for e in rivals if is_significant(e.p)]
     better = [_with_mean(e) for e in clear if _mean_advantage(e, base) > 0]
     worse = [_with_mean(e) for e in clear if _mean_advantage(e, base) < 0]
@@ -305,7 +305,7 @@ def best_of(numbers: Sequence[Entry]) -> Entry | None:
 
 
 def _paper_groups(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Yield the numbers of each column and metric that the paper orders."""
+    """Yield, for each column and metric, our numbers of the rows for which the paper has numbers as well."""
     for column, metric in product(study.columns, study.metrics):
         here = [e for e in numbers if (e.column, e.metric.name) == (column, metric.name)]
         here = [e for e in here if e.paper is not None and e.values and metric.better]
@@ -356,7 +356,7 @@ def _at_column(column: str) -> str:
 
 
 def _by_paper(a: Entry, b: Entry) -> tuple[Entry, Entry]:
-    """Return the pair, first the one that is better in the paper."""
+    """Return the two numbers, first the one that is better in the paper."""
     assert a.paper is not None
     assert b.paper is not None
     if (a.paper > b.paper) == (a.metric.better == "more"):
@@ -385,7 +385,7 @@ def _describe_pair(a: Entry, b: Entry) -> str:
 
 
 def describe_test(p: float | None) -> str:
-    """Return the result of a test in words; `p` is None if it was not possible."""
+    """Return the result of a test in words; `p` is None if no test was possible."""
     if p is None:
         return "no test"
     if is_significant(p):

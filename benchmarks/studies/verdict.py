@@ -38,7 +38,7 @@ class Advantage:
 
     @property
     def least(self) -> float:
-        """The value of no advantage."""
+        """The value that means no advantage: 1 for a ratio, 0 for a difference."""
         return float(self.ratio)
 
     @property
@@ -51,7 +51,7 @@ class Advantage:
 
     @property
     def text(self) -> str:
-        """Both numbers, the advantage and its interval."""
+        """The text with both numbers, the advantage and its interval."""
         a, b = map(_number_text, self.means)
         numbers = f"{self.names[0]} {a}, {self.names[1]} {b}"
         if not all(map(math.isfinite, (self.mean, self.low, self.high))):
@@ -104,7 +104,7 @@ def _advantage_interval(a: Line, b: Line, *, ratio: bool) -> tuple[float, float,
 
 
 def _paired(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, ratio: bool) -> tuple[float, float]:
-    """Return middle and half width of Student's interval of the paired differences, of logarithms if `ratio`."""
+    """Return middle and half width of Student's interval of paired differences, if `ratio` those of logarithms."""
     gaps = np.log(x / y) if ratio else x - y
     n = len(gaps)
     half = float(stats.t.ppf(1 - LEVEL / 2, n - 1) * float(gaps.std(ddof=1)) / math.sqrt(n))

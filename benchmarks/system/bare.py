@@ -132,7 +132,7 @@ def _serve_tasks(pipe: Connection, widths: tuple[int, ...], shards: Shards, sett
     data = [(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)) for x, y in shards]
     for request in iter(pipe.recv, None):
         used = time.process_time()
-        # A list has tasks of clients; a state is the start of a round.
+        # A request is a list of tasks, or the model's state at the start of a round.
         if isinstance(request, list):
             for client, width in request:
                 x, y = data[client]

@@ -3,8 +3,8 @@
     python -m benchmarks.system.chaos [--kinds KIND ...] [--continue]
 
 Each kind of disturbance is applied to several methods, or to each kind of process. Every run must end with the same
-bits and the same log as the undisturbed one, except for faults. A run that cannot must be refused in one sentence
-before anything is changed. The table is written row by row. With --continue, existing rows are kept.
+bits and the same log as the undisturbed one, except for faults. A run that cannot continue must be refused in one
+sentence before anything is changed. The table is written row by row. With --continue, existing rows are kept.
 """
 
 import argparse

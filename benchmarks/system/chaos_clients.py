@@ -55,7 +55,7 @@ class Case:
 
 @dataclass(frozen=True)
 class AllBut(Participation):
-    """A participation of all clients except one."""
+    """A participation in which all clients except one take part in every round."""
 
     client: int
 

@@ -86,7 +86,7 @@ def comparable_log(directory: Path) -> tuple[list[dict[str, object]], object]:
     return [*lines, {"evals": evals}], lines[-1]["model_sha256"]
 
 
-# These damages apply to files of lines.
+# These functions damage files that consist of lines.
 
 
 def _damage_lines(change: Callable[[list[bytes], int, np.random.Generator], None]) -> Damage:
@@ -104,7 +104,7 @@ def _swap_lines(lines: list[bytes], at: int, rng: np.random.Generator) -> None:
 
 
 def _change_byte(of: bytes, to: bytes) -> Damage:
-    """Return a damage that replaces one byte of `of` by a different byte of `to`."""
+    """Return a function that damages a file: it replaces a random byte in `of` by a different byte in `to`."""
 
     def damage_content(content: bytes, rng: np.random.Generator) -> bytes:
         places = [place for place, byte in enumerate(content) if byte in of]

@@ -44,7 +44,7 @@ KILLED = {"GCS": "/gcs/gcs_server", "raylet": "/raylet/raylet"}
 # Disturbances of each kind of process.
 PER_KIND = 5
 SHORT, START_SECONDS = Heartbeat(every=0.5, bound=3.0), 10.0
-# Between two checks of a run's progress.
+# The time between two checks of a run's progress.
 POLL_INTERVAL_S = 0.01
 
 
@@ -182,7 +182,7 @@ def drive_run(trial: Experiment, restarts: int) -> None:
 
 @contextmanager
 def short_bounds() -> Iterator[None]:
-    """Provide a private cluster with short bounds for frozen processes."""
+    """Provide a private cluster in which processes soon count as frozen."""
     usual = engine.HEARTBEAT, engine.START_SECONDS
     engine.HEARTBEAT, engine.START_SECONDS = SHORT, START_SECONDS
     try:

@@ -62,7 +62,7 @@ def quick_cases() -> list[Case]:
 
 
 def all_cases(sampled: int) -> list[Case]:
-    """Return the systematic cases, around those that fail, and `sampled` random ones, without repetition."""
+    """Return systematic variations of the cases that fail, and `sampled` random cases, without repetition."""
     generator = random.Random(0)
     cases = [*size_cases(), *layout_cases(), *kernel_cases(), *other_operators()]
     cases += [random_case(generator) for _ in range(sampled)]
@@ -152,7 +152,7 @@ def run_child(*, protect: bool) -> None:
     A fork does not import PyTorch again, so that each case can have its own process.
     """
     if protect:
-        # The import protects.
+        # This import installs fedraa's protection.
         import fedraa.models.safe_convolution  # noqa: F401
     context = multiprocessing.get_context("fork")
     for values in json.load(sys.stdin):
@@ -207,14 +207,14 @@ def check_case(case: Case) -> str:
 
 
 def relative_distance(a: Tensor, b: Tensor) -> float:
-    """Return the norm of the difference relative to that of `b`; infinite instead of NaN."""
+    """Return the norm of the difference relative to the norm of `b`; infinite instead of NaN."""
     relative = float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-12))
     return math.inf if math.isnan(relative) else relative
 
 
 def lay_out(x: Tensor, layout: str) -> Tensor:
-    """Return the same numbers in memory as the named operation leaves them."""
-    # The memory of an array [n, height, width, channels] with its axes in PyTorch's order.
+    """Return the same values in the memory layout in which the named operation leaves a tensor."""
+    # The values lie in memory as an array [n, height, width, channels], with a view in PyTorch's order of axes.
     if layout == "permuted" and x.ndim > 2:
         return x.movedim(1, -1).contiguous().movedim(-1, 1)
     if layout in ("channels_last", "pixel_shuffle", "pooled") and x.ndim in (4, 5):
@@ -260,6 +260,6 @@ def compute_results(case: Case, x: Tensor, weight: Tensor, bias: Tensor) -> list
     inputs = [tensor.detach().requires_grad_() for tensor in inputs]
     with torch.autocast("cpu", torch.bfloat16, enabled=case.passes == "autocast"):
         out = convolve_all(*inputs)
-    # No sum of these is near zero, because rounding would then look like a wrong bias.
+    # The gradients of the output are not negative: if their sum were near zero, rounding would look like a wrong bias.
     along = torch.arange(out.numel(), dtype=torch.float64).sin().add(1).view(out.shape).to(out.dtype)
     return [out.detach(), *torch.autograd.grad(out, inputs, lay_out(along, case.layout))]

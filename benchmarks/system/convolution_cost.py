@@ -64,7 +64,7 @@ QUICK = ("cnn, 8x8",)
 
 
 def main(*, isa: str, quick: bool) -> None:
-    """Print a markdown table; oneDNN reads its limit once, so that the steps run in a child process."""
+    """Print a markdown table. The steps run in a child process, because oneDNN reads `isa` once per process."""
     code = f"from benchmarks.system.convolution_cost import print_table; print_table(quick={quick})"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"ONEDNN_MAX_CPU_ISA": isa})
 

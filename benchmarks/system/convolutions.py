@@ -33,7 +33,7 @@ from fedraa.errors import InputError
 
 RESULTS = Path(__file__).parents[1] / "results" / "convolutions.csv"
 HEAP_CHECKS = {"MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165", "OMP_NUM_THREADS": "1"}
-# glibc 2.34 and later check the heap only if this library is loaded; older ones do not have it.
+# glibc 2.34 and later check the heap only if this library is loaded. Older versions do not have this library.
 HEAP_LIBRARY = "libc_malloc_debug.so.0"
 CASES_PER_LINE = 40
 NAMES = tuple(field.name for field in fields(Case))

@@ -97,7 +97,7 @@ def _half_of(indices: IndexSet, rng: np.random.Generator) -> IndexSet:
 
 
 def _half_cost(traced: Traced, example: Tree) -> Row:
-    """Return the cost of half of the units relative to all."""
+    """Return the cost of a cut with half of the units relative to the cost of the full model."""
     half = tuple(max(1, group.size // 2) for group in traced.groups)
     full, cut = (measure_cost(traced, widths, example) for widths in (traced.widths(traced.full()), half))
     assert cut.params < full.params, "a cut to half of the units has no fewer parameters"

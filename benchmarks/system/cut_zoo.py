@@ -18,7 +18,7 @@ from fedraa.data.tree import Tree
 from fedraa.errors import InputError
 
 SIDE = 64
-# The first of these sizes that a model accepts is used.
+# The sizes of images to try. A model gets images of the first size that it accepts.
 _SIDES = (SIDE, 56, 96, 128, 224, 299)
 
 _TIMM = """
@@ -108,7 +108,7 @@ def _import_torchvision() -> Any:
 def _from_torchvision(name: str) -> tuple[nn.Module, Tensor]:
     options: dict[str, Any] = {"weights": None}
     if name in ("googlenet", "inception_v3"):
-        # Their initialisation takes half a minute.
+        # The random initialisation of these two models takes half a minute.
         options["init_weights"] = False
     architecture = name.split("_")[0]
 
@@ -154,7 +154,7 @@ def _from_transformers(name: str) -> tuple[nn.Module, Tree]:
     configured = library.CONFIG_MAPPING[name]
     usual = configured()
     names = list(_SIZES)
-    # The other sizes of a pyramid are lists.
+    # Models with stages of different sizes (a pyramid) have lists of sizes, which are not replaced.
     if hasattr(usual, "depths"):
         names = ["image_size"]
     own = [key for key in names if hasattr(usual, key) and not isinstance(getattr(configured, key, None), property)]

@@ -53,17 +53,17 @@ METHODS = {
     "fed-raa": 1,
     "fedbuff": 1,
     "asyncfeded": 1,
-    # The buffer and the client's row.
+    # It writes the buffer and the client's row.
     "ca2fl": 2,
-    # The delta and the client's row.
+    # It writes the delta and the client's row.
     "ram-fed": 2,
-    # The sums of deltas and of gradients.
+    # It writes the sums of deltas and of gradients.
     "mimelite": 2,
-    # The sum, the client's control variate and the change of the server's.
+    # It writes the sum, the client's control variate, and the change of the server's control variate.
     "scaffold": 3,
-    # The client's row, the total in float64 and the model.
+    # It writes the client's row, the total in float64 and the model.
     "ringleader": 4,
-    # The client's row, the mean in float64 and the model.
+    # It writes the client's row, the mean in float64 and the model.
     "ace": 4,
 }
 # This model has 73.6 million parameters.
@@ -171,7 +171,7 @@ def measure_worker(spec: RunSpec) -> float:
 
 
 def memory_bytes(what: str = "VmRSS") -> float:
-    """Return the bytes that this process holds, or its peak."""
+    """Return a memory field of this process from Linux's /proc in bytes, by default the memory that is in use."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * float(next(line.split()[1] for line in lines if line.startswith(what)))
 

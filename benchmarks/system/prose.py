@@ -18,7 +18,7 @@ from fedraa.cli.display import print_line
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("fedraa", "actors", "schedulers", "benchmarks", "examples")
-# A shorter string is a key or a name.
+# Strings with fewer words are not read, because they are keys or names.
 MIN_WORDS = 5
 # Characters of a text that `--worst` prints.
 SHOWN = 240
@@ -199,7 +199,7 @@ def _measure_code(root: Path) -> dict[str, float]:
 
 
 def _classify(node: ast.AST) -> Mapping[str, int]:
-    """Return what one node of a syntax tree adds to each count."""
+    """Return the number that one node of a syntax tree adds to each count."""
     docstring = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
     is_assigned = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     is_function = isinstance(node, FUNCTIONS) and not node.name.startswith("__")

@@ -172,14 +172,14 @@ def _list_experiments() -> dict[str, Callable[[Path], object]]:
 
 
 def _method_names() -> list[str]:
-    """Return the names of all methods. The command line gives them, because imports differ between two commits."""
+    """Return the names of all methods from the command line, because the imports differ between two commits."""
     command = [sys.executable, "-m", "fedraa", "methods", "--json"]
     rows = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return [row["name"] for row in rows]
 
 
 def _model_fields(method: str) -> dict[str, Any]:
-    """Return the model of a method: adapters if it averages those, a CNN if it cuts layers."""
+    """Return the fields of the model: a model with adapters for the methods that average adapters, else none."""
     import torch
     from torch import nn
 

@@ -17,7 +17,7 @@ CAUSES = {
 
 
 def spoil_update(update: Update, kind: str) -> Update:
-    """Return a valid update made invalid in this way, or raise an error."""
+    """Make a valid update invalid in this way and return it, or raise an error."""
     params = update.params.copy()
     match kind:
         case "not finite":

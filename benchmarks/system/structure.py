@@ -1,4 +1,4 @@
-"""Metrics of the source's structure: rooms, floors, imports, cycles, and the files that one question opens."""
+"""Metrics of the source's structure: rooms (folders), floors (levels of rooms by their imports), and cycles."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ Graph = Mapping[str, set[str]]
 """The nodes, and for each the nodes that it imports."""
 
 
-# The method whose files are counted. Its name has no other meaning.
+# The method for which `files_that_name` counts files. Its name has no other meaning.
 SAMPLE_METHOD = "asyncfeded"
 
 
@@ -51,7 +51,7 @@ def structure_metrics() -> dict[str, int]:
 
 
 def files_that_name(method: str) -> list[str]:
-    """Return the source files that name a method: those that adding it has to touch, besides its test."""
+    """Return the source files that name a method. A new method has to touch these files, besides its test."""
     folders = (*PACKAGES, "docs/site")
     paths = chain.from_iterable(sorted((ROOT / folder).rglob("*.py")) for folder in folders)
     return [_relative_path(path) for path in paths if re.search(rf"\b{method}\b", path.read_text())]
@@ -66,7 +66,8 @@ def read_next(method_file: str) -> list[str]:
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
     named = re.findall(r"[\w/]+\.py", docstring.partition("Read next: ")[2])
     graph = module_graph(PACKAGES)
-    # The engine runs the components of a method. A file on the path is reached from the method or from the engine.
+    # The engine runs the components of a method. A file is on the path if the method or the engine imports it, directly
+    # or indirectly.
     reached = _reachable_nodes(graph, _module_name(path)) | _reachable_nodes(graph, "fedraa.engine.executor")
     for name in named:
         path = ROOT / name if (ROOT / name).is_file() else ROOT / "fedraa" / name
@@ -161,7 +162,7 @@ def _module_name(path: Path) -> str:
 
 
 def _resolve_module(name: str, files: Mapping[str, Path]) -> str | None:
-    """Return the module of a dotted name, which is a module or a name in one; None for other packages."""
+    """Return the module that a dotted name is, or that contains the name; None for a name of another package."""
     if name in files:
         return name
     module = name.rpartition(".")[0]

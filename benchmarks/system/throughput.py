@@ -203,7 +203,7 @@ class Idle(Worker):
 
 
 class Echo:
-    """The minimum work of an actor for an update."""
+    """An actor with the minimum work for an update."""
 
     def call(self, params: Vector) -> Vector:
         return params.copy()

@@ -34,7 +34,7 @@ MODELS = {"small": 50, "mnist": 200, "large": 1024, WIDEST: 20_000}
 
 @dataclass(frozen=True)
 class Figure:
-    """A median of repetitions and, if measured, its floor; `cpu` is the ratio of CPU seconds."""
+    """A median of repetitions and, if measured, the median of its floor; `cpu` is the ratio of CPU seconds."""
 
     what: str
     clients: int

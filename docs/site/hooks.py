@@ -7,6 +7,7 @@ from xml.etree.ElementTree import Element
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
 from command_line import command_line
+from compatibility import compatibility_page
 from example_page import example_page
 from markdown import Extension, Markdown
 from markdown.treeprocessors import Treeprocessor
@@ -24,6 +25,7 @@ GENERATED = {
     "papers.md": paper_page,
     "examples.md": example_page,
     "reference/command-line.md": command_line,
+    "reference/compatibility.md": compatibility_page,
 }
 ROOT = Path(__file__).parents[2]
 COPIED = {"assets/compare.png": ROOT / "benchmarks" / "results" / "compare.png"}

@@ -32,6 +32,7 @@ class ClientDelta:
         weight: Weight of the client in the mean: 1, or its number of samples.
         lr: Local learning rate of the client, as the mean over the steps of its task.
         steps: Number of local steps of the task.
+        fragment: The fixed fragment that it trained, None for the whole model and for sampled submodels.
     """
 
     client: int
@@ -39,6 +40,7 @@ class ClientDelta:
     weight: float
     lr: float
     steps: int = 1
+    fragment: int | None = None
 
     @property
     def where(self) -> Index | slice:
@@ -90,10 +92,11 @@ class Aggregator(Stateful, ABC):
 
     A custom aggregator needs `add` and `finish`. It creates its state in `start` and reports its memory in `memory`.
     `keeps` names state that outlives a round. `corrects` is True if values that the aggregator keeps for each client
-    correct the client's delta. A run works on a copy.
+    correct the client's delta. `accepts_signs` is True if only the signs of a delta count. A run works on a copy.
     """
 
     keeps: ClassVar[str] = ""
+    accepts_signs: ClassVar[bool] = False
     corrects: ClassVar[bool] = False
 
     def bind(self, size: int, clients: int) -> Self:

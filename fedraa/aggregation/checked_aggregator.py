@@ -40,6 +40,12 @@ class BoundAggregator(Stateful):
             sizes: tuple[int, int] | None = self._part.traffic_sizes(client, assignment)
         return sizes
 
+    @property
+    def unprotected(self) -> int | None:
+        """The number of coordinates that a robust aggregator could not protect in the last round; None for others."""
+        number: int | None = getattr(self._part, "unprotected", None)
+        return number
+
     def add(self, contribution: ClientDelta) -> None:
         with convert_errors("aggregator", self._part):
             self._part.add(contribution)

@@ -1,4 +1,4 @@
-"""The registry of aggregators. Aggregators of one paper register in `fedraa/methods`."""
+"""The registry of aggregators. Those of one method register in `fedraa/methods`, robust ones in `robust`."""
 
 from fedraa.aggregation.aggregator import Aggregator
 from fedraa.aggregation.coverage_mean import CoverageMean, FilledMean

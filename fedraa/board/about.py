@@ -17,7 +17,7 @@ from fedraa.rundir.run_stats import whole_number
 
 @dataclass(frozen=True)
 class About:
-    """What the board shows of a run's configuration.
+    """The part of a run's configuration that the board shows.
 
     Attributes:
         method: Name of the method.

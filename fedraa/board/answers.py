@@ -32,7 +32,7 @@ def list_runs(board: Board, query: Query) -> dict[str, Any]:
 
 
 def curves_of(board: Board, query: Query) -> dict[str, Any]:
-    """Return the metric `y` over `x` of every `run`, from `from` to `to`."""
+    """Return the metric `y` over `x`, from `from` to `to`, of each run that the parameters `run` name."""
     return {
         "curves": make_curves(
             _requested_runs(board, query),
@@ -44,7 +44,7 @@ def curves_of(board: Board, query: Query) -> dict[str, Any]:
 
 
 def comparison_of(board: Board, query: Query) -> dict[str, Any]:
-    """Return the flags in which the runs of every `run` differ, and their commands."""
+    """Return the flags in which the runs named by the parameters `run` differ, and the runs' commands."""
     return compare_flags(_requested_runs(board, query))
 
 

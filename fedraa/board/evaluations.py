@@ -25,7 +25,7 @@ class Evaluations:
 
     def _reset_columns(self) -> None:
         self._columns: list[array[float]] = [array("d") for _ in self.names]
-        # The description of the first error in the file; empty for a sound one.
+        # The description of the first error in the file; empty if the file has no error.
         self._error = ""
 
     def follow(self) -> bool:

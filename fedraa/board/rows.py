@@ -69,7 +69,7 @@ def _last_value(run: WatchedRun, name: str) -> float | None:
 
 
 def _share_done(run: WatchedRun, about: About) -> float | None:
-    """Return the share of the run that is done, by its nearest limit; None without a limit."""
+    """Return the share of the run that is done, by the limit that is reached first; None without a limit."""
     shares = []
     if about.steps:
         shares.append(run.stats.step / about.steps)

@@ -52,7 +52,7 @@ class WatchedRun:
         self.state = "starting"
         self.detail = ""
         self.summary: dict[str, Any] = {}
-        # The sentence about a damaged log; empty for a sound one.
+        # A sentence about the damage of the log; empty if the log is whole.
         self._wrong = ""
         self._files.pop(SUMMARY, None)
         self.version = self._next_version()
@@ -129,7 +129,7 @@ class WatchedRun:
                 self._mark_damaged(str(not_an_event(self.directory, number)))
 
     def _add_events(self, events: Sequence[Event]) -> int:
-        """Add the events before the first one that no run writes. Return the number of added events."""
+        """Add the events up to the first one that no run can have written. Return the number of added events."""
         for count, event in enumerate(events):
             try:
                 self.timeline.add(event)
@@ -172,6 +172,6 @@ class WatchedRun:
                 reached = json_number(float(reached))
             return {"reason": str(summary["reason"]), "time_to_target": reached}
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
-            # The next look must find the same error.
+            # Without this entry the next check reads the file again and finds the same error.
             del self._files[SUMMARY]
             raise InputError("run", f"{path} is not a summary of a run") from None

@@ -3,6 +3,7 @@
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.early_stopping import EarlyStopping
 from fedraa.callbacks.events import Event, Limits, Progress, RunStart
+from fedraa.callbacks.mlflow import MLflow
 from fedraa.callbacks.progress_bar import ProgressBar
 from fedraa.callbacks.progress_log import ProgressLog
 from fedraa.callbacks.writers import CSV, TensorBoard, WandB
@@ -15,6 +16,7 @@ __all__ = [
     "EarlyStopping",
     "Event",
     "Limits",
+    "MLflow",
     "Progress",
     "ProgressBar",
     "ProgressLog",
@@ -30,6 +32,7 @@ CALLBACKS: ComponentRegistry[Callback] = ComponentRegistry(
         "early-stopping": EarlyStopping,
         "tensorboard": TensorBoard,
         "wandb": WandB,
+        "mlflow": MLflow,
         "csv": CSV,
         "progress-bar": ProgressBar,
     },

@@ -61,7 +61,7 @@ class CallbackList:
         )
 
     def prepare(self, doing: str | None) -> None:
-        """Deliver a description of the work before training; None when it is over."""
+        """Deliver a description of the work before training; None when this work is over."""
         for callback in self._callbacks_with("on_prepare"):
             callback.on_prepare(doing)
 
@@ -114,7 +114,7 @@ def _waits_for_answer(callback: Callback) -> bool:
 
 
 def _call_hook(callback: Callback, event: Event) -> bool:
-    """Call the hook of an event and return True if the run is to end. Raises CallbackRaised if it fails."""
+    """Call the hook of an event and return True if the run is to end. Raises CallbackRaised if the hook fails."""
     try:
         if event["kind"] == "eval":
             answer = callback.on_eval(int(str(event["step"])), float(str(event["t"])), metrics_of(event))

@@ -19,7 +19,7 @@ _OF_THE_EVENT = frozenset({"kind", "step", "t"})
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a run. The first one that is reached ends it; None is no limit."""
+    """The limits of a run. The first limit that is reached ends the run; None means no limit."""
 
     steps: int | None
     time: float | None

@@ -15,7 +15,7 @@ from fedraa.waiting import Waiting
 
 # Characters of a terminal that is wide enough for a long bar.
 WIDE_TERMINAL = 120
-# Characters of the bar in a wide terminal, and in another one.
+# Characters of the bar in a wide terminal, and in a narrower terminal.
 LONG_BAR = 40
 SHORT_BAR = 16
 # Characters of the remaining time and the gaps.
@@ -113,7 +113,7 @@ class _Notebook:
         # IPython is installed wherever a notebook runs.
         from IPython import display as shown
 
-        # Its functions have no types.
+        # The functions of IPython have no types.
         show: Any = shown.display
         self._name = name
         self._handle = show(Line(name, 0.0, "starting"), display_id=True)

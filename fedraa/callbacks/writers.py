@@ -55,17 +55,21 @@ def _at_once(path: str, flags: int) -> int:
 
 
 class TensorBoard(Callback):
-    """A TensorBoard writer of every metric and t by server step, in the folder `name` below `directory`.
+    """A TensorBoard writer of every metric and t by server step.
 
-    The default of `name` is the run's name. Raises InputError if the package tensorboard is missing.
+    Args:
+        directory: The folder of all runs, which `tensorboard --logdir` reads.
+        name: The folder of this run in it; None for the name of the run's directory.
+
+    Raises InputError if the package tensorboard is missing.
     """
 
     blocking = False
 
-    def __init__(self, directory: str | Path, name: str | None = None) -> None:
+    def __init__(self, directory: str | Path = "tensorboard", name: str | None = None) -> None:
         self.directory = directory
         self.name = name
-        self._package = _import_package("torch.utils.tensorboard", "tensorboard")
+        self._package = import_package("torch.utils.tensorboard", "tensorboard")
         self._writer: Any = None
 
     def on_start(self, run: RunStart) -> None:
@@ -111,11 +115,11 @@ class WandB(Callback):
 
     blocking = False
 
-    def __init__(self, project: str, name: str | None = None, group: str | None = None) -> None:
+    def __init__(self, project: str = "fedraa", name: str | None = None, group: str | None = None) -> None:
         self.project = project
         self.name = name
         self.group = group
-        self._package = _import_package("wandb", "wandb")
+        self._package = import_package("wandb", "wandb")
         self._run: Any = None
 
     def on_start(self, run: RunStart) -> None:
@@ -145,7 +149,8 @@ class WandB(Callback):
             self._run = None
 
 
-def _import_package(module: str, name: str) -> ModuleType:
+def import_package(module: str, name: str) -> ModuleType:
+    """Return a module of the optional package `name`. Raises InputError with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

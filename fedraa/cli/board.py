@@ -19,7 +19,7 @@ def serve_board(folder: Path, port: int) -> None:
     try:
         server = BoardServer(watched, port)
     except OSError as error:
-        problem = f"it cannot be used: {error.strerror}"
+        problem = f"this port cannot be used: {error.strerror}"
         raise InputError("port", problem, got=port, hint="give 0 for any free port") from None
     with suppress(KeyboardInterrupt):
         watched.start()

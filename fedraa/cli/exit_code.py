@@ -90,7 +90,7 @@ def exit_code(command: Callable[[], object]) -> int:
         return _print_error(str(error), error, 1)
     except OSError as error:
         return _print_error(f"{error.filename or 'the system'}: {error.strerror or error}", error, 2)
-    # An exception from the user's code is one line. Any other one is a bug, which needs the traceback.
+    # An exception from the user's code is shown on one line. Any other exception is a bug and needs its traceback.
     except Exception as error:
         place = find_user_code(error)
         if place is None:

@@ -42,7 +42,7 @@ class Run:
     def __call__(self) -> None:
         with (
             show_status_line(quiet=self.experiment.quiet) as waiting,
-            _prestart_ray(self.experiment, self.experiment.clients, waiting),
+            _prestart_ray(self.experiment, self.experiment.client_count, waiting),
         ):
             from fedraa.api import run
             from fedraa.cli.display import closing_table, say_next

@@ -14,7 +14,7 @@ from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, values_by_path
 from fedraa.config.experiment import Experiment
 
-# The end of an option's text, which is not repeated if the page shows a value.
+# The note about the default at the end of an option's text. The page omits it, because it shows the value itself.
 DEFAULT_NOTE = re.compile(r"\s*\(default: .*?\)(?=\.$)", re.DOTALL)
 
 
@@ -32,7 +32,7 @@ def show_values(method: Method) -> None:
 
 
 def value_text(value: object) -> str:
-    """Return a value as it can be typed; a component by its class, because its values have paths."""
+    """Return a value as the user can type it. A component is shown by its class only, as its values have paths."""
     if is_ours(value) and hasattr(value, "__dataclass_fields__"):
         return type(value).__name__
     if value is None:

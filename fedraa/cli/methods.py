@@ -24,7 +24,7 @@ from fedraa.errors import InputError, closest_name
 from fedraa.testing.kinds import KINDS
 
 AXES = ("submodel", "local", "update", "schedule")
-# Of local training, only values that differ from these are shown.
+# The table shows only values of local training that differ from these defaults.
 PLAIN = LocalTraining(momentum=0.0)
 BASES: dict[str, type | tuple[type, ...]] = {
     **{kind.seam.name: kind.base for kind in KINDS.values()},

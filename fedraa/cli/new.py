@@ -18,7 +18,7 @@ def write_study(folder: Path) -> list[Path]:
     except FileExistsError:
         raise InputError("folder", "it exists already", got=folder, hint="give a new folder") from None
     except OSError as error:
-        problem = f"it cannot be created: {error.strerror}"
+        problem = f"the folder cannot be created: {error.strerror}"
         raise InputError("folder", problem, got=folder, hint="give another folder") from None
     written = []
     for template in sorted(files("fedraa.cli").joinpath("study").iterdir(), key=lambda path: path.name):

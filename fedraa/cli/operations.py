@@ -30,7 +30,7 @@ class Status:
                 status_table(read_statuses(RUNS))
             return
         if self.runs:
-            problem = "it lists all runs of the cluster"
+            problem = "with an address, the command lists all runs of the cluster"
             raise InputError("address", problem, got=self.address, hint="give no run directories")
         from actors.cluster.operations import list_runs
 

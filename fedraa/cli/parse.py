@@ -118,7 +118,7 @@ def _config_path(arguments: Sequence[str]) -> str | None:
 
 
 def _command_default(command: Callable[..., Command], path: str | None) -> dict[str, Any]:
-    """Return the default of the command, which is that of the configuration file."""
+    """Return the keyword `default` for the parser: the command with the experiment of the configuration file."""
     if path is None:
         return {}
     values: dict[str, Any] = {}
@@ -131,7 +131,7 @@ def _command_default(command: Callable[..., Command], path: str | None) -> dict[
 
 
 def _flag_names(commands: Functions, name: str) -> list[str]:
-    """Return the flags of a command as Python names them."""
+    """Return the Python names of a command's flags."""
     if name not in commands:
         return []
     names = list(signature(commands[name]).parameters)
@@ -195,11 +195,12 @@ def _unknown_word_error(token: str, program: str, commands: Functions, arguments
         )
     token = token.partition("=")[0]
     if arguments[0] not in commands:
-        return InputError(token, "it comes before the command", hint=f"begin with one of {', '.join(commands)}")
+        hint = f"begin with one of {', '.join(commands)}"
+        return InputError(token, "a flag cannot come before the command", hint=hint)
     name = token.lstrip("-").replace("-", "_")
     flags = _flag_names(commands, arguments[0])
     if name in flags and token.startswith("--"):
-        # It is a positional argument.
+        # The user gave the name of a positional argument as a flag.
         hint = f"give the {name} without a flag, {see}"
     elif name in flags:
         hint = f"did you mean --{name.replace('_', '-')}?"
@@ -249,7 +250,7 @@ def _help_hint(program: str, commands: Functions, arguments: Sequence[str]) -> s
 def _bad_value_error(
     argument: "tyro._arguments.ArgumentDefinition | None", text: str, allowed: str | None
 ) -> InputError:
-    """Return the error about a value in tyro's brackets and quotes."""
+    """Return the error about a value, which tyro gives in brackets and quotes."""
     return InputError(_flag_name(argument), got=text.strip("[]'\""), expected=_allowed_values(allowed))
 
 

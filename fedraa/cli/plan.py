@@ -258,20 +258,23 @@ def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
 def server_bytes(spec: RunSpec) -> int:
     """Return the bytes of the server's state.
 
-    It holds the model, the mean model if there is one, the update's state, and two buffers for each client that trains.
+    It holds the model, the mean model if there is one, the update's state, the state that clients keep between tasks,
+    and two buffers for each client that trains.
     """
     largest = max(spec.measure(submodel.widths).bytes for submodel in spec.submodels)
     clients = min(spec.max_participants, spec.at_a_time)
     copies = 2 if spec.method.schedule.polyak_fraction else 1
     update_state = spec.method.update.memory(spec.params.size, spec.max_participants)
-    return copies * spec.params.nbytes + update_state + 2 * clients * largest
+    kept = spec.max_participants * spec.kept_bytes
+    return copies * spec.params.nbytes + update_state + kept + 2 * clients * largest
 
 
 def client_bytes(spec: RunSpec) -> int:
-    """Return the bytes of the update's state for every client that takes part."""
+    """Return the bytes of state for every client that takes part: that of the update, and that of the client."""
     memory = spec.method.update.memory
     size = spec.params.size
-    return memory(size, spec.max_participants) - memory(size, spec.max_participants - 1)
+    of_update = memory(size, spec.max_participants) - memory(size, spec.max_participants - 1)
+    return of_update + spec.kept_bytes
 
 
 def _sample_values(ascending: Floats) -> Floats:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
@@ -12,7 +13,7 @@ from fedraa.data import Federated
 from fedraa.engine.run_spec import RunSpec
 from fedraa.report.clients import Counts, label_counts, write_clients_picture
 
-# Maximum number of clients that are shown one by one. Of more clients, some quantiles by size are shown.
+# Maximum number of clients that are shown one by one. If there are more clients, some quantiles by size are shown.
 MAX_CLIENTS = 20
 # Maximum number of classes whose counts fit into 80 columns.
 MAX_CLASSES = 10
@@ -22,8 +23,25 @@ QUANTILES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 def show_data(spec: RunSpec, folder: Path) -> None:
     """Print the table and write the picture into `folder`."""
     print_table(data_table(spec.data, text_of(spec.experiment.partition)))
+    counts = label_counts(spec.data)
+    if counts is not None:
+        mean = label_concentration(counts).mean()
+        whole = label_concentration(counts.sum(axis=0))
+        print_line(
+            f"label skew     sum of squared label shares {mean:.3f}, mean of the clients; {whole:.3f} of all samples"
+        )
     title = f"{spec.data.dataset.name}, {text_of(spec.experiment.partition)}, {len(spec.data.sizes)} clients"
     print_line(f"picture        {write_clients_picture(spec.data, folder, title)}")
+
+
+def label_concentration(counts: Counts) -> npt.NDArray[np.float64]:
+    """Return the sum of the squared shares of the labels: 1 for one label, 1 / L for L equally frequent labels.
+
+    Args:
+        counts: The number of samples of each label, [..., labels].
+    """
+    shares = counts / np.maximum(1, counts.sum(axis=-1, keepdims=True))
+    return np.asarray((shares**2).sum(axis=-1))
 
 
 def data_table(data: Federated, partition: object) -> Table:

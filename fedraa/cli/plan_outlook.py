@@ -37,7 +37,7 @@ def first_round(spec: RunSpec) -> tuple[list[Task], int]:
 
 
 def spread_by_rank(costs: Floats, count: int) -> Ints:
-    """Return the positions, ascending, of `count` of the costs [N], spread evenly by rank; all if there are fewer."""
+    """Return the ascending positions of `count` costs of [N] that are spread evenly by rank, or of all if N is less."""
     if len(costs) <= count:
         return np.arange(len(costs))
     by_cost = np.argsort(costs, kind="stable")
@@ -83,7 +83,7 @@ def _steps_within(spec: RunSpec, rate: float) -> float:
 
 
 def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
-    """Return the decisions of an asynchronous run of this planner's clients at its start."""
+    """Return the ledger of an asynchronous run of this planner's clients, in its state at the start."""
     clients, fragments = planner.costs.shape
     concurrency = None
     if spec.at_a_time < clients:

@@ -1,4 +1,8 @@
-"""Compressors C(.) of the delta that a client sends back: w - w_received, on the trained coordinates."""
+"""Compressors C(.) of the delta that a client sends back: w - w_received, on the trained coordinates.
+
+A compressor makes the message smaller and changes the delta. The traffic of a run counts the bytes of the packed
+message, rounded up.
+"""
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -12,10 +16,15 @@ from torch import Tensor
 from fedraa.components.calls import convert_errors
 from fedraa.components.registry import ComponentRegistry
 from fedraa.errors import InputError
-from fedraa.numbers import Share
+from fedraa.numbers import Count, Share
 
 LEVELS = 255
-EXPECTED = "none, 8bit, topk:SHARE with a share above 0 and up to 1, or a custom Compressor as package.module:Name"
+FLOAT_BITS = 32
+SEED_BITS = 64
+EXPECTED = (
+    "none, 8bit, sign, scaled-sign, topk:SHARE or randomk:SHARE with a share above 0 and up to 1, qsgd:LEVELS with a "
+    "whole number from 1, or a custom Compressor as package.module:Name"
+)
 
 
 class Compressor(ABC):
@@ -28,8 +37,13 @@ class Compressor(ABC):
     drops: ClassVar[bool] = False
 
     @abstractmethod
-    def apply(self, delta: Tensor) -> Tensor:
-        """Return the delta [k] as the server receives it: compressed and decoded."""
+    def apply(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
+        """Return the delta [k] as the server receives it: compressed and decoded.
+
+        Args:
+            delta: Trained weights minus received weights [k].
+            rng: The only source of randomness. It depends on the seed, the client and its task.
+        """
 
     @abstractmethod
     def bytes(self, coordinates: int) -> int:
@@ -41,7 +55,7 @@ def wire_bytes(compressor: Compressor, coordinates: int) -> int:
     with convert_errors("compress", compressor):
         size = compressor.bytes(coordinates)
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
-        problem = f"{type(compressor).__name__}.bytes returned it for {coordinates} coordinates"
+        problem = f"{type(compressor).__name__}.bytes returned this value for {coordinates} coordinates"
         raise InputError("compress", problem, got=size, expected="a whole number from 0")
     return int(size)
 
@@ -52,7 +66,7 @@ class NoCompression(Compressor):
 
     lossless: ClassVar[bool] = True
 
-    def apply(self, delta: Tensor) -> Tensor:
+    def apply(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
         return delta
 
     def bytes(self, coordinates: int) -> int:
@@ -61,31 +75,46 @@ class NoCompression(Compressor):
 
 @dataclass(frozen=True)
 class TopK(Compressor):
-    """Only the share `share` of entries with the largest absolute values.
+    """The `share` of largest entries. Their positions are sent as indices or as a bitmap, whichever is shorter."""
 
-    Each is sent as a number and a position: 8 bytes.
+    share: Share
+    drops: ClassVar[bool] = True
+
+    def apply(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
+        kept = torch.topk(delta.abs(), count_kept(self.share, delta.numel()), sorted=False).indices
+        return torch.zeros_like(delta).index_copy_(0, kept, delta[kept])
+
+    def bytes(self, coordinates: int) -> int:
+        kept = count_kept(self.share, coordinates)
+        index_bits = (coordinates - 1).bit_length()
+        return round_up_bits(kept * FLOAT_BITS + min(kept * index_bits, coordinates))
+
+
+@dataclass(frozen=True)
+class RandomK(Compressor):
+    """A random `share` of the entries, multiplied by the number of entries over the number of kept ones.
+
+    The mean over the random choices is the delta. The message holds the values and a seed for their positions.
     """
 
     share: Share
     drops: ClassVar[bool] = True
 
-    def kept(self, coordinates: int) -> int:
-        """Return the number of entries that are kept of a delta with `coordinates` entries."""
-        return min(coordinates, max(1, round(self.share * coordinates)))
-
-    def apply(self, delta: Tensor) -> Tensor:
-        kept = torch.topk(delta.abs(), self.kept(delta.numel()), sorted=False).indices
-        return torch.zeros_like(delta).index_copy_(0, kept, delta[kept])
+    def apply(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
+        size = delta.numel()
+        kept = torch.from_numpy(rng.choice(size, count_kept(self.share, size), replace=False)).to(delta.device)
+        factor = size / max(1, len(kept))
+        return torch.zeros_like(delta).index_copy_(0, kept, delta[kept] * factor)
 
     def bytes(self, coordinates: int) -> int:
-        return 8 * self.kept(coordinates)
+        return round_up_bits(count_kept(self.share, coordinates) * FLOAT_BITS + SEED_BITS)
 
 
 @dataclass(frozen=True)
 class EightBit(Compressor):
     """Uniform quantisation between the smallest and the largest number: a byte per number, plus these extremes."""
 
-    def apply(self, delta: Tensor) -> Tensor:
+    def apply(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
         if not delta.numel():
             return delta
         low, high = delta.min(), delta.max()
@@ -96,18 +125,96 @@ class EightBit(Compressor):
         return coordinates + 8
 
 
-def _parse_topk(text: str) -> Compressor:
-    """Return the compressor that the text `topk:SHARE` describes."""
+@dataclass(frozen=True)
+class QSGD(Compressor):
+    """QSGD (Alistarh et al. 2017, Section 3.1): entries become ||delta|| * sign * xi / s for `levels` s.
+
+    With r = |entry| * s / ||delta||, xi is floor(r) + 1 with probability r - floor(r), else floor(r). The mean over the
+    random rounding is the delta. The message holds the norm, and sign and xi of every entry in a fixed number of bits;
+    the paper's Elias code is shorter for few levels.
+    """
+
+    levels: Count
+
+    def apply(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
+        norm = torch.linalg.vector_norm(delta)
+        if not norm:
+            return torch.zeros_like(delta)
+        level = delta.abs() * (self.levels / norm)
+        lower = level.floor()
+        draws = torch.from_numpy(rng.random(delta.numel(), np.float32)).to(delta.device)
+        xi = lower + (draws < level - lower)
+        decoded: Tensor = norm * delta.sign() * xi / self.levels
+        return decoded
+
+    def bytes(self, coordinates: int) -> int:
+        return round_up_bits(FLOAT_BITS + coordinates * (1 + self.levels.bit_length()))
+
+
+@dataclass(frozen=True)
+class Sign(Compressor):
+    """The sign of every entry in one bit; 0 counts as +1 (signSGD, Bernstein et al. 2018).
+
+    Only the aggregator of the method `signsgd` takes signs without a scale.
+    """
+
+    scaled: ClassVar[bool] = False
+
+    def apply(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
+        return torch.where(delta < 0, -1.0, 1.0).to(delta.dtype)
+
+    def bytes(self, coordinates: int) -> int:
+        return round_up_bits(coordinates)
+
+
+@dataclass(frozen=True)
+class ScaledSign(Sign):
+    """The signs times the mean absolute entry (Karimireddy et al. 2019), which the message holds as well."""
+
+    scaled: ClassVar[bool] = True
+
+    def apply(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
+        if not delta.numel():
+            return delta
+        return delta.abs().mean() * super().apply(delta, rng)
+
+    def bytes(self, coordinates: int) -> int:
+        return round_up_bits(coordinates + FLOAT_BITS)
+
+
+def count_kept(share: float, coordinates: int) -> int:
+    """Return the number of entries that are kept of a delta with `coordinates` entries, at least one."""
+    return min(coordinates, max(1, round(share * coordinates)))
+
+
+def round_up_bits(bits: int) -> int:
+    """Return the bytes that hold this number of bits."""
+    return -(-bits // 8)
+
+
+def _parse_number(text: str) -> Compressor:
+    """Read `topk:SHARE`, `randomk:SHARE` or `qsgd:LEVELS`."""
     kind, _, number = text.partition(":")
-    if kind == "topk":
-        # If the text is no number, the check below raises the error.
-        with suppress(ValueError):
-            share = float(number)
-            if 0 < share <= 1:
-                return TopK(share)
+    # If the text is no number, the error below is raised.
+    with suppress(ValueError):
+        if kind == "qsgd" and int(number) >= 1:
+            return QSGD(int(number))
+        if kind in ("topk", "randomk") and 0 < float(number) <= 1:
+            return {"topk": TopK, "randomk": RandomK}[kind](float(number))
     raise InputError("compress", got=text, expected=EXPECTED)
 
 
 COMPRESSOR: ComponentRegistry[Compressor] = ComponentRegistry(
-    "compress", ("apply", "bytes"), {"none": NoCompression, "topk": TopK, "8bit": EightBit}, _parse_topk
+    "compress",
+    ("apply", "bytes"),
+    {
+        "none": NoCompression,
+        "topk": TopK,
+        "randomk": RandomK,
+        "8bit": EightBit,
+        "qsgd": QSGD,
+        "sign": Sign,
+        "scaled-sign": ScaledSign,
+    },
+    _parse_number,
 )

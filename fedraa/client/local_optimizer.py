@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from fedraa.components.registry import ComponentRegistry
-from fedraa.messages import EXTRA_PREFIX
+from fedraa.messages import KEPT_PREFIX
 from fedraa.numbers import Decay, NotNegative, Positive, UpToOne
 
+# The prefix of the names of its buffers that a client keeps.
+OPTIMIZER_PREFIX = KEPT_PREFIX + "optimizer_"
 # Name of the buffer that counts the steps of each coordinate.
 STEP = "step"
 # Default weight decay of torch.optim.AdamW.
@@ -238,7 +240,7 @@ class OptimizerSteps:
 
     def state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
         """Return the state [k] of one client in the form that an update carries."""
-        return {EXTRA_PREFIX + name: buffer.expand(self._shape)[row] for name, buffer in self._state.items()}
+        return {OPTIMIZER_PREFIX + name: buffer.expand(self._shape)[row] for name, buffer in self._state.items()}
 
 
 def _collapse_uniform(steps: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """The steps of local training: a local optimizer and the terms that change its gradient."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
 from types import EllipsisType
 from typing import Any, Self
@@ -26,13 +27,13 @@ from fedraa.client.gradient_transforms import (
     gradient_norm,
 )
 from fedraa.client.input_adversary import Adversary
-from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, LocalOptimizer, OptimizerSteps
+from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, OPTIMIZER_PREFIX, LocalOptimizer, OptimizerSteps
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.lr_schedule import local_factor
 from fedraa.components.calls import convert_errors
 from fedraa.data.tree import map_tree
 from fedraa.errors import InputError
-from fedraa.messages import EXTRA_PREFIX, Task
+from fedraa.messages import Task
 from fedraa.submodels import view_as_tensor
 
 # Names of the buffers of a task that gradient transforms read.
@@ -90,8 +91,10 @@ class LocalStep:
         """
         tensor = partial(torch.tensor, device=device)
         self.model = model
+        self.settings = solver
         self.adversary: Adversary | None = None
-        self._solver = solver
+        self._task = task
+        self._components = components
         self._lr = task.lr
         self._bf16 = bf16
         self._factor = local_factor(solver.lr_schedule, steps)
@@ -106,14 +109,8 @@ class LocalStep:
         if solver.prox_mu or solver.transforms or not self._compressor.lossless:
             # Without a mask, the received parameters become the model's weights without a copy on a CPU.
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
-        kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(EXTRA_PREFIX)}
-        self._optimizer = OptimizerSteps(
-            components.optimizer,
-            model.weights,
-            {name.removeprefix(EXTRA_PREFIX): buffer for name, buffer in kept.items()},
-            momentum=solver.momentum,
-            weight_decay=solver.weight_decay,
-        )
+        kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(OPTIMIZER_PREFIX)}
+        self._optimizer = self._make_optimizer(kept)
         self.squares = torch.zeros_like(model.weights) if solver.squares else None
         self._labels: list[Tensor] | None = None
         if solver.label_masked:
@@ -121,21 +118,68 @@ class LocalStep:
         self._shards = labels
         self._prior: Tensor | None = None
 
-    def compress(self, row: int | EllipsisType = ...) -> None:
-        """Replace the trained weights by the received weights plus the decoded delta on the trained coordinates."""
-        if self._compressor.lossless:
-            return
-        w, anchor = self.model.weights[row], self._anchor[row]
-        if self._mask is None:
-            w.copy_(anchor + self._compress_delta(w - anchor))
-        else:
-            trained = self._mask[row] > 0
-            w[trained] = anchor[trained] + self._compress_delta((w - anchor)[trained])
+    def received_weights(self) -> Tensor:
+        """Return a copy of the weights that the task carries, 0 at masked coordinates."""
+        return self._apply_mask(torch.tensor(self._task.params, device=self.model.weights.device))
 
-    def _compress_delta(self, delta: Tensor) -> Tensor:
+    def restart(self, received: Tensor, pull: float) -> "LocalStep":
+        """Return steps on the same module with a new optimizer, and without SAM and the terms that the server sends.
+
+        Args:
+            received: The received weights [k].
+            pull: The weight of a proximal term to them.
+        """
+        again = copy(self)
+        again.settings = replace(self.settings, prox_mu=pull, control=False, grad_mix=1.0, sam_rho=0.0)
+        again.adversary = None
+        again.squares = None
+        again._anchor = received
+        again._terms = [term.begin({}) for term in make_terms(again.settings, self._components, momentum=False)]
+        again._optimizer = self._make_optimizer({})
+        again._steps_taken = 0
+        return again
+
+    def _make_optimizer(self, kept: Mapping[str, Tensor]) -> OptimizerSteps:
+        """Return the optimizer with the state that the client has kept, if any."""
+        return OptimizerSteps(
+            self._components.optimizer,
+            self.model.weights,
+            {name.removeprefix(OPTIMIZER_PREFIX): buffer for name, buffer in kept.items()},
+            momentum=self.settings.momentum,
+            weight_decay=self.settings.weight_decay,
+        )
+
+    def add_term(self, term: GradientTransform) -> None:
+        """Change the gradient of every step by this term, before all other terms."""
+        self._terms.insert(0, term)
+
+    def rate(self, steps_taken: int) -> float:
+        """Return the learning rate after this number of steps."""
+        return self._lr * self._factor(steps_taken)
+
+    def compress(self, rng: np.random.Generator, row: int | EllipsisType = ..., personal: Tensor | None = None) -> None:
+        """Replace the trained weights by the received weights plus the decoded delta on the sent coordinates.
+
+        Args:
+            rng: Randomness of the compressor, which depends on the client and its task.
+            row: The row of the task in a stack.
+            personal: True for coordinates [k] that the client does not send.
+        """
+        w, anchor = self.model.weights[row], self._anchor[row]
+        sent = None
+        if self._mask is not None:
+            sent = self._mask[row] > 0
+        if personal is not None:
+            sent = ~personal if sent is None else sent & ~personal
+        if sent is None:
+            w.copy_(anchor + self._compress_delta(w - anchor, rng))
+        else:
+            w[sent] = anchor[sent] + self._compress_delta((w - anchor)[sent], rng)
+
+    def _compress_delta(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
         """Return the delta as the server receives it. Raises InputError if a custom compressor changes its shape."""
         with convert_errors("compress", self._compressor):
-            arrived = self._compressor.apply(delta)
+            arrived = self._compressor.apply(delta, rng)
         if not isinstance(arrived, Tensor) or arrived.shape != delta.shape:
             problem = f"{type(self._compressor).__name__}.apply returned it"
             raise InputError("compress", problem, got=arrived, expected=f"a tensor {list(delta.shape)}, like the delta")
@@ -143,13 +187,13 @@ class LocalStep:
 
     def optimizer_state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
         """Return the optimizer's state [k] of one task, if the client keeps it."""
-        if self._solver.optimizer_state != "keep":
+        if self.settings.optimizer_state != "keep":
             return {}
         return self._optimizer.state(row)
 
     def step(self, inputs: Any, labels: Tensor) -> Tensor:
         """Take one step on a minibatch, and return its loss at the weights before the step."""
-        self._rate = self._lr * self._factor(self._steps_taken)
+        self._rate = self.rate(self._steps_taken)
         self._steps_taken += 1
         self._optimizer.begin_step()
         if self.adversary is not None:
@@ -163,17 +207,27 @@ class LocalStep:
             self.model.backward_by_piece(loss, lambda piece, g: self._descend_piece(piece, self._apply_mask(g, piece)))
         return loss.detach()
 
+    def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of a minibatch and its masked gradient [k] after all terms. The module holds the gradient."""
+        loss = self._plain_gradient(inputs, labels)
+        self._apply_terms(..., self.model.gradient)
+        return loss.detach(), self.model.gradient
+
     def _descend_piece(self, piece: slice | EllipsisType, g: Tensor) -> None:
         """Take the step on one chunk of the buffer. `g`, the masked gradient of this chunk, is overwritten."""
-        w = self.model.weights[piece]
-        if self._terms:
-            at = StepContext(w, self._anchor[piece], piece)
-            for term in self._terms:
-                with convert_errors("gradient_transforms", term):
-                    term.apply(g, at)
-                if term.masked:
-                    self._apply_mask(g, piece)
-        self._optimizer.descend(w, g, piece, self._rate)
+        self._apply_terms(piece, g)
+        self._optimizer.descend(self.model.weights[piece], g, piece, self._rate)
+
+    def _apply_terms(self, piece: slice | EllipsisType, g: Tensor) -> None:
+        """Apply all terms to one chunk of the masked gradient in place."""
+        if not self._terms:
+            return
+        at = StepContext(self.model.weights[piece], self._anchor[piece], piece)
+        for term in self._terms:
+            with convert_errors("gradient_transforms", term):
+                term.apply(g, at)
+            if term.masked:
+                self._apply_mask(g, piece)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
         """Return the objective's mean loss.
@@ -193,7 +247,7 @@ class LocalStep:
             for row, mine in zip(held, self._labels, strict=True):
                 row[mine] = 1.0
             outputs = outputs * held.view(*outputs.shape[:-2], 1, -1)
-        share = self._solver.logit_calibration
+        share = self.settings.logit_calibration
         if share:
             if self._prior is None:
                 self._prior = log_prior(self._shards, outputs.shape[-1], share).to(outputs.device)
@@ -208,13 +262,13 @@ class LocalStep:
         minibatch and dropout.
         """
         w, g = self.model.weights, self.model.gradient
-        if not self._solver.sam_rho:
+        if not self.settings.sam_rho:
             return self._plain_gradient(inputs, labels)
         unperturbed = w.clone()
         drawn = random_state(w.device)
         # The code of a module may change its inputs in place, and the second pass needs them again.
         loss = self._plain_gradient(map_tree(Tensor.clone, inputs), labels)
-        w.add_(g.mul_(self._solver.sam_rho / (gradient_norm(g) + EPSILON)))
+        w.add_(g.mul_(self.settings.sam_rho / (gradient_norm(g) + EPSILON)))
         set_random_state(w.device, drawn)
         self.model.backward(self.loss(inputs, labels))
         self._apply_mask(g)

@@ -1,6 +1,6 @@
 """The settings of a client's local training. All optional terms are off by default."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -9,6 +9,7 @@ from pydantic import NonNegativeInt
 
 from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
+from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
 Ints = npt.NDArray[np.int64] | int
@@ -49,7 +50,8 @@ class LocalTraining:
             of each label in the client's data (logit adjustment, Menon et al. 2021, and FedLC, Zhang et al. 2022).
             Training then does not unlearn labels that are rare in the client's data. With 1, absent labels have no
             influence. It needs the classification objective.
-        compressor: Compression of the delta that a client sends: none, topk:SHARE, 8bit or a custom Compressor.
+        compressor: Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit,
+            qsgd:LEVELS, scaled-sign, sign, or a custom Compressor.
         transforms: Custom GradientTransforms of the gradient, after the proximal term.
         split: Number of layers in the client's part in split learning (SplitFed); 0 turns it off.
         full_rate: While a submodel trains, divide its activations by its share of the units, and multiply its learning
@@ -58,6 +60,9 @@ class LocalTraining:
         min_batch: The smallest minibatch that the model can be trained on, measured before the start. With 2, a single
             sample at the end of a pass joins the minibatch before it.
         local_optimizer: Local optimizer: sgd, adam, adamw, or a custom LocalOptimizer.
+        algorithm: The steps of a task, such as those of a personal model beside the shared one.
+        personal_layers: Layers that stay at each client: names of modules or parameters, patterns such as `head.*`, or
+            `last-layer`, `all-but-last-layer` or `batch-norm`.
         optimizer_state: `reset` sets the optimizer's state to zero at the start of each task, `keep` keeps the state of
             each client from one task to the next.
     """
@@ -87,6 +92,8 @@ class LocalTraining:
     min_batch: Count = 1
     local_optimizer: Any = "sgd"
     optimizer_state: Literal["reset", "keep"] = "reset"
+    algorithm: LocalAlgorithm = field(default_factory=LocalAlgorithm)
+    personal_layers: tuple[str, ...] = ()
 
     @property
     def auto(self) -> AutoSteps | None:
@@ -94,14 +101,14 @@ class LocalTraining:
         return AutoSteps.of(self.steps)
 
     @property
-    def passes(self) -> int:
+    def passes(self) -> float:
         """Return the forward-backward passes per step. SAM and the input adversary each need one more."""
-        return 1 + bool(self.sam_rho) + self.adversary
+        return 1 + bool(self.sam_rho) + self.adversary + self.algorithm.passes
 
     @property
     def needs_whole_gradient(self) -> bool:
         """Return True if a step needs the gradient of all parameters at once, for its norm or to keep it."""
-        if self.sam_rho or self.clip or self.full_gradient or self.squares:
+        if self.sam_rho or self.clip or self.full_gradient or self.squares or self.algorithm.needs_whole_gradient:
             return True
         return any(GRADIENT_TRANSFORM.resolve(term).whole for term in self.transforms)
 
@@ -124,9 +131,14 @@ class LocalTraining:
         epochs, steps = divmod(self.steps, self.count_minibatches(shard))
         return epochs * shard + steps * self.batch_size
 
-    def passed_samples(self, shard: int) -> int:
-        """Return a task's samples times the passes per step, plus the pass for the full-batch gradient."""
-        return self.samples(shard) * self.passes + (shard if self.full_gradient else 0)
+    @property
+    def extra_epochs(self) -> int:
+        """Return the passes over the data besides the local steps. The full-batch gradient takes one."""
+        return self.full_gradient + self.algorithm.epochs
+
+    def passed_samples(self, shard: int) -> float:
+        """Return a task's samples times the passes per step, plus the samples of the extra passes over the data."""
+        return self.samples(shard) * self.passes + shard * self.extra_epochs
 
     def samples_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
         """Return the expected number of samples in a number of steps, which may begin anywhere in a pass.
@@ -136,8 +148,8 @@ class LocalTraining:
         return np.asarray(steps * shard / self.count_minibatches(shard))
 
     def passed_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
-        """Return `samples_in` times the passes per step, plus the pass for the full-batch gradient."""
-        return np.asarray(self.samples_in(steps, shard) * self.passes + (shard if self.full_gradient else 0))
+        """Return `samples_in` times the passes per step, plus the samples of the extra passes over the data."""
+        return np.asarray(self.samples_in(steps, shard) * self.passes + shard * self.extra_epochs)
 
     def count_steps(self, shard: int) -> int:
         """Return the local steps of one task of a client with `shard` samples."""

@@ -4,7 +4,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
+from types import EllipsisType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +17,11 @@ from torch import Tensor, nn
 from fedraa.client.activation_scale import scale_readers
 from fedraa.client.flat_module import FlatModule
 from fedraa.client.input_adversary import Adversary
+from fedraa.client.kept_buffer import PERSONAL_LAYERS
 from fedraa.client.local_step import LocalStep, StepComponents
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.split import SplitBody
+from fedraa.client.task_run import TaskRun
 from fedraa.client.training_state import TrainingState
 from fedraa.data import Transforms
 from fedraa.data.sources.clients import ReadEpoch
@@ -30,6 +34,7 @@ from fedraa.objectives import Objective
 from fedraa.rng import generator, torch_seed
 from fedraa.submodels import Traced, drop_weights, trainable_parameters
 from fedraa.submodels.flat import BY_PIECE
+from fedraa.submodels.personal_layers import find_personal, personal_mask
 from fedraa.submodels.tracing.modes import WithoutDropout
 
 # Minibatch size of the full-batch gradient. It affects memory, not the result.
@@ -38,6 +43,7 @@ FULL_BATCH = 1024
 RESIDENT_BYTES = 2 * 2**30
 
 Shard = tuple[Any, Tensor]
+Mask = npt.NDArray[np.bool_]
 
 
 class Work(NamedTuple):
@@ -108,6 +114,8 @@ class Trainer:
         self._bf16 = bf16
         self._transforms = transforms or Transforms()
         self._models: dict[tuple[int, ...], FlatModule] = {}
+        self._personal_names = find_personal(traced, solver.personal_layers)
+        self._personal_masks: dict[tuple[int, ...], Mask] = {}
         self._weights = self._gradient = torch.empty(0, device=self._device)
         if resident_bytes is None:
             resident_bytes = RESIDENT_BYTES if self._device.type == "cuda" else 0
@@ -129,6 +137,12 @@ class Trainer:
         if self._state.changes:
             self._models.clear()
         model = self._model(task.widths)
+        received = task.params
+        personal = self._personal_mask(task.widths)
+        if personal is not None:
+            own = received.copy()
+            own[personal] = task.extra_values(PERSONAL_LAYERS.key)
+            task = replace(task, buffer=own)
         self._seed_dropout(task)
         length = self._steps(task, len(y))
         local_step = LocalStep(
@@ -141,36 +155,57 @@ class Trainer:
             extras["gradient"] = self._full_gradient(local_step, x, y)
         if self._solver.adversary:
             local_step.adversary = Adversary(self._to_tensor(task.extra_values("adversary")), torch.Size(x.shape[1:]))
-        total = torch.zeros((), device=self._device)
-        steps = 0
-        augment = self._transforms.make_augmentation(task.client, task.turn)
-        for inputs, labels in self._iter_minibatches(Work(task, x, y, read_epoch)):
-            inputs = augment(inputs)
-            total += local_step.step(inputs, labels)
-            steps += 1
-        local_step.compress()
+        algorithm = self._solver.algorithm
+        minibatches = partial(self._iter_minibatches, Work(task, x, y, read_epoch))
+        kept = {buffer.name: task.extra_values(buffer.key) for buffer in algorithm.kept}
+        mask = None if personal is None else self._to_tensor(personal)
+        run = TaskRun(local_step, minibatches, kept, mask)
+        algorithm.train(run)
+        self._compress_update(local_step, task, personal=mask)
         if local_step.squares is not None:
             extras["squares"] = local_step.squares
         if local_step.adversary is not None:
             extras["adversary"] = local_step.adversary.state.detach()
         extras |= local_step.optimizer_state()
-        # Deleting this object frees its buffers before the weights are copied.
-        del local_step
+        extras |= {buffer.key: run.state[buffer.name] for buffer in algorithm.kept}
+        total, steps = run.total, run.steps
+        # Deleting these objects frees their buffers before the weights are copied.
+        del run, local_step
+        params = model.weights.cpu().numpy().copy()
+        arrays = {name: tensor.cpu().numpy() for name, tensor in extras.items()}
+        if personal is not None:
+            # The server receives the values that it has sent.
+            arrays[PERSONAL_LAYERS.key] = params[personal]
+            params[personal] = received[personal]
         return Update(
             task=task.id,
             client=task.client,
             fragment=task.fragment,
             version=task.version,
-            params=model.weights.cpu().numpy().copy(),
+            params=params,
             steps=steps,
             loss=float(total) / steps,
             seconds=time.perf_counter() - started,
-            extras={name: tensor.cpu().numpy() for name, tensor in extras.items()},
+            extras=arrays,
         )
 
     def train_all(self, work: Sequence[Work]) -> list[Update]:
         """Train all tasks in order."""
         return [self.train(*one) for one in work]
+
+    def _compress_update(
+        self, local_step: LocalStep, task: Task, row: int | EllipsisType = ..., personal: Tensor | None = None
+    ) -> None:
+        """Replace the task's trained weights by those that the server receives.
+
+        Args:
+            local_step: The steps of the task.
+            task: The task.
+            row: Its row, if the buffers hold several tasks.
+            personal: True for coordinates [k] that the client does not send.
+        """
+        if not self._components.compressor.lossless:
+            local_step.compress(generator(self._seed, "compress", task.client, task.turn), row, personal)
 
     def reset(self) -> None:
         """Delete all modules and buffers, because an exception may have left a partial gradient in them."""
@@ -218,13 +253,25 @@ class Trainer:
         parts = replace(self._solver, batch_size=FULL_BATCH)
         return [np.arange(span.start, span.stop) for span in parts.spans(samples)]
 
-    def _iter_minibatches(self, work: Work) -> Iterator[Shard]:
-        """Yield the task's minibatches, from the device if the client's data is there."""
+    def _iter_minibatches(self, work: Work, stream: str = "", epochs: int | None = None) -> Iterator[Shard]:
+        """Yield the task's minibatches after the random transforms, from the device if the client's data is there.
+
+        Args:
+            work: The task.
+            stream: The name of a random order.
+            epochs: Passes over the data. None: the length of the task.
+        """
+        augment = self._transforms.make_augmentation(work.task.client, work.task.turn)
+        for inputs, labels in self._iter_samples(work, stream, epochs):
+            yield augment(inputs), labels
+
+    def _iter_samples(self, work: Work, stream: str, epochs: int | None) -> Iterator[Shard]:
+        """Yield the task's minibatches before the random transforms. The arguments are those of `_iter_minibatches`."""
         task, x, y, read_epoch = work
         shard = None
         if read_epoch is None:
             shard = self._on_device(task.client, x, y)
-        for epoch, batches in enumerate(self._epochs(task, len(y))):
+        for epoch, batches in enumerate(self._epochs(task, len(y), stream, epochs)):
             if epoch and read_epoch is not None:
                 x, y = read_epoch(epoch)
             if shard is None:
@@ -234,13 +281,17 @@ class Trainer:
                 for chosen in torch.split(rows, [len(order) for order in batches]):
                     yield _select_rows(shard[0], chosen), _select_rows(shard[1], chosen)
 
-    def _epochs(self, task: Task, samples: int) -> Iterator[list[npt.NDArray[np.int64]]]:
+    def _epochs(
+        self, task: Task, samples: int, stream: str = "", epochs: int | None = None
+    ) -> Iterator[list[npt.NDArray[np.int64]]]:
         """Yield the samples of each minibatch, with a new permutation per epoch.
 
         The last minibatch may differ in size.
         """
         left = self._steps(task, samples)
-        orders, skipped = self._iter_orders(task, samples)
+        orders, skipped = self._iter_orders(task, samples, stream)
+        if epochs is not None:
+            left, skipped = epochs * self._solver.count_minibatches(samples), 0
         while left > 0:
             order = next(orders)
             spans = self._solver.spans(samples)[skipped : skipped + left]
@@ -253,13 +304,14 @@ class Trainer:
             return task.steps
         return self._solver.count_steps(samples)
 
-    def _iter_orders(self, task: Task, samples: int) -> tuple[Iterator[npt.NDArray[np.int64]], int]:
+    def _iter_orders(self, task: Task, samples: int, stream: str = "") -> tuple[Iterator[npt.NDArray[np.int64]], int]:
         """Return an iterator over one permutation per pass, and the number of minibatches to skip in the first pass."""
+        name = f" of {stream}" if stream else ""
         if task.steps is None:
-            rng = generator(self._seed, "batches", task.client, task.turn)
+            rng = generator(self._seed, f"batches{name}", task.client, task.turn)
             return (rng.permutation(samples) for _ in count()), 0
         number, skipped = divmod(task.first, self._solver.count_minibatches(samples))
-        passes = (generator(self._seed, "passes", task.client, at) for at in count(number))
+        passes = (generator(self._seed, f"passes{name}", task.client, at) for at in count(number))
         return (rng.permutation(samples) for rng in passes), skipped
 
     def _on_device(self, client: int, x: Tree, y: npt.NDArray[Any]) -> Shard | None:
@@ -315,6 +367,15 @@ class Trainer:
             gradient = None if by_piece else self._gradient[:length]
             self._models[widths] = FlatModule(module, self._weights[:length], gradient, self._settings.objective)
         return self._models[widths]
+
+    def _personal_mask(self, widths: tuple[int, ...]) -> Mask | None:
+        """Return True for the coordinates of personal layers in a submodel [k], or None without such layers."""
+        if not self._personal_names:
+            return None
+        if widths not in self._personal_masks:
+            module = self._model(widths).module
+            self._personal_masks[widths] = personal_mask(self._traced, self._personal_names, module)
+        return self._personal_masks[widths]
 
     def _reserve_buffers(self, weights: int, gradient: int) -> None:
         """Make the shared buffers of weights and gradients at least this long. New buffers delete all modules."""

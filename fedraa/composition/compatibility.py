@@ -3,8 +3,11 @@
 from typing import Any
 
 from fedraa.aggregation.coverage_mean import CoverageMean
-from fedraa.client.compression import COMPRESSOR
+from fedraa.aggregation.low_rank import LowRank
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.client.compression import COMPRESSOR, Sign
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
+from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method
@@ -43,19 +46,58 @@ def check_terms(name: str, method: Method) -> None:
         GRADIENT_TRANSFORM.resolve(term)
     compressor = COMPRESSOR.resolve(local.compressor)
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
-    if auxiliary is None:
-        return
+    if isinstance(compressor, Sign) and not (compressor.scaled or _accepts_signs(method)):
+        problem = f"the server of {name} would add signs as if they were deltas"
+        hint = "use scaled-sign, or the method signsgd, whose server takes a majority vote"
+        raise InputError("compress", problem, got="sign", hint=hint)
+    refused = dict(local.algorithm.refuses)
+    if auxiliary is not None:
+        refused |= auxiliary.refuses
     # For each option: True if the option is on, its value, and the value that turns it off.
     options = {
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
         "compress": (compressor.drops, local.compressor, "none"),
         "local_optimizer": (not isinstance(optimizer, SGD), text_of(local.local_optimizer), "sgd"),
+        "sam_rho": (local.sam_rho, local.sam_rho, "0"),
     }
-    for option, reason in auxiliary.refuses.items():
+    for option, reason in refused.items():
         is_on, value, off = options[option]
         if is_on:
             raise InputError(option, f"it breaks {name}: {reason}", got=value, hint=f"set it to {off}")
+
+
+def _accepts_signs(method: Method) -> bool:
+    """Return True if only the signs of deltas count for the method's aggregator."""
+    aggregator = getattr(method.update, "aggregator", None)
+    return aggregator is not None and AGGREGATOR.resolve(aggregator).accepts_signs
+
+
+def check_personal(name: str, method: Method, *, server_shards: int) -> None:
+    """Raise InputError for personal layers that the method cannot leave at the clients, or that it lacks."""
+    local = method.local
+    layers = local.personal_layers
+    if local.algorithm.needs_personal_layers and not layers:
+        problem = f"{name} trains personal and shared layers in turn"
+        raise InputError("personal_layers", problem, got="", expected="names of layers")
+    if local.split and (layers or type(local.algorithm) is not LocalAlgorithm):
+        problem = f"{name} divides the model between client and server, so that a client has no personal model"
+        raise InputError("method", problem, hint="give another method")
+    if not layers:
+        return
+    auxiliary = getattr(method.update, "auxiliary", None)
+    aggregator = getattr(method.update, "aggregator", None)
+    reason = ""
+    if server_shards > 1:
+        reason = f"the shards of the server mix in all layers, and server_shards is {server_shards}"
+    elif auxiliary is not None and auxiliary.momentum:
+        reason = f"clients of {name} step along the server's momentum, which is 0 in layers that they do not send"
+    elif local.full_gradient:
+        reason = f"clients of {name} send a gradient of all layers"
+    elif aggregator is not None and isinstance(AGGREGATOR.resolve(aggregator), LowRank):
+        reason = f"the aggregator of {name} takes whole adapters"
+    if reason:
+        raise InputError("personal_layers", reason, got=", ".join(layers), hint="leave it out")
 
 
 def check_objective(name: str, method: Method, objective: Objective, *, vmap_batch: int) -> None:

@@ -115,6 +115,11 @@ class Method:
         if is_dataclass(self.update):
             components += [getattr(self.update, item.name) for item in fields(self.update)]
         states = [getattr(component, "keeps", "") for component in components]
+        for buffer in self.local.algorithm.kept:
+            size = "d" if buffer.size is None else buffer.size
+            states.append(f"{buffer.name} [N, {size}]")
+        if self.local.personal_layers:
+            states.append("personal layers [N, their size]")
         if self.schedule.polyak_fraction:
             states.append("mean [d]")
         return ", ".join(filter(None, states))

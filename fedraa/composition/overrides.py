@@ -27,6 +27,7 @@ SHORTCUTS: dict[str, tuple[str, ...]] = {
     "server_optimizer": ("update.optimizer",),
     "weights": ("update.weights",),
     "gradient_transforms": ("local.transforms",),
+    "personal_layers": ("local.personal_layers",),
     "ratios": ("submodel.ratios",),
     "capacities": ("submodel.capacities.levels",),
     "compress": ("local.compressor",),

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedraa.aggregation.aggregator import Aggregator
 from fedraa.aggregation.coverage_mean import CoverageMean
+from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.local_optimizer import LocalOptimizer
 from fedraa.client.local_training import LocalTraining
 from fedraa.components.imports import import_object, is_path
@@ -29,7 +30,7 @@ from fedraa.submodels.policies.slices import Full
 _registered: dict[str, Method] = {}
 # A method in a configuration consists of objects of these classes and of their subclasses.
 _BASES = (
-    *(Method, PaperSettings, LocalTraining, LocalOptimizer, Capacities, SubmodelPolicy),
+    *(Method, PaperSettings, LocalTraining, LocalOptimizer, LocalAlgorithm, Capacities, SubmodelPolicy),
     *(AsyncRule, Mean, Aggregator, ServerOptimizer, RoundState, Schedule),
 )
 

@@ -11,6 +11,7 @@ from fedraa.config.file import check_names, read_values
 from fedraa.config.no_effect import refuse_without_effect
 from fedraa.config.section import Section
 from fedraa.config.sections import (
+    AttackOptions,
     ClientOptions,
     ClusterOptions,
     DeviceOptions,
@@ -32,6 +33,7 @@ class Experiment(
     ClusterOptions,
     ExecutionOptions,
     FaultOptions,
+    AttackOptions,
     EvaluationOptions,
     StopOptions,
     LocalOptions,
@@ -80,7 +82,7 @@ class Experiment(
         from fedraa.devices.worker_groups import group_of_clients, parse_group
 
         groups = [parse_group(text) for text in resources]
-        group_of_clients(groups, self.compute, self.clients)
+        group_of_clients(groups, self.compute, self.client_count)
         total = sum(group.workers for group in groups)
         if self.workers not in (None, total):
             problem = f"it does not match the {total} workers of resources"

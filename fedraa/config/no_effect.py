@@ -36,6 +36,12 @@ _RULES = (
         "give one of the two",
     ),
     _Rule(
+        "attackers",
+        lambda experiment: experiment.attack is None,
+        lambda experiment: "no attack",
+        "give --attack, such as sign-flip",
+    ),
+    _Rule(
         "client_evals_of",
         lambda experiment: experiment.client_evals is None,
         lambda experiment: "no client_evals",

@@ -16,6 +16,7 @@ from fedraa.errors import InputError
 from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
 TARGET = r"^[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
+DEFAULT_CLIENTS = 10
 ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 
 
@@ -25,11 +26,12 @@ class ProblemOptions(Section):
     MAY_CHANGE = frozenset(["data_dir"])
 
     dataset: str = "digits"
-    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, a .npz or .csv file,
-    csv('FILE', target='COLUMN', client='COLUMN'), folder:PATH of images, npy:PATH, hf:PATH, or
-    package.module:callable."""
+    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews; femnist, shakespeare, celeba, sent140, reddit or
+    stackoverflow, which define their clients; a .npz or .csv file, csv('FILE', target='COLUMN', client='COLUMN'),
+    folder:PATH of images, npy:PATH, hf:PATH, or package.module:callable."""
     data_dir: Path | None = None
-    """Folder of the data sets, to which missing image sets are downloaded (default: none)."""
+    """Folder with the files of the data sets, to which missing image sets of torchvision are downloaded (default:
+    none)."""
     transforms: tuple[Component, ...] = ()
     """Transforms of the training samples: crop, flip, normalize, v2.NAME of torchvision, or a custom Transform
     (default: none)."""
@@ -59,15 +61,21 @@ class ProblemOptions(Section):
 class ClientOptions(Section):
     """Clients and their data."""
 
-    clients: Count = 10
-    """Number of clients; with the value 10 and the partition natural, all clients of the data set."""
+    clients: Count | None = None
+    """Number of clients (default: all clients of the data set with the partition natural, else 10)."""
     partition: Component | None = None
-    """Partition of the samples over the clients: iid, dirichlet:ALPHA, labels:K, shards:K, powerlaw, lognormal, noise,
-    rotation, natural, or a custom Partitioner (default: iid, or natural if the data have clients)."""
+    """Partition of the samples over the clients: iid, dirichlet:ALPHA, hsu:ALPHA, mixture, labels:K, shards:K,
+    quantity:BETA, zipf, powerlaw, lognormal, noise, rotation, colour, natural, or a custom Partitioner (default: iid,
+    or natural if the data have clients)."""
     dirichlet: Positive | None = None
     """Concentration of the Dirichlet partition, which it implies if partition is not set (default: 0.5)."""
     validation: Decay = 0.0
     """Share of each client's training samples that is held back for evaluation, instead of the test samples."""
+
+    @property
+    def client_count(self) -> int:
+        """Return the number of clients. If the data decide it, it is `DEFAULT_CLIENTS` until they are read."""
+        return self.clients or DEFAULT_CLIENTS
 
 
 class DeviceOptions(Section):
@@ -124,7 +132,8 @@ class MethodOptions(Section):
     AsyncRule (default: the method's)."""
     aggregator: Component | None = None
     """Aggregator of the deltas of a round: covered, filled, memorised, hetlora, flora, or a custom Aggregator (default:
-    the method's)."""
+    the method's). Robust ones, also for the buffer of fedbuff: median, trimmed-mean, krum, multi-krum, bulyan,
+    geometric-median, centred-clipping, norm-bound and, only in rounds, fltrust."""
     server_optimizer: Component | None = None
     """Optimizer of the server: sgd, momentum, adam, yogi, adagrad, amsgrad, or a custom ServerOptimizer (default: the
     method's)."""
@@ -138,8 +147,11 @@ class MethodOptions(Section):
     """Share of the last server updates or rounds that the evaluated mean model covers; 0 evaluates the current model
     (default: the method's)."""
     compress: Component | None = None
-    """Compression of the delta that a client sends: none, topk:SHARE, 8bit, or a custom Compressor (default: the
-    method's)."""
+    """Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit, qsgd:LEVELS, scaled-sign,
+    sign (for signsgd), or a custom Compressor (default: the method's)."""
+    personal_layers: tuple[str, ...] | None = None
+    """Layers that stay at each client and are never sent: names of modules or parameters, patterns such as "head.*", or
+    last-layer, all-but-last-layer or batch-norm (default: the method's)."""
     gradient_transforms: tuple[Component, ...] | None = None
     """Custom GradientTransforms of the gradient in every local step (default: the method's)."""
     # pydantic copies the default, which therefore may be mutable.
@@ -252,8 +264,8 @@ class EvaluationOptions(Section):
     metrics: tuple[Component, ...] = ()
     """Additional metrics of every evaluation, each a custom Metric as package.module:Name (default: none)."""
     personalised: Count | None = None
-    """Number of clients, drawn at random, that are also evaluated on their own test samples after local training
-    (default: none)."""
+    """Number of clients, drawn at random, whose personal models are evaluated on their own test samples: the models
+    that clients keep, or the global model after local training (default: none, or 100 if clients keep models)."""
     client_evals: Count | Literal["final", "all"] | None = None
     """Evaluations with a row per client in clients.csv, on its test samples: the final one, all, or every Nth one and
     the final one (default: none)."""
@@ -261,6 +273,15 @@ class EvaluationOptions(Section):
     """Number of clients in clients.csv, drawn at random among those with test samples (default: all)."""
     statistics: Literal["sample", "all"] = "sample"
     """Training samples for the statistics of batch norm: a sample of 10,000, or all."""
+
+
+class AttackOptions(Section):
+    """Clients that attack, for experiments with robust aggregators."""
+
+    attack: Component | None = None
+    """Attack: sign-flip, scaling, gaussian, alie, ipm, label-flip, backdoor, or a custom Attack (default: none)."""
+    attackers: Share = 0.2
+    """Share of the clients that carry out the attack; the seed draws them."""
 
 
 class FaultOptions(Section):

@@ -167,6 +167,8 @@ def hint_for_labels(y: Array) -> str:
         return NUMBER_WORDS
     if y.ndim == 2 and y.shape[1] == 1:
         return "give y.ravel()"
+    if y.ndim == 2 and y.dtype.kind in "iu" and y.max(initial=0) > 1:
+        return "to predict the token at every position choose the objective next-token"
     if y.ndim == 2:
         return "if a row has 1 at its class, give y.argmax(1)"
     if y.ndim == 1 and y.dtype.kind == "f" and not np.array_equal(y, np.rint(y)):

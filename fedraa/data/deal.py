@@ -87,12 +87,12 @@ def _deal_without_validation(dataset: Dataset | FederatedDataset, how: Dealing) 
         raise locate_error(error, f"dataset {dataset.name!r}") from error
 
 
-def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = None) -> Federated:
+def _of_arrays(dataset: Dataset, how: Dealing) -> Federated:
     train, test = how.labels(dataset.y_train), how.labels(dataset.y_test)
     shards = divide_samples(how.partitioner, train, test, how.clients, seed=how.seed)
     if not how.allow_nan:
-        _refuse_nan(dataset, shards, names)
-    data = replace(federate_dataset(dataset, shards), names=names)
+        _refuse_nan(dataset, shards)
+    data = replace(federate_dataset(dataset, shards), names=shards.names)
     if how.scales:
         data = _scale_samples(data, dataset)
     if how.targets is not None:
@@ -102,7 +102,7 @@ def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = N
         data = replace(data, dataset=replace(data.dataset, x_train=join_trees(pieces)))
     fixed = how.transforms.fixed
     if fixed:
-        count = len(dataset.y_train)
+        count = len(data.y_train)
         seen = np.sort(generator(how.seed, "few").choice(count, min(count, FITTED), replace=False))
         fixed = fixed.fitted(take_rows(data.dataset.x_train, seen))
         x_train, x_test = fixed.all(data.dataset.x_train), fixed.all(data.dataset.x_test)
@@ -121,7 +121,7 @@ def _scale_samples(data: Federated, dataset: Dataset) -> Federated:
     return replace(data, dataset=replace(data.dataset, x_test=x_test), scaling=scaling)
 
 
-def _refuse_nan(dataset: Dataset, shards: Partition, names: tuple[str, ...] | None) -> None:
+def _refuse_nan(dataset: Dataset, shards: Partition) -> None:
     row = first_not_finite(dataset.x_train)
     if row is None:
         return
@@ -129,7 +129,9 @@ def _refuse_nan(dataset: Dataset, shards: Partition, names: tuple[str, ...] | No
     place = np.flatnonzero(shards.train.order == row)
     if place.size:
         client = int(np.searchsorted(shards.train.offsets, place[0], side="right")) - 1
-        owner = f" of client {names[client]!r}" if names else f" of client {client}"
+        owner = f" of client {client}"
+        if shards.names:
+            owner = f" of client {shards.names[client]!r}"
     raise not_finite(f"dataset {dataset.name!r}: x_train row {row}{owner}", "correct it, or choose allow_nan")
 
 
@@ -153,7 +155,6 @@ def _of_clients(data: FederatedDataset, how: Dealing) -> Federated:
     if how.targets is None:
         classes = classes or _count_classes(y)
         _check_labels(data, y, classes)
-    names = _client_names(data, how)
     whole = None
     if steady and _is_held(rows):
         whole = read_whole(rows, generators, how.seed)
@@ -164,7 +165,7 @@ def _of_clients(data: FederatedDataset, how: Dealing) -> Federated:
         except ValueError as error:
             raise _with_client(error, data, as_targets(y), how) from None
         _check_classes(data, dataset.classes)
-        return _of_arrays(dataset, how, names)
+        return _of_arrays(dataset, how)
     if how.targets is not None:
         try:
             y, y_test, classes = how.targets(y, y_test, classes)
@@ -178,7 +179,7 @@ def _of_clients(data: FederatedDataset, how: Dealing) -> Federated:
         labels = y[order]
     test = _TestData(x_test, y_test, shards.test)
     return _make_streamed(
-        data, Dealt(rows, order, offsets), test, classes, how, labels=labels, names=names, unsteady=not steady
+        data, Dealt(rows, order, offsets), test, classes, how, labels=labels, names=shards.names, unsteady=not steady
     )
 
 
@@ -365,15 +366,6 @@ def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: De
         except ValueError:
             return locate_error(error, f"client {owner!r}")
     return error
-
-
-def _client_names(dataset: FederatedDataset, how: Dealing) -> tuple[str, ...] | None:
-    if dataset.clients is None or not hasattr(how.partitioner, "owners"):
-        return None
-    ids = np.unique(np.asarray(dataset.clients))
-    if len(ids) != how.clients:
-        return None
-    return tuple(map(str, ids.tolist()))
 
 
 def _is_held(rows: Rows) -> bool:

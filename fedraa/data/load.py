@@ -15,6 +15,7 @@ from fedraa.components.registry import ComponentRegistry
 from fedraa.data.archive import load_npz
 from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset, as_float32
+from fedraa.data.natural import NATURAL, read_shakespeare
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.files import read_csv, read_folder, read_hugging_face, read_npy
 from fedraa.data.sources.table_file import PACKED
@@ -33,7 +34,7 @@ TABLES = (".csv", ".tsv", ".txt")
 DIGITS_TEST = 360
 """Number of test rows of digits, a fifth of all rows."""
 DIGITS = "digits"
-DATASETS: tuple[str, ...] = (DIGITS, *VISION, "agnews")
+DATASETS: tuple[str, ...] = (DIGITS, *VISION, "agnews", *NATURAL)
 
 
 def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | None = None) -> Dataset | FederatedDataset:
@@ -76,6 +77,10 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
             "or package.module:callable",
             hint=suggest_closest(name, DATASETS),
         )
+    if name == "shakespeare":
+        return read_shakespeare(data_dir, every_position=targets is not None)
+    if name in NATURAL:
+        return NATURAL[name](data_dir)
     dataset = _load_builtin(name, data_dir)
     if targets is None:
         return dataset

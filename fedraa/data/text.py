@@ -1,8 +1,9 @@
-"""AG News (Zhang et al. 2015) as token ids."""
+"""Texts as token ids, and AG News (Zhang et al. 2015)."""
 
 import re
 import zlib
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from fedraa.reading import refuse_no_file
 
 VOCABULARY = 10_000
 """Number of token ids. Id 0 is padding, 1 stands for any rare word, and each of the others for one frequent word."""
+FIRST_WORD = 2
+"""The id of the most frequent word."""
 LENGTH = 64
-"""Number of tokens of a text."""
+"""Number of tokens of a text of AG News."""
 _CLASSES = 4
 _WORD = re.compile(r"[a-z0-9]+")
 
@@ -29,10 +32,29 @@ def load_agnews(data_dir: Path) -> Dataset:
     """
     y_train, train = _read_split(data_dir / "agnews" / "train.csv.gz")
     y_test, test = _read_split(data_dir / "agnews" / "test.csv.gz")
-    counts = Counter(chain.from_iterable(train))
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - 2]
-    ids = {word: index for index, word in enumerate(ranked, start=2)}
-    return Dataset("agnews", _encode_texts(train, ids), y_train, _encode_texts(test, ids), y_test, _CLASSES)
+    ids = rank_words(chain.from_iterable(train))
+    x_train, x_test = encode_texts(train, ids, LENGTH), encode_texts(test, ids, LENGTH)
+    return Dataset("agnews", x_train, y_train, x_test, y_test, _CLASSES)
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a text in lower case. A word is a run of ASCII letters and digits."""
+    return _WORD.findall(text.lower())
+
+
+def rank_words(words: Iterable[str]) -> dict[str, int]:
+    """Return an id from `FIRST_WORD` for each of the most frequent words; ties are in alphabetical order."""
+    counts = Counter(words)
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - FIRST_WORD]
+    return {word: index for index, word in enumerate(ranked, start=FIRST_WORD)}
+
+
+def encode_texts(texts: Sequence[Sequence[str]], ids: dict[str, int], length: int) -> npt.NDArray[np.int64]:
+    """Return the ids of the first `length` words of each text, [texts, length], padded with 0. Other words are 1."""
+    tokens = np.zeros((len(texts), length), dtype=np.int64)
+    for row, words in zip(tokens, texts, strict=True):
+        row[: len(words)] = [ids.get(word, 1) for word in words[:length]]
+    return tokens
 
 
 def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
@@ -55,11 +77,4 @@ def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
     wrong = labels[(labels < 0) | (labels >= _CLASSES)]
     if wrong.size:
         raise InputError(field, got=int(wrong[0]), expected=f"labels from 0 to {_CLASSES - 1}")
-    return labels, [_WORD.findall(text.lower())[:LENGTH] for text in frame["text"]]
-
-
-def _encode_texts(texts: list[list[str]], ids: dict[str, int]) -> npt.NDArray[np.int64]:
-    tokens = np.zeros((len(texts), LENGTH), dtype=np.int64)
-    for row, words in zip(tokens, texts, strict=True):
-        row[: len(words)] = [ids.get(word, 1) for word in words]
-    return tokens
+    return labels, [split_words(text)[:LENGTH] for text in frame["text"]]

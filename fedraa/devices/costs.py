@@ -189,8 +189,9 @@ class CostModel(Stateful):
         return np.stack([self._auto_steps(auto, widths, clients) for widths in shapes], axis=1).astype(np.float64)
 
     def sent(self, widths: Widths) -> int:
-        """Return the bytes of an uncompressed submodel, in one direction."""
-        return self._trained_cost(widths).bytes
+        """Return the bytes of an uncompressed submodel, in one direction, without its personal layers."""
+        cost = self._trained_cost(widths)
+        return cost.bytes - BYTES * cost.personal
 
     def activation_bytes(self, client: int) -> int:
         """Return the bytes of activations that the client of a split model sends in one task.

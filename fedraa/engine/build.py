@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedraa.aggregation.label_owners import labels_held
+from fedraa.attacks.attack import check_attack, make_attack_plan
 from fedraa.client.state_probe import ROWS, probe_state
 from fedraa.composition.compatibility import check_transforms
 from fedraa.config.experiment import Experiment
@@ -98,16 +99,16 @@ def build_run(
     names = object_names(model, dataset if "dataset" in object_fields else None)
     experiment = experiment.model_copy(update=names)
     concurrency = getattr(method.schedule, "concurrency", None)
-    if concurrency is not None and concurrency > experiment.clients:
-        expected = f"at most {experiment.clients}, the number of clients"
+    if concurrency is not None and concurrency > experiment.client_count:
+        expected = f"at most {experiment.client_count}, the number of clients"
         raise InputError("concurrency", got=concurrency, expected=expected)
-    fleet = make_fleet(experiment.compute, experiment.clients, units=experiment.units, seed=experiment.seed)
+    fleet = make_fleet(experiment.compute, experiment.client_count, units=experiment.units, seed=experiment.seed)
     method = with_capacities(method, fleet.compute)
-    timing = _make_timing(experiment, clients=experiment.clients, seed=experiment.seed)
-    doing(f"dealing the data to {experiment.clients} clients")
+    timing = _make_timing(experiment, clients=experiment.client_count, seed=experiment.seed)
+    doing(f"dealing the data to {experiment.client_count} clients")
     data = deal_samples(dataset, make_dealing(experiment, experiment, experiment.seed))
     able = int((np.diff(data.test_offsets) > 0).sum())
-    _check_clients_with_tests(experiment, clients=experiment.clients, able=able)
+    _check_clients_with_tests(experiment, clients=experiment.client_count, able=able)
     dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
     # The example is a real minibatch, because memory is measured on it. The tracer needs at least two samples.
@@ -153,9 +154,13 @@ def build_run(
         raise InputError("model", "it has initial values that are not finite", got=traced.module)
     params[count_owners(traced, sets) == 0] = 0.0
     drop_weights(traced.module)
-    labels = np.zeros((experiment.clients, 1), bool)
+    labels = np.zeros((experiment.client_count, 1), bool)
     if objective.classifies:
         labels = labels_held(data, dataset.classes)
+    attack = make_attack_plan(experiment.attack, experiment.attackers, clients=experiment.client_count, seed=experiment.seed)
+    if attack is not None:
+        check_attack(attack.attack, objective)
+        attack.attack.start(dataset.classes, example)
     spec = RunSpec(
         experiment=experiment,
         method=method,
@@ -172,6 +177,7 @@ def build_run(
         object_fields=object_fields,
         transforms=transforms,
         state=state,
+        attack=attack,
     )
     doing("checking that the experiment can be run")
     with naming_whole_methods(method):
@@ -247,10 +253,9 @@ def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Optio
     elif partition is None:
         partition = "iid"
     clients = options.clients
-    default = ClientOptions.model_fields["clients"].default
-    if isinstance(partition, str) and partition == "natural" and clients == default:
-        clients = getattr(dataset, "own_clients", None) or clients
-    return options.model_copy(update={"partition": partition, "clients": clients})
+    if clients is None and isinstance(partition, str) and partition == "natural":
+        clients = getattr(dataset, "own_clients", None)
+    return options.model_copy(update={"partition": partition, "clients": clients or options.client_count})
 
 
 def read_dataset(problem: ProblemOptions) -> Dataset | FederatedDataset:
@@ -282,7 +287,7 @@ def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> 
     check_transforms(transforms, objective)
     return Dealing(
         partitioner,
-        clients.clients,
+        clients.client_count,
         seed,
         transforms,
         problem.allow_nan,

@@ -24,7 +24,13 @@ class Evaluating:
     counts: State
 
     def state(self) -> State:
-        return {"step": self.step, "t": self.t, "params": self.result.params, "counts": self.counts}
+        return {
+            "step": self.step,
+            "t": self.t,
+            "params": self.result.params,
+            "kept": self.result.kept,
+            "counts": self.counts,
+        }
 
 
 class ClientResults(Stateful):

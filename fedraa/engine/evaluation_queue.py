@@ -1,6 +1,7 @@
 """Evaluations that run in parallel with training, and the target that ends the run."""
 
 from collections import deque
+from collections.abc import Sequence
 
 from fedraa.engine.client_results import ClientResults, Evaluating
 from fedraa.engine.executor import Executor
@@ -23,6 +24,7 @@ class EvaluationQueue:
         main_metric: The metric that the progress of the run shows.
         target: The target that ends the run. With a target, training waits for each evaluation.
         client_results: Writes the results of each client.
+        personal_clients: The clients whose kept values an evaluation needs, because they have personal models.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class EvaluationQueue:
         main_metric: str,
         target: Target | None,
         client_results: ClientResults,
+        personal_clients: Sequence[int] = (),
     ) -> None:
         self.max_pending_evals = MAX_PENDING_EVALS if target is None else 0
         """The maximum number of evaluations in progress. With 0, training waits for each evaluation."""
@@ -49,6 +52,7 @@ class EvaluationQueue:
         self._every = every
         self._target = target
         self._client_results = client_results
+        self._personal_clients = personal_clients
         self._pending: deque[Evaluating] = deque()
         # The value of the target's metric in the last finished evaluation.
         self._target_value: float | None = None
@@ -75,7 +79,10 @@ class EvaluationQueue:
     def start(self, server: Server, now: float) -> None:
         """Start an evaluation of the server's model. `now` is the time on the run's clock."""
         counts = self._client_results.snapshot_clients(server.task_table)
-        result = self._executor.evaluate(server.params)
+        kept: State = {}
+        if self._personal_clients:
+            kept = server.task_table.client_states.copy_rows(self._personal_clients)
+        result = self._executor.evaluate(server.params, kept)
         self._pending.append(Evaluating(server.step, now, result, counts))
         self.last_step = server.step
 
@@ -115,7 +122,7 @@ class EvaluationQueue:
         self._target_value = state["target_value"]
         self._client_results.restore(state["client_results"])
         for pending in state["pending"]:
-            result = self._executor.evaluate(pending["params"])
+            result = self._executor.evaluate(pending["params"], pending["kept"])
             self._pending.append(Evaluating(pending["step"], pending["t"], result, pending["counts"]))
         # A run that is extended has a harder target, which the last value may not reach.
         if self._target is not None and self._target_value is not None and self._target.reached(self._target_value):

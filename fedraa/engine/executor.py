@@ -12,7 +12,7 @@ from fedraa.client import Trainer, Work
 from fedraa.data import Federated
 from fedraa.errors import RunFailed, trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
-from fedraa.messages import Evaluation, Fault, SharedBuffer, Task, Update, Vector
+from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
 
 # Errors of torch by their class names, because their modules differ between versions.
 NOT_OF_CLIENTS = (
@@ -33,6 +33,10 @@ class PendingEvaluation(Protocol):
     @property
     def params(self) -> Vector:
         """A read-only copy [d] of the model that is evaluated."""
+
+    @property
+    def kept(self) -> State:
+        """The values that clients with personal models keep, as they stood; read-only."""
 
     def result(self, timeout: float) -> Evaluation | None:
         """Return the evaluation, or None if it is not ready within `timeout` seconds."""
@@ -61,8 +65,13 @@ class Executor(Protocol):
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
         """Return the outcomes that arrived, in order of arrival; wait up to `timeout` seconds for the first."""
 
-    def evaluate(self, params: Vector) -> PendingEvaluation:
-        """Start an evaluation of the full model [d], which may change in the meantime."""
+    def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
+        """Start an evaluation of the full model [d], which may change in the meantime.
+
+        Args:
+            params: The model.
+            kept: The values that clients with personal models keep; empty without such models. They do not change.
+        """
 
     def busy(self) -> tuple[int, int]:
         """Return the number of busy workers and the number of workers."""
@@ -75,6 +84,7 @@ class Evaluated:
     """A finished evaluation."""
 
     params: Vector
+    kept: State
     evaluation: Evaluation
 
     def result(self, timeout: float) -> Evaluation:
@@ -204,9 +214,9 @@ class LocalExecutor:
     def busy(self) -> tuple[int, int]:
         return int(bool(self._tasks)), 1
 
-    def evaluate(self, params: Vector) -> PendingEvaluation:
+    def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
         try:
-            return Evaluated(params.copy(), self._evaluator.evaluate(params))
+            return Evaluated(params.copy(), kept, self._evaluator.evaluate(params, kept))
         except ValueError:
             # An error about a component of the user.
             raise

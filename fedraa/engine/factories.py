@@ -9,8 +9,8 @@ from fedraa.devices.costs import CostModel, CostSettings
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.worker_spec import WorkerSpec
 from fedraa.ledger.bad_clients import BadClients
-from fedraa.messages import SharedBuffer, Vector
-from fedraa.server.optimizer_states import OptimizerStates
+from fedraa.messages import SharedBuffer
+from fedraa.server.client_states import ClientStates
 from fedraa.server.polyak import PolyakAveraging
 from fedraa.server.running_mean import MeanHere
 from fedraa.server.server import Server, ServerSetup
@@ -36,9 +36,9 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
     setup = ServerSetup(
         params=params,
         submodels=spec.submodels,
-        run=RunContext(spec.traced, experiment.clients, experiment.seed, params, spec.example),
+        run=RunContext(spec.traced, experiment.client_count, experiment.seed, params, spec.example),
         policy=method.submodel,
-        task_table=_make_task_table(spec, record, params),
+        task_table=_make_task_table(spec, record),
         record=record,
         bad_clients=BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop"),
         labels_held=spec.labels_held,
@@ -47,6 +47,8 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         learn=spec.wall,
         store=store,
         share=share,
+        attack=spec.attack,
+        shared=spec.shared,
     )
     server = method.schedule.server(method.update, setup)
     average = method.schedule.polyak_fraction
@@ -55,7 +57,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
     return PolyakAveraging(server, average, MeanHere(server) if store is None else store.mean())
 
 
-def _make_task_table(spec: RunSpec, record: Record, params: Vector) -> TaskTable:
+def _make_task_table(spec: RunSpec, record: Record) -> TaskTable:
     solver = spec.method.local
     factor = run_factor(solver.lr_schedule)
     scales_rate = solver.full_rate or spec.method.submodel.scales
@@ -73,7 +75,8 @@ def _make_task_table(spec: RunSpec, record: Record, params: Vector) -> TaskTable
         learning_rate,
         lr_unit(solver.lr_schedule),
         mean_factor=partial(mean_local_factor, solver.lr_schedule),
-        optimizer_states=OptimizerStates(len(params), spec.experiment.clients, spec.kept_buffers),
+        client_states=ClientStates(spec.kept_buffers, spec.params, spec.experiment.client_count),
+        shared=spec.shared,
     )
 
 
@@ -107,4 +110,6 @@ def make_worker_spec(spec: RunSpec) -> WorkerSpec:
         source=spec.data.source,
         scale_inner=method.submodel.scales,
         state=spec.state,
+        attack=spec.attack,
+        kept_models=spec.kept_models,
     )

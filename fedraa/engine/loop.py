@@ -19,7 +19,7 @@ from fedraa.engine.executor import Executor
 from fedraa.engine.loop_options import LoopOptions
 from fedraa.engine.loop_state import CALLBACK, LoopState, StopReason
 from fedraa.engine.run_clock import RunClock
-from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS, FailureAction, TaskFailures
+from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS, FailureAction, TaskFailures, check_sent_model
 from fedraa.engine.tasks_in_flight import SentTask, TasksInFlight
 from fedraa.errors import RunFailed
 from fedraa.ledger.bad_clients import MAX_FIRST_FAILURES
@@ -27,7 +27,7 @@ from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.profile import RunTimes
 from fedraa.server.server import Server
-from fedraa.server.update_checks import Bounds, model_defect
+from fedraa.server.update_checks import Bounds
 
 # The longest wait of one step, in seconds. After the wait the loop checks for a request to stop.
 POLL_INTERVAL_S = 0.1
@@ -79,6 +79,7 @@ class Loop:
             main_metric=options.main_metric,
             target=options.limits.goal,
             client_results=client_results or ClientResults(),
+            personal_clients=options.personal_clients,
         )
         self.times = RunTimes()
         self._limits = options.limits
@@ -312,7 +313,7 @@ class Loop:
             self._record_fault(fault, "none")
             return None
         if fault.of_client:
-            _check_sent_model(sent.task, outcome)
+            check_sent_model(sent.task, outcome)
         return self._handle_failure(sent, fault)
 
     def _check_update(self, update: Update, sent: SentTask | None, number: int | None) -> Fault | None:
@@ -392,15 +393,4 @@ class Loop:
                 figure=self.evaluations.main_metric,
                 mixed=commit_seconds,
             )
-        )
-
-
-def _check_sent_model(task: Task, outcome: Outcome) -> None:
-    """Raise RunFailed if the sent model caused the failure: its values are not finite or too large."""
-    defect = model_defect(task, outcome if isinstance(outcome, Update) else None)
-    if defect is not None:
-        raise RunFailed(
-            "model",
-            f"it was sent to client {task.client} with task {task.id}, and has {defect}",
-            hint="give --max-update-norm auto to refuse such updates",
         )

@@ -1,5 +1,6 @@
 """The settings of the event loop."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedraa.callbacks.events import Limits
@@ -19,6 +20,7 @@ class LoopOptions:
         wall: True for the wall clock, False for the virtual clock.
         max_update_norm: The largest norm of an update that is accepted.
         main_metric: The metric that the progress of the run shows.
+        personal_clients: The clients whose kept values an evaluation needs.
     """
 
     limits: Limits
@@ -28,3 +30,4 @@ class LoopOptions:
     wall: bool
     max_update_norm: MaxNorm
     main_metric: str = "accuracy"
+    personal_clients: Sequence[int] = ()

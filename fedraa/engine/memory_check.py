@@ -63,9 +63,11 @@ class Need:
         clients = spec.max_participants
         remembered = float(update.memory(size // 4, clients))
         per_client = remembered - update.memory(size // 4, clients - 1)
-        kept = len(spec.kept_buffers) * size
-        per_client += kept
-        remembered += clients * kept
+        per_client += spec.kept_bytes
+        remembered += clients * spec.kept_bytes
+        if spec.attack is not None and spec.attack.attack.colludes:
+            per_client += size
+            remembered += clients * size
         # Each task in flight holds its own version of its fragment.
         if spec.method.asynchronous and spec.method.schedule.scheduled:
             sent = min(spec.measure(part.widths).bytes for part in spec.submodels)
@@ -99,19 +101,19 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
     need = Need.of(spec)
     count = 1
     if experiment.engine == "ray":
-        count = count_workers(experiment, experiment.clients)
+        count = count_workers(experiment, experiment.client_count)
     beside = free.memory - need.data - need.worker
     if need.server > beside:
         max_clients = 0
         if need.per_client:
-            max_clients = int((beside - need.server) / need.per_client) + experiment.clients
+            max_clients = int((beside - need.server) / need.per_client) + experiment.client_count
         problem = (
-            f"the server of {experiment.method} needs {need.server / GIGA:.3g} GB for {experiment.clients} clients, "
-            f"data and a worker need {(need.data + need.worker) / GIGA:.3g} GB, "
+            f"the server of {experiment.method} needs {need.server / GIGA:.3g} GB for {experiment.client_count} "
+            f"clients, data and a worker need {(need.data + need.worker) / GIGA:.3g} GB, "
             f"and {free.memory / GIGA:.3g} GB are free"
         )
         if max_clients > 0:
-            raise InputError("clients", problem, got=experiment.clients, expected=f"at most {max_clients}")
+            raise InputError("clients", problem, got=experiment.client_count, expected=f"at most {max_clients}")
         raise InputError("memory", problem, hint="take a smaller model or a larger machine")
     fit = int((free.memory - need.server - need.data) / need.worker)
     if count > fit:

@@ -9,16 +9,20 @@ import torch
 from fedraa.aggregation.adapters import find_adapters
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.aggregation.robust.fltrust import FLTrust
+from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.client.flat_module import BatchedModule
+from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.lr_schedule import LOCAL, lr_unit, mean_local_factor
 from fedraa.components.text import text_of
 from fedraa.composition.overrides import chosen_value
 from fedraa.data.tree import list_leaves
 from fedraa.engine import memory_check
 from fedraa.engine.factories import make_cost_model, make_server
-from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError, without_effect
-from fedraa.messages import EXTRA_PREFIX
+from fedraa.ledger.participation import All
+from fedraa.messages import KEPT_PREFIX
 from fedraa.server.async_rule import factor_at
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
@@ -40,6 +44,10 @@ def check_runnable(spec: RunSpec) -> None:
     _check_small_batches(spec)
     _check_local_schedule(spec)
     _check_adapters(spec)
+    _check_robust(spec)
+    if spec.attack is not None and spec.attack.attack.colludes and spec.experiment.server_shards > 1:
+        problem = f"{text_of(spec.attack.attack)} needs all deltas in one process"
+        raise InputError("server_shards", problem, got=spec.experiment.server_shards, hint="leave it out")
     if spec.experiment.vmap_batch > 1:
         _check_stack(spec)
     if spec.method.update.needs_all_clients:
@@ -53,7 +61,7 @@ def check_runnable(spec: RunSpec) -> None:
     task = server.assign(next(iter(server.begin())), 0.0)
     server.state()
     for name in task.asks:
-        if name.startswith(EXTRA_PREFIX) or getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
+        if name.startswith(KEPT_PREFIX) or getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
             continue
         problem = f"{spec.experiment.method} requires {name} from its clients, which they do not send"
         if name in SETTING_OF_ARRAY:
@@ -89,8 +97,8 @@ def _check_feasible(spec: RunSpec) -> None:
 
 def _check_all_return(spec: RunSpec) -> None:
     """Raise InputError for clients that may never return, with a method that waits for every client."""
-    if spec.at_a_time < spec.experiment.clients:
-        problem = f"{spec.experiment.method} waits for every one of the {spec.experiment.clients} clients"
+    if spec.at_a_time < spec.experiment.client_count:
+        problem = f"{spec.experiment.method} waits for every one of the {spec.experiment.client_count} clients"
         raise InputError("concurrency", problem, got=spec.at_a_time, hint="leave it out")
     availability = spec.timing.availability
     if availability is not None and availability.period is None:
@@ -173,6 +181,31 @@ def _check_adapters(spec: RunSpec) -> None:
         )
 
 
+def _check_robust(spec: RunSpec) -> None:
+    """Raise InputError for a robust aggregator that gets too few clients at a time, or not its root client."""
+    description = getattr(spec.method.update, "aggregator", None)
+    if description is None:
+        return
+    aggregator = AGGREGATOR.resolve(description)
+    if not isinstance(aggregator, RobustAggregator):
+        return
+    clients = spec.experiment.client_count
+    voters = clients
+    if spec.method.asynchronous:
+        voters = min(clients, spec.method.update.per_step)
+    voters = getattr(participation_of(spec.method.schedule), "count", voters)
+    if voters < aggregator.min_clients:
+        problem = f"{text_of(aggregator)} needs {aggregator.min_clients} clients at once to protect; it gets {voters}"
+        raise InputError("aggregator", problem, hint="give more clients, or another aggregator")
+    every_client = isinstance(participation_of(spec.method.schedule), All)
+    if isinstance(aggregator, FLTrust) and spec.attack is not None and aggregator.root in spec.attack.attackers:
+        problem = f"client {aggregator.root} holds the root data of FLTrust, and the seed draws it as an attacker"
+        raise InputError("aggregator", problem, hint="give another root, such as fltrust(root=1), or another seed")
+    if isinstance(aggregator, FLTrust) and (not every_client or aggregator.root >= clients):
+        problem = f"client {aggregator.root} must train in every round, because it holds the root data"
+        raise InputError("aggregator", problem, hint="give participation all and a root below the number of clients")
+
+
 def _lacks_adapters(spec: RunSpec) -> bool:
     """Return True if the method averages low-rank adapters and the model has none."""
     aggregator = getattr(spec.method.update, "aggregator", None)
@@ -230,6 +263,8 @@ def _check_stack(spec: RunSpec) -> None:
         (solver.full_gradient, "it takes the gradient of all samples of a client"),
         (solver.adversary, "an adversary of each client changes its inputs"),
         (solver.split, "it splits the model in two"),
+        (solver.personal_layers, "each of its clients has other personal layers"),
+        (type(solver.algorithm) is not LocalAlgorithm, "its clients take other steps than those of local training"),
     ):
         if is_set:
             raise _stack_error(experiment.vmap_batch, f"{experiment.method} cannot be stacked, because {reason}")

@@ -69,13 +69,21 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
             "limits": spec.limits.described(),
             PENDING_EVALS_KEY: pending_evals,
             "metric_spec": spec.metric_spec.described(),
-            "metrics": [metric.name for metric in spec.metrics],
+            "metrics": list(spec.metric_spec.own),
             "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
+            **_describe_attackers(spec),
         },
         "versions": {"python": platform.python_version(), **{name: installed_version(name) for name in PACKAGES}},
         "commit": source_commit(),
         "command": sys.argv,
     }
+
+
+def _describe_attackers(spec: RunSpec) -> dict[str, list[int]]:
+    """Return the clients that attack, if there is an attack."""
+    if spec.attack is None:
+        return {}
+    return {"attackers": sorted(spec.attack.attackers)}
 
 
 def _describe_inputs(spec: RunSpec) -> Any:

@@ -7,7 +7,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.attacks.attack import AttackPlan
+from fedraa.attacks.backdoor import Backdoor
 from fedraa.callbacks.events import Limits
+from fedraa.client.kept_buffer import PERSONAL_LAYERS, KeptBuffer
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.client.split import ClientHalf, measure_stem
 from fedraa.client.training_state import TrainingState
@@ -17,9 +20,11 @@ from fedraa.data import Federated, Transforms
 from fedraa.data.deal import FEW
 from fedraa.data.tree import Tree, count_bytes, take_rows
 from fedraa.devices.availability import Timing
+from fedraa.devices.costs import BYTES
 from fedraa.devices.fleet import Fleet
+from fedraa.evaluation.evaluator import ATTACK_SUCCESS
 from fedraa.evaluation.metrics import NamedMetric
-from fedraa.evaluation.personal import EvaluationData, choose_clients
+from fedraa.evaluation.personal import EvaluationData, KeptModels, choose_clients
 from fedraa.ledger.participation import Participation
 from fedraa.messages import Vector
 from fedraa.models.statistics import has_statistics
@@ -27,13 +32,16 @@ from fedraa.objectives import Classification, MetricSpec, Objective, make_target
 from fedraa.rng import generator
 from fedraa.server.schedule import Barrier, Schedule
 from fedraa.submodels import IndexSet, Traced
-from fedraa.submodels.assignment import Submodel
+from fedraa.submodels.assignment import Mask, Submodel
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.meter import measure_cost
+from fedraa.submodels.personal_layers import find_personal, personal_mask
 
 DEFAULT_ROUNDS = 20
 # Maximum number of server steps of a run with a target, because the target may be out of reach.
 DEFAULT_ROUNDS_TO_TARGET = 1000
+# Number of clients with personal models in an evaluation, unless the experiment sets a number.
+PERSONAL_EVALS = 100
 # Number of samples on which the statistics of normalisation layers are estimated. More samples only cost time.
 STATISTICS_SAMPLES = 10_000
 # Maximum number of bytes of these samples if they are read from a source. About `FEW` samples are always read.
@@ -63,6 +71,10 @@ class RunSpec:
     """The random transforms of training."""
     state: TrainingState = field(default_factory=TrainingState)
     """The policy for state that the model changes by itself."""
+    attack: AttackPlan | None = None
+    """The attack of some clients."""
+    _personal_counts: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
+    """The parameters of personal layers by submodel shape."""
 
     @cached_property
     def submodels(self) -> list[Submodel]:
@@ -92,7 +104,10 @@ class RunSpec:
     @property
     def metric_spec(self) -> MetricSpec:
         """The metrics of every evaluation."""
-        return replace(make_figures(self.objective, self.metrics), personal=self.experiment.personalised is not None)
+        spec = replace(make_figures(self.objective, self.metrics), personal=bool(self.personal_clients))
+        if self.attack is None or not isinstance(self.attack.attack, Backdoor):
+            return spec
+        return replace(spec, less=(*spec.less, ATTACK_SUCCESS), own=(*spec.own, ATTACK_SUCCESS))
 
     @property
     def eval_every(self) -> int:
@@ -102,7 +117,7 @@ class RunSpec:
     def max_participants(self) -> int:
         """The largest number of clients that can take part in the run, given its limits."""
         schedule = self.method.schedule
-        clients = self.experiment.clients
+        clients = self.experiment.client_count
         steps = self.limits.steps
         first: int | None
         per_step: int | None
@@ -119,7 +134,7 @@ class RunSpec:
     @property
     def at_a_time(self) -> int:
         """The number of clients that train at the same time, if the method is asynchronous."""
-        clients = self.experiment.clients
+        clients = self.experiment.client_count
         return min(clients, getattr(self.method.schedule, "concurrency", None) or clients)
 
     @property
@@ -127,7 +142,7 @@ class RunSpec:
         """The number of server steps in which each client reports about once."""
         if not self.method.asynchronous:
             return 1
-        return max(1, self.experiment.clients // self.method.update.per_step)
+        return max(1, self.experiment.client_count // self.method.update.per_step)
 
     @cached_property
     def stem(self) -> ClientHalf | None:
@@ -139,7 +154,13 @@ class RunSpec:
 
     def measure(self, widths: tuple[int, ...]) -> Cost:
         """Return the cost of a submodel shape. Each shape is measured only once."""
-        return measure_cost(self.traced, widths, self.example)
+        cost = measure_cost(self.traced, widths, self.example)
+        if not self.personal_names:
+            return cost
+        if widths not in self._personal_counts:
+            skeleton = self.traced.make_skeleton(widths)
+            self._personal_counts[widths] = int(personal_mask(self.traced, self.personal_names, skeleton).sum())
+        return replace(cost, personal=self._personal_counts[widths])
 
     @property
     def shapes(self) -> dict[tuple[int, ...], Cost]:
@@ -147,13 +168,57 @@ class RunSpec:
         widths = {part.widths for part in self.submodels} | {self.traced.widths(self.traced.full())}
         return {shape: self.measure(shape) for shape in sorted(widths)}
 
+    @cached_property
+    def personal_names(self) -> frozenset[str]:
+        """The names of the parameters that stay at each client."""
+        return find_personal(self.traced, self.method.local.personal_layers)
+
+    @cached_property
+    def shared(self) -> Mask | None:
+        """True for the coordinates [d] that clients send; None if no layer stays at the clients."""
+        if not self.personal_names:
+            return None
+        return ~personal_mask(self.traced, self.personal_names, self.traced.module)
+
     @property
-    def kept_buffers(self) -> tuple[str, ...]:
-        """The names of the local optimizer's buffers [d] that each client keeps between tasks; none with `reset`."""
+    def kept_models(self) -> KeptModels | None:
+        """The personal models that clients keep, or None if the method has none, or evaluations need none."""
+        algorithm = self.method.local.algorithm
+        if not self.personal_clients or not (algorithm.has_personal_model or self.personal_names):
+            return None
+        layers = None if self.shared is None else ~self.shared
+        return KeptModels(algorithm, layers, self.state.min_batch)
+
+    @cached_property
+    def personal_clients(self) -> list[int]:
+        """The clients with personal models in evaluations, drawn from those that have test samples.
+
+        Without `personalised` they are at most `PERSONAL_EVALS` clients of a method that keeps personal models.
+        """
+        count = self.experiment.personalised
+        if count is None and (self.method.local.algorithm.has_personal_model or self.personal_names):
+            count = PERSONAL_EVALS
+        if count is None:
+            return []
+        return choose_clients(self.data, count, generator(self.experiment.seed, "personalised"))
+
+    @property
+    def kept_buffers(self) -> tuple[KeptBuffer, ...]:
+        """The buffers that each client keeps between its tasks."""
         solver = self.method.local
-        if solver.optimizer_state == "reset":
-            return ()
-        return LOCAL_OPTIMIZER.resolve(solver.local_optimizer).buffers(solver.momentum)
+        names: tuple[str, ...] = ()
+        if solver.optimizer_state == "keep":
+            names = LOCAL_OPTIMIZER.resolve(solver.local_optimizer).buffers(solver.momentum)
+        buffers = [KeptBuffer(f"optimizer_{name}") for name in names]
+        buffers += solver.algorithm.kept
+        if self.shared is not None:
+            buffers.append(replace(PERSONAL_LAYERS, coordinates=np.flatnonzero(~self.shared)))
+        return tuple(buffers)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of the values that each client keeps between its tasks."""
+        return BYTES * sum(buffer.count(self.params.size) for buffer in self.kept_buffers)
 
     def without_training_rows(self) -> "RunSpec":
         """Return the run without the training data that evaluations do not need.
@@ -173,11 +238,7 @@ class RunSpec:
         """
         if isinstance(self.data, EvaluationData):
             return self.data
-        count = self.experiment.personalised
-        shards = {}
-        if count is not None:
-            clients = choose_clients(self.data, count, generator(self.experiment.seed, "personalised"))
-            shards = {client: self.data.client(client) for client in clients}
+        shards = {client: self.data.client(client) for client in self.personal_clients}
         estimates = has_statistics(self.traced.module) or bool(self.state.estimated)
         streamed = estimates and self.data.source is not None and self.experiment.statistics == "all"
         data = self._without_samples()
@@ -191,7 +252,7 @@ class RunSpec:
         if experiment.client_evals is None:
             return None
         if experiment.client_evals_of is None:
-            return np.arange(experiment.clients)
+            return np.arange(experiment.client_count)
         drawn = choose_clients(self.data, experiment.client_evals_of, generator(experiment.seed, "client_evals"))
         return np.array(drawn, np.int64)
 

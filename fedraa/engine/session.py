@@ -87,6 +87,7 @@ class RunSession:
                 wall=spec.wall,
                 max_update_norm=experiment.max_update_norm,
                 main_metric=spec.objective.main,
+                personal_clients=spec.personal_clients if spec.kept_models else (),
             ),
             save=self._save_checkpoint,
             stop=stop,

@@ -1,9 +1,11 @@
-"""The next action after a failed attempt of a task."""
+"""The next action after a failed attempt of a task, and the search for its cause in the sent model."""
 
 from collections import Counter
 from enum import Enum
 
-from fedraa.messages import Fault
+from fedraa.errors import RunFailed
+from fedraa.messages import Fault, Task, Update
+from fedraa.server.update_checks import model_defect
 
 # Maximum number of attempts of one task. If all attempts fail, the run fails.
 MAX_TASK_ATTEMPTS = 4
@@ -45,3 +47,14 @@ class TaskFailures:
         """Remove the counts of a task that is no longer in flight."""
         self._attempts.pop(task, None)
         self._client_faults.pop(task, None)
+
+
+def check_sent_model(task: Task, outcome: Update | Fault) -> None:
+    """Raise RunFailed if the sent model caused the failure: its values are not finite or too large."""
+    defect = model_defect(task, outcome if isinstance(outcome, Update) else None)
+    if defect is not None:
+        raise RunFailed(
+            "model",
+            f"it was sent to client {task.client} with task {task.id}, and has {defect}",
+            hint="give --max-update-norm auto to refuse such updates",
+        )

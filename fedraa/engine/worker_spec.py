@@ -5,6 +5,9 @@ from typing import Any
 
 import torch
 
+from fedraa.attacks.attack import AttackPlan
+from fedraa.attacks.attacked_trainer import AttackedTrainer
+from fedraa.attacks.backdoor import Backdoor
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.trainer import ModelSettings, Trainer
@@ -15,7 +18,7 @@ from fedraa.engine.freed_memory import keep_freed_memory
 from fedraa.errors import InputError
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.evaluation.metrics import NamedMetric
-from fedraa.evaluation.personal import Personal
+from fedraa.evaluation.personal import FineTuning, KeptModels, PersonalModels
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced
 
@@ -37,9 +40,19 @@ class WorkerSpec:
     """The source from which the worker reads clients' samples, or None if tasks carry the samples."""
     scale_inner: bool = False
     state: TrainingState = field(default_factory=TrainingState)
+    attack: AttackPlan | None = None
+    kept_models: KeptModels | None = None
+    """The personal models that clients keep, if the method has them."""
 
-    def trainer(self, device: str) -> Trainer:
+    def trainer(self, device: str) -> Trainer | AttackedTrainer:
+        """Return a trainer of the tasks. With an attack it changes the data and the deltas of the attackers."""
         keep_freed_memory()
+        trainer = self._make_trainer(device)
+        if self.attack is None:
+            return trainer
+        return AttackedTrainer(trainer, self.attack)
+
+    def _make_trainer(self, device: str) -> Trainer:
         model = ModelSettings(self.objective, self.state, self.fragment_scale, self.scale_inner)
         options = self._trainer_options(device) | {"model": model}
         if self.stack > 1:
@@ -50,10 +63,13 @@ class WorkerSpec:
         return {"seed": self.seed, "device": device, "bf16": self.bf16, "transforms": self.transforms}
 
     def evaluator(self, data: Federated, device: str) -> Evaluator:
-        personal = None
-        if getattr(data, "personal", None):
+        personal: PersonalModels | None = self.kept_models
+        trigger = None
+        if self.attack is not None and isinstance(self.attack.attack, Backdoor):
+            trigger = self.attack.attack
+        if personal is None and getattr(data, "personal", None):
             options = self._trainer_options(device) | {"model": ModelSettings(self.objective, self.state)}
-            personal = Personal(self.traced, self.solver, **options)
+            personal = FineTuning(self.traced, self.solver, **options)
         return Evaluator(
             self.traced,
             data,
@@ -62,6 +78,7 @@ class WorkerSpec:
             objective=self.objective,
             personal=personal,
             state=self.state,
+            trigger=trigger,
         )
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,8 @@ from fedraa.client.training_state import TrainingState, freeze_ranges
 from fedraa.data import Federated
 from fedraa.data.tree import Tree, map_tree, take_rows
 from fedraa.evaluation.metrics import NamedMetric, exact_mean
-from fedraa.evaluation.personal import EvaluationData, Personal
-from fedraa.messages import Evaluation, Vector
+from fedraa.evaluation.personal import EvaluationData, PersonalModels
+from fedraa.messages import Evaluation, State, Vector
 from fedraa.models.statistics import copy_buffers, part_sizes, put_buffers, reestimate_over, reestimate_statistics
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced, copy_structure, drop_weights, load_parameters
@@ -23,6 +23,17 @@ from fedraa.submodels import Traced, copy_structure, drop_weights, load_paramete
 BATCH = 1024
 
 Buffers = dict[str, Tensor | None]
+# The metric of a backdoor, beside the metrics of the objective.
+ATTACK_SUCCESS = "attack_success"
+
+
+class Trigger(Protocol):
+    """A change to inputs that is meant to make the model answer `target`."""
+
+    target: int
+
+    def stamp(self, x: Tree) -> Tree:
+        """Return inputs [n, ...] with the trigger."""
 
 
 class Evaluator:
@@ -36,8 +47,9 @@ class Evaluator:
         device: str = "cpu",
         metrics: Sequence[NamedMetric] = (),
         objective: Objective | None = None,
-        personal: Personal | None = None,
+        personal: PersonalModels | None = None,
         state: TrainingState | None = None,
+        trigger: Trigger | None = None,
     ) -> None:
         """Create the module, and keep its initial buffers.
 
@@ -47,8 +59,9 @@ class Evaluator:
             device: Device of the evaluations.
             metrics: Custom metrics.
             objective: Computes the loss and the built-in metrics (default: classification).
-            personal: Trains the clients with training data in `data.personal`.
+            personal: Returns the personal models of the clients with training data in `data.personal`.
             state: Names the buffers that training changes.
+            trigger: The trigger of a backdoor, whose success is then a metric.
         """
         self._device = torch.device(device)
         self._module = copy_structure(traced.module)
@@ -63,10 +76,16 @@ class Evaluator:
         self._personal = personal
         self._objective = objective or Classification()
         self._metric_spec = self._objective.summary()
+        self._trigger = trigger
         self._owners, self._clients = number_owners(data)
 
-    def evaluate(self, params: Vector) -> Evaluation:
-        """Evaluate the model `params` [d]: loss, metrics (built-in, custom, personalised), results of clients."""
+    def evaluate(self, params: Vector, kept: State | None = None) -> Evaluation:
+        """Evaluate a model: loss, metrics (built-in, custom, personalised), results of clients.
+
+        Args:
+            params: The model [d].
+            kept: The values that the clients with personal models keep, as `ClientStates.copy_rows` returns them.
+        """
         started = time.perf_counter()
         self.prepare(params)
         x, y = self._data.dataset.x_test, self._data.dataset.y_test
@@ -83,11 +102,26 @@ class Evaluator:
                     values[metric.name][rows] = metric.values(outputs, targets)
         metrics = self._summarise_sums(loss, sums)
         if self._personal is not None:
-            metrics |= self._evaluate_personal(self._personal, params)
+            metrics |= self._evaluate_personal(self._personal, params, kept or {})
         metrics |= {name: exact_mean(numbers) for name, numbers in values.items()}
+        if self._trigger is not None:
+            metrics[ATTACK_SUCCESS] = self._attack_success(self._trigger, params)
         drop_weights(self._module)
         clients = self._client_results(sums)
         return Evaluation(metrics, time.perf_counter() - started, clients)
+
+    def _attack_success(self, trigger: Trigger, params: Vector) -> float:
+        """Return the share of test samples of other classes that get the target's label with the trigger."""
+        # Personal training replaced the weights.
+        self.prepare(params)
+        rows = np.flatnonzero(self._data.dataset.y_test != trigger.target)
+        fooled = 0
+        with torch.no_grad():
+            for batch in self._batch_slices(len(rows)):
+                stamped = trigger.stamp(take_rows(self._data.dataset.x_test, rows[batch]))
+                outputs = self._compute_outputs(map_tree(self._to_device, stamped), len(rows[batch]))
+                fooled += int((outputs.argmax(dim=1) == trigger.target).sum())
+        return fooled / max(1, len(rows))
 
     def prepare(self, params: Vector) -> nn.Module:
         """Return the module with these parameters, ready for inference.
@@ -135,18 +169,20 @@ class Evaluator:
         put_buffers(self._module, buffers)
         return outputs[:samples]
 
-    def _evaluate_personal(self, personal: Personal, params: Vector) -> dict[str, float]:
-        """Return the main metric of each chosen client on its test samples, after local training.
+    def _evaluate_personal(self, personal: PersonalModels, params: Vector, kept: State) -> dict[str, float]:
+        """Return the main metric of the personal model of each chosen client on its test samples.
 
-        A client with too few training samples is evaluated with the global model.
+        Statistics of batch norm are estimated on the client's training samples. A client without a personal model is
+        evaluated with the global model.
         """
         results = []
         assert isinstance(self._data, EvaluationData)
         for client, (x, y) in self._data.personal.items():
-            if personal.can_train(len(y)):
-                self._prepare_on(personal.train(params, client, x, y), x)
-            else:
+            own = personal.model(params, kept, client, x, y)
+            if own is None:
                 self.prepare(params)
+            else:
+                self._prepare_on(own, x)
             rows = self._data.test_order[self._data.test_offsets[client] : self._data.test_offsets[client + 1]]
             sums: dict[str, npt.NDArray[np.float64]] = {}
             with torch.no_grad():

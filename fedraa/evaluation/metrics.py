@@ -25,7 +25,7 @@ _LOGS = ("seq", "kind", "t", "wall", "step", "accuracy", "loss", "client_mean", 
 _TOTALS = ("reason", "steps", "tasks", "time", "best_accuracy", "bytes_down", "bytes_up", "flops", "faults", "shards")
 _FAILURES = ("dropped", "dropped_clients", "quarantined")
 _MORE_TOTALS = ("staleness_mean", "staleness_max", "time_to_target", "model_sha256", "metrics")
-_MARKS = ("note",)
+_MARKS = ("note", "attack_success")
 _TABLES = ("method", "seed", "seeds", "directory", "command", "ended_by", "bytes", "idle", "sharpness", "p_accuracy")
 TAKEN = frozenset((*_LOGS, *_TOTALS, *_FAILURES, *_MORE_TOTALS, *_MARKS, *_TABLES))
 

@@ -1,17 +1,19 @@
-"""Personalised evaluation: a client's metric after it has trained the global model on its data."""
+"""Personal models in evaluations: those that clients keep, or the global model after training on a client's data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.client.kept_buffer import PERSONAL_LAYERS
+from fedraa.client.local_algorithm import LocalAlgorithm, trained_or_global
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.trainer import Trainer
 from fedraa.data import Federated
 from fedraa.data.tree import Tree
-from fedraa.messages import Task, Vector
+from fedraa.messages import State, Task, Vector
 from fedraa.submodels import Traced
 
 Shards = Mapping[int, tuple[Tree, npt.NDArray[Any]]]
@@ -52,7 +54,52 @@ def choose_clients(data: Federated, count: int, rng: np.random.Generator) -> lis
     return sorted(rng.choice(able, min(count, len(able)), replace=False).tolist())
 
 
-class Personal:
+class PersonalModels(Protocol):
+    """The source of the personal models of an evaluation."""
+
+    def model(self, params: Vector, kept: State, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector | None:
+        """Return the personal model [d] of a client, or None if it has only the global model.
+
+        Args:
+            params: The global model [d].
+            kept: The rows that `ClientStates.copy_rows` returned.
+            client: The client.
+            x: Its training inputs [n, ...].
+            y: Its training targets [n, ...].
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class KeptModels:
+    """The personal models that clients keep: personal layers in the global model, and the model of the algorithm.
+
+    A client that has never trained has the initial values of personal layers, which the global model holds.
+
+    Attributes:
+        algorithm: The algorithm of local training.
+        layers: True for the coordinates [d] of personal layers; None without any.
+        min_samples: The samples on which the statistics of batch norm can be estimated.
+    """
+
+    algorithm: LocalAlgorithm
+    layers: npt.NDArray[np.bool_] | None
+    min_samples: int = 1
+
+    def model(self, params: Vector, kept: State, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector | None:
+        rows = np.flatnonzero(kept["clients"] == client)
+        if not rows.size or len(y) < self.min_samples:
+            return None
+        values = {name: array[rows[0]] for name, array in kept.items() if name != "clients"}
+        if self.layers is not None:
+            own = params.copy()
+            own[self.layers] = trained_or_global(values[PERSONAL_LAYERS.key], params[self.layers])
+            params = own
+        return self.algorithm.personal_model(
+            {buffer.name: values[buffer.key] for buffer in self.algorithm.kept}, params
+        )
+
+
+class FineTuning:
     """A trainer of the full model on a client's data, as in a task, with the same epochs and learning rate.
 
     If the number of local steps follows from costs, it is that of a task that takes no time to send.
@@ -66,23 +113,15 @@ class Personal:
         plain = replace(
             solver, control=False, full_gradient=False, squares=False, adversary=False, grad_mix=1.0, split=0
         )
-        self._solver = replace(plain, compressor="none", logit_calibration=0.0, optimizer_state="reset")
+        plain = replace(plain, compressor="none", logit_calibration=0.0, optimizer_state="reset")
+        self._solver = replace(plain, algorithm=LocalAlgorithm(), personal_layers=())
         self._widths = traced.widths(traced.full())
         self._trainer = Trainer(traced, self._solver, resident_bytes=0, **options)
 
-    def can_train(self, samples: int) -> bool:
-        """Return True if a data partition of this size is enough for training."""
-        return samples >= self._solver.min_batch
-
-    def train(self, params: Vector, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector:
-        """Return the parameters [d] after the client's local training.
-
-        Args:
-            params: The global model [d].
-            client: The client.
-            x: Inputs [n, ...].
-            y: Targets [n, ...].
-        """
+    def model(self, params: Vector, kept: State, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector | None:
+        """Return the parameters [d] after the client's local training, or None if it has too few samples."""
+        if len(y) < self._solver.min_batch:
+            return None
         auto = self._solver.auto
         steps = None
         if auto is not None:

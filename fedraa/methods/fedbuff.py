@@ -6,6 +6,8 @@ When delta = w - theta_sent arrives with staleness k:
     if the buffer holds K deltas:
         theta <- theta + server_lr / K * buffer
         buffer = 0
+With a robust `aggregator` the buffer is full when it holds deltas of K clients, and one client has one vote:
+    theta <- theta + server_lr * mean of s * aggregator(deltas)
 
 From scratch: examples/fedbuff_from_scratch.py.
 
@@ -17,9 +19,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedraa.aggregation.aggregator import ClientDelta
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.components.calls import convert_errors
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
+from fedraa.errors import InputError
 from fedraa.messages import Vector
 from fedraa.numbers import Count, NotNegative, Positive
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate, factor_at
@@ -50,26 +56,40 @@ class FedBuffRule(Buffered):
     are dropped. With `participation_correction`, each delta has another factor: its client's data against its speed, to
     this power. The factor may be over 1, because the buffer is a weighted mean.
 
+    With a robust `aggregator` the buffer waits for K clients instead of K deltas, so that one fast attacker cannot fill
+    it. The deltas of one client are averaged. If fewer than K clients are left, it waits for all of these.
+
     Attributes:
         staleness: The factor s, by which the weight of a delta decreases with staleness.
         server_lr: Length of the step along the mean delta.
         optimizer: The optimizer that takes the step. With None, the step is along the mean delta.
         participation_correction: Power of the factor of a delta that weighs its client's data against its speed; 0
             turns it off.
+        aggregator: Robust aggregator of the buffer, None for the mean.
     """
 
     staleness: Any = "polynomial"
     server_lr: Positive = 1.0
     optimizer: Any = None
     participation_correction: NotNegative = 0.0
+    aggregator: Any = None
 
     keeps: ClassVar[str] = "buffer [d]"
-    state_fields: ClassVar[tuple[str, ...]] = ("_total", "_count", "_moved", "_stepping")
+    state_fields: ClassVar[tuple[str, ...]] = (
+        *("_total", "_count", "_moved", "_stepping"),
+        *("_robust", "_weights", "_gone"),
+    )
 
     def __post_init__(self) -> None:
         self._factor = STALENESS.resolve(self.staleness)
         if self.optimizer is not None:
             self.optimizer = SERVER_OPTIMIZER.resolve(self.optimizer)
+        if self.aggregator is not None:
+            self.aggregator = AGGREGATOR.resolve(self.aggregator)
+            if not isinstance(self.aggregator, RobustAggregator) or not self.aggregator.buffers:
+                problem = f"{type(self.aggregator).__name__} works in rounds only"
+                hint = "give a robust aggregator such as median, or a method in rounds"
+                raise InputError("aggregator", problem, hint=hint)
 
     def start(self, model: AsyncModel) -> None:
         size = len(model.params)
@@ -81,22 +101,58 @@ class FedBuffRule(Buffered):
         if self.optimizer is not None:
             self._stepping = self.optimizer.bind(size)
             self._moved = np.zeros(size, bool)
+        self._robust: RobustAggregator | None = None
+        self._weights: list[float] = []
+        # Number of clients that are quarantined.
+        self._gone = 0
+        if self.aggregator is not None:
+            self._robust = self.aggregator.bind(size, model.clients)
+
+    def leave(self, client: int) -> None:
+        self._gone += 1
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         weight = factor_at(update.staleness, self._factor) * update.balance
-        add_scaled(self._total, update.coordinates, weight, update.new, update.sent)
-        self._count += 1
-        if self._stepping is not None:
-            self._moved[update.where] = True
-        full = self._count == self.size
+        if self._robust is None:
+            add_scaled(self._total, update.coordinates, weight, update.new, update.sent)
+            self._count += 1
+            if self._stepping is not None:
+                self._moved[update.where] = True
+        else:
+            fragment = update.fragment if model.fragments > 1 else None
+            self._robust.add(ClientDelta(update.client, update.change, weight, lr=0.0, fragment=fragment))
+            self._weights.append(weight)
+            self._count = self._robust.voters
+        full = self._count >= self._capacity(model)
+        unprotected = 0
         if full:
-            self._apply_buffer(model.params, self.server_lr / self.size)
+            factor = self.server_lr / self.size
+            if self._robust is not None:
+                factor = self._take_votes(self._robust)
+                unprotected = self._robust.unprotected
+            self._apply_buffer(model.params, factor)
             self._total.fill(0)
             self._moved.fill(False)
             self._count = 0
-        if self._stepping is not None:
-            return ApplyResult(weight, full)
+        if self._stepping is not None or self._robust is not None:
+            return ApplyResult(weight, full, unprotected=unprotected)
         return ApplyResult(weight * self.server_lr / self.size, full)
+
+    def _capacity(self, model: AsyncModel) -> int:
+        """Return the number of deltas, or of clients with a vote, that fills the buffer."""
+        if self._robust is None:
+            return self.size
+        return min(self.size, model.clients - self._gone)
+
+    def _take_votes(self, robust: RobustAggregator) -> float:
+        """Put the combined delta into the buffer, and return its factor."""
+        delta, moved = robust.take_result()
+        self._total[:] = delta
+        if self._stepping is not None:
+            self._moved[:] = moved
+        factor = self.server_lr * float(np.mean(self._weights))
+        self._weights.clear()
+        return factor
 
     def _apply_buffer(self, params: Vector, weight: float) -> None:
         """Move `params` [d] by the weighted deltas in the buffer."""
@@ -107,6 +163,9 @@ class FedBuffRule(Buffered):
             self._stepping.step(params, np.float32(weight) * self._total, self._moved)
 
     def memory(self, size: int, clients: int) -> int:
+        if self.aggregator is not None:
+            robust: int = self.aggregator.memory(size, clients)
+            return robust + 9 * size
         if self.optimizer is None:
             return 4 * size
         if isinstance(self.optimizer, ServerOptimizer):

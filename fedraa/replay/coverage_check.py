@@ -7,9 +7,9 @@ SHARED, NEVER = -1, -2
 
 
 class Coverage:
-    """The coordinates of the model by class: shared by all fragments, part of only one fragment, or of none.
+    """The coordinates of the model by class: shared by all fragments, in only one fragment, or in no fragment.
 
-    The class of no fragment has the blocks between different fragments of two adjacent groups. A whole model is one
+    Coordinates in no fragment are the weights between units of different fragments. A whole model is one
     fragment, and all of it is shared. If a policy draws submodels, the log only bounds the metrics of a round.
     """
 

@@ -66,7 +66,7 @@ class Checker(ABC, Generic[Ledger]):
         """Return the ledger's decision for the client. A `fragment` that is not None replaces its choice."""
 
     def _believed_fragment(self, line: Line) -> int | None:
-        """Return the logged fragment or label, if only the run itself could choose it; else None."""
+        """Return the logged fragment or label if only the run itself could choose it, otherwise None."""
         if not self._rules.scheduled and self._rules.whole:
             return 0
         if not self._rules.scheduled:
@@ -140,7 +140,7 @@ class AsyncChecker(Checker[AsyncLedger]):
         return dropped
 
     def round(self, line: Line) -> None:
-        raise line.wrong("it is the end of a round; an asynchronous server has no rounds")
+        raise line.wrong("this line ends a round; an asynchronous server has no rounds")
 
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
         may_resend = self._rule is not None or line["bytes_down"] == 0
@@ -187,7 +187,7 @@ class RoundChecker(Checker[RoundLedger]):
 
     def round(self, line: Line) -> None:
         if self.due is None:
-            raise line.wrong(f"it is the end of a round; the rules wait for {len(self.ledger.in_flight)} more updates")
+            raise line.wrong(f"this line ends a round; the rules wait for {len(self.ledger.in_flight)} more updates")
         line.expect_value("t", self.clock.now)
         line.expect_value("round", self.ledger.step)
         line.expect_value("clients", self.ledger.reported)

@@ -85,7 +85,7 @@ class Evaluations:
             with (directory / EVALS).open(newline="", encoding="utf-8") as stream:
                 header, *rows = [*csv.reader(stream)] or [[]]
         except (csv.Error, UnicodeDecodeError) as error:
-            raise Inconsistent(EVALS, f"it is not a table: {error}") from None
+            raise Inconsistent(EVALS, f"the file is not a table: {error}") from None
         for number, (name, expected) in enumerate(zip_longest(header, self._columns), 1):
             if name != expected:
                 raise Inconsistent(f"{EVALS} line 1 column {number}", got=name, expected=repr(expected))

@@ -30,14 +30,14 @@ def check_checkpoints(directory: Path) -> None:
             if not path.exists():
                 continue
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}", error.text) from None
-        problem: str | None = "it has no state of a log"
+        problem: str | None = "the checkpoint has no state of the log"
         if "log" in state:
             problem = describe_damage(directory, state["log"])
         if problem is not None:
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}", problem)
         change = first_difference(state[ASKED], now)
         if change is not None:
-            raise Inconsistent(CONFIG, f"it {change} when {path.name} was written")
+            raise Inconsistent(CONFIG, f"the configuration {change} when {path.name} was written")
 
 
 def check_summary(directory: Path, time_to_target: float | None) -> None:
@@ -45,7 +45,7 @@ def check_summary(directory: Path, time_to_target: float | None) -> None:
     try:
         summary = json.loads(content(directory / SUMMARY))
     except (OSError, ValueError, RecursionError):
-        raise Inconsistent(SUMMARY, "it is missing or not JSON, although the log has ended") from None
+        raise Inconsistent(SUMMARY, "the file is missing or is not JSON, although the log has an end") from None
     expected = summarise_run(History(directory)) | {"time_to_target": time_to_target}
     if not isinstance(summary, dict):
         raise Inconsistent(SUMMARY, got=summary, expected="the totals of the run")
@@ -74,14 +74,14 @@ def check_model(
         parameters = [state[name].numpy() for name in sorted(tensors)]
     # PyTorch may raise any exception for a file of another format.
     except Exception as error:
-        raise Inconsistent(MODEL, f"it cannot be read as the model of this run: {error}") from None
+        raise Inconsistent(MODEL, f"the file cannot be read as the model of this run: {error}") from None
     digest = hashlib.sha256(b"".join(parameter.tobytes() for parameter in parameters)).hexdigest()
     if digest != expected:
-        problem = "it is the digest of its parameters"
+        problem = "the parameters have another digest than in the log"
         raise Inconsistent(f"{MODEL} model_sha256", problem, got=digest, expected=f"{expected}, as in {EVENTS}")
     if base is None:
         return
     base_digest = base_sha256(state, tensors, changed)
     if base_digest != base:
-        problem = "it is the digest of its frozen base"
+        problem = "the frozen base has another digest than in the configuration"
         raise Inconsistent(f"{MODEL} base", problem, got=base_digest, expected=f"{base}, as in {CONFIG}")

@@ -132,10 +132,10 @@ class Audit:
             return "steps", t
         if time_limit is not None:
             return "time", t
-        raise line.field_error("reason", f"no end yet, for {limits!r}")
+        raise line.field_error("reason", f"no end yet, because the limits are {limits!r}")
 
     def _reached_time_limit(self, now: float) -> float | None:
-        """Return the limit of time if the run has reached it: on the virtual clock, if no task is due before it."""
+        """Return the limit of time if the run has reached it. On the virtual clock, no earlier task may then be due."""
         limit = self._rules.resolved.limits.time
         if limit is None:
             return None

@@ -17,7 +17,7 @@ from fedraa.rundir.history import History
 
 __all__ = ["replay"]
 
-# Errors that impossible values of a configuration raise wherever they are used.
+# The errors that impossible values of a configuration may raise when the code uses them.
 DAMAGED = (KeyError, TypeError, AttributeError, AssertionError, ArithmeticError, IndexError)
 
 
@@ -61,7 +61,7 @@ def _check_run(directory: Path) -> str:
         audit = Audit(rules)
         # An error of the costs must not look like an error of a line. Therefore they are computed here.
         _ = rules.costs
-    # A ValueError is about the log here.
+    # In this block a ValueError is about the log, so it is not converted.
     with _described_in(directory, *DAMAGED):
         for line in read_lines(directory):
             audit.check(line)
@@ -71,7 +71,7 @@ def _check_run(directory: Path) -> str:
     counts = ", ".join(f"{count} {kind}" for kind, count in audit.lines.items() if count)
     if end is None:
         if (directory / SUMMARY).exists():
-            raise Inconsistent(SUMMARY, "it exists, although the log has no end")
+            raise Inconsistent(SUMMARY, "the file exists, although the log has no end")
         check_checkpoints(directory)
         return f"{directory}: consistent so far, but the run has not ended ({counts})."
     digest = str(end["model_sha256"])

@@ -13,7 +13,7 @@ from fedraa.callbacks.events import Limits
 from fedraa.client import LocalTraining
 from fedraa.client.split import ClientHalf
 from fedraa.components.field_checks import check_part
-from fedraa.components.text import is_foreign
+from fedraa.components.text import is_foreign, rebuild_component
 from fedraa.composition.method import AXES
 from fedraa.composition.registry import component_classes
 from fedraa.config.experiment import Experiment
@@ -51,6 +51,7 @@ class _Shape(BaseModel):
     bytes: int
     flops: float
     memory: int
+    personal: int = 0
 
 
 class _Stem(BaseModel):
@@ -196,6 +197,7 @@ class Rules:
         local = {name: value for name, value in self.method["local"].items() if name != "kind"}
         if is_foreign(local["compressor"]):
             local["compressor"] = "none"
+        local["algorithm"] = rebuild_component("local.algorithm", local["algorithm"], component_classes())
         solver = LocalTraining(**local)
         check_part(solver, "local")
         # The property refuses steps that it cannot read.
@@ -222,7 +224,7 @@ class Rules:
 
     @cached_property
     def _extra_buffers(self) -> ExtraBuffers:
-        """The buffers that state beside the model adds to every task."""
+        """The buffers that every task carries for state beside the model, such as control variates."""
         kind = self.method["update"].get("auxiliary", {}).get("kind", "RoundState")
         extra: ExtraBuffers = component_classes()[kind].extra_buffers
         return extra
@@ -272,7 +274,7 @@ class Rules:
         return planner
 
     def async_ledger(self) -> AsyncLedger:
-        """Return the decisions of an asynchronous server at its start."""
+        """Return the ledger that decides for an asynchronous server, in its state at the start of a run."""
         return AsyncLedger(
             clients=self.clients,
             seed=self.experiment.seed,

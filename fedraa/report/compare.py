@@ -72,7 +72,7 @@ def write_comparison(histories: Sequence[History], directory: Path, dataset: str
     experiment = histories[0].experiment
     seeds = frame["seed"].unique()
     over = f"mean and range over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    title = f"{dataset}, {experiment.clients} clients, {over}"
+    title = f"{dataset}, {experiment.client_count} clients, {over}"
     main = histories[0].metric_spec.main
     target = Limits.of(histories[0].config["resolved"]["limits"]).goal
     level = None

@@ -76,12 +76,12 @@ def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: st
 
 
 def _last_place(group: Group, x: str) -> float:
-    """Return the end of the group's line: the first end of its runs."""
+    """Return the end of the group's line: the end of the run that ends first."""
     return min(float(run.evals[x].iloc[-1]) for run in group.runs)
 
 
 def _mark_evaluations(axes: Axes, group: Group, x: str, y: str, *, color: str) -> None:
-    """Draw a dot per evaluation of each seed, unless they would hide the line."""
+    """Draw a dot per evaluation of each seed, unless the dots would hide the line."""
     for run in group.runs:
         if len(run.evals) <= MOST_MARKS:
             axes.plot(run.evals[x], run.evals[y], color=color, marker=".", markersize=3, linestyle="", alpha=0.5)

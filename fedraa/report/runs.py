@@ -65,7 +65,7 @@ class Run:
 
     @property
     def metric_spec(self) -> MetricSpec:
-        """The metrics of its evaluations, and the main metric."""
+        """The metrics of the run's evaluations, and the main metric."""
         return read_metric_spec(self.config)
 
     @property

@@ -246,7 +246,7 @@ def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
             f"the number of methods; * marks p < {LEVEL:g}."
         )
     if 1 in counts:
-        sentences.append("A method with one seed has neither.")
+        sentences.append("A method with one seed has no interval and no p.")
     return " ".join(sentences)
 
 

@@ -123,7 +123,7 @@ def line_style(i: int) -> dict[str, str]:
 
 
 def new_figure(height: float, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """Return an empty figure of `WIDTH` inches, and its axes in one column."""
+    """Return an empty figure that is `WIDTH` inches wide, and its axes in one column."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.subplots(rows, 1, **options)
 

@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 # Maximum number of clients that a plot shows one by one.
 LANES = 40
-# More tasks would overlap.
+# A timeline ends when half of its lanes have this number of tasks, because more tasks would overlap.
 TASKS_PER_LANE = 25
 # Maximum number of fragments that the palette can distinguish.
 FEW = 7

@@ -37,8 +37,8 @@ MIN_THREAD_BYTES = 1 << 25
 # Number of checkpoints on the disk. The second newest serves if the newest is damaged.
 CHECKPOINTS_KEPT = 2
 ARRAY = "$array"
-NOT_A_CHECKPOINT = "it is not a checkpoint"
-TORN = "it is torn or changed: its checksum is wrong"
+NOT_A_CHECKPOINT = "the file is not a checkpoint"
+TORN = "the file is torn or changed: its checksum is wrong"
 # The key of config.json's settings at the time of the checkpoint.
 ASKED = "experiment"
 # The key of the format, beside the keys of the state.
@@ -147,7 +147,7 @@ def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> S
 
 @dataclass(frozen=True)
 class Choice:
-    """The checkpoint to resume from, and a clause about each newer one, by its name."""
+    """The checkpoint to resume from, and for each newer checkpoint, by name, a clause about its problem."""
 
     path: Path
     state: State
@@ -199,7 +199,7 @@ def write_state(stream: BinaryIO, state: State) -> None:
 
 
 def _laid_out(state: State) -> tuple[bytes, list[npt.NDArray[Any]]]:
-    """Return the text of the tree, and the arrays; arrays that share their memory are one."""
+    """Return the text of the tree, and the arrays. Arrays that share their memory are stored once."""
     arrays: dict[object, tuple[int, npt.NDArray[Any]]] = {}
     text = json.dumps(state, default=lambda value: _encode_value(value, arrays)).encode()
     return text, [array for _, array in arrays.values()]
@@ -240,7 +240,7 @@ def read_head(path: Path) -> State:
             length = int.from_bytes(_read_at(stream, len(MAGIC), LENGTH), "little")
             return dict(json.loads(stream.read(length)))
     except OSError as error:
-        raise Damaged(path.name, f"it cannot be read: {error.strerror or error}") from None
+        raise Damaged(path.name, f"the file cannot be read: {error.strerror or error}") from None
 
 
 def _read_at(stream: BinaryIO, place: int, length: int) -> bytes:
@@ -252,7 +252,7 @@ def _read_content(path: Path) -> bytes:
     try:
         return content(path)
     except OSError as error:
-        raise Damaged(path.name, f"it cannot be read: {error.strerror or error}") from None
+        raise Damaged(path.name, f"the file cannot be read: {error.strerror or error}") from None
 
 
 def _encode_value(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any]]]) -> object:

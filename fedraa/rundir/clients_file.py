@@ -33,7 +33,7 @@ def as_rows(rows: Sequence[Sequence[object]]) -> bytes:
 
 
 def whole_lines(text: str) -> str:
-    """Return the text without a last line that has no end, because a process is writing it."""
+    """Return the text without its last line if this line has no end, because a process is still writing it."""
     return text[: text.rfind("\n") + 1]
 
 

@@ -38,17 +38,17 @@ def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> N
             is_same = hash_file(directory / name).hexdigest() == written.get(name)
         except OSError as error:
             raise Inconsistent(
-                name, f"it cannot be read, although the run has ended: {error.strerror or error}"
+                name, f"the file cannot be read, although the run has ended: {error.strerror or error}"
             ) from None
         if not is_same:
-            raise Inconsistent(name, f"it is not the file that the run wrote; {SEAL} has another digest of it")
+            raise Inconsistent(name, f"the file is not the one that the run wrote; {SEAL} has another digest")
 
 
 def _read_seal(directory: Path) -> dict[str, str]:
     try:
         text = content(directory / SEAL).decode()
     except (OSError, ValueError) as error:
-        raise Inconsistent(SEAL, f"it cannot be read, although the run has ended: {error}") from None
+        raise Inconsistent(SEAL, f"the file cannot be read, although the run has ended: {error}") from None
     digests = {match["name"]: match["digest"] for match in _LINE.finditer(text)}
     if not set(FILES) <= digests.keys() <= {*FILES, *OPTIONAL} or _seal_text(digests) != text:
         raise Inconsistent(SEAL, "it is damaged", expected=f"the digests of {', '.join(FILES)}")

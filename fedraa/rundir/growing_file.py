@@ -35,7 +35,7 @@ class GrowingFile:
             with suppress(OSError):
                 self.stream.truncate(self.size)
             if isinstance(error, OSError):
-                raise Unwritable(str(self.path), f"it cannot be written: {error.strerror or error}") from error
+                raise Unwritable(str(self.path), f"the file cannot be written: {error.strerror or error}") from error
             raise
         self.size += len(line)
         self._digest.update(line)
@@ -63,9 +63,9 @@ def describe_damage(directory: Path, log: State) -> str | None:
         size = log[name]
         try:
             if path.stat().st_size < size:
-                return f"it is ahead of {file}"
+                return f"the checkpoint is ahead of {file}"
             if hash_file(path, size).hexdigest() != log[DIGESTS][name]:
-                return f"it does not fit {file}, which was changed"
+                return f"the checkpoint does not fit {file}, which was changed"
         except OSError as error:
-            return f"it does not fit {file}, which cannot be read: {error.strerror or error}"
+            return f"the checkpoint does not fit {file}, which cannot be read: {error.strerror or error}"
     return None

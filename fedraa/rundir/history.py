@@ -62,7 +62,7 @@ class History:
 
     `evals` has one row per evaluation: `step` (server updates, or rounds), `t` (of the model, not of the result),
     `wall`, `accuracy` and `loss` (mean cross-entropy, nats) on the whole test set. `client_mean`, `client_std` and
-    `client_worst` describe the accuracies on the clients' parts of it. Each further metric has a column. With
+    `client_worst` describe the accuracies on the clients' parts of the test set. Each further metric has a column. With
     `personalised`, the columns `personal_mean`, `personal_std` and `personal_worst` describe the accuracies of sampled
     clients that first train the model on their data, as in a task.
 

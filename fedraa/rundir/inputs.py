@@ -18,7 +18,7 @@ from fedraa.rundir import packed_columns
 
 # A key that only a scaling has.
 _NUMBERS = "mean"
-# The entry of a fitted transform with fitted values that are not in its arguments.
+# The entry of a transform that was fitted, but does not keep the fitted values in its arguments.
 LOST = "lost"
 # A key that only a sample has.
 _SHAPE = "shape"

@@ -8,7 +8,7 @@ from fedraa.rundir.event_reader import Event, not_an_event, read_events
 from fedraa.rundir.failures import Failures
 
 MAX_COUNT = 2**63
-# The errors that a value of an event raises if no run can have written it.
+# The errors that are raised by events with values that no run can have written.
 WRONG_VALUES = (KeyError, TypeError, OverflowError)
 
 

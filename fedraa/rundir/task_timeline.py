@@ -73,7 +73,7 @@ class TaskTimeline:
         # The total time of all finished tasks, and the sum of the starts of all tasks in flight.
         self._busy = 0.0
         self._starts = 0.0
-        # The place in the columns of each task in flight, by its number.
+        # For each task in flight, by its number, the place of its entry in the columns.
         self._in_flight: dict[int, int] = {}
 
     def add(self, event: Mapping[str, Any]) -> None:

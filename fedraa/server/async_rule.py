@@ -104,11 +104,13 @@ class ApplyResult(NamedTuple):
         new_version: True if the model has a new version. If False, the rule must not have changed the model.
         keep_task: True if the client continues with the weights that it received for this task, on other minibatches.
             The server then sends nothing to the client.
+        unprotected: Number of coordinates that a robust aggregator could not protect in a new version.
     """
 
     weight: float
     new_version: bool = True
     keep_task: bool = False
+    unprotected: int = 0
 
 
 class AsyncRule(Stateful, ABC):

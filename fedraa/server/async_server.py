@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedraa.attacks.collusion import Collusion
 from fedraa.components.state import Stateful
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import RETRY
@@ -42,7 +43,7 @@ class AsyncServer(Stateful):
         learn: True if costs follow real durations. A derived delay bound then changes with the costs.
     """
 
-    state_fields: ClassVar[tuple[str, ...]] = ("ledger", "task_table")
+    state_fields: ClassVar[tuple[str, ...]] = ("ledger", "task_table", "collusion")
 
     def __init__(
         self,
@@ -64,6 +65,8 @@ class AsyncServer(Stateful):
         self._bound = bound
         self._balance = balance
         self._learn = learn
+        self.collusion: Collusion | None = None
+        """It replaces the updates of attackers that see the deltas of other clients."""
         # The task in flight of each client that trains its buffer again.
         self._kept_flights: dict[int, InFlightTask] = {}
         self._plan_scheduler()
@@ -98,11 +101,13 @@ class AsyncServer(Stateful):
         task = flight.task
         stale = self.ledger.staleness(task.id).fragment
         balance = float(self.balances[task.client])
+        if self.collusion is not None:
+            update = self.collusion.replace_update(task, flight.assignment, update, self.ledger.clients)
         result = self._store.apply_update(task, flight.assignment, update, stale, balance)
         if result.keep_task:
             self._kept_flights[task.client] = flight
         done = self.ledger.commit(task.id, loss=update.loss, new_version=result.new_version, keep_task=result.keep_task)
-        self.task_table.commit(update, done, result.weight, now)
+        self.task_table.commit(update, done, result.weight, now, unprotected=result.unprotected)
         if self._learn and self.task_table.costs.observe(task.widths, task.client, now - flight.left):
             self._plan_scheduler()
         return done.next_clients

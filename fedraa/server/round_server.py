@@ -1,7 +1,7 @@
 """The synchronous server: rounds with a barrier."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from fedraa.errors import InputError
 from fedraa.ledger.dispatch import Committed, Dropped
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
+from fedraa.rng import generator
 from fedraa.server.optimizers import ServerOptimizer
 from fedraa.server.round_state import RoundState
 from fedraa.server.tasks import Record, TaskTable
@@ -41,6 +42,7 @@ class RoundComponents:
         auxiliary: State beside the model.
         reportable: Returns the coordinates that a client may report (HeteroFL's label-aware head). None: all.
         download: Compresses the model that is sent to the clients.
+        shared: True for the coordinates [d] that clients send. None: no layer stays at the clients.
     """
 
     submodels: SubmodelSampler | Sequence[Submodel]
@@ -49,6 +51,7 @@ class RoundComponents:
     auxiliary: RoundState
     reportable: Callable[[int], Mask] | None
     download: Compressor
+    shared: Mask | None = None
 
 
 class RoundServer(Stateful):
@@ -78,6 +81,7 @@ class RoundServer(Stateful):
         "_lr",
         "_last_trained",
         "_coverage",
+        "_trained",
         "_aggregator",
         "_optimizer",
         "_followers",
@@ -110,7 +114,10 @@ class RoundServer(Stateful):
         self._record = record
         self._reportable = components.reportable
         self._download = components.download
+        self._shared = components.shared
         self._coverage = CoverageCounter(len(params), np.int32)
+        # Counts the coordinates of personal layers as well. Without such layers it is not used.
+        self._trained = CoverageCounter(len(params), np.int32)
         self._last_trained = LastTrained(len(params))
         self._reset_round()
 
@@ -152,13 +159,18 @@ class RoundServer(Stateful):
         task = flight.task
         assignment = flight.assignment
         if self._reportable is not None:
-            assignment = _reported_part(assignment, self._reportable(task.client))
+            assignment = assignment.restrict(self._reportable(task.client))
+        if self._shared is not None:
+            where = where_of(assignment.submodel)
+            self._trained.add(DeltaView(where, update.params, task.params, assignment.mask))
+            assignment = assignment.restrict(self._shared)
         weight = self.ledger.weight(task.client)
         change = DeltaView(
             where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True, gather=True
         )
         lr = self.task_table.mean_lr(task, update.steps)
-        contribution = ClientDelta(task.client, change, weight, lr, steps=update.steps)
+        fragment = assignment.label if self._fragments else None
+        contribution = ClientDelta(task.client, change, weight, lr, steps=update.steps, fragment=fragment)
         self._auxiliary.receive(contribution, assignment, update)
         self._sampler.receive(assignment, update, weight)
         self._aggregator.add(contribution)
@@ -206,17 +218,22 @@ class RoundServer(Stateful):
         """Move the model by the mean delta of the round, and record the round."""
         coverage = self._coverage.finish()
         reported = self.ledger.reported
+        protection = {}
         if reported:
             self._move_model(RoundTotals(coverage, self._lr))
-        self._last_trained.now(self.step, coverage)
+            if self._aggregator.unprotected is not None:
+                protection["unprotected"] = self._aggregator.unprotected
+        trained = coverage if self._shared is None else self._trained.finish()
+        self._last_trained.now(self.step, trained)
         self._record(
             "round",
             now,
             round=self.step,
             clients=reported,
-            **summarise_coverage(coverage, reported),
+            **summarise_coverage(trained, reported),
             longest_untrained=self.step - self._last_trained.oldest,
             drift=(self._square / max(1, reported)) ** 0.5,
+            **protection,
         )
 
     def _move_model(self, totals: RoundTotals) -> None:
@@ -242,38 +259,27 @@ class RoundServer(Stateful):
             if not whole:
                 values = copy_coordinates(values, where_of(submodel))
             if not self._download.lossless:
-                values = received_buffer(self._download, values)
+                rng = generator(self._run.seed, "download", self.step)
+                values = received_buffer(self._download, values, rng)
             self._snapshots[key] = SharedBuffer(values)
         return self._snapshots[key]
 
 
-def received_buffer(download: Compressor, part: Vector) -> Vector:
+def received_buffer(download: Compressor, part: Vector, rng: np.random.Generator) -> Vector:
     """Return the buffer [k] that a client receives after compression.
+
+    Args:
+        download: The compressor.
+        part: The sent buffer [k].
+        rng: Randomness of the compressor.
 
     Raises:
         InputError: A custom compressor returned no tensor, or one of another shape.
     """
     with convert_errors("schedule.download_compressor", download):
-        arrived = download.apply(torch.tensor(part))
+        arrived = download.apply(torch.tensor(part), rng)
         if not isinstance(arrived, torch.Tensor) or arrived.shape != part.shape:
             problem = f"{type(download).__name__}.apply returned it"
             expected = f"a tensor {list(part.shape)}"
             raise InputError("schedule.download_compressor", problem, got=arrived, expected=expected)
     return np.asarray(arrived.numpy(), np.float32)
-
-
-def _reported_part(assignment: Assignment, reportable: Mask) -> Assignment:
-    """Return the assignment without the coordinates that the client may not report.
-
-    Args:
-        assignment: The submodel of a task.
-        reportable: Mask [d] of the coordinates that its client may report.
-    """
-    mask = reportable
-    if assignment.submodel.index is not None:
-        mask = copy_coordinates(mask, where_of(assignment.submodel))
-    if mask.all():
-        return assignment
-    if assignment.mask is not None:
-        mask = assignment.mask & mask
-    return replace(assignment, mask=mask)

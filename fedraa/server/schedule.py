@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.aggregation.label_owners import LabelOwners
+from fedraa.attacks.collusion import CollusionAggregator
 from fedraa.client.compression import COMPRESSOR
 from fedraa.client.lr_schedule import USUAL_SCHEDULES
 from fedraa.components.registry import ComponentRegistry
@@ -75,7 +76,9 @@ class AsyncSchedule(Schedule):
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         sizes = setup.task_table.sizes
-        store = setup.store or LocalStore(setup.params, setup.submodels, update, sizes, setup.share, self.concurrency)
+        store = setup.store or LocalStore(
+            setup.params, setup.submodels, update, sizes, setup.share, self.concurrency, setup.shared
+        )
         ledger = AsyncLedger(
             clients=setup.run.clients,
             seed=setup.run.seed,
@@ -84,7 +87,7 @@ class AsyncSchedule(Schedule):
             scheduler=SchedulerRunner(SCHEDULER.own(self.scheduler)),
             concurrency=self.concurrency,
         )
-        return AsyncServer(
+        server = AsyncServer(
             store,
             ledger,
             setup.task_table,
@@ -93,6 +96,8 @@ class AsyncSchedule(Schedule):
             balance=update.participation_correction,
             learn=setup.learn,
         )
+        server.collusion = setup.make_collusion(_count_voters(update, setup.run.clients))
+        return server
 
 
 @dataclass(frozen=True)
@@ -125,9 +130,18 @@ class AsyncSampled(Schedule):
         def sample_assignment(client: int, step: int, now: float, params: Vector) -> Assignment:
             return sampler.draw(RoundContext(client, step, client, run.clients, now, params, run))
 
-        store = LocalStore(setup.params, (), update, setup.task_table.sizes, setup.share)
+        store = LocalStore(setup.params, (), update, setup.task_table.sizes, setup.share, shared=setup.shared)
         ledger = AsyncLedger(clients=run.clients, seed=run.seed, bad_clients=setup.bad_clients)
-        return AsyncServer(store, ledger, setup.task_table, sample=sample_assignment)
+        server = AsyncServer(store, ledger, setup.task_table, sample=sample_assignment)
+        server.collusion = setup.make_collusion(_count_voters(update, run.clients))
+        return server
+
+
+def _count_voters(update: AsyncRule, clients: int) -> int:
+    """Return the number of updates per server update of a buffered rule, and the number of clients for others."""
+    if update.per_step > 1:
+        return update.per_step
+    return clients
 
 
 class Barrier(Schedule):
@@ -164,13 +178,19 @@ class Barrier(Schedule):
             fragments=len(setup.submodels),
             scheduler=self.planner(setup),
         )
+        collusion = setup.make_collusion(clients)
+        if collusion is None:
+            aggregator = BoundAggregator(update.resolve_aggregator(), run)
+        else:
+            aggregator = CollusionAggregator(update.resolve_aggregator(), run, collusion)
         components = RoundComponents(
             submodels=submodels,
-            aggregator=BoundAggregator(update.resolve_aggregator(), run),
+            aggregator=aggregator,
             optimizer=update.resolve_optimizer().bind(size),
             auxiliary=update.auxiliary.bind(RoundStateContext(size, clients, setup.inputs, setup.grad_mix)),
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.resolve(self.download_compressor),
+            shared=setup.shared,
         )
         return RoundServer(setup.params, run, ledger, components, setup.task_table, setup.record)
 

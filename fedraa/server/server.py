@@ -7,12 +7,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.attacks.attack import AttackPlan
+from fedraa.attacks.collusion import Collusion
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.server.stores.local import Share, Store
 from fedraa.server.tasks import Record, TaskTable
-from fedraa.submodels.assignment import Submodel
+from fedraa.submodels.assignment import Mask, Submodel
 from fedraa.submodels.policies.policy import RunContext, SubmodelPolicy
 
 
@@ -84,6 +86,8 @@ class ServerSetup:
         learn: True if costs follow real durations.
         store: Keeps an asynchronous server's parameters. With None, the server keeps them in this process.
         share: Places the buffers that the server sends.
+        attack: The attack of some clients, if there is one.
+        shared: True for the coordinates [d] that clients send, without those of personal layers. None: all.
     """
 
     params: Vector
@@ -99,3 +103,15 @@ class ServerSetup:
     learn: bool
     store: Store | None
     share: Share
+    attack: AttackPlan | None = None
+    shared: Mask | None = None
+
+    def make_collusion(self, voters: int) -> Collusion | None:
+        """Return the deltas that attackers see, or None if no attackers collude.
+
+        Args:
+            voters: Number of clients in a buffer of an asynchronous server, or of all clients.
+        """
+        if self.attack is None or not self.attack.attack.colludes:
+            return None
+        return Collusion(self.attack, self.run.traced.size, voters)

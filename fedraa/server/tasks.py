@@ -10,10 +10,10 @@ from fedraa.components.state import Stateful
 from fedraa.devices.costs import BYTES, CostModel
 from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
-from fedraa.messages import EXTRA_PREFIX, Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
-from fedraa.server.optimizer_states import OptimizerStates
+from fedraa.messages import KEPT_PREFIX, Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
+from fedraa.server.client_states import ClientStates
 from fedraa.server.stores.local import shared_again
-from fedraa.submodels.assignment import Assignment
+from fedraa.submodels.assignment import Assignment, Mask
 
 # Weight of the newest applied update in the displayed mean staleness.
 STALENESS_EMA_WEIGHT = 0.1
@@ -46,7 +46,8 @@ class TaskTable(Stateful):
         counts: The unit of the progress on which the learning rate depends: server "steps", "time", or "passes" of the
             applied updates over all training samples.
         mean_factor: Returns the factor on the learning rate within a task, as the mean over its local steps.
-        optimizer_states: The states of local optimizers that clients keep.
+        client_states: The values that clients keep between their tasks.
+        shared: True for the coordinates [d] that clients send. None: all.
     """
 
     # The state of tasks in flight has separate methods: a server keeps the decisions, and a store may keep the buffers.
@@ -54,7 +55,7 @@ class TaskTable(Stateful):
         "applied",
         "quarantined",
         "costs",
-        "_optimizer_states",
+        "client_states",
         "_trained",
         "_taken",
     )
@@ -68,7 +69,8 @@ class TaskTable(Stateful):
         counts: str = "steps",
         *,
         mean_factor: Callable[[int], float] = lambda steps: 1.0,
-        optimizer_states: OptimizerStates | None = None,
+        client_states: ClientStates | None = None,
+        shared: Mask | None = None,
     ) -> None:
         self.in_flight: dict[int, InFlightTask] = {}
         self.applied = np.zeros(len(sizes), np.int64)
@@ -82,7 +84,9 @@ class TaskTable(Stateful):
         self._lr = lr
         self._counts = counts
         self._mean_factor = mean_factor
-        self._optimizer_states = optimizer_states or OptimizerStates(0, len(sizes), ())
+        self.client_states = client_states or ClientStates((), np.zeros(0, np.float32), len(sizes))
+        """The values that clients keep between their tasks."""
+        self._shared = shared
         # Training samples of the applied updates.
         self._trained = 0.0
         # Minibatches of each client's tasks so far. If a pass over the data spans several tasks, the next task
@@ -131,11 +135,11 @@ class TaskTable(Stateful):
             lr=self._lr(self._run_progress(decision.step, now), widths),
             cost=self.costs.cost(widths, client, down, up),
             mask=assignment.mask,
-            extras={**(extras or {}), **self._optimizer_states.send(client, assignment)},
+            extras={**(extras or {}), **self.client_states.send(client, assignment)},
             bytes_up=up,
             steps=steps,
             first=int(self._taken[client]),
-            asks=asks + self._optimizer_states.names,
+            asks=asks + self.client_states.names,
         )
         self._taken[client] += steps or 0
         self._record(
@@ -154,7 +158,7 @@ class TaskTable(Stateful):
         self.in_flight[task.id] = InFlightTask(task, assignment, now)
         return task
 
-    def commit(self, update: Update, done: Committed, weight: float, now: float) -> None:
+    def commit(self, update: Update, done: Committed, weight: float, now: float, *, unprotected: int = 0) -> None:
         """Log an applied update, and remove its task from the tasks in flight.
 
         Args:
@@ -162,12 +166,16 @@ class TaskTable(Stateful):
             done: The result of the update in the ledger.
             weight: Weight of the update.
             now: Time on the run's clock.
+            unprotected: Number of coordinates that a robust aggregator could not protect; logged if there are any.
         """
         flight = self.in_flight.pop(update.task)
         task = flight.task
-        self._optimizer_states.receive(flight.assignment, update)
+        self.client_states.receive(flight.assignment, update)
         self.applied[task.client] += 1
         self._trained += self.costs.samples(task.widths, task.client)
+        protection = {}
+        if unprotected:
+            protection["unprotected"] = unprotected
         self.staleness += STALENESS_EMA_WEIGHT * (done.staleness.fragment - self.staleness)
         self._record(
             "commit",
@@ -184,6 +192,7 @@ class TaskTable(Stateful):
             samples=self.sizes[task.client],
             flops=self.costs.flops(task.widths, task.client),
             train_loss=update.loss,
+            **protection,
         )
 
     def drop(self, dropped: Dropped, error: str, now: float) -> None:
@@ -220,6 +229,8 @@ class TaskTable(Stateful):
         traffic_sizes: tuple[int, int] | None,
     ) -> tuple[int, int]:
         """Return the bytes of a task's traffic down and up. The arguments are those of `dispatch`."""
+        if self._shared is not None and assignment.mask is not None:
+            assignment = assignment.restrict(self._shared)
         sent = self.costs.sent(assignment.submodel.widths)
         crossing = self.costs.activation_bytes(client)
         down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes, self.costs.download.bytes)
@@ -259,12 +270,12 @@ class TaskTable(Stateful):
             send: Puts the buffers of all tasks into the store that keeps them. None if the tasks hold the values
                 themselves.
         """
-        flights = map(self._with_optimizer_state, restored_flights(states, decisions, send))
+        flights = map(self._with_kept_buffers, restored_flights(states, decisions, send))
         self.in_flight = {flight.task.id: flight for flight in flights}
 
-    def _with_optimizer_state(self, flight: InFlightTask) -> InFlightTask:
-        """Return a restored task with the client's optimizer state, which a checkpoint stores only once."""
-        kept = self._optimizer_states.send(flight.task.client, flight.assignment)
+    def _with_kept_buffers(self, flight: InFlightTask) -> InFlightTask:
+        """Return a restored task with the client's kept state, which checkpoints hold only once."""
+        kept = self.client_states.send(flight.task.client, flight.assignment)
         return replace(flight, task=replace(flight.task, extras={**flight.task.extras, **kept}))
 
 
@@ -286,7 +297,7 @@ def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
         "steps": task.steps,
         "first": task.first,
         "asks": list(task.asks),
-        "extras": {name: task.extra_values(name) for name in task.extras if not name.startswith(EXTRA_PREFIX)},
+        "extras": {name: task.extra_values(name) for name in task.extras if not name.startswith(KEPT_PREFIX)},
     }
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError, short_text
-from fedraa.messages import EXTRA_PREFIX, Receipt, RemoteBuffer, Task, Update, Vector
+from fedraa.messages import KEPT_PREFIX, Receipt, RemoteBuffer, Task, Update, Vector
 from fedraa.vectors.chunked import map_chunks, ordered_sum
 from fedraa.vectors.finite import (
     LARGEST,
@@ -142,7 +142,7 @@ def outgrown_values(update: Update, task: Task) -> str | None:
         return f"params hold values up to {receipt.largest:.4g}, and the sent weights only up to {receipt.sent:.4g}"
     for name, buffer in update.extras.items():
         # Squares of honest gradients may also be this large, and no other client receives them.
-        if name.startswith(EXTRA_PREFIX):
+        if name.startswith(KEPT_PREFIX):
             continue
         largest = find_largest(buffer)
         if largest > LARGEST:

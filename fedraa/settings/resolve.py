@@ -13,6 +13,7 @@ from fedraa.components.text import text_of
 from fedraa.composition.compatibility import (
     can_be_spread,
     check_objective,
+    check_personal,
     check_shards,
     check_terms,
     fields_without_effect,
@@ -68,6 +69,7 @@ def resolve_method(experiment: Experiment) -> Method:
         method = replace(method, local=replace(method.local, logit_calibration=0.0))
     check_objective(str(experiment.method), method, objective, vmap_batch=experiment.vmap_batch)
     check_terms(str(experiment.method), method)
+    check_personal(str(experiment.method), method, server_shards=experiment.server_shards)
     for name, why in fields_without_effect(experiment, method).items():
         value = experiment.override[name] if name in experiment.override else getattr(experiment, name)
         raise without_effect(name, text_of(value), why)

@@ -60,7 +60,7 @@ def on_terms(
     if terms == "equal":
         return experiment.model_copy(update=_equal_values(experiment, method))
     if terms == "paper":
-        fields = paper_settings(method).fields(experiment.clients)
+        fields = paper_settings(method).fields(experiment.client_count)
         return _set_terms(experiment, fields, f"the paper of {name}", over=over)
     assert tuned is not None
     if name not in tuned:
@@ -98,7 +98,7 @@ def _equal_values(experiment: Experiment, method: Method) -> dict[str, Any]:
     participation = chosen_value(experiment, "participation")
     is_open = method.path("concurrency") is not None and chosen_value(experiment, "concurrency") is None
     if is_open and participation is not None:
-        at_a_time = _at_a_time(participation, experiment.clients)
+        at_a_time = _at_a_time(participation, experiment.client_count)
         if at_a_time is not None:
             known["concurrency"] = at_a_time
     return known

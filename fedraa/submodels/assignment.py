@@ -1,7 +1,7 @@
 """The part of the model that one client trains: a dense submodel and, for element-wise methods, a mask over it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,17 @@ class Assignment:
         if self.mask is None:
             return buffer
         return buffer[self.mask]
+
+    def restrict(self, allowed: Mask) -> "Assignment":
+        """Return the assignment without the coordinates outside `allowed` [d], which the client does not send."""
+        mask = allowed
+        if self.submodel.index is not None:
+            mask = mask[self.submodel.index]
+        if mask.all():
+            return self
+        if self.mask is not None:
+            mask = self.mask & mask
+        return replace(self, mask=mask)
 
     def state(self) -> dict[str, object]:
         return {

@@ -13,9 +13,11 @@ class Cost:
         flops: FLOPs of one sample's forward and backward pass.
         memory: Bytes at the peak of one SGD step on the example batch: parameters, buffers, gradients and the values
             that the backward pass needs.
+        personal: Number of trainable parameters that stay at the client.
     """
 
     params: int
     bytes: int
     flops: float
     memory: int
+    personal: int = 0

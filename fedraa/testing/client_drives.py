@@ -168,7 +168,7 @@ class CompressorDrive(Drive):
         size = (self.size, 1, 0)[k % 3]
         delta = torch.from_numpy(draw_numbers(size, 1, k))
         with self.watch_arguments({"delta": delta}):
-            arrived = self.part.apply(delta)
+            arrived = self.part.apply(delta, make_rng(2, k))
         if arrived.shape != delta.shape or arrived.dtype != delta.dtype:
             got = f"{arrived.dtype} {list(arrived.shape)}"
             self.broken.setdefault(

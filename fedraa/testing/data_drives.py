@@ -92,7 +92,7 @@ class DataDrive(Drive):
         experiment = with_clients(data_trial(dataset, lambda clients: Experiment()).experiment, dataset)
         how = Dealing(
             make_partitioner(experiment.partition),
-            experiment.clients,
+            experiment.client_count,
             0,
             targets=target_check(make_objective(experiment.objective)),
         )

@@ -54,7 +54,7 @@ def _possible_kinds(component: object) -> list[Kind]:
     if not isinstance(text, str):
         return _kinds_of_object(component)
     path = text.partition("(")[0].strip()
-    if is_path(path) and path.partition(":")[0] not in ("sample", "topk", "bernoulli"):
+    if is_path(path) and path.partition(":")[0] not in ("sample", "topk", "randomk", "qsgd", "bernoulli"):
         return _kinds_of_object(import_object("part", path))
     name = path.partition(":")[0]
     return [kind for kind in KINDS.values() if name in kind.seam.names()]

@@ -125,7 +125,7 @@ def tune(  # noqa: PLR0913 - a call names its arguments
     ray_cluster: AbstractContextManager[object] = nullcontext()
     if experiment.address:
         cluster = experiment.model_copy(update={"engine": "ray"})
-        ray_cluster = open_session(cluster, cluster.clients)
+        ray_cluster = open_session(cluster, cluster.client_count)
     with ray_cluster, tuning_folder(out, plan.described()) as folder:
         journal = Journal(folder)
         _work_off(plan, folder, journal, jobs, cluster, ended)

@@ -48,7 +48,7 @@ def run_trials(
         return
     try:
         if cluster is not None:
-            with open_calls(cluster, cluster.clients, [cluster, *objects]) as submit:
+            with open_calls(cluster, cluster.client_count, [cluster, *objects]) as submit:
                 yield from _run_concurrently(
                     left, plan, journal, jobs, lambda planned: submit(attempt_elsewhere, planned)
                 )

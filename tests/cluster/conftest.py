@@ -1,9 +1,20 @@
-"""Fixtures for tests on real clusters: one cluster of three nodes that the tests share."""
+"""Fixtures for tests on real clusters: two workers, and a cluster of three nodes, that the tests share."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from execution import WarmWorker
 from nodes import Nodes, nodes
+
+from actors.pool.pulse import actor_class
+
+
+@pytest.fixture(scope="session")
+def warm_workers(cluster: None) -> tuple[Any, ...]:
+    """Start two actors that serve one run after another."""
+    actor = actor_class(WarmWorker).options(num_cpus=1)
+    return tuple(actor.remote() for _ in range(2))
 
 
 # Tests that use this fixture are in the group "three nodes", because two heads at once need the same ports.

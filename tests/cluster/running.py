@@ -10,6 +10,7 @@ from typing import Any
 
 from mortal import with_its_parent
 
+from fedraa.api import resume
 from fedraa.rundir.file_names import EVENTS
 
 PATIENCE = 150.0  # seconds
@@ -48,4 +49,4 @@ def started(out: Path, *flags: str, commits: int = 60) -> Iterator[subprocess.Po
 
 def resumed(directory: Path) -> None:
     """Resume the run to its end."""
-    subprocess.run([sys.executable, "-m", "fedraa", "resume", str(directory), "--quiet"], check=True)
+    resume(directory, quiet=True)

@@ -40,36 +40,38 @@ def test_where_somebody_else_listens(scheme: str) -> None:
     assert time.monotonic() - started < SECONDS
 
 
+def run_python(code: str, arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
 WRONG, NONE = {"RAY_AUTH_TOKEN": "0" * 64}, {"RAY_AUTH_MODE": "disabled"}
 
 
-@pytest.mark.parametrize(
-    ("port", "ours"), [("port", WRONG), ("port", NONE), ("client", WRONG), ("dashboard", WRONG), ("dashboard", NONE)]
-)
-def test_a_wrong_token_or_none(ours: dict[str, str], port: str, three: Nodes) -> None:
-    at = {"port": "127.0.0.1", "client": "ray://127.0.0.1", "dashboard": "http://127.0.0.1"}[port]
-    address = f"{at}:{getattr(three, port)}"
-    command = ("submit", "--address", address, "run") if port == "dashboard" else ("status", "--address", address)
-    answer = three.fedraa(*command, **ours)
-    assert answer.returncode == 2
-    assert answer.stderr.startswith("fedraa: address: ")
-    assert address in answer.stderr
-    assert "`ray get-auth-token`" in answer.stderr
-    assert answer.stderr.count("\n") == 1
+COMMANDS = "import sys; from fedraa.cli.main import main; print(*(main(words.split()) for words in sys.argv[1:]))"
+
+
+@pytest.mark.parametrize("ours", [WRONG, NONE])
+def test_a_wrong_token_or_none(ours: dict[str, str], three: Nodes) -> None:
+    host = "127.0.0.1"
+    addresses = [f"{host}:{three.port}", f"http://{host}:{three.dashboard}"]
+    commands = [f"status --address {addresses[0]}", f"submit --address {addresses[1]} run"]
+    if ours is WRONG:
+        addresses.append(f"ray://{host}:{three.client}")
+        commands.append(f"status --address {addresses[2]}")
+    answer = run_python(COMMANDS, commands, three.environment | ours)
+    assert answer.stdout.split() == ["2"] * len(commands), answer.stderr
+    for sentence, address in zip(answer.stderr.splitlines(), addresses, strict=True):
+        assert sentence.startswith("fedraa: address: ")
+        assert address in sentence
+        assert "`ray get-auth-token`" in sentence
 
 
 @pytest.mark.parametrize("client", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_another_version_of_ray(client: bool, three: Nodes) -> None:
     address = f"ray://127.0.0.1:{three.client}" if client else three.address
     older = "import sys, ray; ray.__version__ = '2.0.1'; from fedraa.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    answer = subprocess.run(
-        [sys.executable, "-c", older, "status", "--address", address],
-        env=three.environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    answer = run_python(older, ["status", "--address", address], three.environment)
     assert answer.returncode == 2, answer.stderr
     said = answer.stderr.splitlines()[-1]
     assert said.startswith("fedraa: address: ")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+from execution import run_warm
 from same_run import same
 from torch import Tensor
 
@@ -31,7 +32,7 @@ class Wary(GradientTransform):
             raise ArithmeticError("a gradient is not finite\nand more")
 
 
-def run(out: Path, **flags: Any) -> fl.History:
+def run(out: Path, warm_workers: tuple[Any, ...] = (), **flags: Any) -> fl.History:
     """Return a run in which only one client has a row that leads to values that are not finite."""
     data = made_up()
     rows = data.x_train.copy()
@@ -46,8 +47,12 @@ def run(out: Path, **flags: Any) -> fl.History:
         "standardise": False,
     }
     data = replace(data, x_train=rows)
-    experiment = fl.Experiment(**settings | {"method": "fed-raa", "updates": 24} | flags)
-    history = fl.run(experiment, dataset=data, out=out)
+    settings |= {"method": "fed-raa", "updates": 24} | flags
+    if warm_workers:
+        history = run_warm(warm_workers, out, dataset=data, **settings)
+    else:
+        history = fl.run(engine="local", dataset=data, out=out, **settings)
+    experiment = fl.Experiment(**settings)
     (bad,) = (n for n in range(4) if (np.abs(build_run(experiment, dataset=data).data.client(n)[0]) > 1e38).any())
     assert [entry["client"] for entry in history.summary["quarantined"]] == [bad]  # type: ignore[attr-defined]
     assert "consistent" in fl.replay(out)
@@ -57,15 +62,14 @@ def run(out: Path, **flags: Any) -> fl.History:
 @pytest.mark.parametrize(
     "flags",
     [
-        {"max_update_norm": "auto", "engine": "ray", "server_shards": 2},
+        {"max_update_norm": "auto", "server_shards": 2},
         {"method": "fedavg", "rounds": 4, "updates": None, "gradient_transforms": (Wary(),)},
     ],
     ids=["on shards", "own term"],
 )
-def test_the_same_run_as_in_one_process(flags: dict[str, Any], tmp_path: Path) -> None:
-    here = {name: value for name, value in flags.items() if name != "server_shards"} | {"engine": "local"}
-    local = run(tmp_path / "local", **here)
-    same(run(tmp_path / "ray", **flags, workers=2).directory, local)
+def test_the_same_run_as_in_one_process(flags: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+    local = run(tmp_path / "local", **{name: value for name, value in flags.items() if name != "server_shards"})
+    same(run(tmp_path / "ray", warm_workers, **flags).directory, local)
     if "gradient_transforms" in flags:
         what = {line["error"] for line in local.lines() if line["kind"] == "drop"}
         assert what == {

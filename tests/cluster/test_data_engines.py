@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from execution import run_warm
 
 import fedraa as fl
 
@@ -42,7 +43,7 @@ def files(folder: Path) -> str:
 @pytest.mark.parametrize(
     "case", ["pairs", *(pytest.param(case, marks=pytest.mark.slow) for case in ("files", "made", "numbers", "stacks"))]
 )
-def test_every_engine_trains_on_the_same_samples(case: str, cluster: None, tmp_path: Path) -> None:
+def test_every_engine_trains_on_the_same_samples(case: str, warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     owners = (np.arange(90) % 4).tolist()
     pairs, made = own()
 
@@ -69,19 +70,17 @@ def test_every_engine_trains_on_the_same_samples(case: str, cluster: None, tmp_p
             "vmap_batch": 2,
         },
     }
-    digests, logs = set(), []
-    for engine in ({"engine": "local"}, {"workers": 1}, {"workers": 2}):
-        history = fl.run(
-            method="fed-raa",
-            updates=9,
-            fragments=2,
-            quiet=True,
-            out=tmp_path / str(len(logs)),
-            **engine,
-            **cases[case],
-        )
-        digests.add(history.summary["model_sha256"])
-        logs.append([{key: value for key, value in line.items() if key != "wall"} for line in history.lines()])
+    fields: dict[str, Any] = {"method": "fed-raa", "updates": 9, "fragments": 2, "quiet": True, **cases[case]}
+    histories = [
+        fl.run(engine="local", out=tmp_path / "local", **fields),
+        run_warm(warm_workers[:1], tmp_path / "one", **fields),
+        run_warm(warm_workers, tmp_path / "two", **fields),
+    ]
+    digests = {history.summary["model_sha256"] for history in histories}
+    logs = [
+        [{key: value for key, value in line.items() if key != "wall"} for line in history.lines()]
+        for history in histories
+    ]
     assert len(digests) == 1
     assert logs[0] == logs[1] == logs[2]
     assert not any(line["kind"] == "fault" for line in logs[0])

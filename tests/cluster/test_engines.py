@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from execution import run_warm
 
 from fedraa import Experiment, run
 
@@ -25,7 +26,6 @@ FIRST_RUN: dict[str, Any] = {
 WORK = (0.1, 0.2, 0.3, 0.4)  # share of the model in each fragment
 ENGINES: dict[str, dict[str, Any]] = {
     "local": {"engine": "local"},
-    "ray 1": {"engine": "ray", "workers": 1},
     "ray 2": {"engine": "ray", "workers": 2},
 }
 
@@ -36,8 +36,9 @@ def events(directory: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "wall"} for line in lines]
 
 
-def test_engines_and_numbers_of_workers_give_the_same_run(tmp_path: Path) -> None:
+def test_engines_and_numbers_of_workers_give_the_same_run(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     histories = {name: run(Experiment(**FIRST_RUN, **engine, out=tmp_path / name)) for name, engine in ENGINES.items()}
+    histories["one worker"] = run_warm(warm_workers[:1], tmp_path / "one", **FIRST_RUN)
     first = histories["local"]
     assert first.summary["steps"] == 200
     assert first.evals["accuracy"].iloc[-1] >= 0.9
@@ -49,9 +50,10 @@ def test_engines_and_numbers_of_workers_give_the_same_run(tmp_path: Path) -> Non
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_rounds_are_the_same_on_ray(tmp_path: Path) -> None:
+def test_rounds_are_the_same_on_ray(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     flags: dict[str, Any] = {"method": "fed-raa-sync", "rounds": 4, "partition": "dirichlet"}
-    here, there = (run(Experiment(**flags, **ENGINES[name], out=tmp_path / name)) for name in ("local", "ray 2"))
+    here = run(Experiment(**flags, engine="local", out=tmp_path / "local"))
+    there = run_warm(warm_workers, tmp_path / "ray", **flags)
     assert here.summary["model_sha256"] == there.summary["model_sha256"]
     assert events(here.directory) == events(there.directory)
 

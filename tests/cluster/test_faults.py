@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 import ray
+from execution import execute, execute_warm
 from mishaps import die, err, first, freeze, hang
 from refusals import refuses
 from same_run import same
@@ -24,11 +24,10 @@ from actors.worker.worker import Worker
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated
-from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
-from fedraa.engine.session import RunSession
+from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunFailed
-from fedraa.messages import Evaluation, Task, Update, Vector
+from fedraa.messages import Evaluation, State, Task, Update, Vector
 from fedraa.rundir.history import History
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
@@ -49,9 +48,9 @@ def faulty(plan: Plan, marks: Path | None = None) -> type[Worker]:
             self._happen(header.id)
             return super().train(header, *rest)
 
-        def evaluate(self, params: Vector, data: Federated) -> Evaluation:
+        def evaluate(self, params: Vector, kept: State, data: Federated) -> Evaluation:
             self._happen(EVALUATION)
-            return super().evaluate(params, data)
+            return super().evaluate(params, kept, data)
 
         def _happen(self, task: int) -> None:
             for handle in (self.number, ANY):
@@ -66,32 +65,8 @@ def experiment(**changes: object) -> Experiment:
     return Experiment(**{**settings, **changes})
 
 
-def execute(
-    trial: Experiment,
-    directory: Path,
-    worker: type[Worker] = Worker,
-    *,
-    workers: int = 2,
-    hang_detector: HangDetector | None = None,
-    heartbeat: Heartbeat | None = None,
-    executor: type[RayExecutor] = RayExecutor,
-    resume: bool = False,
-) -> History:
-    directory.mkdir(exist_ok=True)
-    spec = build_run(trial)
-    groups = (WorkerGroup(workers, {"CPU": 1}),)
-    there = executor.of(
-        spec,
-        groups=groups,
-        worker=worker,
-        hang_detector=hang_detector or HangDetector(),
-        heartbeat=heartbeat or Heartbeat(),
-    )
-    try:
-        RunSession(spec, directory, there, Event()).execute(resume=resume)
-    finally:
-        there.close()
-    return History(directory)
+def trial(**changes: object) -> RunSpec:
+    return build_run(experiment(**changes))
 
 
 @pytest.fixture(autouse=True)
@@ -109,23 +84,29 @@ def faults(history: History) -> list[dict[str, object]]:
     return [line for line in history.lines() if line["kind"] == "fault"]
 
 
-@pytest.mark.parametrize(("happens", "what"), [(die, "worker died"), (err, "ArithmeticError: seven is not eight")])
 def test_what_befalls_a_task_does_not_change_the_run(
-    happens: Callable[[], None], what: str, undisturbed: History, tmp_path: Path
+    undisturbed: History, warm_workers: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    plan = {(ANY, task): happens for task in (0, 9, 17)}
-    history = execute(experiment(), tmp_path / "run", faulty(plan, tmp_path))
-    same(history.directory, undisturbed)
-    assert [line["task"] for line in faults(history)] == [0, 9, 17]
-    assert {(line["error"], line["action"]) for line in faults(history)} == {(what, "retry")}
-    assert {line["worker"] for line in faults(history)} <= {0, 1}
+    deadly = faulty({(ANY, task): die for task in (0, 17)}, tmp_path)
+    erring = faulty({(ANY, task): err for task in (0, 9, 17)}, tmp_path / "errors")
+    (tmp_path / "errors").mkdir()
+    died = execute(trial(), tmp_path / "died", deadly)
+    erred = execute_warm(warm_workers, trial(), tmp_path / "erred", erring)
+    for history, tasks, error in (
+        (died, [0, 17], "worker died"),
+        (erred, [0, 9, 17], "ArithmeticError: seven is not eight"),
+    ):
+        same(history.directory, undisturbed)
+        assert [line["task"] for line in faults(history)] == tasks
+        assert {(line["error"], line["action"]) for line in faults(history)} == {(error, "retry")}
+        assert {line["worker"] for line in faults(history)} <= {0, 1}
 
 
 @pytest.mark.parametrize("task", [0, pytest.param(9, marks=pytest.mark.slow)])
 def test_a_worker_that_freezes_is_replaced(task: int, undisturbed: History, tmp_path: Path) -> None:
     """A first task has no time limit from observations. A slow machine is not mistaken for a hung worker."""
     history = execute(
-        experiment(),
+        trial(),
         tmp_path / "run",
         faulty({(ANY, task): freeze}, tmp_path),
         heartbeat=Heartbeat(every=0.2, bound=2.0),
@@ -150,14 +131,14 @@ def test_a_worker_that_hangs_is_replaced(undisturbed: History, tmp_path: Path) -
             super()._replace_worker(handle, cause)
 
     plan = faulty({(ANY, 9): hang}, tmp_path)
-    history = execute(experiment(), tmp_path / "run", plan, workers=1, hang_detector=Patient(), executor=Once)
+    history = execute(trial(), tmp_path / "run", plan, workers=1, hang_detector=Patient(), executor=Once)
     same(history.directory, undisturbed)
     (line,) = faults(history)
     assert (line["task"], line["error"], line["action"]) == (9, "worker hung: no answer within 5 s", "retry")
 
 
 def test_a_worker_that_dies_in_an_evaluation_is_replaced(undisturbed: History, tmp_path: Path) -> None:
-    history = execute(experiment(), tmp_path / "run", faulty({(ANY, EVALUATION): die}, tmp_path))
+    history = execute(trial(), tmp_path / "run", faulty({(ANY, EVALUATION): die}, tmp_path))
     same(history.directory, undisturbed)
     assert [(line["task"], line["error"]) for line in faults(history)] == [(None, "worker died")]
 
@@ -174,7 +155,7 @@ def test_a_worker_that_keeps_dying_is_given_up_and_the_others_go_on(undisturbed:
 
     everything = {(0, task): die_and_tell for task in range(EVALUATION, 100)}
     everything |= {(1, task): wait_for_deaths for task in range(EVALUATION, 100)}
-    history = execute(experiment(), tmp_path / "run", faulty(everything))
+    history = execute(trial(), tmp_path / "run", faulty(everything))
     same(history.directory, undisturbed)
     said = [str(line["error"]) for line in faults(history)]
     assert len(said) == 3
@@ -182,18 +163,22 @@ def test_a_worker_that_keeps_dying_is_given_up_and_the_others_go_on(undisturbed:
     assert {line["worker"] for line in faults(history)} == {0}
 
 
-def test_with_no_worker_left_the_run_fails_and_can_be_gone_on_with(undisturbed: History, tmp_path: Path) -> None:
+def test_with_no_worker_left_the_run_fails_and_can_be_gone_on_with(
+    undisturbed: History, warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
     from_task_15 = {(ANY, task): die for task in range(15, 100)}
     with pytest.raises(RunFailed, match="worker died") as failed:
-        execute(experiment(), tmp_path / "run", faulty(from_task_15))
+        execute(trial(), tmp_path / "run", faulty(from_task_15), workers=1)
     assert failed.value.field.startswith(("workers", "client "))
     assert faults(History(tmp_path / "run"))
-    history = execute(experiment(), tmp_path / "run", resume=True)
+    history = execute_warm(warm_workers, trial(), tmp_path / "run", resume=True)
     same(history.directory, undisturbed)
 
 
-def test_a_task_that_always_errs_is_tried_twice_and_then_dropped_for_its_error(tmp_path: Path) -> None:
-    history = execute(experiment(), tmp_path, faulty({(ANY, 7): err}))
+def test_a_task_that_always_errs_is_tried_twice_and_then_dropped_for_its_error(
+    warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
+    history = execute_warm(warm_workers, trial(), tmp_path, faulty({(ANY, 7): err}))
     assert [(line["task"], line["action"]) for line in faults(history)] == [(7, "retry")]
     (drop,) = (line for line in history.lines() if line["kind"] == "drop")
     assert (drop["task"], drop["error"], drop["action"]) == (7, "ArithmeticError: seven is not eight", "retry")
@@ -207,19 +192,20 @@ def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
             raise ValueError("device: there is none")
 
     with refuses("workers", "device: there is none", error=RunFailed):
-        execute(experiment(), tmp_path, Unable, workers=1)
+        execute(trial(), tmp_path, Unable, workers=1)
 
 
 def test_on_the_wall_clock_no_update_is_lost_or_applied_twice(tmp_path: Path) -> None:
     plan = {(ANY, task): happens for task, happens in ((3, die), (8, err), (21, die))}
-    trial = experiment(clock="wall", time_scale=0.05, updates=40)
-    history = execute(trial, tmp_path / "run", faulty(plan, tmp_path))
+    history = execute(trial(clock="wall", time_scale=0.05, updates=40), tmp_path / "run", faulty(plan, tmp_path))
     answered = [line["task"] for line in history.lines() if line["kind"] == "commit"]
     assert len(answered) == len(set(answered)) == 40
     assert sorted(line["task"] for line in faults(history)) == [3, 8, 21]
 
 
-def test_poison_is_refused_and_the_task_given_again(undisturbed: History, tmp_path: Path) -> None:
+def test_poison_is_refused_and_the_task_given_again(
+    undisturbed: History, warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
     class Poisonous(Worker):
         def train(self, header: Task, *rest: Any) -> Update:
             update = super().train(header, *rest)
@@ -227,7 +213,7 @@ def test_poison_is_refused_and_the_task_given_again(undisturbed: History, tmp_pa
                 update.params[header.id] = np.nan
             return update
 
-    history = execute(experiment(), tmp_path / "run", Poisonous)
+    history = execute_warm(warm_workers, trial(), tmp_path / "run", Poisonous)
     same(history.directory, undisturbed)
     assert [(line["task"], line["error"]) for line in faults(history)] == [
         (task, "update refused: params hold 1 values that are not finite") for task in (4, 11)

@@ -4,17 +4,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from execution import run_warm
 
-from fedraa import Experiment, History, resume, run
+from fedraa import History, resume, run
 
 pytestmark = pytest.mark.cluster
 
 
-def go(out: Path, **flags: Any) -> History:
-    common: dict[str, Any] = {"method": "fed-quilt", "clients": 5, "hidden": (16,), "partition": "dirichlet"}
-    common |= {"compute": "lognormal:0.5", "local_steps": "auto:3", "updates": 25, "quiet": True}
-    common |= {"override": {"update.participation_correction": 0.5}, "out": out}
-    return run(Experiment(**common | flags))
+FLAGS: dict[str, Any] = {
+    "method": "fed-quilt",
+    "clients": 5,
+    "hidden": (16,),
+    "partition": "dirichlet",
+    "compute": "lognormal:0.5",
+    "local_steps": "auto:3",
+    "updates": 25,
+    "quiet": True,
+    "override": {"update.participation_correction": 0.5},
+}
 
 
 def story(history: History) -> list[dict[str, Any]]:
@@ -27,11 +34,18 @@ def story(history: History) -> list[dict[str, Any]]:
     ]
 
 
-def test_two_workers_and_two_shards_make_the_same_run_as_one_process(tmp_path: Path) -> None:
-    here = go(tmp_path / "here", engine="local", checkpoint_every=10)
-    there = go(tmp_path / "there", engine="ray", workers=2, server_shards=2, checkpoint_every=10)
+def test_two_workers_and_two_shards_make_the_same_run_as_one_process(
+    warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
+    here = run(engine="local", out=tmp_path / "here", **FLAGS)
+    there = run_warm(warm_workers, tmp_path / "there", server_shards=2, **FLAGS)
     assert story(here) == story(there)
     assert here.evals["accuracy"].tolist() == there.evals["accuracy"].tolist()
     assert here.summary["model_sha256"] == there.summary["model_sha256"]
-    longer = go(tmp_path / "longer", engine="local", updates=40)
+
+
+@pytest.mark.slow
+def test_a_run_on_shards_is_extended(tmp_path: Path) -> None:
+    there = run(workers=2, server_shards=2, checkpoint_every=10, out=tmp_path / "there", **FLAGS)
+    longer = run(engine="local", out=tmp_path / "longer", **FLAGS | {"updates": 40})
     assert resume(there.directory, updates=40).summary["model_sha256"] == longer.summary["model_sha256"]

@@ -51,7 +51,7 @@ class Freeze(Callback):
 @pytest.mark.parametrize(
     ("frozen", "changes"),
     [
-        ("ray::ShardActor", {"server_shards": 2}),
+        pytest.param("ray::ShardActor", {"server_shards": 2}, marks=pytest.mark.slow),
         pytest.param("ray::Worker", {}, marks=pytest.mark.slow),
         pytest.param(SERVER, {}, marks=pytest.mark.slow),
         pytest.param("ray::DataHost", {"data_on_nodes": True}, marks=pytest.mark.slow),

@@ -3,28 +3,24 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 import ray
+from execution import execute
 from mishaps import die, err, first
 from same_run import same
 from test_faults import faults
 
-from actors.pool.executor import RayExecutor
 from actors.pool.serializer import INLINE_BYTES, Job, TaskSerializer, put_blocks
 from actors.worker.worker import Worker
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
-from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
 from fedraa.engine.run_spec import RunSpec
-from fedraa.engine.session import RunSession
 from fedraa.messages import SharedBuffer, Task, Update, values_of
-from fedraa.rundir.history import History
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -62,16 +58,8 @@ def test_each_task_of_a_group_that_came_to_nothing_goes_again(
     happens: Callable[[], None], what: str, tmp_path: Path
 ) -> None:
     undisturbed = run(Experiment(**trial().experiment.model_dump() | {"engine": "local", "out": tmp_path / "local"}))
-    spec = trial()
-    executor = RayExecutor.of(spec, groups=(WorkerGroup(2, {"CPU": 1}),), worker=once(happens, tmp_path / "mark"))
-    directory = tmp_path / "run"
-    directory.mkdir()
-    try:
-        RunSession(spec, directory, executor, Event()).execute()
-    finally:
-        executor.close()
-    history = History(directory)
-    same(directory, undisturbed)
+    history = execute(trial(), tmp_path / "run", once(happens, tmp_path / "mark"))
+    same(history.directory, undisturbed)
     [fault] = faults(history)
     assert (fault["task"], fault["action"]) == (None, "none")
     assert str(fault["error"]).startswith(what)

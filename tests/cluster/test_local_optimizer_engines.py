@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from execution import run_warm
 from same_run import same
 
-from fedraa import Experiment, run
+from fedraa import Experiment, History, run
 from fedraa.rundir.file_names import CLIENTS, PARTITION
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -14,18 +15,22 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 FIELDS: dict[str, Any] = {"clients": 6, "hidden": (10,), "local_epochs": 1, "lr": 0.01, "quiet": True}
 
 
-@pytest.mark.parametrize(
-    ("method", "on_ray"),
-    [
-        ({"method": "fed-raa", "updates": 24, "lr_schedule": "cosine:auto@local"}, {"server_shards": 2}),
-        ({"method": "ra-fed", "rounds": 3, "vmap_batch": 3}, {}),
-    ],
-    ids=["shards", "stacks"],
-)
-def test_kept_state_gives_the_same_run_on_ray(method: dict[str, Any], on_ray: dict[str, Any], tmp_path: Path) -> None:
-    fields = {**FIELDS, **method, "local_optimizer": "adam", "local_optimizer_state": "keep", "client_evals": 2}
+KEPT: dict[str, Any] = {"local_optimizer": "adam", "local_optimizer_state": "keep", "client_evals": 2}
+
+
+def test_kept_state_gives_the_same_run_on_shards(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+    fields = {**FIELDS, **KEPT, "method": "fed-raa", "updates": 24, "lr_schedule": "cosine:auto@local"}
     local = run(Experiment(**fields, engine="local", out=tmp_path / "local"))
-    run(Experiment(**fields, **on_ray, workers=2, out=tmp_path / "ray"))
-    same(tmp_path / "ray", local)
+    check_same_files(run_warm(warm_workers, tmp_path / "ray", **fields, server_shards=2), local)
+
+
+def test_kept_state_gives_the_same_run_in_stacks(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+    fields = {**FIELDS, **KEPT, "method": "ra-fed", "rounds": 3, "vmap_batch": 3}
+    local = run(Experiment(**fields, engine="local", out=tmp_path / "local"))
+    check_same_files(run_warm(warm_workers, tmp_path / "ray", **fields), local)
+
+
+def check_same_files(on_ray: History, local: History) -> None:
+    same(on_ray.directory, local)
     for name in (CLIENTS, PARTITION):
-        assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+        assert (on_ray.directory / name).read_bytes() == (local.directory / name).read_bytes()

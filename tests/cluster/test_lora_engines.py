@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from execution import run_warm
 from same_run import same
 from torch import nn
 
@@ -15,7 +16,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 
 @pytest.mark.parametrize(("method", "limit"), [("fed-raa", {"updates": 12}), ("flora", {"rounds": 3})])
-def test_ray_gives_the_same_run(method: str, limit: dict[str, Any], tmp_path: Path) -> None:
+def test_ray_gives_the_same_run(
+    method: str, limit: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 12)).astype(np.float32)
     y = (x @ rng.normal(size=(12, 4))).argmax(1)
@@ -24,7 +27,7 @@ def test_ray_gives_the_same_run(method: str, limit: dict[str, Any], tmp_path: Pa
     model = fl.lora(nn.Sequential(nn.Linear(12, 40), nn.ReLU(), nn.Linear(40, 4)), 8, merge=method == "flora")
     common: dict[str, Any] = {"method": method, "clients": 4, "local_epochs": 1, **limit}
     here = fl.run(model=model, dataset=data, engine="local", out=tmp_path / "local", **common)
-    there = fl.run(model=model, dataset=data, engine="ray", workers=2, out=tmp_path / "ray", **common)
+    there = run_warm(warm_workers, tmp_path / "ray", model=model, dataset=data, **common)
     same(there.directory, here)
     assert there.config["resolved"]["base"] == here.config["resolved"]["base"]
     assert "consistent" in fl.replay(there.directory)

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from execution import execute_warm
 
 from fedraa import Experiment, History, run
 from fedraa.composition.registry import find_method, list_methods
+from fedraa.engine.build import build_run
 from fedraa.submodels.policies.pruning import AdaptivePruning
 
 METHODS = list_methods()
@@ -43,25 +45,22 @@ ON_RAY = {
 }
 
 
-def go(method: str, model: str, out: Path, **engine: Any) -> History:
+def experiment(method: str, model: str, **fields: Any) -> Experiment:
     budget = {"updates": CLIENTS * ROUNDS} if find_method(method).asynchronous else {"rounds": ROUNDS}
     if isinstance(find_method(method).submodel, AdaptivePruning):
         # In the initial rounds only the first client trains.
         budget["rounds"] += AdaptivePruning.initial
     if find_method(method).path("buffer_size"):
         budget["buffer_size"] = 2
-    return run(
-        Experiment(
-            method=method,
-            model=model,
-            **MODELS[model],
-            clients=CLIENTS,
-            local_steps=2,
-            checkpoint_every=1000,
-            out=out,
-            **budget,
-            **engine,
-        )
+    return Experiment(
+        method=method,
+        model=model,
+        **MODELS[model],
+        clients=CLIENTS,
+        local_steps=2,
+        checkpoint_every=1000,
+        **budget,
+        **fields,
     )
 
 
@@ -82,7 +81,7 @@ def in_one_process() -> list[Any]:
 @pytest.mark.parametrize(("method", "model"), in_one_process())
 def test_it_runs(method: str, model: str, tmp_path: Path) -> None:
     """Two rounds, or an equal number of tasks: each client gets work, and the trained model is finite."""
-    history = go(method, model, tmp_path / "run", engine="local")
+    history = run(experiment(method, model, engine="local", out=tmp_path / "run"))
     sent, commits = ([line for line in history.lines() if line["kind"] == kind] for kind in ("dispatch", "commit"))
     assert {line["client"] for line in sent} == {*range(CLIENTS)}
     assert len(commits) >= CLIENTS * ROUNDS
@@ -101,9 +100,9 @@ def on_ray(model: str) -> list[Any]:
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(("model", "method"), on_ray("mlp") + on_ray("cnn"))
-def test_ray_gives_the_same_run(model: str, method: str, tmp_path: Path) -> None:
-    here = go(method, model, tmp_path / "local", engine="local")
-    there = go(method, model, tmp_path / "ray", engine="ray", workers=2)
+def test_ray_gives_the_same_run(model: str, method: str, warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+    here = run(experiment(method, model, engine="local", out=tmp_path / "local"))
+    there = execute_warm(warm_workers, build_run(experiment(method, model)), tmp_path / "ray")
     assert story(there) == story(here)
     assert there.lines()[-1]["model_sha256"] == here.lines()[-1]["model_sha256"]
     assert there.evals.drop(columns="wall").equals(here.evals.drop(columns="wall"))

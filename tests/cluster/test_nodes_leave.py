@@ -2,11 +2,13 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from nodes import nodes
 from running import PATIENCE, until
 from same_run import same
@@ -15,7 +17,7 @@ from test_real_cluster import FLAGS, commits, here
 from fedraa.rundir.history import History
 
 GONE = re.compile(r"worker (died|did not start)")
-SCRIPT = Path(__file__).parents[2] / "actors" / "examples" / "fedraa.slurm"
+DEPLOY = Path(__file__).parents[2] / "deploy"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -61,13 +63,31 @@ def test_the_slurm_script_runs_on_nodes_that_slurm_would_give(tmp_path: Path) ->
         (programs / name).chmod(0o755)
     slurm = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "any[1-2]", "SLURM_CPUS_PER_TASK": "1"}
     path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    job = subprocess.run(
-        ["bash", str(SCRIPT), *FLAGS, "--updates", "60", "--workers", "2", "--out", str(out)],
-        env=os.environ | slurm | {"PATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-        check=False,
-    )
-    assert job.returncode == 0, job.stderr
+    for command in (
+        ["run", *FLAGS, "--updates", "40", "--workers", "2", "--out", str(out)],
+        ["resume", str(out), "--updates", "60"],
+    ):
+        job = subprocess.run(
+            ["bash", str(DEPLOY / "slurm.sh"), *command],
+            env=os.environ | slurm | {"PATH": path, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
+            check=False,
+        )
+        assert job.returncode == 0, job.stderr
     same(out, here(tmp_path / "here", 60))
+
+
+def test_the_job_of_kubernetes_runs_on_a_cluster(tmp_path: Path) -> None:
+    documents = yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())
+    (entrypoint,) = [document["spec"]["entrypoint"] for document in documents if document["kind"] == "RayJob"]
+    # The cluster of this test has one core.
+    smaller = entrypoint.replace("--workers 4", "--workers 1").replace("--updates 400", "--updates 50")
+    arguments = shlex.split(smaller.replace("/home/fedraa/runs", str(tmp_path)))[1:]
+    with nodes() as cluster:
+        cluster.join("one", {})
+        # Ray sets this address in a job.
+        job = cluster.fedraa(*arguments, RAY_ADDRESS=cluster.address)
+    assert job.returncode == 0, job.stderr
+    assert History(tmp_path / "kubernetes").summary["steps"] == 50

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import ray
 import torch
+from execution import run_warm
 from torch import Tensor, nn
 
 import fedraa as fl
@@ -33,29 +34,19 @@ def events(directory: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "wall"} for line in lines]
 
 
-def test_a_next_token_of_masked_inputs_is_the_same_run_on_ray(tmp_path: Path) -> None:
+def test_a_next_token_of_masked_inputs_is_the_same_run_on_ray(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     rows = (np.random.default_rng(0).integers(0, 7, (120, 1)) + np.arange(7)) % 7
     x = {"tokens": rows[:, :-1], "mask": rows[:, :-1] != 3}
     split = [{name: part[where] for name, part in x.items()} for where in (slice(90), slice(90, None))]
     dataset = fl.Dataset("count", split[0], rows[:90, 1:], split[1], rows[90:, 1:], 8)
-    found = {}
-    for engine in ("local", "ray"):
-        torch.manual_seed(0)
-        experiment = fl.Experiment(
-            objective="next-token",
-            metrics=(mistakes,),
-            clients=4,
-            local_epochs=1,
-            updates=20,
-            engine=engine,
-            personalised=2,
-            workers=2 if engine == "ray" else None,
-            out=tmp_path / engine,
-        )
-        history = fl.run(experiment, model=Masked(), dataset=dataset)
-        assert "consistent" in fl.replay(history.directory)
-        found[engine] = (events(history.directory), history.summary["model_sha256"])
-    assert found["local"] == found["ray"]
+    fields: dict[str, Any] = {"objective": "next-token", "metrics": (mistakes,), "clients": 4, "local_epochs": 1}
+    fields |= {"updates": 20, "personalised": 2, "model": Masked(), "dataset": dataset}
+    local = fl.run(engine="local", out=tmp_path / "local", **fields)
+    ray_history = run_warm(warm_workers, tmp_path / "ray", **fields)
+    assert "consistent" in fl.replay(local.directory)
+    assert "consistent" in fl.replay(ray_history.directory)
+    assert events(local.directory) == events(ray_history.directory)
+    assert local.summary["model_sha256"] == ray_history.summary["model_sha256"]
 
 
 def mistakes(outputs: Tensor, labels: Tensor) -> Tensor:

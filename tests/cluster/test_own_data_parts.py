@@ -1,4 +1,4 @@
-"""Custom partitioner, metric, fleet and data of a script: the same run in this process, on one worker and on two."""
+"""Custom partitioner, metric, fleet and data of a script: the same run in this process and on Ray."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def net(classes):
 
 if __name__ == "__main__":
     out = Path(sys.argv[1])
-    for name, engine in {"local": {"engine": "local"}, "one": {"workers": 1}, "two": {"workers": 2}}.items():
+    for name, engine in {"local": {"engine": "local"}, "ray": {"workers": 2}}.items():
         fl.run(fl.Experiment(
             partition=ByParity(), metrics=(Top(3), sure), compute=devices, model=net,
             clients=4, fragments=2, updates=24, quiet=True, out=out / name, **engine,
@@ -70,7 +70,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_script_s_own_parts_run_alike_everywhere(runs: Path) -> None:
-    histories = {name: History(runs / name) for name in ("local", "one", "two")}
+    histories = {name: History(runs / name) for name in ("local", "ray")}
     first = histories["local"]
     assert list(first.evals.columns[-2:]) == ["top", "sure"]
     logs = []
@@ -79,7 +79,7 @@ def test_a_script_s_own_parts_run_alike_everywhere(runs: Path) -> None:
         assert history.summary["metrics"] == first.summary["metrics"]
         logs.append([{key: value for key, value in line.items() if key != "wall"} for line in history.lines()])
         assert "consistent" in replay(history.directory)
-    assert logs[0] == logs[1] == logs[2]
+    assert logs[0] == logs[1]
     experiment = first.config["experiment"]
     assert experiment["partition"] == "__main__:ByParity"
     assert experiment["metrics"] == ["__main__:Top(k=3)", "__main__:sure"]

@@ -4,23 +4,21 @@ import logging
 import re
 import sys
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
 import ray
+from execution import execute
 from refusals import refuses
 from same_run import same
 
 from actors.cluster import engine, follower
 from actors.cluster.placement import find_node, server_options
-from actors.pool.executor import RayExecutor
 from actors.worker.worker import Worker
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import group_of_clients, parse_group
 from fedraa.engine.build import build_run
-from fedraa.engine.session import RunSession
 from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
 from fedraa.rundir.history import History
@@ -46,14 +44,8 @@ def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Pa
 
     trial = experiment(compute="1:0.25,3:0.75")
     groups = (parse_group("1:CPU=1"), parse_group("1:CPU=0.5,memory=1000000"))
-    spec, there = build_run(trial), tmp_path / "run"
-    there.mkdir()
-    who = group_of_clients(groups, trial.compute, trial.clients)
-    executor = RayExecutor.of(spec, groups=groups, group_of=who, worker=Telling)
-    try:
-        RunSession(spec, there, executor, Event()).execute()
-    finally:
-        executor.close()
+    owners = group_of_clients(groups, trial.compute, trial.clients)
+    execute(build_run(trial), tmp_path / "run", Telling, groups=groups, group_of=owners)
     told = sorted(path.name for path in tmp_path.glob("* trained *"))
     assert told == ["0 trained 0", "1 trained 1", "1 trained 2", "1 trained 3"]
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from execution import run_warm
 
 import fedraa as fl
 
@@ -42,14 +43,16 @@ LARGE = pytest.param(torch.zeros(COUNT, 2**17), marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("samples", [np.zeros((COUNT, 2)), LARGE])
-def test_every_engine_draws_the_same_items(samples: Any, cluster: None, tmp_path: Path) -> None:
+def test_every_engine_draws_the_same_items(samples: Any, warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"method": "fedavg", "rounds": 2, "local_epochs": 2, "clients": 4, "hidden": (4,)}
     digests = set()
-    for number, engine in enumerate(({"engine": "local"}, {"workers": 1}, {"workers": 2})):
+    for workers in range(3):
         data = fl.FederatedDataset("mixed", mixed(samples), TEST, classes=2)
-        history = fl.run(
-            dataset=data, method="fedavg", rounds=2, local_epochs=2, clients=4, hidden=(4,), quiet=True,
-            out=tmp_path / str(number), **engine,
-        )  # fmt: skip
+        out = tmp_path / str(workers)
+        if workers == 0:
+            history = fl.run(dataset=data, engine="local", out=out, **fields)
+        else:
+            history = run_warm(warm_workers[:workers], out, dataset=data, **fields)
         digests.add(history.summary["model_sha256"])
         assert not any(line["kind"] == "fault" for line in history.lines())
     assert len(digests) == 1

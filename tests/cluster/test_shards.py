@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+from execution import execute_warm
 from mishaps import first
 from nodes import nodes
 from same_run import same
 
-from actors.pool.executor import RayExecutor
+from actors.pool.pulse import Heartbeat
 from actors.pool.serializer import TaskSerializer, put_blocks
 from actors.server.sharded_store import ShardedStore
 from actors.worker.worker import Worker
@@ -25,11 +26,11 @@ from fedraa.api import run
 from fedraa.callbacks import Callback, Event
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
-from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server
-from fedraa.engine.session import RunSession
+from fedraa.errors import ShardDied
 from fedraa.messages import Task, Update
+from fedraa.rundir.file_names import SUMMARY
 from fedraa.rundir.history import History
 from fedraa.server.async_rule import ApplyResult
 from fedraa.server.update_checks import check_update
@@ -58,33 +59,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
     return run(experiment(engine="local", out=tmp_path_factory.mktemp("undisturbed")))
 
 
-def execute(
-    directory: Path,
-    worker: type[Worker] = Worker,
-    on_commit: Callable[[ShardedStore, threading.Event, int], None] = lambda store, stop, step: None,
-    *,
-    resume: bool = False,
-    **changes: Any,
-) -> bool:
-    """Run on two shards with a cluster of this process. Return True if the run reached its end."""
-    directory.mkdir(exist_ok=True)
-    spec, stop = build_run(experiment(**{"server_shards": 2, **changes})), threading.Event()
-    store = ShardedStore.of(spec)
-    executor = RayExecutor.of(spec, groups=(WorkerGroup(1, {"CPU": 1}),), worker=worker, check=store.check)
+class AtNinthCommit(Callback):
+    """A callback that acts three steps after a checkpoint."""
 
-    class OnCommit(Callback):
-        commits = 0
+    def __init__(self, act: Callable[[], None]) -> None:
+        self.act, self.commits = act, 0
 
-        def on_commit(self, event: Event) -> None:
-            self.commits += 1
-            on_commit(store, stop, self.commits)
-
-    try:
-        runner = RunSession(spec, directory, executor, stop, CallbackList([OnCommit()]), store=store)
-        return runner.execute(resume=resume)
-    finally:
-        executor.close()
-        store.close()
+    def on_commit(self, event: Event) -> None:
+        self.commits += 1
+        if self.commits == 9:
+            self.act()
 
 
 def tallies(history: History) -> list[dict[str, Any]]:
@@ -157,8 +141,9 @@ def test_two_shards_on_two_nodes_are_pulled_from_and_pushed_to(undisturbed: Hist
     assert all(tally[way] > 0 for tally in (first, second) for way in ("pulls", "pushes"))
 
 
-@pytest.mark.usefixtures("cluster")
-def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(undisturbed: History, tmp_path: Path) -> None:
+def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(
+    undisturbed: History, warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
     class Poisonous(Worker):
         def train(self, header: Task, *rest: Any) -> Update:
             update = super().train(header, *rest)
@@ -166,8 +151,8 @@ def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(undisturb
                 update.params[:] = {4: np.nan, 9: 1e6, 11: np.inf}[header.id]
             return update
 
-    assert execute(tmp_path / "run", Poisonous, max_update_norm=1e3)
-    history = History(tmp_path / "run")
+    spec = build_run(experiment(server_shards=2, max_update_norm=1e3))
+    history = execute_warm(warm_workers[:1], spec, tmp_path / "run", Poisonous)
     faults = [line for line in history.lines() if line["kind"] == "fault"]
     same(history.directory, undisturbed)
     sizes = [len(part.index) for part in build_run(experiment()).submodels if part.index is not None]
@@ -179,16 +164,32 @@ def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(undisturb
     assert said[2] == f"params hold {sent[11]} values that are not finite"
 
 
-@pytest.mark.usefixtures("cluster")
-def test_a_run_is_stopped_and_gone_on_with(undisturbed: History, tmp_path: Path) -> None:
-    def stop_midway(store: ShardedStore, stop: threading.Event, step: int) -> None:
-        if step == 9:  # three steps after a checkpoint
-            stop.set()
-
-    assert not execute(tmp_path / "run", on_commit=stop_midway)
-    assert execute(tmp_path / "run", resume=True)
+def test_a_run_is_stopped_and_gone_on_with(undisturbed: History, warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+    stop, spec = threading.Event(), build_run(experiment(server_shards=2))
+    stopped = execute_warm(
+        warm_workers[:1], spec, tmp_path / "run", stop=stop, callbacks=CallbackList([AtNinthCommit(stop.set)])
+    )
+    assert not (stopped.directory / SUMMARY).exists()
+    execute_warm(warm_workers[:1], spec, tmp_path / "run", resume=True)
     same(tmp_path / "run", undisturbed)
     assert tallies(History(tmp_path / "run"))[0]["pushes"] >= 24  # before and after
+
+
+def test_a_shard_that_freezes_ends_the_run_on_its_server(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+    """`test_frozen.py` starts the server again."""
+
+    def freeze() -> None:
+        shards = [pid for pid in list_descendants(os.getpid()) if process_title(pid).startswith("ray::ShardActor")]
+        os.kill(max(shards), signal.SIGSTOP)
+
+    with pytest.raises(ShardDied):
+        execute_warm(
+            warm_workers[:1],
+            build_run(experiment(server_shards=2)),
+            tmp_path / "run",
+            heartbeat=Heartbeat(every=0.2, bound=2.0),
+            callbacks=CallbackList([AtNinthCommit(freeze)]),
+        )
 
 
 @pytest.mark.slow

@@ -2,21 +2,18 @@
 
 import sys
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
 import ray
+from execution import execute, execute_warm
 from mishaps import die, first
 from same_run import same
 
-from actors.pool.executor import RayExecutor
 from actors.pool.serializer import Job
 from actors.worker.worker import Worker
 from fedraa import Experiment, run
-from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
-from fedraa.engine.session import RunSession
 from fedraa.messages import Update
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
@@ -34,11 +31,13 @@ def experiment(**changes: Any) -> Experiment:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["method"])
-def test_bits_are_those_of_the_local_engine(method: dict[str, Any], tmp_path: Path) -> None:
+def test_bits_are_those_of_the_local_engine(
+    method: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
     local = run(experiment(**method, engine="local", out=tmp_path / "local"))
     for workers in (1, 2):
         directory = tmp_path / str(workers)
-        run(experiment(**method, workers=workers, out=directory))
+        execute_warm(warm_workers[:workers], build_run(experiment(**method)), directory)
         same(directory, local)
     alone = run(experiment(**method, engine="local", vmap_batch=1, out=tmp_path / "alone"))
     assert alone.summary["accuracy"] == pytest.approx(local.summary["accuracy"], abs=0.03)
@@ -61,12 +60,6 @@ def test_a_worker_that_dies_at_a_stack_changes_nothing(tmp_path: Path) -> None:
     """Each task of a failed stack is sent again and trained separately."""
     trial = experiment(**METHODS[1])
     local = run(trial.model_copy(update={"engine": "local", "out": tmp_path / "local"}))
-    spec, directory = build_run(trial), tmp_path / "run"
-    directory.mkdir()
-    executor = RayExecutor.of(spec, groups=(WorkerGroup(2, {"CPU": 1}),), worker=mortal(tmp_path / "mark"))
-    try:
-        RunSession(spec, directory, executor, Event()).execute()
-    finally:
-        executor.close()
+    history = execute(build_run(trial), tmp_path / "run", mortal(tmp_path / "mark"))
     assert (tmp_path / "mark").exists()
-    same(directory, local)
+    same(history.directory, local)

@@ -10,7 +10,7 @@ from fedraa.cli.main import _parse_arguments, main
 ROOT = Path(__file__).parents[2]
 SHORTER = {"--seeds 0 1 2": "--seeds 0", "--time 8": "--time 1", "--time 3": "--time 1", "--time 5": "--time 1"}
 # Programs that a test cannot run. Only the existence of the files that they name is checked.
-NOT_RUN = ("export", "chmod", "ray", "sbatch", "source", "ssh")
+NOT_RUN = ("chmod", "docker", "export", "helm", "kind", "kubectl", "ray", "sbatch", "source", "ssh")
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
@@ -18,7 +18,7 @@ def blocks(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def run_blocks(text: str, name: str, folder: Path) -> int:
+def run_blocks(text: str, name: str, folder: Path, engine: str | None = None) -> int:
     """Run the blocks of a document in `folder`, the working directory. Return the number of commands.
 
     A block that begins with a file name is written to this file. The folder has benchmarks/results of the checkout.
@@ -27,6 +27,7 @@ def run_blocks(text: str, name: str, folder: Path) -> int:
         text: The document.
         name: Its name, for error messages.
         folder: An empty folder.
+        engine: The engine of runs that do not choose how they run; None for the default.
     """
     (folder / "benchmarks").mkdir()
     (folder / "benchmarks" / "results").symlink_to(ROOT / "benchmarks" / "results")
@@ -38,20 +39,26 @@ def run_blocks(text: str, name: str, folder: Path) -> int:
             exec(compile(block, name, "exec"), {"__name__": "documented"})
         elif language == "sh":
             for line in block.strip().split("\n"):
-                run(line)
+                run(line, engine=engine)
                 commands += 1
     return commands
 
 
-def run(line: str, *, only_parse: bool = False) -> None:
-    """Run a command of `fedraa`. For other programs, check that the command exists."""
+def run(line: str, *, only_parse: bool = False, engine: str | None = None) -> None:
+    """Run a command of `fedraa`. For other programs, check that the command exists.
+
+    Args:
+        line: The command.
+        only_parse: True to parse it only.
+        engine: The engine of a run that does not choose how it runs; None for the default.
+    """
     for long, short in SHORTER.items():
         line = line.replace(long, short)
     program, *arguments = shlex.split(line, comments=True)
     if program == "make":
         assert f"\n{arguments[0]}:" in (ROOT / "Makefile").read_text()
     elif program in NOT_RUN:
-        assert all((ROOT / argument).is_file() for argument in arguments if argument.startswith("actors/"))
+        assert all((ROOT / argument).is_file() for argument in arguments if argument.startswith("deploy/"))
     elif program == "python":
         assert arguments[:2] == ["-m", "benchmarks"]
         assert arguments[2] in COMMANDS
@@ -66,4 +73,6 @@ def run(line: str, *, only_parse: bool = False) -> None:
         if arguments[0] == "resume" and len(arguments) == 2:
             # Only a run without a summary can be resumed without a new limit, as after a kill.
             Path(arguments[1], "summary.json").unlink(missing_ok=True)
+        if engine is not None and arguments[0] == "run" and not {"--engine", "--workers"} & {*arguments}:
+            arguments += ["--engine", engine]
         assert main(arguments) == 0, line

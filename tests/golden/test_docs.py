@@ -1,5 +1,6 @@
 """Tests of the documentation: its blocks run, every method has a card, the site is complete and fetches nothing."""
 
+import csv
 import inspect
 import json
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from claim_rows import claims_of
 from command_line import command_line
+from compatibility import compatibility_page
 from devtools import BROWSER, Chromium
 from documented import ROOT, blocks, run, run_blocks
 from example_page import EXAMPLES, example_page
@@ -48,7 +50,8 @@ NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 def test_navigation_lists_exactly_the_pages() -> None:
     listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     notebooks = {path.relative_to(DOCS).with_suffix(".md").as_posix() for path in NOTEBOOKS}
-    assert listed == {*PAGES, *notebooks} | {"methods.md", "papers.md", "examples.md", "reference/command-line.md"}
+    generated = {"methods.md", "papers.md", "examples.md", "reference/command-line.md", "reference/compatibility.md"}
+    assert listed == {*PAGES, *notebooks} | generated
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -121,6 +124,21 @@ def test_page_of_papers_has_every_claim_and_every_entry() -> None:
     assert text.count("\n@") == len(papers())
 
 
+def test_page_of_compatibility_shows_every_line_of_the_table_with_one_digest() -> None:
+    text = compatibility_page()
+    with (ROOT / "benchmarks" / "results" / "compat.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        lines = [line for line in text.split("\n") if line.startswith(f"| {row['combination']} |")]
+        assert len(lines) == 2
+        assert f"| {row['ray']} |" in lines[0]
+        assert lines[1].count("| yes |") + lines[1].count("| no |") > 0
+        assert row["digest"][:16] in lines[1]
+    for _, block in blocks(text):
+        for line in block.strip().split("\n"):
+            run(line)
+
+
 def test_faq_links_each_question_to_a_thread() -> None:
     sections = re.split(r"^### ", (DOCS / "faq.md").read_text(), flags=re.MULTILINE)[1:]
     assert len(sections) >= 25
@@ -141,7 +159,7 @@ def test_pictures_and_files_that_a_page_names_exist(page: str) -> None:
     # The build copies compare.png from the results.
     missing = [link for link in pictures if not (folder / link).is_file() and not link.endswith("assets/compare.png")]
     assert missing == []
-    named = re.findall(r"`((?:actors|benchmarks|docs|examples|fedraa|schedulers|tests)/[\w./-]*\w\.\w+)`", text)
+    named = re.findall(r"`((?:actors|benchmarks|deploy|docs|examples|fedraa|schedulers|tests)/[\w./-]*\w\.\w+)`", text)
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
@@ -192,17 +210,29 @@ def test_notebooks_are_stored_without_output() -> None:
                 compile("".join(cell["source"]), path.name, "exec")
 
 
-@pytest.mark.cluster
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=() if page in FIRST_PAGES else pytest.mark.slow) for page in PAGES]
-)
-def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty working directory from which modules can be imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     # Another page may have imported its own my_ext.
     monkeypatch.delitem(sys.modules, "my_ext", raising=False)
-    run_blocks((DOCS / page).read_text(), page, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_runs(page: str, working_directory: Path) -> None:
+    run_blocks((DOCS / page).read_text(), page, working_directory)
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("page", FIRST_PAGES)
+def test_every_block_of_a_first_page_runs_without_ray_unless_it_has_workers(page: str, working_directory: Path) -> None:
+    run_blocks((DOCS / page).read_text(), page, working_directory, engine="local")
 
 
 @pytest.mark.slow

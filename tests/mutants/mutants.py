@@ -147,8 +147,8 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/client/local_step.py",
         (
-            "w.add_(g.mul_(self._solver.sam_rho / (gradient_norm(g) + EPSILON)))",
-            "w.add_(g.mul_(self._solver.sam_rho))",
+            "w.add_(g.mul_(self.settings.sam_rho / (gradient_norm(g) + EPSILON)))",
+            "w.add_(g.mul_(self.settings.sam_rho))",
             SOLVER,
         ),
         ("        w.copy_(unperturbed)\n", "", SOLVER),
@@ -169,8 +169,8 @@ MUTANTS: list[Mutant] = [
         ("alpha=len(rows) / len(y))", "alpha=1.0)", GUARDS),
         ("return total.add_(local_step.model.weights, alpha=self._solver.weight_decay)", "return total", FULL),
         (
-            'rng = generator(self._seed, "batches", task.client, task.turn)',
-            'rng = generator(self._seed, "batches", task.client, 0)',
+            'rng = generator(self._seed, f"batches{name}", task.client, task.turn)',
+            'rng = generator(self._seed, f"batches{name}", task.client, 0)',
             FULL,
         ),
         ("loss=float(total) / steps", "loss=float(total)", GUARDS),
@@ -306,7 +306,7 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/client/local_training.py",
         ("return 1 + bool(self.sam_rho) + self.adversary", "return 1 + self.adversary", BILLS),
-        ("(shard if self.full_gradient else 0)\n\n    def samples_in", "0\n\n    def samples_in", BILLS),
+        ("return self.full_gradient + self.algorithm.epochs", "return self.algorithm.epochs", BILLS),
     ),
     *_in(
         "fedraa/submodels/assignment.py",

@@ -77,7 +77,9 @@ BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
     ),
     "ra-fed+scaffold": ("ra-fed+scaffold", {}, lambda n, trained: (1, 2 * D, 8 * trained + BITMAP)),
     "heterofl+fedcm": ("heterofl+fedcm", {"capacities": (0.4,)}, lambda n, trained: (20 / 44, 160, 80)),
-    "topk": ("fedavg", {"compress": "topk:0.25"}, lambda n, trained: (1, D, 8 * 11)),
+    # eleven numbers, and a bitmap of 44 bits, which is shorter than eleven indices of 6 bits
+    "topk": ("fedavg", {"compress": "topk:0.25"}, lambda n, trained: (1, D, 4 * 11 + 6)),
+    "sign": ("signsgd", {}, lambda n, trained: (1, D, 6)),
     "8bit": ("fedavg", {"compress": "8bit"}, lambda n, trained: (1, D, 44 + 8)),
     "8bit of a mask": (
         "oap",

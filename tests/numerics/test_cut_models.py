@@ -14,10 +14,14 @@ from fedraa.submodels.tracing.trace import trace_module
 LIGHT = ("mnasnet0_5", "mobilenet_v3_small", "regnet_y_400mf", "shufflenet_v2_x0_5", "squeezenet1_1")
 
 
-def check_three_cuts(traced: Traced, example: torch.Tensor) -> None:
+# A cut of a large model takes seconds.
+NUMBERS_OF_CUTS = [1, pytest.param(3, marks=pytest.mark.slow)]
+
+
+def check_cuts(traced: Traced, example: torch.Tensor, number_of_cuts: int) -> None:
     rng = np.random.default_rng(0)
     full = measure_cost(traced, traced.full(), example)
-    for seed in range(3):
+    for seed in range(number_of_cuts):
         indices = random_cut(traced, rng)
         check_cut(traced, example, indices, seed)
         cost = measure_cost(traced, indices, example)
@@ -26,19 +30,21 @@ def check_three_cuts(traced: Traced, example: torch.Tensor) -> None:
         assert cost.flops < full.flops
 
 
+@pytest.mark.parametrize("number_of_cuts", NUMBERS_OF_CUTS)
 @pytest.mark.parametrize("name", MODELS)
-def test_our_models(name: str) -> None:
+def test_our_models(name: str, number_of_cuts: int) -> None:
     example = torch.randint(0, 10_000, (4, 20)) if name == "fasttext" else torch.randn(2, 3, 16, 16)
     traced = trace_module(build_model(name, example, classes=10), example)
-    check_three_cuts(traced, example)
+    check_cuts(traced, example, number_of_cuts)
     # a transformer's stream, normalised as a whole, stays: patches, positions, norms and head
     assert grouped_share(traced) > (0.85 if name.startswith("vit") else 0.99)
 
 
+@pytest.mark.parametrize("number_of_cuts", NUMBERS_OF_CUTS)
 @pytest.mark.parametrize("name", LIGHT)
-def test_some_of_torchvision(name: str) -> None:
+def test_some_of_torchvision(name: str, number_of_cuts: int) -> None:
     module, example = build_zoo_model(f"torchvision:{name}")
-    check_three_cuts(trace_module(module, example), example)
+    check_cuts(trace_module(module, example), example, number_of_cuts)
 
 
 @pytest.mark.slow

@@ -153,7 +153,7 @@ def test_kept_state_of_fragments_and_masks_is_that_of_full_coordinates(method: s
 def test_masked_coordinates_keep_their_state_and_their_weights() -> None:
     run = spec("ra-fed", local_optimizer="adamw(weight_decay=0.5)", local_optimizer_state="keep")
     stepped = Stepped(run)
-    states, masked = stepped.server.task_table._optimizer_states, 0
+    states, masked = stepped.server.task_table.client_states, 0
     for _ in range(4):
         tasks = [stepped.server.assign(client, 0.0) for client in stepped.server.begin()]
         for task in tasks:
@@ -172,10 +172,10 @@ X, Y = np.random.default_rng(3).normal(size=(23, 3)).astype(np.float32), np.rand
 
 def one_task(run: RunSpec, solver: LocalTraining, **changes: Any) -> Task:
     buffers = {
-        f"optimizer_{name}": np.abs(np.random.default_rng(1).normal(size=run.params.size)).astype(np.float32)
+        f"kept_optimizer_{name}": np.abs(np.random.default_rng(1).normal(size=run.params.size)).astype(np.float32)
         for name in ("exp_avg", "exp_avg_sq")
     }
-    steps = {"optimizer_step": np.random.default_rng(2).integers(1, 5, run.params.size).astype(np.float32)}
+    steps = {"kept_optimizer_step": np.random.default_rng(2).integers(1, 5, run.params.size).astype(np.float32)}
     extras = {**buffers, **steps} if solver.optimizer_state == "keep" else {}
     widths = run.traced.widths(run.traced.full())
     return replace(Task(0, 0, 0, 0, 0, 0, widths, run.params, 0.1, 1.0, extras=extras), **changes)

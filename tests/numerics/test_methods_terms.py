@@ -13,7 +13,6 @@ from refusals import refuses
 from tiny import CLASSES, FEATURES, LR, SEED, WIDTHS, Stepped, close, minibatches, spec, start
 
 from fedraa.client import LocalTraining, Trainer
-from fedraa.client.compression import COMPRESSOR
 from fedraa.client.input_adversary import Adversary
 from fedraa.client.lr_schedule import lr_schedule
 from fedraa.messages import Task
@@ -202,41 +201,6 @@ def test_adversary_does_not_feel_the_size_of_its_penalty_through_the_batch_mean(
     x, y = next(minibatches(RUN, 0, 0))
     back = gradients(start(RUN), x, y, WIDTHS)[2] * len(y)
     close(got, np.concatenate([1 + 0.001 * (back * x).sum(axis=0), 0.025 * back.sum(axis=0)]))
-
-
-DELTA = torch.tensor([0.1, -3.0, 0.0, 2.0, -0.2])
-
-
-def test_topk_keeps_the_largest_entries() -> None:
-    compressor = COMPRESSOR.resolve("topk:0.4")
-    assert compressor.apply(DELTA).tolist() == [0, -3, 0, 2, 0]
-    assert compressor.bytes(5) == 2 * (4 + 4)  # number and position
-    assert COMPRESSOR.resolve("topk:0.001").bytes(5) == 8
-    assert COMPRESSOR.resolve("topk:1").apply(DELTA).tolist() == DELTA.tolist()
-
-
-def test_8bit_is_within_half_a_level() -> None:
-    compressor = COMPRESSOR.resolve("8bit")
-    delta = torch.from_numpy(np.random.default_rng(0).normal(size=1000).astype(np.float32))
-    arrived = compressor.apply(delta)
-    level = (delta.max() - delta.min()) / 255
-    assert 0 < (arrived - delta).abs().max() <= level / 2 * 1.001
-    assert len(arrived.unique()) <= 256
-    assert compressor.bytes(1000) == 1000 + 2 * 4  # a byte each, and the two extremes
-    constant = torch.full((3,), 0.7)
-    assert compressor.apply(constant).tolist() == constant.tolist()
-
-
-@pytest.mark.parametrize("spec", ["none", "topk:0.5", "8bit"])
-def test_nothing_compresses_to_nothing(spec: str) -> None:
-    """A mask may leave a client nothing to train."""
-    assert COMPRESSOR.resolve(spec).apply(torch.zeros(0)).numel() == 0
-
-
-@pytest.mark.parametrize("spec", ["none:1", "topk", "topk:0", "topk:1.1", "topk:x", "8bit:2", "gzip", "topk:nan"])
-def test_bad_compressors_are_refused(spec: str) -> None:
-    with refuses("compress", got=spec):
-        COMPRESSOR.resolve(spec)
 
 
 @pytest.mark.parametrize("mask", [None, MASK])

@@ -12,7 +12,7 @@ from fedraa.engine.build import build_run
 from fedraa.engine.executor import Evaluated, PendingEvaluation
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.session import RunSession
-from fedraa.messages import Evaluation, Fault, Task, Update, Vector
+from fedraa.messages import Evaluation, Fault, State, Task, Update, Vector
 from fedraa.objectives import MetricSpec
 from fedraa.replay.replay import replay
 
@@ -41,8 +41,8 @@ class Still:
     def ready(self, timeout: float) -> list[Update | Fault]:
         raise NotImplementedError("the virtual clock asks for tasks by number")
 
-    def evaluate(self, params: Vector) -> PendingEvaluation:
-        return Evaluated(params, Evaluation(dict.fromkeys(MetricSpec().columns, 0.0)))
+    def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
+        return Evaluated(params, kept, Evaluation(dict.fromkeys(MetricSpec().columns, 0.0)))
 
     def busy(self) -> tuple[int, int]:
         return 1, 1

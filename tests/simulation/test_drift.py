@@ -16,7 +16,7 @@ from fedraa.engine.factories import make_server
 from fedraa.messages import Task, Update
 from fedraa.server.async_server import AsyncServer
 
-CLIENTS, DRIFT, END = 10, 10.0, 60.0
+CLIENTS, DRIFT, END = 10, 10.0, 45.0
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ LINKS = "compute,downlink,uplink,latency\n1,1,0.5,0.05\n3,4,2,0\n1,9,9,0\n2,0.5,
 def small(tmp_path: Path, out: str, **flags: Any) -> Experiment:
     (tmp_path / "devices.csv").write_text(LINKS)
     common: dict[str, Any] = {"method": "fed-quilt", "engine": "local", "hidden": (8,), "clients": 4, "quiet": True}
-    common |= {"compute": str(tmp_path / "devices.csv"), "partition": "dirichlet", "updates": 25}
+    common |= {"compute": str(tmp_path / "devices.csv"), "partition": "dirichlet", "updates": 25, "batch_size": 128}
     return Experiment(**common | {"local_steps": "auto:3", "checkpoint_every": 3, "out": tmp_path / out} | flags)
 
 

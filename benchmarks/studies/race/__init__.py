@@ -1,1 +1,1 @@
-"""The race: time to accuracy of the asynchronous methods, tuned against tuned, beside the limit of what can be had."""
+"""The race: the time in which each tuned method reaches an accuracy, beside centralised SGD as a limit."""

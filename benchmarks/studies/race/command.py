@@ -25,8 +25,9 @@ SEEDS, QUICK_SEEDS = (0, 1, 2, 3, 4), (0, 1, 2)
 def run_race(options: RunOptions) -> None:
     """Execute the missing runs, setting by setting, and write a setting's page as soon as one of its parts has ended.
 
-    With `tuned`, the file of an earlier race in one setting, its entrants are not tuned again. With `extend`, the
-    folder of an earlier race's pages, its runs are not repeated either, and appear on the new pages.
+    The option `tuned` names the file of tuned values of an earlier race: the entrants in it are not tuned again. The
+    option `extend` names the folder of an earlier race's pages: the runs on them are not repeated, and appear on the
+    new pages.
     """
     settings, entrants, parts = _select(options)
     data_dir = options.data_dir and options.data_dir.absolute()
@@ -35,7 +36,7 @@ def run_race(options: RunOptions) -> None:
     if options.methods and refused:
         (setting_name, entrant_name), reason = next(iter(refused.items()))
         problem = f"{entrant_name} cannot be run in {setting_name}"
-        raise InputError("methods", problem, hint=f"leave it out there ({reason})")
+        raise InputError("methods", problem, hint=f"leave {entrant_name} out in this setting ({reason})")
     races = []
     for setting in settings:
         values, recorded = _load_earlier(setting, options.tuned, options.extend)
@@ -52,25 +53,25 @@ def run_race(options: RunOptions) -> None:
 def _select(options: RunOptions) -> tuple[list[Setting], list[Entrant], list[Part]]:
     """Return settings, entrants and parts by their names; raise InputError for options that exclude each other."""
     settings = [QUICK] if options.quick else _select_named("setting", SETTINGS, options.setting)
-    known_names = [*ENTRANTS, f"NAME{LENT} for each but {OURS} and {LIMIT}"]
+    known_names = [*ENTRANTS, f"NAME{LENT} for each entrant NAME except {OURS} and {LIMIT}"]
     names = options.methods
     if not names:
         names = tuple(entrant.name for entrant in (FIRST if options.quick else ENTRANTS.values()))
     entrants = _select_named("methods", KNOWN, names, known_names)
     parts = _select_named("parts", {part: part for part in PARTS}, options.parts)
     if options.quick and options.setting:
-        raise InputError("setting", "the quick race has one already", got=options.setting, hint="leave it out")
+        raise InputError("setting", "--quick selects the setting digits", got=options.setting, hint="leave it out")
     if options.tuned and len(settings) > 1:
         hint = f"give one --setting, not {len(settings)}"
-        raise InputError("tuned", f"{options.tuned} is of one setting", hint=hint)
+        raise InputError("tuned", f"{options.tuned} has the tuned values of one setting only", hint=hint)
     if options.tuned and options.extend:
-        problem = f"{options.extend} has the tuned values as well"
-        raise InputError("extend", problem, hint="give it or --tuned, not both")
+        problem = f"{options.extend} also has tuned values"
+        raise InputError("extend", problem, hint="give --extend or --tuned, not both")
     return settings, entrants, parts
 
 
 def _refusals(settings: Sequence[Setting], entrants: Sequence[Entrant]) -> dict[tuple[str, str], str]:
-    """Return the reasons by setting and entrant for which entrants cannot be run."""
+    """Return, by setting and entrant, the reason for which an entrant cannot be run."""
     reasons = {(s.name, e.name): e.refusal_reason(s) for s, e in product(settings, entrants)}
     return {place: reason for place, reason in reasons.items() if reason is not None}
 
@@ -131,16 +132,16 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
     if lost:
         raise InputError(
             "seeds",
-            f"runs in {race.setting.name} are recorded with {' '.join(map(str, lost))} as well",
+            f"runs in {race.setting.name} are also recorded with the seeds {' '.join(map(str, lost))}",
             got=race.seeds,
-            hint="give all of them",
+            hint="give all recorded seeds",
         )
     again = {entrant.name for entrant in entrants}
     has_long = any(run.part == "long" for run in race.recorded)
     if has_long and race.long_time() is None and not (ROUNDS in again and "tuned" in parts):
         raise InputError(
             "seeds",
-            f"the length of the long runs recorded in {race.setting.name} follows from the runs of {ROUNDS}",
+            f"the length of the long runs in {race.setting.name} follows from {ROUNDS}'s runs with the recorded seeds",
             got=race.seeds,
             hint=f"let {ROUNDS} run with these seeds, by --methods and --parts",
         )
@@ -148,13 +149,13 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
         if run.entrant not in again or run.part not in parts:
             raise InputError(
                 "extend",
-                f"the {run.part} runs of {run.entrant} recorded in {race.setting.name} have other values",
-                hint="let it run again, by --methods and --parts",
+                f"the recorded {run.part} runs of {run.entrant} in {race.setting.name} have other values than new runs",
+                hint=f"run {run.entrant} again, by --methods and --parts",
             )
 
 
 def _run_setting(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Path, command: str) -> None:
-    """Run the first entrants to their end, then the others; all long runs last.
+    """Run the entrants of FIRST to their end, then the others, and at last all long runs.
 
     Args:
         race: The race in one setting.

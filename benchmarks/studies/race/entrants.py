@@ -35,7 +35,7 @@ class Entrant:
         return self.name.removesuffix(LENT)
 
     def fields(self, setting: Setting) -> dict[str, Any]:
-        """Return the experiment's fields in this setting. The limit is one client with all data and all devices."""
+        """Return the experiment's fields in this setting. The entrant LIMIT is one client with all data and devices."""
         fields = dict(setting.fields) | {"method": self.method()}
         if self.name.endswith(LENT):
             fields |= split_paths(parts_of_ours(setting), {})
@@ -55,7 +55,7 @@ class Entrant:
         return None
 
     def space(self, setting: Setting) -> dict[str, object]:
-        """Return the values to tune. Our method takes its lengths with auto, which also counts the sending time."""
+        """Return the values to tune. Our method has the lengths `auto:LENGTH`, which also count the sending time."""
         lengths: list[int | str] = list(setting.lengths)
         if self.name == OURS:
             lengths = [f"auto:{length}" for length in setting.lengths]
@@ -64,7 +64,7 @@ class Entrant:
 
 
 def _scale_values(values: object, setting: Setting) -> object:
-    """Return values, computed from the setting's horizon or number of clients if they depend on it."""
+    """Return the values to try. If they depend on the setting's horizon or number of clients, compute them."""
     if isinstance(values, Growth | EveryArrival):
         return values.of(setting)
     return values
@@ -82,7 +82,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class EveryArrival:
-    """Server learning rates of methods with a step at every arrival: the bounds divided by the number of clients."""
+    """Server learning rates of methods with a step at every update: from `low` to `high`, divided by the clients."""
 
     low: float
     high: float
@@ -96,13 +96,13 @@ _RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]
 _RAA: dict[str, object] = {"ratios": _RATIOS, "mixing": _MIX}
 _ADAPTIVE = "fadas(size=3, optimizer='amsgrad(server_lr=0.03)')"
 _RULES = ["delta(server_gain=1.2)", "delta(server_gain=1.7)", "rms-normalized-delta(server_gain=1.2)", _ADAPTIVE]
-# 0.25 to 1 with ten clients, a range of the same width as _STEP.
+# With ten clients this range is 0.25 to 1, in which high and low have the same ratio as in _STEP.
 _ARRIVAL = EveryArrival(2.5, 10)
 _CAPACITIES: list[object] = ["auto", _SHARES]
 
-# These are run before the others.
+# These entrants run before the others.
 FIRST: tuple[Entrant, ...] = (
-    # Six fragments were faster to lower accuracies and ended below FedAvg: the model is then a mean of thin ones.
+    # With six fragments our method reached low accuracies sooner, but ended below FedAvg, because fragments are thin.
     Entrant(OURS, {"ratios": [_even_ratios(2), _even_ratios(3), _even_ratios(4)], "async_rule": _RULES}),
     Entrant(ROUNDS, {"server_lr": _STEP}),
     Entrant("fedbuff", {"buffer_size": _SIZES, "server_lr": _STEP}),
@@ -129,7 +129,7 @@ LATER: tuple[Entrant, ...] = (
     Entrant("fed-raa-offline", _RAA),
 )
 ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *LATER)}
-# Run only if named. They show whether the parts that any method can have explain the speed of our method.
+# These entrants run only if they are named. They show if parts that any method can have explain our method's speed.
 LENT_TO: dict[str, Entrant] = {
     name + LENT: Entrant(name + LENT, entrant.knobs) for name, entrant in ENTRANTS.items() if name not in (OURS, LIMIT)
 }

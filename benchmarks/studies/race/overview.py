@@ -20,10 +20,10 @@ def format_overview(directory: Path) -> str:
     return "\n\n".join(
         (
             "# The race, all settings",
-            "Time to an accuracy, mean over seeds; each is tuned with the same number of trials. `x as fast` is "
-            f"{OURS}, our method, against the best of the others that were run there; p is of Welch's t-test, from "
-            f"{LEVEL:g} on it is within the noise. Methods to which parts of ours were lent are on the settings' "
-            "pages. Untuned is with the methods' defaults.",
+            "Time to an accuracy, mean over seeds. Each method is tuned with the same number of trials. `x as fast` "
+            f"compares {OURS}, our method, with the fastest other method of the setting. p is that of Welch's t-test; "
+            f"a difference with p of {LEVEL:g} or more is within the noise. The pages of the settings also have the "
+            "methods that use parts of ours. Untuned methods have their default values.",
             markdown_table((*HEADING, *UNTUNED), _overview_rows(directory)) + "\n",
         )
     )
@@ -99,7 +99,7 @@ def _read_mean(times: pd.DataFrame, entrant: str) -> float:
 
 
 def _format_time(setting: Setting, times: pd.DataFrame, entrant: str) -> str:
-    """Return the mean time, or the number of runs that reached the target, or the horizon that none reached it by."""
+    """Return the mean time to the target, or the number of runs that reached it; `> horizon` if no run did."""
     if entrant not in times.index:
         return "not run"
     time = _read_mean(times, entrant)

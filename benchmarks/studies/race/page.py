@@ -88,14 +88,14 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
     about, values = read_tuned_about(path)
     for name, expected in _describe_tuning(setting).items():
         if about.get(name) != expected:
-            problem = f"{path} has {name} {about.get(name)!r}; the race in {setting.name} has {expected!r}"
+            problem = f"{path} has {name} {about.get(name)!r}; the race in {setting.name} has {name} {expected!r}"
             raise InputError("tuned", problem)
     for name, tuned in values.items():
         if name not in ENTRANTS:
-            raise InputError("tuned", f"{path} has {' '.join(tuned)} for {name}; it takes no part")
+            raise InputError("tuned", f"{path} has values for {name}, which is not an entrant")
         space = ENTRANTS[name].space(setting)
         if tuned.keys() != space.keys():
-            raise InputError("tuned", f"{path} has {' '.join(tuned)} for {name}; {' '.join(space)} are tuned")
+            raise InputError("tuned", f"{path} has {' '.join(tuned)} for {name}; the race tunes {' '.join(space)}")
     return values
 
 
@@ -115,26 +115,26 @@ def _format_notes(race: Race) -> Iterator[str]:
     setting = race.setting
     aimed_at, last = setting.target(setting.aimed_at), setting.target(setting.targets[-1])
     yield (
-        f"Each was tuned by `fedraa tune`, {setting.trials} trials for each, on a tenth of every client's training "
-        f"data, seed {TUNING_SEED}: the best is the first at {aimed_at}. Learning rate "
-        f"{setting.lr}, batches per task {', '.join(map(str, setting.lengths))}, and the entrant's values. The tuning "
-        f"did not use the seeds {', '.join(map(str, race.seeds))} of the runs shown."
+        f"Each entrant was tuned by `fedraa tune` with {setting.trials} trials, on a tenth of every client's training "
+        f"data, seed {TUNING_SEED}: the best trial is the first at {aimed_at}. Tuned are the learning rate "
+        f"{setting.lr}, the batches per task {', '.join(map(str, setting.lengths))}, and values of the entrant. The "
+        f"tuning did not use the seeds {', '.join(map(str, race.seeds))} of the runs shown."
     )
     yield (
         f"Time 1 is the time of five epochs of the full model on the slowest device. Runs end at "
         f"{last} or at time {setting.horizon:g}; – means not reached. Mean ± 95 % interval."
     )
     yield (
-        f"The worst client is that at the end of the run, so of {last} if that is "
-        "reached. MB are both ways, of all clients; GFLOP those of training."
+        f"The worst client is measured at the end of the run, which is at {last} if the run reaches "
+        "it. MB count what all clients receive and send, and GFLOP the training of all clients."
     )
     yield (
         f"{LIMIT} is centralised SGD with an averaged model: one client with all data and all devices' compute, free "
-        f"communication. A method can only be faster with other steps. {OURS} is ours."
+        f"communication. A method can be faster only if its steps differ from those of SGD. {OURS} is our method."
     )
     yield from setting.notes
     if aimed_at == last:
-        yield f"Values are tuned for {last}, the last target, which the table is about."
+        yield f"Values are tuned for {last}, the last target, by which the table is ranked."
 
 
 def _explain_lent(setting: Setting) -> str:

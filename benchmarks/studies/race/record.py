@@ -40,7 +40,7 @@ def read_record(path: Path, targets: tuple[float, ...]) -> list[Measured]:
             raise EOFError
         runs = [_decode_run(json.loads(line), targets) for line in gzip.decompress(packed).decode().splitlines()]
         if len({(run.entrant, run.part, run.seed) for run in runs}) < len(runs):
-            raise InputError("runs", "it has a run twice")
+            raise InputError("runs", "the record has a run twice")
         return runs
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise InputError("extend", f"{path} is not a record of a race, or is damaged") from None
@@ -67,7 +67,7 @@ def _decode_run(line: Mapping[str, Any], targets: tuple[float, ...]) -> Measured
     known = run.entrant in KNOWN and run.part in PARTS and run.commit.isprintable()
     complete = run.fields and run.method and not run.spent.empty and run.worst >= 0
     if not known or not complete or not _is_plausible(run.spent, targets):
-        raise InputError("run", "it is not a run of a race", got=(run.entrant, run.part, run.seed, run.commit))
+        raise InputError("run", "this is not a run of a race", got=(run.entrant, run.part, run.seed, run.commit))
     return run
 
 

@@ -26,13 +26,13 @@ from fedraa.tuning.journal import Trial
 
 Part = Literal["tuned", "untuned", "long"]
 PARTS: tuple[Part, ...] = get_args(Part)
-# No shown run has this seed.
+# The seed of all trials. The runs on the page of results have other seeds.
 TUNING_SEED = 1000
-# The length of a long run, in FedAvg's times to its last target.
+# The length of a long run, as a multiple of the mean time that FedAvg needs to its last target.
 LONG_RUN_FACTOR = 5
 # The length of a trial, as a share of the horizon.
 TRIAL_SHARE = 0.6
-# A file in the folder of the data, not the name of a dataset.
+# This dataset is a file in the folder of the data, not a built-in dataset.
 CIFAR = "cifar10-subset"
 Log = Callable[[str], None]
 
@@ -108,7 +108,7 @@ class Race:
         return {name: recorded[name] for name in entrant.space(self.setting) if name in recorded}
 
     def cell(self, entrant: Entrant, part: Part) -> Cell | None:
-        """Return the entrant's experiment in this part; None if it has none, or none before other runs have ended."""
+        """Return the entrant's experiment in this part; None if there is none, or not before other runs have ended."""
         if (entrant.name == LIMIT and part != "tuned") or entrant.refusal_reason(self.setting) is not None:
             return None
         values = {} if part == "untuned" else self.values(entrant)
@@ -182,7 +182,7 @@ class Race:
         return next((run for run in same if _has_experiment(run, experiment)), None)
 
     def strange(self) -> list[Measured]:
-        """Return the recorded runs whose values or methods differ from those of a run today."""
+        """Return the recorded runs that would have other values or another method if they were run now."""
         runs = []
         for run in self.recorded:
             cell = self.cell(KNOWN[run.entrant], cast(Part, run.part))
@@ -202,7 +202,7 @@ class Race:
         return Experiment(**fields)
 
     def _evaluation_interval(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:
-        """Return the number of server steps between two evaluations; None if they are rounds, which are all evaluated.
+        """Return the number of server steps between two evaluations; None in a method with rounds: each is evaluated.
 
         Between two evaluations all asynchronous methods train the same number of batches. The entrant `limit` (SGD on
         one client with all data, in rounds) trains a quarter of it. A step applies one client update or a full buffer.

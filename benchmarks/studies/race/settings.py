@@ -57,7 +57,7 @@ class Setting:
         return self.targets[self.aim]
 
     def target(self, level: float) -> str:
-        """Return an accuracy as tables name it."""
+        """Return an accuracy as text in per cent, such as `97.5 %`."""
         return f"{100 * level:g} %"
 
 
@@ -92,7 +92,7 @@ SETTINGS: dict[str, Setting] = {
             _mnist_fields(partition="dirichlet", dirichlet=0.3),
             (0.90, 0.93, 0.95),
             2.5,
-            # Of 10, 20, 47 and 94 the shortest was best, as with two labels per client.
+            # Of the lengths 10, 20, 47 and 94 the shortest was best, as with two labels per client. So 5 is added.
             lengths=(5, 10, 20, 47),
             # The fastest entrants reach the last target after about 700 batches.
             between=50,
@@ -156,7 +156,7 @@ SETTINGS: dict[str, Setting] = {
                 name: f"availability: dropouts.csv has no period, and {name} waits for every client"
                 for name in ("ace", "ringleader")
             },
-            notes=("The limit is that of devices which all stay.",),
+            notes=("The limit has devices that never leave.",),
         ),
         Setting(
             "day-and-night",

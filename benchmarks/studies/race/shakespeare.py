@@ -29,7 +29,7 @@ def roles(data_dir: Path | None) -> FederatedDataset:
 
 
 def together(data_dir: Path | None) -> FederatedDataset:
-    """Return the same data as one client."""
+    """Return the texts of all roles as the data of one client."""
     train, test, letters = _load_samples(data_dir)
     joined_test = {"all": _join_roles(test)}
     return FederatedDataset.of_clients(

@@ -191,7 +191,7 @@ def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Ite
         return
     our_time = times[OURS]
     if not math.isfinite(our_time):
-        yield f"{part}: {OURS} is not at {setting.target(level)} in every run."
+        yield f"{part}: {OURS} does not reach {setting.target(level)} in every run."
         return
     finite = {name: t for name, t in times.items() if name not in (OURS, LIMIT) and math.isfinite(t)}
     rivals = {name: t for name, t in finite.items() if name not in LENT_TO}
@@ -206,11 +206,11 @@ def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Ite
         yield f"{here}: {OURS} takes 1/{rivals[ROUNDS] / our_time:.1f} of {ROUNDS}'s time ({rivals[ROUNDS]:.3f})."
     elif ROUNDS in times:
         count = sum(math.isfinite(run.times[level]) for run in by_entrant[ROUNDS])
-        state = f"there in {count} of {len(by_entrant[ROUNDS])} runs" if count else "not there"
-        yield f"{here}: {ROUNDS} is {state} by time {setting.horizon:g}, {setting.horizon / our_time:.1f} x {OURS}'s."
+        state = f"reaches it in {count} of {len(by_entrant[ROUNDS])} runs" if count else "does not reach it"
+        yield f"{here}: {ROUNDS} {state} by time {setting.horizon:g}, {setting.horizon / our_time:.1f} x {OURS}'s."
     limit = times.get(LIMIT, math.inf)
     if math.isfinite(limit):
-        yield f"{here}: the limit is {limit:.3f}, {OURS} takes {our_time / limit:.1f} x that."
+        yield f"{here}: the limit takes {limit:.3f}, {OURS} takes {our_time / limit:.1f} x this time."
 
 
 def _compare_times(label: str, name: str, our_time: float, its_time: float) -> str:
@@ -224,8 +224,8 @@ def _compare_times(label: str, name: str, our_time: float, its_time: float) -> s
     """
     if its_time >= our_time:
         ratio = its_time / our_time
-        return f"{OURS} is there at {our_time:.3f}, {ratio:.2f} x as fast as {label}, {name} ({its_time:.3f})"
-    return f"{name} WINS, there at {its_time:.3f}, {our_time / its_time:.2f} x as fast as {OURS} ({our_time:.3f})"
+        return f"{OURS} reaches it at {our_time:.3f}, {ratio:.2f} x as fast as {label}, {name} ({its_time:.3f})"
+    return f"{name} WINS, reaches it at {its_time:.3f}, {our_time / its_time:.2f} x as fast as {OURS} ({our_time:.3f})"
 
 
 def _describe_noise(by_entrant: Runs, best: str, level: float) -> str:

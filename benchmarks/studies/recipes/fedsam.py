@@ -47,18 +47,19 @@ CIFAR100: dict[str, Numbers] = {
     "fedsam": ((85.65, 59.11, 3.11, 228), (81.04, 54.69, 4.36, 245), (78.05, 51.78, 5.43, 561)),
     "mofedsam": ((87.82, 60.02, 3.20, 129), (82.62, 56.60, 4.42, 124), (80.09, 52.90, 5.62, 373)),
 }
-# Accuracy to which rounds are counted, on the data that are run.
+# The accuracy by dataset until which rounds are counted.
 TARGETS = {"digits": 0.90, "mnist": 0.95, "cifar10-subset": 0.40, "emnist": 0.80, "cifar10": 0.80, "cifar100": 0.50}
 STEPS = to_target(TARGETS, "step")
 METRICS = (CLIENT_MEAN, CLIENT_STD, STEPS, TRAIN_ACCURACY)
 CURVES = "The paper gives only curves, no numbers."
 NOTES = (
     "Equal terms: all methods have local momentum 0 and weight clients alike, as the paper does.",
-    "The paper tunes every learning rate on a grid and does not publish the result; 0.1 is taken for all, without a "
-    "file of `fedraa tune` and `--terms tuned`.",
+    "The paper tunes every learning rate on a grid and does not publish the result. Here all methods have 0.1, unless "
+    "`--terms tuned` gives them the values of `fedraa tune`.",
     "FedRobust's adversary is diagonal here.",
-    "MimeLite's momentum does not see the steps that are taken along it: if learning rate times local steps is "
-    "large it oscillates, and may diverge. With a tenth of either it follows FedCM (tried on digits).",
+    "MimeLite's momentum does not react to the steps that a client takes along it: if learning rate times local steps "
+    "is large, the model oscillates, and may diverge. With a tenth of the rate or of the steps, MimeLite follows FedCM "
+    "(tried on digits).",
 )
 SMALL = (
     "20 clients, an epoch or two and a small model stand in for the paper's 100 clients, ten epochs and its models; ρ "
@@ -103,21 +104,21 @@ def _method_fields(scale: Scale, method: str) -> dict[str, Any]:
 
 
 def fedsam_emnist(scale: Scale) -> Study:
-    """FedSAM and its benchmarks at three levels of heterogeneity, EMNIST: Tables 1 and 4."""
+    """Compare FedSAM with the paper's other methods at three levels of heterogeneity, EMNIST: Tables 1 and 4."""
     return _heterogeneity_study(
         scale, "fedsam_emnist", scale.pick_value("mnist", "mnist", "emnist"), "Tables 1, 4", EMNIST
     )
 
 
 def fedsam_cifar10(scale: Scale) -> Study:
-    """FedSAM and its benchmarks on CIFAR-10: Tables 1 and 2."""
+    """Compare FedSAM with the paper's other methods on CIFAR-10: Tables 1 and 2."""
     return _heterogeneity_study(
         scale, "fedsam_cifar10", scale.pick_value("cifar10-subset", "cifar10-subset", "cifar10"), "Tables 1, 2", CIFAR10
     )
 
 
 def fedsam_cifar100(scale: Scale) -> Study:
-    """FedSAM and its benchmarks on CIFAR-100: Tables 1 and 5."""
+    """Compare FedSAM with the paper's other methods on CIFAR-100: Tables 1 and 5."""
     return _heterogeneity_study(
         scale, "fedsam_cifar100", scale.pick_value("digits", "cifar10-subset", "cifar100"), "Tables 1, 5", CIFAR100
     )
@@ -162,7 +163,7 @@ def _paper_values(train: float, accuracy: float, deviation: float, rounds: float
 
 
 def fedsam_overfit(scale: Scale) -> Study:
-    """FedSAM and MoFedSAM with and without their perturbation, for clients with wrong labels."""
+    """Compare FedSAM and MoFedSAM with and without their perturbation if clients have wrong labels."""
     rows: dict[str, dict[str, Any]] = {}
     for plain, perturbed in (("fedavg", "fedsam"), ("fedcm", "mofedsam")):
         rows[plain] = {"method": plain}
@@ -199,7 +200,7 @@ def fedsam_overfit(scale: Scale) -> Study:
 
 
 def fedsam_parameters(scale: Scale) -> Study:
-    """Participants S, local epochs K and radius rho of FedSAM and MoFedSAM: Figures 3, 5 and 6."""
+    """Vary the participants S, local epochs K and radius rho of FedSAM and MoFedSAM: Figures 3, 5 and 6."""
     dataset, epochs = scale.pick_value(("digits", (1, 2, 5)), ("cifar10-subset", (1, 2, 5)), ("cifar10", (5, 10, 20)))
     variants: dict[str, dict[str, Any]] = {
         **{f"S: {share:.0%} of clients": {"participation": f"bernoulli:{share}"} for share in (0.1, 0.2, 0.5)},
@@ -221,13 +222,13 @@ def fedsam_parameters(scale: Scale) -> Study:
         reference="S: 20% of clients",
         notes=(CURVES, *NOTES, *_small_notes(scale, dataset)),
         claims=(
-            Claim("S: 50% of clients", "S: 10% of clients", CLIENT_MEAN.name, "More participants are more accurate"),
+            Claim("S: 50% of clients", "S: 10% of clients", CLIENT_MEAN.name, "Accuracy grows with the participants"),
         ),
     )
 
 
 def fedsam_beta(scale: Scale) -> Study:
-    """The weight beta of new gradients relative to the server's momentum, FedCM, MimeLite, MoFedSAM: Figure 3 d."""
+    """Vary the weight beta of new gradients against momentum in FedCM, MimeLite and MoFedSAM: Figure 3 d."""
     dataset = scale.pick_value("digits", "cifar10-subset", "cifar10")
     cells = []
     for method, beta in product(("fedcm", "mimelite", "mofedsam"), (0.01, 0.1, 0.2, 0.5, 1.0)):

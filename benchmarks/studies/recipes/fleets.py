@@ -45,7 +45,7 @@ def on_equal_terms(experiment: Experiment) -> Experiment:
 
 
 def equal_budget(scale: Scale) -> Study:
-    """Every method with the same time: accuracy, and time, bytes, operations and memory to a target."""
+    """Compare all methods at equal time: accuracy, and time, bytes, operations and memory to a target."""
     cells = [Cell(method, on_equal_terms(_make_experiment(scale, method))) for method in list_methods()]
     spent = (to_target(TARGETS, "bytes"), to_target(TARGETS, "flops"))
     return Study(
@@ -57,15 +57,15 @@ def equal_budget(scale: Scale) -> Study:
         notes=(
             "On equal terms: every method has the same learning rate, momentum 0, five local epochs, and clients that "
             "have equal weights in a round; other differences are below. best_lr tunes the rate.",
-            "Memory is that of training the largest submodel that the method may assign to a device. The cost of masks "
-            "is that of the full model: dense kernels save nothing by them.",
+            "Memory is that of training the largest submodel that the method may assign to a device. A masked "
+            "submodel costs as the full model does, because dense kernels also compute with masked weights.",
         ),
         along="t",
     )
 
 
 def stragglers(scale: Scale) -> Study:
-    """Device speeds spread from 1 to 100 times, heavy tails, dropouts, days and nights: accuracy, time to a target."""
+    """Compare methods on devices with speeds from 1 to 100, heavy tails, dropouts, or days and nights."""
     fleets: dict[str, dict[str, Any]] = {
         "1×": {"compute": "1:1"},
         "3×": {"compute": "1:0.5,3:0.5"},
@@ -89,17 +89,18 @@ def stragglers(scale: Scale) -> Study:
         (ACCURACY, TIME),
         reference="fedavg",
         notes=(
-            "The slowest device has speed 1 in the spreads; for a log-normal it is the median, for a zipf the fastest.",
-            "Dropouts: every other device leaves for good between time 2 and 6, and a round that waits for one never "
-            "ends. Day and night: every device is available for three fifths of a day of 5, each from another hour on; "
-            "its work continues when it returns. Both are benchmarks/fleets/*.csv, in a fleet of half 1, half 3.",
+            "Speed 1 is that of the slowest device; for a log-normal of the median, for a zipf of the fastest one.",
+            "Dropouts: every other device leaves for good between time 2 and 6, and a round that waits for such a "
+            "device never ends. Day and night: every device is available for three fifths of a day of 5, each from "
+            "another hour on; its work continues when it returns. In both fleets (benchmarks/fleets) half of the "
+            "devices have speed 1, and half 3.",
         ),
         along="t",
     )
 
 
 def staleness(scale: Scale) -> Study:
-    """Weight of stale updates x mixing x concurrency, FedAsync: accuracy and time to a target."""
+    """Vary the weight of stale updates, the mixing and the concurrency of FedAsync: accuracy, time to a target."""
     counts = scale.pick_value((5, 20), *[(5, 10, 20, 50)] * 2)
     mixings = scale.pick_value((0.3, 0.9), *[(0.1, 0.3, 0.6, 0.9)] * 2)
     cells = []
@@ -119,7 +120,7 @@ def staleness(scale: Scale) -> Study:
 
 
 def networks(scale: Scale) -> Study:
-    """Fleets bound by computing and by bandwidth: the methods that profit from small submodels."""
+    """Compare methods on fleets limited by computing and by bandwidth: which methods profit from small submodels?"""
     fleets = {name: str(FLEETS / f"{name}-bound.csv") for name in ("compute", "bandwidth")}
     longer: dict[str, dict[str, Any]] = {"compute": {}, "bandwidth": {"time": scale.pick_value(60.0, 240.0, 240.0)}}
     cells = [
@@ -143,7 +144,7 @@ def networks(scale: Scale) -> Study:
 
 
 def schedulers(scale: Scale) -> Study:
-    """Gre-RAA against random, minimum priority and offline: tail staleness, idle time, fairness of updates."""
+    """Compare Gre-RAA with other schedulers of fragments: tail staleness, idle time, fairness of updates."""
     rows = {
         "gre-raa": "fed-raa",
         "random": "fed-raa-random",
@@ -175,7 +176,7 @@ def schedulers(scale: Scale) -> Study:
 
 
 def best_lr(scale: Scale) -> Study:
-    """Each method at every learning rate of a grid: its best rate and the shared one."""
+    """Run each method at every learning rate of a grid: compare best rates, and the same rate for all methods."""
     rates = scale.pick_value((0.01, 0.05, 0.2), *[(0.003, 0.01, 0.03, 0.1, 0.3)] * 2)
     sample = ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo")
     chosen = scale.pick_value(sample, sample, tuple(list_methods()))

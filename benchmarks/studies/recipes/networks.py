@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# Channels of one group are cut together, and four regions and ten clients need separate groups.
+# Channels of one normalisation group are cut together, so four regions or ten clients need at least this many groups.
 GROUPS = 16
 
 
@@ -25,7 +25,7 @@ class Block(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """Two dense layers on a normed residual stream, as in a transformer. A mask on them does not stop the signal."""
+    """Two dense layers on a normed residual stream, as in a transformer. The signal also passes beside them."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

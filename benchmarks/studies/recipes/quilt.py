@@ -14,7 +14,7 @@ SKEWED = {"digits": 0.9, "mnist": 0.95}
 RATES = (0.2, 0.4, 0.8)
 FIXED = 0.4
 SHARED = f"lr {FIXED:g} (fixed)"
-# Rows and their changes: a part of the method is removed, or a part of no method is added.
+# Rows and their changes. Each change removes a part of the method, or adds a part that the method does not have.
 VARIANTS: dict[str, dict[str, Any]] = {
     "fed-quilt": {},
     "models mixed, not deltas added": {"async_rule": "convex-mix", "mixing": 0.6},
@@ -31,12 +31,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def quilt_parts(scale: Scale) -> Study:
-    """Fed-Quilt without each of its parts, and with parts that were tried and rejected: time to an accuracy."""
+    """Measure Fed-Quilt's time to an accuracy without each of its parts, and with parts that were rejected."""
     return _parts_study(scale, "quilt_parts", "Fed-Quilt without each of its parts", TARGETS, {}, time=1.5)
 
 
 def quilt_parts_skewed(scale: Scale) -> Study:
-    """Fed-Quilt without each of its parts, for clients with different labels."""
+    """Measure Fed-Quilt without each of its parts if clients have different labels."""
     title = "Fed-Quilt without each of its parts, Dirichlet 0.3"
     return _parts_study(
         scale, "quilt_parts_skewed", title, SKEWED, {"partition": "dirichlet", "dirichlet": 0.3}, time=0.75

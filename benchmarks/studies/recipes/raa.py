@@ -24,7 +24,7 @@ MNIST_NUMBERS = "The paper's numbers are those of MNIST."
 DATASETS = (("digits",), ("mnist",), ("mnist", "cifar10", "cifar100"))
 HIDDEN = {"digits": 64, "mnist": 200, "cifar10": 2048, "cifar100": 4096}
 BUDGET = {"digits": 15.0, "mnist": 20.0, "cifar10": 60.0, "cifar100": 60.0}
-# In rounds. The runs here are too short for the paper's fifty.
+# The rounds between two prunings. The paper has fifty, for which the runs here are too short.
 REPRUNED = {"submodel.reprune_every": 3}
 
 
@@ -83,7 +83,7 @@ BASELINES: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
 
 
 def raa_baselines(scale: Scale) -> Study:
-    """Fed-RAA against its baselines at equal time: time to an accuracy (Table 2) and accuracy (Table 5)."""
+    """Compare Fed-RAA with its baselines at equal time: time to an accuracy (Table 2), final accuracy (Table 5)."""
     datasets = scale.pick_value(*DATASETS)
     # The slowest method takes half of this time to the target.
     shorter: dict[str, Any] = scale.pick_value({"time": 8.0}, {}, {})
@@ -105,7 +105,7 @@ def raa_baselines(scale: Scale) -> Study:
 
 
 def raa_schedules(scale: Scale) -> Study:
-    """Gre-RAA against random, minimum priority and synchronous assignment: Table 3."""
+    """Compare Gre-RAA with random, minimum priority and synchronous assignment: Table 3."""
     datasets = scale.pick_value(*DATASETS)
     rows: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
         "gre-raa": (
@@ -142,7 +142,7 @@ def raa_schedules(scale: Scale) -> Study:
 
 
 def raa_beta(scale: Scale) -> Study:
-    """Fed-RAA with 10 to 90 % slow devices: Figures 5 and 7 to 9."""
+    """Vary the share of slow devices in Fed-RAA from 10 to 90 %: Figures 5 and 7 to 9."""
     counts = scale.pick_value((3,), (3,), (2, 3, 4, 5))
     cells = []
     for dataset, fragments, beta in product(scale.pick_value(*DATASETS), counts, (0.1, 0.3, 0.5, 0.7, 0.9)):
@@ -165,7 +165,7 @@ def raa_beta(scale: Scale) -> Study:
 
 
 def raa_fragments(scale: Scale) -> Study:
-    """Fed-RAA with 2 to 5 fragments: Figure 6."""
+    """Vary the number of fragments of Fed-RAA from 2 to 5: Figure 6."""
     cells = [
         Cell(f"M = {fragments}", _make_experiment(scale, dataset, **_raa_fields(fragments=fragments)), dataset)
         for dataset, fragments in product(scale.pick_value(*DATASETS), (2, 3, 4, 5))
@@ -177,7 +177,7 @@ def raa_fragments(scale: Scale) -> Study:
         cells,
         (TIME, ACCURACY, FAIRNESS),
         reference="M = 2",
-        claims=(Claim("M = 2", "M = 5", TIME.name, "More fragments train slower (Figure 6)"),),
+        claims=(Claim("M = 2", "M = 5", TIME.name, "With more fragments, training takes longer (Figure 6)"),),
     )
 
 

@@ -22,7 +22,7 @@ PRINTED = (
 
 
 def ramfed_memory(scale: Scale) -> Study:
-    """RAM-Fed against RA-Fed on the most different data, small submodels, in short and in long rounds: Table 2, S-Arb.
+    """Compare RAM-Fed with RA-Fed: most different data, small submodels, short and long rounds (Table 2, S-Arb).
 
     The memory corrects for the clients that do not train a region in a round. It is as old as the client's last turn,
     four rounds on average. It therefore helps if a round moves the model little, and misleads if a round moves it far.
@@ -58,9 +58,9 @@ def ramfed_memory(scale: Scale) -> Study:
         reference="ra-fed",
         notes=(
             "The paper's numbers are those of MNIST, Dirichlet 0.01, S-Arb, after rounds that it does not state.",
-            "A region has hidden units, with all weights into them and, of the output layer, those out of them: every "
-            "parameter is in exactly one. Units: a client trains only the weights between units of its regions on both "
-            "sides, drawn for every layer.",
+            "A region has hidden units with all weights into them, and the weights from them to the output layer. So "
+            "every parameter is in exactly one region. In rows with `units`, a client trains only weights between "
+            "units of its regions, which are drawn for every layer.",
             PRINTED,
         ),
         claims=(
@@ -140,7 +140,7 @@ STAND_IN = (
 
 
 def ramfed_table2_mnist(scale: Scale) -> Study:
-    """Thirteen methods and mask levels, MLP on MNIST (digits at the quick size): RAM-Fed's Table 2."""
+    """Compare thirteen methods and mask levels, MLP on MNIST (digits at the quick size): RAM-Fed's Table 2."""
     common = scale.pick_value(
         {"dataset": "digits", "hidden": (64,), "rounds": 30, "lr": 0.05, "local_epochs": 5},
         {"dataset": "mnist", "hidden": (200,), "rounds": 25, "batch_size": 128, "lr": 0.01, "local_epochs": 1},
@@ -153,7 +153,7 @@ def ramfed_table2_mnist(scale: Scale) -> Study:
 
 
 def ramfed_table2_cifar10(scale: Scale) -> Study:
-    """Thirteen methods and mask levels, CNN on CIFAR-10 (its subset at smaller sizes): RAM-Fed's Table 2."""
+    """Compare thirteen methods and mask levels, CNN on CIFAR-10 (its subset at smaller sizes): RAM-Fed's Table 2."""
     common = scale.pick_value(
         {"dataset": "cifar10-subset", "rounds": 15, "eval_every": 3, "batch_size": 32, "local_epochs": 1},
         {"dataset": "cifar10-subset", "rounds": 60, "eval_every": 5, "batch_size": 32, "local_epochs": 1} | AUGMENTED,
@@ -166,7 +166,7 @@ def ramfed_table2_cifar10(scale: Scale) -> Study:
 
 
 def ramfed_table3_agnews(scale: Scale) -> Study:
-    """Thirteen methods and mask levels, FastText on AG News (a subset of its training rows): RAM-Fed's Table 3."""
+    """Compare thirteen methods and mask levels, FastText on AG News (a subset of its rows): RAM-Fed's Table 3."""
     common = {"dataset": "agnews", "model": "fasttext", "batch_size": scale.pick_value(32, 32, 128)}
     common |= scale.pick_value(
         {"rounds": 15, "eval_every": 3, "lr": 1.0, "local_epochs": 1},
@@ -174,7 +174,7 @@ def ramfed_table3_agnews(scale: Scale) -> Study:
         {"rounds": 2000, "eval_every": 20, "lr": 0.1},
     )
     at = scale.pick_value((0.2,), (0.2,), (0.05, 0.1, 0.15, 0.2))
-    small = "Batches of 32 and lr 1: with the paper's 128 and 0.1 these rounds learn nothing, and with lr 3 neither."
+    small = "Batches of 32 and lr 1: with the paper's 128 and 0.1 the model learns nothing, and with lr 3 neither."
     part = "The data are a part of AG News' training rows."
     scaled = "At that rate IST, which scales what a group's units read, diverges in most runs."
     note = scale.pick_value(f"{small} {part}", f"{small} {scaled} {part}", part)
@@ -220,14 +220,14 @@ def _table_study(
 
 
 def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
-    """Return the field with which PruneFL chooses its weights ten times in a run that is too short for fifty rounds."""
+    """Return the field with which PruneFL prunes ten times in a run that is too short to prune every fifty rounds."""
     if row.startswith("prunefl") and rounds < 500:
         return {"submodel.reprune_every": max(1, rounds // 10)}
     return {}
 
 
 def ramfed_coverage(scale: Scale) -> Study:
-    """Coverage: the clients that train a region, the trained regions, and untrained spells (Figures 3 and 4)."""
+    """Vary the coverage: clients per region, trained regions, and rounds without training (Figures 3 and 4)."""
     dataset, hidden, rounds = scale.pick_value(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
     common = SETTINGS | {
         "dirichlet": 0.15,
@@ -251,22 +251,22 @@ def ramfed_coverage(scale: Scale) -> Study:
         notes=(
             "The paper sets the least coverage, the trained regions and the longest untrained spell by hand; here "
             "they follow from the mask level and from how often all clients train the same regions, and are measured.",
-            "Longest untrained by a client is the paper's τ_q (Assumption 6): rounds in which one client did not train "
-            "one region; longest untrained, those in which no client did.",
-            "With gaps in every round only one region is trained after the first round: least coverage 10, S* 1.",
+            "`longest untrained by a client` is the paper's τ_q (Assumption 6): the most rounds in a row in which one "
+            "client did not train a region. `longest untrained` counts the rounds in which no client trained it.",
+            "With `one region for all`, only one region is trained after the first round: least coverage 10, S* 1.",
         ),
         claims=(
             Claim(
                 "S, always covered",
                 "S, gaps every 2",
                 ACCURACY.name,
-                "Longer untrained spells end less accurate (Figure 4)",
+                "After longer untrained spells, the accuracy is lower (Figure 4)",
             ),
             Claim(
                 "S, always covered",
                 "S, one region for all",
                 ACCURACY.name,
-                "Many untrained regions end less accurate, however well covered (Figure 3)",
+                "With many untrained regions, the accuracy is lower, even if the others are covered well (Figure 3)",
             ),
         ),
         seeds=scale.seeds,

@@ -13,7 +13,7 @@ from fedraa.errors import InputError
 T = TypeVar("T")
 Size = Literal["quick", "standard", "paper"]
 SIZES: tuple[str, ...] = get_args(Size)
-# For images of objects, which may be mirrored.
+# These transforms are for images of objects, which may be mirrored.
 AUGMENTED = {"transforms": ("crop", "flip")}
 
 
@@ -32,7 +32,7 @@ class Scale:
         return self.size == "paper"
 
     def pick_value(self, quick: T, standard: T, paper: T) -> T:
-        """Return the value of this size."""
+        """Return the value for this size, one of the three arguments."""
         return {"quick": quick, "standard": standard, "paper": paper}[self.size]
 
     @property

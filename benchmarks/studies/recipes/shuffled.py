@@ -44,13 +44,13 @@ def _make_experiment(scale: Scale, **own: Any) -> Experiment:
 POLICIES: dict[str, dict[str, Any]] = {
     "rolling (shuffled)": {"method": "shuffled-kernels"},
     "random": {"method": "bernoulli-kernels"},
-    # Only the submodels of HeteroFL.
+    # This row has the submodels of HeteroFL, but not HeteroFL's local training.
     "static (HeteroFL)": {"method": "bernoulli-kernels", "submodel": "prefix"},
 }
 
 
 def shuffled_policies(scale: Scale) -> Study:
-    """Rolling against random, static and full submodels, of equal and of mixed capacity: Figures 1 to 4, Table 4."""
+    """Compare rolling, random, static and full submodels, of equal and mixed capacity: Figures 1 to 4, Table 4."""
     smallest = scale.pick_value(0.25, 0.25, 0.0625)
     capacities = {
         "mixed": scale.pick_value((1.0, 0.5, 0.25), (1.0, 0.5, 0.25), (1.0, 0.5, 0.25, 0.125, 0.0625)),
@@ -89,7 +89,7 @@ def shuffled_policies(scale: Scale) -> Study:
 
 
 def shuffled_generalisation(scale: Scale) -> Study:
-    """The gap from training to test data, random submodels against the full model: Tables 1 and 2."""
+    """Compare the gap from training to test data of random submodels and the full model: Tables 1 and 2."""
     rows: dict[str, dict[str, Any]] = {
         "full (FedAvg)": {"method": "fedavg"},
         "random": {"method": "bernoulli-kernels", "capacities": (0.5,)},

@@ -24,7 +24,7 @@ def _paper_values(accuracy: float, deviation: float) -> dict[str, float]:
 
 
 def subdismo_delta(scale: Scale) -> Study:
-    """SubDisMO and its variants on the same masks, without perturbation and with a memory: Tables 1 and 2."""
+    """Compare SubDisMO with its variants without perturbation and with a memory, on equal masks: Tables 1 and 2."""
     common: dict[str, Any] = {
         "model": scale.pick_value(f"{NETWORKS}:residual_mlp", f"{NETWORKS}:residual_mlp", "vit-small"),
         "partition": "dirichlet",
@@ -105,7 +105,7 @@ NARROWEST = {"vit-small": 8, "vit": 8}
 
 
 def subdismo_table1(scale: Scale) -> Study:
-    """SubDisMO, RAM-Fed and sixteen crossings of submodels with solvers: Table 1, CIFAR-10 and CIFAR-100."""
+    """Compare SubDisMO, RAM-Fed and sixteen crossings of submodels with solvers: Table 1, CIFAR-10 and CIFAR-100."""
     halves: dict[str, tuple[dict[str, Any], dict[str, tuple[tuple[float, float], ...]]]] = {
         "": ({}, {row: papers for row, (_, papers) in TABLE_1.items()}),
         "CIFAR-100, ": ({"dataset": "cifar100", "model": "vit"}, TABLE_1_CIFAR100),
@@ -136,7 +136,7 @@ def _cell_experiment(scale: Scale, own: dict[str, Any], **common: Any) -> Experi
 
 
 def subdismo_radius(scale: Scale) -> Study:
-    """SubDisMO's radius delta from 0 to 0.3: Table 2, CIFAR-10."""
+    """Vary SubDisMO's radius delta from 0 to 0.3: Table 2, CIFAR-10."""
     table = {
         0.0: {},
         0.01: _paper_values(49.73, 5.84),
@@ -165,7 +165,7 @@ ARCHITECTURES = "Two residual blocks of convolutions, lr 0.3, stand in for ResNe
 
 
 def subdismo_architectures(scale: Scale) -> Study:
-    """The methods on three models: Table 5, CIFAR-10 and CIFAR-100."""
+    """Compare the methods on three models: Table 5, CIFAR-10 and CIFAR-100."""
     rows: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
         "fedavg": ({"method": "fedavg"}, ((76.78, 2.92), (55.70, 2.96), (30.95, 2.90))),
         "fedsam": ({"method": "fedsam", "local.sam_rho": 0.1}, ((78.35, 2.89), (57.03, 2.62), (32.11, 2.68))),
@@ -206,7 +206,7 @@ def subdismo_architectures(scale: Scale) -> Study:
 
 
 def subdismo_masks(scale: Scale) -> Study:
-    """Random masks against rolling windows with and without overlap: Table 6."""
+    """Compare random masks with rolling windows with and without overlap: Table 6."""
     width = scale.pick_value(64, 256, 512)
     rows: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
         "random": ({"method": "subdismo"}, ((51.23, 4.77), (55.99, 1.85))),
@@ -235,7 +235,7 @@ def _rolling_fields(stride: int) -> dict[str, Any]:
 
 
 def subdismo_cost(scale: Scale) -> Study:
-    """Parameters and operations of SubDisMO's submodels and of full FedSAM: Table 7."""
+    """Count the parameters and operations of SubDisMO's submodels and of FedSAM's full model: Table 7."""
     common = {"model": "vit-small", "lr": 0.1, "rounds": 1, "local_steps": 1, "batch_size": 32}
     dataset = scale.pick_value("cifar10-subset", "cifar10-subset", "cifar10")
     smallest, largest = sent_back("least"), sent_back("most")
@@ -246,7 +246,7 @@ def subdismo_cost(scale: Scale) -> Study:
     cells = [Cell(row, scale.experiment(dataset, **common, **own), paper=paper) for row, (own, paper) in rows.items()]
     notes = (
         "These numbers are random only in the parts that a client draws; one round is run.",
-        "The paper counts a mask's operations by its share; in dense kernels a mask saves none, and all are counted.",
+        "The paper counts a mask's operations by its share. Dense kernels save none, so all are counted here.",
         "The paper's ViT-Small has 7,680 parameters more outside its blocks than any usual embedding and head.",
         "The upload of a client includes the bitmap of its mask, a bit per parameter.",
     )
@@ -256,7 +256,7 @@ def subdismo_cost(scale: Scale) -> Study:
 
 
 def subdismo_clients(scale: Scale) -> Study:
-    """SubDisMO and RAM-Fed with 10, 100 and 1000 clients: Table 8."""
+    """Compare SubDisMO and RAM-Fed with 10, 100 and 1000 clients: Table 8."""
     table = {
         "ram-fed": ((50.19, 4.16), (37.09, 8.46), (27.02, 9.88)),
         "subdismo": ((51.23, 4.77), (47.53, 6.41), (32.05, 8.97)),
@@ -268,16 +268,18 @@ def subdismo_clients(scale: Scale) -> Study:
         cells.append(Cell(row, experiment, f"{clients} clients", _paper_values(*papers[number])))
     notes = (
         OPEN,
-        "The paper repeats data so that a client keeps some thousands; here the clients share the existing data.",
+        "The paper repeats data so that a client has some thousand samples; here the clients share the existing data.",
         *_stand_in_notes(scale),
-        *scale.pick_value(("The paper's numbers beside 30 and 100 clients are those of its 100 and 1000.",), (), ()),
+        *scale.pick_value(
+            ("The paper's numbers beside 30 and 100 clients were measured with 100 and 1000 clients.",), (), ()
+        ),
     )
     title = "Scalability (SubDisMO, Table 8)"
     return Study("subdismo_clients", title, cells, METRICS, "subdismo", notes=notes)
 
 
 def subdismo_coverage(scale: Scale) -> Study:
-    """SubDisMO with less and more coverage C*: Figure 4."""
+    """Vary the coverage C* in SubDisMO (the clients that train each parameter): Figure 4."""
     cells = [
         Cell(
             f"{count} of 30 clients",
@@ -298,7 +300,7 @@ def subdismo_coverage(scale: Scale) -> Study:
             *_stand_in_notes(scale),
         ),
         claims=(
-            Claim("30 of 30 clients", "6 of 30 clients", CLIENT_MEAN.name, "More coverage is more accurate (Figure 4)"),
+            Claim("30 of 30 clients", "6 of 30 clients", CLIENT_MEAN.name, "Accuracy grows with coverage (Figure 4)"),
         ),
         seeds=scale.seeds,
     )

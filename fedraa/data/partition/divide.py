@@ -11,34 +11,47 @@ from fedraa.components.component_errors import unknown_component
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import KIND
 from fedraa.data.partition.dirichlet import Dirichlet
-from fedraa.data.partition.features import Noise, Rotation
+from fedraa.data.partition.features import Colour, Noise, Rotation
+from fedraa.data.partition.hsu import Hsu
 from fedraa.data.partition.iid import Iid
 from fedraa.data.partition.labels import Labels
+from fedraa.data.partition.mixture import Mixture
 from fedraa.data.partition.natural import Natural
 from fedraa.data.partition.partitioner import Assign, Index, Partition, Partitioner, deal_assigned
-from fedraa.data.partition.quantity import LogNormal, PowerLaw
+from fedraa.data.partition.quantity import DirichletSizes, LogNormal, PowerLaw, Zipf
 from fedraa.data.partition.shards import SortedShards
 from fedraa.errors import InputError
 
 _BUILTIN: dict[str, type[Partitioner]] = {
     "iid": Iid,
     "dirichlet": Dirichlet,
+    "hsu": Hsu,
+    "mixture": Mixture,
     "labels": Labels,
     "shards": SortedShards,
+    "quantity": DirichletSizes,
+    "zipf": Zipf,
     "powerlaw": PowerLaw,
     "lognormal": LogNormal,
     "noise": Noise,
     "rotation": Rotation,
+    "colour": Colour,
     "natural": Natural,
 }
 # The field of each partitioner that the short form `name:number` sets.
 _NUMBER = {
     "dirichlet": "alpha",
+    "hsu": "alpha",
+    "mixture": "alpha",
     "labels": "per_client",
     "shards": "per_client",
+    "quantity": "beta",
+    "zipf": "exponent",
     "powerlaw": "exponent",
     "lognormal": "sigma",
     "noise": "level",
+    "rotation": "degrees",
+    "colour": "degrees",
 }
 
 
@@ -124,7 +137,8 @@ def divide_samples(
         raise InputError("clients", got=clients, expected="1 or more")
     labels_train, labels_test = (_class_per_sample(partitioner, labels) for labels in (labels_train, labels_test))
     unknown = np.setdiff1d(labels_test, labels_train)
-    if unknown.size:
+    # The clients of natural data own their test samples, which no class proportions assign.
+    if unknown.size and not isinstance(partitioner, Natural):
         problem = f"they hold class {unknown[0]}, of which there is no training sample"
         raise InputError("test labels", problem, hint="add training samples of it, or remove it")
     if clients > len(labels_train):
@@ -139,5 +153,5 @@ def _class_per_sample(partitioner: Partitioner, labels: npt.NDArray[Any]) -> Ind
         return labels
     if partitioner.needs_classes:
         problem = f"{type(partitioner).__name__} deals by class, and these samples have none"
-        raise InputError("partition", problem, hint="choose iid, powerlaw, lognormal or natural")
+        raise InputError("partition", problem, hint="choose iid, quantity, zipf, powerlaw, lognormal or natural")
     return np.zeros(len(labels), np.int64)

@@ -15,17 +15,16 @@ from fedraa.errors import InputError
 class Natural(Partitioner):
     """A partition by the client ids in the data.
 
-    A client owns the rows with its id, in their order. Clients are numbered in the sorted order of their ids. The
-    number of clients must equal the number of ids. With `some` it may be smaller; the clients are then drawn at random.
+    A client owns the rows with its id, in their order. Clients are numbered in the sorted order of their ids. If there
+    are fewer clients than ids, the clients are drawn at random, and the rows of the others are not used.
     """
 
     needs_classes: ClassVar[bool] = False
-    some: bool = False
     owners: Any = field(default=None, init=False, repr=False, compare=False)
     test_owners: Any = field(default=None, init=False, repr=False, compare=False)
 
     def bound(self, owners: Any, test_owners: Any) -> "Natural":
-        partitioner = Natural(self.some)
+        partitioner = Natural()
         for name, values in (("owners", owners), ("test_owners", test_owners)):
             if values is not None:
                 object.__setattr__(partitioner, name, np.asarray(values))
@@ -38,22 +37,22 @@ class Natural(Partitioner):
     def deal(self, train: Index, test: Index, clients: int, rng: np.random.Generator) -> Partition:
         shards, ids = self._training_shards(clients, rng)
         if self.test_owners is None:
-            return Partition(shards, match_test_shards(train[shards.order], shards.offsets, test, rng))
-        return Partition(shards, _shards_of_owners(ids, self.test_owners))
+            test_shards = match_test_shards(train[shards.order], shards.offsets, test, rng)
+        else:
+            test_shards = _shards_of_owners(ids, self.test_owners)
+        return Partition(shards, test_shards, tuple(map(str, ids.tolist())))
 
     def _training_shards(self, clients: int, rng: np.random.Generator) -> tuple[Shards, npt.NDArray[Any]]:
         if self.owners is None:
             problem = "natural needs data that name clients, and these do not"
-            hint = "name a column as client, or choose iid, dirichlet, labels, shards, powerlaw or lognormal"
+            hint = "name a column as client, or choose another partition, such as iid or dirichlet"
             raise InputError("partition", problem, hint=hint)
         ids = np.unique(self.owners)
-        if self.some and clients < len(ids):
+        if clients > len(ids):
+            hint = f"give --clients {len(ids)} or less"
+            raise InputError("clients", got=clients, expected=f"at most the {len(ids)} clients of the data", hint=hint)
+        if clients < len(ids):
             ids = np.sort(rng.choice(ids, clients, replace=False))
-        if len(ids) != clients:
-            hint = f"give --clients {len(ids)}"
-            if clients < len(ids):
-                hint += f", or --partition 'natural(some=True)' to draw {clients} of them"
-            raise InputError("clients", got=clients, expected=f"the {len(ids)} clients of the data", hint=hint)
         return _shards_of_owners(ids, self.owners), ids
 
 

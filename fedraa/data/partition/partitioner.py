@@ -31,11 +31,12 @@ class Partition:
     """Disjoint shards of the training and of the test samples.
 
     The built-in partitioners deal every sample. A custom partitioner may omit training samples. If it omits a whole
-    class, no test shard has samples of that class.
+    class, no test shard has samples of that class. `names` are the names of the clients, if the data have any.
     """
 
     train: Shards
     test: Shards
+    names: tuple[str, ...] | None = None
 
 
 class Partitioner(ABC):

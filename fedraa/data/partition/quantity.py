@@ -8,18 +8,26 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data.partition.partitioner import Index, Partitioner
-from fedraa.numbers import NotNegative
+from fedraa.errors import InputError
+from fedraa.numbers import NotNegative, Positive
 
 
 class Quantity(Partitioner):
-    """A partition of random samples. A client's number of samples is about proportional to its weight, at least 1."""
+    """A partition of random samples into shards of unequal sizes.
+
+    A client's number of samples is about proportional to its weight, and at least 1.
+    """
 
     @abstractmethod
     def weights(self, clients: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
         """Return the weight of each client: positive numbers [clients], of which only the ratios matter."""
 
+    def sizes(self, weights: npt.NDArray[np.float64], samples: int) -> Index:
+        """Return the number of samples of each client, [clients], with the sum `samples`."""
+        return apportion_sizes(weights, samples)
+
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
-        sizes = apportion_sizes(self.weights(clients, rng), len(labels))
+        sizes = self.sizes(self.weights(clients, rng), len(labels))
         return np.split(rng.permutation(len(labels)), np.cumsum(sizes)[:-1])
 
 
@@ -37,6 +45,37 @@ class PowerLaw(Quantity):
 
 
 @dataclass(frozen=True)
+class Zipf(PowerLaw):
+    """A partition with Zipf sizes: the k-th largest client, counted from 1, has a share proportional to k ** -exponent.
+
+    The shares are rounded by the largest-remainder method, and the order of the clients by size is random. `powerlaw`
+    has the same weights, but gives every client one sample before it divides the others. Zipf refuses data with too few
+    samples for its smallest share.
+    """
+
+    def sizes(self, weights: npt.NDArray[np.float64], samples: int) -> Index:
+        sizes = round_shares(weights, samples)
+        if sizes.min() < 1:
+            problem = f"the smallest of {len(sizes)} clients would get none of {samples} samples"
+            raise InputError("partition", problem, hint="use fewer clients, a smaller exponent or powerlaw")
+        return sizes
+
+
+@dataclass(frozen=True)
+class DirichletSizes(Quantity):
+    """A partition with the shares of the clients drawn from Dir(beta · 1), as `iid-diff-quantity` of NIID-Bench.
+
+    The classes are not skewed. Every client gets one sample before the others are divided. NIID-Bench draws the shares
+    again until every client has 10 samples, which changes their distribution if beta is small.
+    """
+
+    beta: Positive = 0.5
+
+    def weights(self, clients: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        return rng.dirichlet(np.full(clients, self.beta))
+
+
+@dataclass(frozen=True)
 class LogNormal(Quantity):
     """A partition with log-normal weights; their logarithms have the standard deviation `sigma`."""
 
@@ -51,8 +90,13 @@ def apportion_sizes(weights: npt.NDArray[np.float64], samples: int) -> Index:
 
     Each client gets one sample. The rest is divided in proportion to the weights, by the largest-remainder method.
     """
-    shares = weights / weights.sum() * (samples - len(weights))
+    return round_shares(weights, samples - len(weights)) + 1
+
+
+def round_shares(weights: npt.NDArray[np.float64], total: int) -> Index:
+    """Return whole numbers with the sum `total` in proportion to the weights, by the largest-remainder method."""
+    shares = weights / weights.sum() * total
     sizes = np.floor(shares).astype(np.int64)
-    largest = np.argsort(sizes - shares, kind="stable")[: samples - len(weights) - sizes.sum()]
+    largest = np.argsort(sizes - shares, kind="stable")[: total - sizes.sum()]
     sizes[largest] += 1
-    return np.asarray(sizes + 1, np.int64)
+    return np.asarray(sizes, np.int64)

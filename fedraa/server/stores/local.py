@@ -11,7 +11,7 @@ from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 from fedraa.server.running_mean import Mean, MeanHere
 from fedraa.server.update_checks import refuse_unsound
-from fedraa.submodels.assignment import Assignment, Submodel
+from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_runs import IndexRuns, common_places, index_of, where_of
@@ -108,7 +108,7 @@ def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncMode
     """
     with convert_errors("async_rule", rule):
         result = rule.apply_update(client_update, model)
-    bools = isinstance(result, ApplyResult) and all(flag in (True, False) for flag in result[1:])
+    bools = isinstance(result, ApplyResult) and all(flag in (True, False) for flag in result[1:3])
     if not bools or not is_finite(result.weight):
         raise InputError(
             "async_rule",
@@ -118,7 +118,7 @@ def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncMode
         )
     if result.new_version and not ((rule.is_convex_mix or rule.bounded_by_weight) and 0 <= result.weight <= 1):
         refuse_unsound("async_rule", rule, model.params, f" with the update of client {client_update.client}")
-    return ApplyResult(float(result.weight), bool(result.new_version), bool(result.keep_task))
+    return ApplyResult(float(result.weight), bool(result.new_version), bool(result.keep_task), result.unprotected)
 
 
 def rule_state(rule: AsyncRule, params: Vector) -> State:
@@ -143,6 +143,7 @@ class LocalStore:
         sizes: Sequence[int],
         share: Share = SharedBuffer,
         at_a_time: int | None = None,
+        shared: Mask | None = None,
     ) -> None:
         """Bind the rule to the model.
 
@@ -153,6 +154,7 @@ class LocalStore:
             sizes: Number of samples of each client [N].
             share: Makes the buffers that tasks carry.
             at_a_time: Number of clients that train at the same time. None means all.
+            shared: True for the coordinates [d] that clients send; None: all.
         """
         self.params = params
         self._fragments = fragments
@@ -160,8 +162,10 @@ class LocalStore:
         self._rule = rule.bind(self._model)
         self._sizes = sizes
         self._share = share
+        self._shared = shared
         if self._rule.shared_weight != 1 and fragments:
-            common = common_places([part.index for part in fragments], len(params))
+            indices = [self._sent_part(Assignment(0, part)).where for part in fragments]
+            common = common_places([None if isinstance(index, slice) else index for index in indices], len(params))
             self._model = replace(self._model, common=common)
         self._cuts: dict[Submodel, SharedBuffer] = {}
         self._cuts_version = 0
@@ -181,6 +185,7 @@ class LocalStore:
     def apply_update(
         self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0
     ) -> ApplyResult:
+        assignment = self._sent_part(assignment)
         where = where_of(assignment.submodel) if assignment.mask is None else assignment.where
         client_update = ClientUpdate(
             task.client,
@@ -195,6 +200,12 @@ class LocalStore:
             where if isinstance(where, IndexRuns) else None,
         )
         return checked_apply(self._rule, client_update, self._model)
+
+    def _sent_part(self, assignment: Assignment) -> Assignment:
+        """Return the assignment without the coordinates that clients do not send."""
+        if self._shared is None:
+            return assignment
+        return assignment.restrict(self._shared)
 
     def mean(self) -> Mean:
         return MeanHere(self)

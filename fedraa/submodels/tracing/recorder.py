@@ -71,8 +71,7 @@ class Recorder(TorchFunctionMode):
             rules: Rules by name of the function.
             values: A module with the values of the buffers, needed if `module` is on the meta device.
             fills: Also run experts that get no rows, on a selected first row.
-            choices: For parameters that could make units along several dimensions, the number of the chosen dimension
-                (default: 0).
+            choices: The chosen dimension of parameters that could make units along several dimensions (default: 0).
         """
         super().__init__()
         self.found = NonemptyMode(fills)
@@ -175,10 +174,7 @@ class Recorder(TorchFunctionMode):
         return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in iterate_tensors(values)]
 
     def name(self, tensor: object) -> str | None:
-        """Return the name of a parameter or buffer of the module, transposed or not.
-
-        Return None for any other value.
-        """
+        """Return the name of a parameter or buffer of the module, transposed or not; None for any other value."""
         if isinstance(tensor, Tensor) and tensor in self._turned:
             return str(self._turned[tensor][0])
         return self._names.get(id(tensor))
@@ -186,8 +182,7 @@ class Recorder(TorchFunctionMode):
     def turn(self, tensor: Tensor, result: Tensor, dims: Sequence[int | None]) -> None:
         """Record a transposed or converted parameter.
 
-        If a dimension of the parameter is missing in the result, the code took one slice along this dimension, or
-        several slices, which then lie along a new dimension.
+        If the result lacks a dimension, the code took one slice along it, or several along a new dimension.
 
         Args:
             tensor: The parameter.
@@ -244,9 +239,7 @@ class Recorder(TorchFunctionMode):
         return tensor in self._labels or self.name(tensor) is not None
 
     def hide_result(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
-        """Record a result that is right only while these units are whole.
-
-        If anything reads the result, they are pinned.
+        """Record a result that is right only while these units are whole. Code that reads it pins them.
 
         Args:
             tensor: The result.

@@ -324,10 +324,7 @@ def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def _named_dims(x: Tensor, dim: Any) -> list[int]:
-    """Return the dimensions that an argument `dim` names, ascending.
-
-    None, or a bool in its place, means all dimensions.
-    """
+    """Return the dimensions that an argument `dim` names, ascending. None or a bool means all dimensions."""
     if dim is None or isinstance(dim, bool):
         return list(range(x.dim()))
     if isinstance(dim, int):

@@ -157,7 +157,7 @@ def test_every_recipe_asks_for_what_its_methods_know(name: str, size: Size):
         resolve_method(cell.experiment)
 
 
-@pytest.mark.parametrize("size", ["quick", "standard"])
+@pytest.mark.parametrize("size", ["quick", pytest.param("standard", marks=pytest.mark.slow)])
 def test_every_cell_on_pictures_can_be_run(size: Size, small_data: Path):
     """A model has units enough for the submodels that it is to be cut into."""
     cells = list[Cell]()
@@ -170,7 +170,7 @@ def test_every_cell_on_pictures_can_be_run(size: Size, small_data: Path):
     }
     assert len(kinds) > 20
     for cell in kinds.values():
-        small = {"clients": min(100, cell.experiment.clients), "partition": "iid", "participation": "all"}
+        small = {"clients": min(100, cell.experiment.client_count), "partition": "iid", "participation": "all"}
         build_run(cell.experiment.model_copy(update=small))
 
 

@@ -9,6 +9,7 @@ import pytest
 from fedraa import Experiment, run
 from fedraa.cli.main import main
 from fedraa.cli.plan import device_classes, server_bytes
+from fedraa.cli.plan_data import label_concentration
 from fedraa.cli.plan_outlook import first_ledger, first_round, make_task_cost
 from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Fleet
@@ -136,3 +137,9 @@ def test_what_an_own_scheduler_will_do_is_not_foretold_as_if_it_were_known(capsy
     for scheduler, told in (("schedulers:GreRAA", True), ("gre-raa", False)):
         assert main(["plan", "--updates", "40", "--hidden", "8", "--scheduler", scheduler]) == 0
         assert (blind in " ".join(capsys.readouterr().out.split())) == told
+
+
+def test_label_concentration_is_the_sum_of_squared_shares() -> None:
+    """1/2, 1/2, 0 give 1/2; one label gives 1; 1/4, 1/4, 1/2 give 3/8; no samples give 0."""
+    counts = np.array([[2, 2, 0], [0, 0, 7], [1, 1, 2], [0, 0, 0]])
+    assert label_concentration(counts).tolist() == [0.5, 1.0, 0.375, 0.0]

@@ -12,7 +12,7 @@ from fedraa import Experiment
 
 def test_defaults_are_the_first_run_that_anyone_can_do() -> None:
     experiment = Experiment()
-    assert (experiment.method, experiment.dataset, experiment.clients) == ("fed-raa", "digits", 10)
+    assert (experiment.method, experiment.dataset, experiment.client_count) == ("fed-raa", "digits", 10)
     assert (experiment.engine, experiment.clock, experiment.seed) == ("ray", "virtual", 0)
     assert experiment.compute == "1:0.5,3:0.5"
 

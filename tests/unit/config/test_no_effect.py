@@ -18,7 +18,7 @@ from fedraa.composition.registry import find_method, list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import split_paths
 from fedraa.data import make_partitioner
-from fedraa.data.partition import Dirichlet, Labels, LogNormal, Noise, PowerLaw, SortedShards
+from fedraa.data.partition import Dirichlet, Hsu, Labels, LogNormal, Noise, PowerLaw, Rotation, SortedShards
 from fedraa.engine.build import build_run
 from fedraa.errors import RunWarning
 from fedraa.settings.resolve import resolve_method, without_foreign_flags
@@ -254,6 +254,8 @@ def test_the_same_holds_for_flags(words: str, capsys: pytest.CaptureFixture[str]
         ({"partition": "labels(per_client=4)"}, Labels(4)),
         ({"partition": "shards:3"}, SortedShards(3)),
         ({"partition": "powerlaw:2"}, PowerLaw(2.0)),
+        ({"partition": "hsu:0.1"}, Hsu(0.1)),
+        ({"partition": "rotation:45"}, Rotation(45.0)),
         ({"partition": "lognormal:1.2"}, LogNormal(1.2)),
         ({"partition": "noise:0.3"}, Noise(0.3)),
         ({"partition": "dirichlet: 0.1"}, Dirichlet(0.1)),
@@ -268,7 +270,7 @@ def test_partition_is_the_one_that_the_fields_name(fields: dict[str, Any], expec
 
 @pytest.mark.parametrize(
     "partition",
-    ["dirichlet:x", "dirichlet:", "dirichlet:0", "dirichlet:-1", "labels:0", "labels:1.5", "iid:3", "rotation:2"],
+    ["dirichlet:x", "dirichlet:", "dirichlet:0", "dirichlet:-1", "labels:0", "labels:1.5", "iid:3", "natural:2"],
 )
 def test_number_that_a_partition_does_not_take_is_refused(partition: str) -> None:
     with pytest.raises(ValueError, match=r"^partition[.:]"):

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 from refusals import refuses
+from scipy import ndimage
 
 from fedraa.data import divide_samples, make_partitioner
-from fedraa.data.partition import Natural, PowerLaw, Rotation
-from fedraa.data.partition.quantity import apportion_sizes
+from fedraa.data.partition import Colour, Natural, PowerLaw, Rotation
+from fedraa.data.partition.quantity import apportion_sizes, round_shares
 
 LABELS = np.arange(60) % 3
 TEST = np.repeat([0, 1, 2], 10)
@@ -41,6 +42,29 @@ def test_a_power_law_gives_the_k_th_client_k_to_minus_the_exponent() -> None:
     assert sizes("powerlaw(exponent=0)", 4) == [15, 15, 15, 15]
 
 
+def test_zipf_sizes_are_the_rounded_shares() -> None:
+    """Exponent 1, 5 clients: 1, 1/2, ... of 137/60; of 100 samples 43.80, 21.90, 14.60, 10.95, 8.76."""
+    assert round_shares(1 / np.arange(1.0, 6), 100).tolist() == [44, 22, 14, 11, 9]
+    assert sorted(sizes("zipf:1", 5, np.zeros(100, np.int64)), reverse=True) == [44, 22, 14, 11, 9]
+    assert sizes("zipf(exponent=0)", 4) == [15, 15, 15, 15]
+    # The last of 12 clients has the share 1/12^3 of 1.2.
+    with refuses("partition", "powerlaw"):
+        sizes("zipf:3", 12)
+
+
+def test_dirichlet_sizes_have_the_variance_of_the_distribution() -> None:
+    """Var of one share of Dir(b · 1) over n clients: (1/n)(1 - 1/n) / (n b + 1)."""
+    clients, labels = 50, np.zeros(100_000, np.int64)
+    shares = []
+    for seed in range(20):
+        partition = divide_samples(make_partitioner("quantity:0.5"), labels, labels[:1], clients, seed=seed)
+        shares.append(np.diff(partition.train.offsets) / len(labels))
+        assert partition.train.offsets[-1] == len(labels)
+    expected = (1 / clients) * (1 - 1 / clients) / (clients * 0.5 + 1)
+    assert np.var(shares) == pytest.approx(expected, rel=0.2)
+    assert min(sizes("quantity:0.01", 20)) == 1
+
+
 def test_log_normal_sizes_have_that_spread() -> None:
     many = np.array(sizes("lognormal(sigma=0.5)", 500, np.zeros(500_000, np.int64)))
     assert many.sum() == 500_000
@@ -58,12 +82,28 @@ def test_natural_clients_have_their_own_rows_in_the_order_of_their_ids() -> None
     assert [rows.tolist() for rows in np.split(partition.test.order, partition.test.offsets[1:-1])] == [[1, 3], [], [0]]
 
 
-def test_of_natural_clients_there_may_be_some() -> None:
+def test_fewer_natural_clients_are_drawn_from_the_seed() -> None:
     owners = np.repeat(np.arange(10), 3)
-    partition = divide_samples(Natural(some=True).bound(owners, None), owners * 0, owners[:5] * 0, 4, seed=0)
-    held = [set(owners[rows]) for rows in np.split(partition.train.order, partition.train.offsets[1:-1])]
-    assert len(set.union(*held)) == 4
-    assert all(len(one) == 1 for one in held)
+    natural = Natural().bound(owners, owners)
+    drawn = set()
+    for seed in range(5):
+        partition = divide_samples(natural, owners * 0, owners * 0, 4, seed=seed)
+        assert partition.names is not None
+        drawn.add(partition.names)
+        for shards in (partition.train, partition.test):
+            held = [set(owners[rows]) for rows in np.split(shards.order, shards.offsets[1:-1])]
+            assert held == [{int(name)} for name in partition.names]
+        again = divide_samples(natural, owners * 0, owners * 0, 4, seed=seed)
+        assert again.names == partition.names
+    assert len(drawn) > 1
+
+
+def test_a_class_of_test_samples_only_is_refused_unless_the_data_name_the_clients() -> None:
+    train, test = np.zeros(4, int), np.array([0, 1])
+    with refuses("test labels", "1"):
+        divide_samples(make_partitioner("iid"), train, test, 2, seed=0)
+    natural = Natural().bound([0, 0, 1, 1], [1, 0])
+    assert divide_samples(natural, train, test, 2, seed=0).test.order.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +111,6 @@ def test_of_natural_clients_there_may_be_some() -> None:
     [
         ("natural", "partition", "natural"),
         (Natural().bound([1, 2] * 30, None), "clients", "--clients 2"),
-        (Natural().bound(np.arange(60), None), "clients", "natural(some=True)"),
         ("shards(per_client=13)", "partition", "65 shards of 60 samples"),
     ],
 )
@@ -96,6 +135,31 @@ def test_rotation_turns_by_quarters() -> None:
     image = np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)  # 0 1 / 2 3
     turned = [Rotation().skew(client, 5, image).ravel().tolist() for client in range(5)]
     assert turned == [[0, 1, 2, 3], [1, 3, 0, 2], [3, 2, 1, 0], [2, 0, 3, 1], [0, 1, 2, 3]]
+
+
+def test_rotation_by_other_angles_interpolates() -> None:
+    image = np.random.default_rng(0).normal(size=(2, 3, 17, 17)).astype(np.float32)
+    turned = Rotation(30.0).skew(4, 9, image)  # 120 degrees
+    expected = ndimage.rotate(image, 120, axes=(3, 2), reshape=False, order=1)
+    distance = np.hypot(*(np.indices((17, 17)) - 8))
+    np.testing.assert_allclose(turned[..., distance < 7], expected[..., distance < 7], atol=1e-4)
+    assert turned.dtype == np.float32
+    assert not turned[..., 0, 0].any()
+
+
+def test_colour_turns_the_hue() -> None:
+    """At 120 degrees the channels move on, at 180 degrees x becomes 2 · mean - x; grey stays grey."""
+    image = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
+    colour = Colour()
+    np.testing.assert_array_equal(colour.skew(0, 9, image), image)
+    np.testing.assert_allclose(colour.skew(1, 9, image), np.roll(image, 1, axis=1), atol=1e-6)
+    np.testing.assert_allclose(colour.skew(3, 9, image), image, atol=1e-6)
+    mirrored = 2 * image.mean(axis=1, keepdims=True) - image
+    np.testing.assert_allclose(Colour(60.0).skew(3, 9, image), mirrored, atol=1e-6)
+    grey = np.full((1, 3, 2, 2), 0.7, np.float32)
+    np.testing.assert_allclose(Colour(45.0).skew(1, 9, grey), grey, atol=1e-6)
+    with refuses("partition", "three channels"):
+        colour.skew(1, 9, image[:, :1])
 
 
 def test_noise_grows_with_the_client() -> None:

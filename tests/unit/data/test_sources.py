@@ -11,8 +11,10 @@ import torch
 from refusals import refuses
 
 import fedraa as fl
+from fedraa import Experiment
 from fedraa.data import Dealing, deal_samples, load_dataset, make_partitioner, make_transforms
 from fedraa.data.sources.rows import NpyRows
+from fedraa.engine.build import with_clients
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((60, 1, 4, 4)).astype(np.float32), np.arange(60) % 3
@@ -119,6 +121,30 @@ def test_a_run_takes_the_clients_of_the_data_and_resumes_with_them(tmp_path: Pat
     longer = fl.resume(tmp_path / "run", dataset=data, rounds=2)
     whole = fl.run(dataset=data, engine="local", method="fedavg", rounds=2, quiet=True, out=tmp_path / "whole")
     assert longer.summary["model_sha256"] == whole.summary["model_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "owners", "clients"),
+    [
+        ({}, 12, 12),
+        ({"clients": 10}, 12, 10),
+        ({"clients": 10, "partition": "iid"}, 12, 10),
+        ({"partition": "iid"}, 12, 10),
+        ({}, None, 10),
+    ],
+)
+def test_a_number_of_clients_that_is_given_counts(fields: Any, owners: int | None, clients: int) -> None:
+    names = None if owners is None else np.arange(60) % owners
+    data = made((X, Y), clients=names)
+    experiment = with_clients(Experiment(**fields), data)
+    assert experiment.clients == clients
+    if "partition" not in fields and owners:
+        assert len(set(dealt(data, experiment.partition, clients).names or ())) == clients
+
+
+def test_more_clients_than_the_data_have_are_refused() -> None:
+    with refuses("clients", "12", got=13):
+        dealt(made((X, Y), clients=np.arange(60) % 12), "natural", 13)
 
 
 def test_images_in_folders(tmp_path: Path) -> None:

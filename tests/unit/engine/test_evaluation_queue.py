@@ -17,6 +17,7 @@ class SlowEvaluation:
 
     def __init__(self, params: Vector) -> None:
         self.params = params
+        self.kept: dict[str, Any] = {}
         self.accuracy: float | None = None
 
     def result(self, timeout: float) -> Evaluation | None:
@@ -42,7 +43,7 @@ class Run:
             client_results=ClientResults(),
         )
 
-    def _evaluate(self, params: Vector) -> SlowEvaluation:
+    def _evaluate(self, params: Vector, kept: dict[str, Any]) -> SlowEvaluation:
         evaluation = SlowEvaluation(params.copy())
         self.started.append(evaluation)
         return evaluation

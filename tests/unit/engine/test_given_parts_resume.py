@@ -23,6 +23,7 @@ from fedraa.server.staleness import Polynomial
 from fedraa.submodels.policies.policy import Capacities
 from fedraa.submodels.policies.slices import Prefix, Rolling
 
+SMALL: dict[str, Any] = {"dataset": "digits", "engine": "local", "clients": 4, "hidden": (8,), "local_steps": 2}
 ROUNDS: dict[str, Any] = {"method": "fedavg", "rounds": 4}
 ARRIVALS: dict[str, Any] = {"method": "fedasync", "updates": 8}
 
@@ -81,7 +82,7 @@ def test_a_run_goes_on_with_the_part_that_was_given(
     method: dict[str, Any], field: str, part: object, tmp_path: Path
 ) -> None:
     budget = "rounds" if "rounds" in method else "updates"
-    fields = {**method, "dataset": "digits", "engine": "local", "clients": 4, "hidden": (8,), field: part}
+    fields = {**method, **SMALL, field: part}
     whole = fl.run(**fields, out=tmp_path / "whole")
     fl.run(**fields | {budget: method[budget] // 2}, out=tmp_path / "half")
     assert "consistent" in replay(tmp_path / "half")

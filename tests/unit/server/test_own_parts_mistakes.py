@@ -37,7 +37,7 @@ def aggregator(finish: Callable[[Any], Any]) -> fl.Aggregator:
 
 
 def compressor(apply: Callable[..., Any], size: Callable[[int], Any] = lambda n: n) -> fl.Compressor:
-    return type("Odd", (fl.Compressor,), {"apply": lambda self, d: apply(d), "bytes": lambda self, n: size(n)})()
+    return type("Odd", (fl.Compressor,), {"apply": lambda self, d, rng: apply(d), "bytes": lambda self, n: size(n)})()
 
 
 def policy(draw: Callable[..., Any]) -> fl.SubmodelPolicy:

@@ -65,14 +65,14 @@ def test_result_of_a_rule_that_is_not_taken_is_refused(result: Any) -> None:
 @pytest.mark.parametrize("result", [torch.zeros(3), None])
 def test_compressed_model_of_another_shape_is_refused(result: Any) -> None:
     class Short(fl.Compressor):
-        def apply(self, delta: Any) -> Any:
+        def apply(self, delta: Any, rng: Any) -> Any:
             return result
 
         def bytes(self, coordinates: int) -> int:
             return 4 * coordinates
 
     with refuses("schedule.download_compressor", "Short", "[2]") as caught:
-        received_buffer(Short(), np.zeros(2, np.float32))
+        received_buffer(Short(), np.zeros(2, np.float32), np.random.default_rng(0))
     assert caught.value.got is result
 
 

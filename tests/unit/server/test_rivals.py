@@ -299,7 +299,7 @@ def test_ringleader() -> None:
         [(0, FIRST, 0), (0, SECOND, 0), (1, THIRD, 0), (1, (0.0, -1.0), 0), (0, (0.9, 0.4), 0)]
     )
     played.close(START, START, (1.375, 1.125), (1.375, 1.125), (1.775, 0.275))
-    assert [taken[1:] for taken in played.taken] == [
+    assert [taken[1:3] for taken in played.taken] == [
         (False, True),
         (False, True),
         (True, False),

@@ -23,7 +23,7 @@ from fedraa.engine.factories import make_server
 from fedraa.engine.loop import Loop
 from fedraa.engine.loop_options import LoopOptions
 from fedraa.engine.run_spec import RunSpec
-from fedraa.messages import Evaluation, Fault, Task, Update, Vector
+from fedraa.messages import Evaluation, Fault, State, Task, Update, Vector
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import EVENTS
 from fedraa.server.update_checks import check_update
@@ -136,8 +136,8 @@ class Scripted:
     def ready(self, timeout: float) -> list[Update | Fault]:
         return [self.answer(task) for task in list(self.tasks.values())]
 
-    def evaluate(self, params: Vector) -> Evaluated:
-        return Evaluated(params, Evaluation({"accuracy": 0.1, "loss": 2.3}))
+    def evaluate(self, params: Vector, kept: State) -> Evaluated:
+        return Evaluated(params, kept, Evaluation({"accuracy": 0.1, "loss": 2.3}))
 
     def busy(self) -> tuple[int, int]:
         return 1, 1

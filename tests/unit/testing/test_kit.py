@@ -26,7 +26,7 @@ VALUES = {
     ("compressor", "topk"): "topk:0.2",
 }
 # partitioners that need images, or data with client ids; data that need files
-OF_DATA = {"rotation", "natural", "folder", "csv", "npy", "hf"}
+OF_DATA = {"rotation", "colour", "natural", "folder", "csv", "npy", "hf"}
 BUILT_IN = [
     *(
         (name, VALUES.get((name, each), each))
@@ -76,7 +76,7 @@ class Unseeded(fl.Scheduler):
 
 
 class OfTheProcess(fl.Compressor):
-    def apply(self, delta: Any) -> Any:
+    def apply(self, delta: Any, rng: Any) -> Any:
         return delta * np.random.uniform(0.9, 1.1)
 
     def bytes(self, coordinates: int) -> int:
@@ -148,7 +148,7 @@ class Counting(fl.Compressor):
 
     calls = 0
 
-    def apply(self, delta: Any) -> Any:
+    def apply(self, delta: Any, rng: Any) -> Any:
         self.calls += 1
         return delta * (self.calls % 2)
 

@@ -1,0 +1,72 @@
+"""The page of compatibility: the versions that were tried, and the result of each check."""
+
+from benchmarks.system.compat import COMBINATIONS, DOES_NOT_APPLY, PACKAGES, Row, read_table
+from benchmarks.system.compat_checks import CHECKS
+
+HEAD = """# Compatibility
+
+You will find the versions of Python, Ray and the other dependencies with which fedraa was tried, and the command that
+tries them on your machine.
+
+`pyproject.toml` has the range of each dependency. `lowest` has the lowest version of every range, and `newest` the
+newest versions of all packages. Combinations that are named after a version of Ray or Python have the versions of
+`constraints.txt` for all other packages. In `flower`, `flwr[simulation]` and fedraa are installed together.
+
+In each combination, several checks start the same run of 40 updates:
+
+| column | check |
+|---|---|
+| `import` | `import fedraa` gives no warning |
+| `local` | `fedraa run --engine local` |
+| `cluster` | `fedraa run` on the built-in cluster with two workers |
+| `resume` | a worker is killed with `kill -9`, later the run is; `fedraa resume` completes it |
+| `address` | `fedraa run --address` on a cluster that `ray start --head` has started |
+| `submit` | `fedraa submit` sends the run to this cluster as a job |
+| `shards` | `fedraa run --address --server-shards 2` |
+| `flower` | a simulation of Flower runs in the same environment |
+
+A check fails if it prints a Python warning, or if its model has other bits than the model of `local`.
+"""
+
+COMMAND = """## Try it
+
+The command needs [uv](https://docs.astral.sh/uv/) and the interpreters. Each combination takes some minutes and some
+gigabytes. Without `--only`, the command tries the combinations that the table does not have:
+
+```sh
+python -m benchmarks compat
+python -m benchmarks compat --only python-3.13 lowest
+```
+
+The table is `benchmarks/results/compat.csv`. It also has the full digests, the seconds, and the reason of each failure.
+"""
+
+
+def compatibility_page() -> str:
+    """Return the page with the two tables: the versions and the checks of each combination."""
+    rows = list(read_table().values())
+    digests = {row["digest"] for row in rows}
+    versions = _format_table(("combination", "python", *PACKAGES), rows)
+    checks = _format_table(("combination", *CHECKS, "digest"), rows)
+    sentence = f"All {len(rows)} lines have the same digest."
+    if len(digests) > 1:
+        sentence = f"The {len(rows)} lines have {len(digests)} digests."
+    untried = [f"`{name}`" for name in COMBINATIONS if name not in {row["combination"] for row in rows}]
+    if untried:
+        sentence += f" Not tried: {', '.join(untried)}."
+    return "\n".join([HEAD, f"## Versions\n\n{versions}\n", f"## Results\n\n{sentence}\n\n{checks}\n", COMMAND])
+
+
+def _format_table(columns: tuple[str, ...], rows: list[Row]) -> str:
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for row in rows:
+        cells = [row[column] for column in columns]
+        lines.append(f"| {' | '.join(_shorten(cell) for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def _shorten(cell: str) -> str:
+    """Return the text of a cell: a dash for a check that does not apply, and 16 characters of a digest."""
+    if cell == DOES_NOT_APPLY:
+        return "–"
+    return cell[:16]

@@ -1,0 +1,56 @@
+"""Bulyan: select by Krum again and again, then trim per coordinate (El Mhamdi et al. 2018).
+
+n clients, at most f attackers, n >= 4f + 3:
+    repeat n - 2f times: select the smallest score of Krum among the clients that are left, and remove it
+    delta_c = mean of the n - 4f selected values of c that are closest to the median of the selected values
+    submodels: of the n_c selected clients that trained c, the n_c - 2f closest; if n_c <= 2f, theta_c keeps its value
+
+The last selections have n - f - 2 < 1 neighbours for f = 1. At least one neighbour counts; otherwise all scores would
+be 0, and the lowest client would be selected, attacker or not.
+
+Use it instead of Multi-Krum if an attack hides a large change of few coordinates. It needs many clients.
+
+Read next: aggregation/robust/krum.py (scores and distances), aggregation/robust/rows.py (the rows of the clients).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.aggregation.robust.krum import DistanceRule, score_rows, select_best
+from fedraa.aggregation.robust.rows import Numbers, Rows, combine_chunks, count_rows, middle_of_sorted
+
+
+@AGGREGATOR.register("bulyan")
+@dataclass
+class Bulyan(DistanceRule):
+    """Iterated Krum and a trimmed mean around the median (El Mhamdi et al. 2018), against `attackers` attackers."""
+
+    @property
+    def min_clients(self) -> int:
+        return 4 * self.attackers + 3
+
+    def select(self, squared: Numbers) -> list[int]:
+        left = list(range(len(squared)))
+        selected: list[int] = []
+        for _ in range(len(squared) - 2 * self.attackers):
+            scores = score_rows(squared[np.ix_(left, left)], self.attackers, at_least=1)
+            best = select_best(scores, 1)
+            if not best:
+                return []
+            selected.append(left.pop(best[0]))
+        return selected
+
+    def join_rows(self, rows: Rows) -> Numbers:
+        return combine_chunks(rows, self._join_chunk)
+
+    def _join_chunk(self, block: Numbers) -> Numbers:
+        """Return the mean [k] of the values of a chunk [n, k] that are closest to the median."""
+        counts = count_rows(block)
+        kept = counts - 2 * self.attackers
+        distances = np.abs(block - middle_of_sorted(np.sort(block, axis=0), counts))
+        # NaN is last.
+        nearest = np.take_along_axis(block, np.argsort(distances, axis=0, kind="stable"), axis=0)
+        total = np.where(np.arange(len(block))[:, None] < kept, nearest, 0.0).sum(axis=0)
+        return np.divide(total, kept, out=np.full(len(total), np.nan), where=kept > 0)

@@ -1,0 +1,61 @@
+"""FLTrust: weigh deltas by their direction against a trusted one (Cao et al. 2021, Algorithm 2).
+
+g0 = delta of the server on its root data, trained like a client
+    s_i = max(0, cos(delta_i, g0))
+    delta = sum of s_i * ||g0|| / ||delta_i|| * delta_i / sum of s_i
+Submodels: cosine and norms run over the client's coordinates, and sums over the clients that trained a coordinate.
+
+The client `root` stands for the server: its samples are the root data, and its delta is g0. It trains in every round,
+and its delta is not part of the sum. Its samples are training samples, never test samples. If all s_i are 0, or if the
+root failed, the model does not move. The paper has 100 root samples.
+
+Use it if the server has a few trusted samples. It withstands a majority of attackers.
+
+Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.aggregation.robust.rows import Numbers, RobustAggregator, Votes, measure_rows, weighted_mean
+
+
+@AGGREGATOR.register("fltrust")
+@dataclass
+class FLTrust(RobustAggregator):
+    """Mean of the deltas weighted by their cosine with the delta of the client `root` (FLTrust, Cao et al. 2021).
+
+    It works in rounds only, because g0 must come from the model that the clients received.
+    """
+
+    root: Annotated[int, Field(ge=0)] = 0
+
+    buffers: ClassVar[bool] = False
+
+    @property
+    def min_clients(self) -> int:
+        return 2
+
+    def combine(self, votes: Votes) -> Numbers:
+        nothing = np.full(self._size, np.nan)
+        if self.root not in votes.clients or len(votes.clients) == 1:
+            return nothing
+        position = votes.clients.index(self.root)
+        trusted = votes.rows[position]
+        rows = [row for i, row in enumerate(votes.rows) if i != position]
+        own = [np.where(np.isnan(row), np.float32(np.nan), trusted) for row in rows]
+        norms, _ = measure_rows(rows)
+        trusted_norms, _ = measure_rows(own)
+        # 2 <a, b> = ||a||^2 + ||b||^2 - ||a - b||^2 loses digits, so the products are summed.
+        products = np.array([float(np.nansum(a.astype(np.float64) * b)) for a, b in zip(rows, own, strict=True)])
+        scales = np.divide(trusted_norms, norms, out=np.zeros_like(norms), where=norms > 0)
+        lengths = norms * trusted_norms
+        cosines = np.divide(products, lengths, out=np.zeros_like(norms), where=lengths > 0)
+        trust = np.maximum(0.0, cosines)
+        if not trust.any():
+            return nothing
+        return weighted_mean(rows, trust, scales)

@@ -1,0 +1,157 @@
+"""Krum and Multi-Krum: take the deltas with the closest neighbours (Blanchard et al. 2017).
+
+n clients, at most f attackers, n >= 2f + 3:
+    score_i = sum of the n - f - 2 smallest ||delta_i - delta_j||^2 over j != i
+    Krum:        the delta of the smallest score                # ties: the lowest client
+    Multi-Krum:  plain mean of the m smallest scores, m <= n - f
+Submodels:
+    distance of two clients = ||.||^2 on their common coordinates * d / number of these; without any: infinite
+    fixed fragments: the rule runs inside each fragment
+    the selected deltas are averaged per coordinate over the clients that trained it
+    a fragment with fewer than 2f + 3 clients, or without enough comparable ones, takes the coordinate-wise median
+
+Multi-Krum keeps most of the data, so that it learns faster than Krum. With unequal data both drop honest clients.
+
+Read next: aggregation/robust/rows.py (the rows of the clients), aggregation/robust/bulyan.py (Bulyan).
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.aggregation.robust.rows import (
+    MIN_MAJORITY,
+    Numbers,
+    RobustAggregator,
+    Rows,
+    Votes,
+    median_of_rows,
+    weighted_mean,
+)
+from fedraa.errors import InputError
+from fedraa.numbers import Count
+from fedraa.vectors.chunked import map_chunks
+
+
+@dataclass
+class DistanceRule(RobustAggregator):
+    """A rule that selects clients by the distances of their deltas, and combines the selected ones.
+
+    `attackers` is f, the number of attackers that the rule withstands.
+    """
+
+    attackers: Count = 1
+
+    @property
+    def min_clients(self) -> int:
+        return 2 * self.attackers + 3
+
+    def combine(self, votes: Votes) -> Numbers:
+        total = np.zeros(self._size)
+        count = np.zeros(self._size)
+        for rows in votes.by_fragment():
+            result = self._combine_fragment(rows)
+            moved = ~np.isnan(result)
+            total[moved] += result[moved]
+            count[moved] += 1
+        return np.divide(total, count, out=np.full(self._size, np.nan), where=count > 0)
+
+    def _combine_fragment(self, rows: Rows) -> Numbers:
+        """Return the result [d] of the rows of one fragment, or of all rows."""
+        if len(rows) >= self.min_clients:
+            selected = self.select(square_distances(rows))
+            if selected:
+                return self.join_rows([rows[i] for i in selected])
+        result = median_of_rows(rows, MIN_MAJORITY)
+        self.unprotected += int((~np.isnan(result)).sum())
+        return result
+
+    @abstractmethod
+    def select(self, squared: Numbers) -> list[int]:
+        """Return the positions of the selected rows; none if too few rows can be compared.
+
+        Args:
+            squared: Squared distances [n, n], infinite on the diagonal.
+        """
+
+    def join_rows(self, rows: Rows) -> Numbers:
+        """Return the result [d] of the selected rows."""
+        return weighted_mean(rows, np.ones(len(rows)))
+
+
+@AGGREGATOR.register("krum")
+@dataclass
+class Krum(DistanceRule):
+    """The delta with the closest neighbours (Blanchard et al. 2017), against `attackers` attackers."""
+
+    def select(self, squared: Numbers) -> list[int]:
+        return select_best(score_rows(squared, self.attackers), 1)
+
+
+@AGGREGATOR.register("multi-krum")
+@dataclass
+class MultiKrum(DistanceRule):
+    """Mean of the `selected` deltas with the closest neighbours (Blanchard et al. 2017); by default of n - f deltas."""
+
+    selected: Count | None = None
+
+    def select(self, squared: Numbers) -> list[int]:
+        most = len(squared) - self.attackers
+        count = most if self.selected is None else self.selected
+        if count > most:
+            expected = f"at most {most}, the {len(squared)} clients without {self.attackers} attackers"
+            raise InputError("aggregator.selected", got=count, expected=expected)
+        return select_best(score_rows(squared, self.attackers), count)
+
+
+def square_distances(rows: Rows) -> Numbers:
+    """Return the squared distances [n, n] on common coordinates, scaled to all d; infinite if there are none.
+
+    The diagonal is infinite, so that no row is its own neighbour.
+    """
+    n = len(rows)
+    size = rows[0].size
+
+    def measure_piece(piece: slice) -> tuple[Numbers, Numbers]:
+        block = np.stack([row[piece] for row in rows]).astype(np.float64)
+        squared = np.zeros((n, n))
+        common = np.zeros((n, n))
+        for i in range(n - 1):
+            difference = block[i + 1 :] - block[i]
+            missing = np.isnan(difference)
+            difference[missing] = 0.0
+            squared[i, i + 1 :] = np.einsum("ij,ij->i", difference, difference)
+            common[i, i + 1 :] = (~missing).sum(axis=1)
+        return squared, common
+
+    squared = np.zeros((n, n))
+    common = np.zeros((n, n))
+    for chunk_squared, chunk_common in map_chunks(size, measure_piece):
+        squared += chunk_squared
+        common += chunk_common
+    squared += squared.T
+    common += common.T
+    return np.divide(squared * size, common, out=np.full((n, n), np.inf), where=common > 0)
+
+
+def score_rows(squared: Numbers, attackers: int, at_least: int = 0) -> Numbers:
+    """Return the scores [n] of Krum.
+
+    Args:
+        squared: Squared distances [n, n], infinite on the diagonal.
+        attackers: Number of attackers, f.
+        at_least: Smallest number of neighbours that count.
+    """
+    neighbours = max(at_least, len(squared) - attackers - 2)
+    return np.asarray(np.sort(squared, axis=1)[:, :neighbours].sum(axis=1))
+
+
+def select_best(scores: Numbers, count: int) -> list[int]:
+    """Return the positions of the `count` smallest scores, ties by position; none if one of these is infinite."""
+    best: npt.NDArray[np.int64] = np.argsort(scores, kind="stable")[:count]
+    if np.isinf(scores[best]).any():
+        return []
+    return best.tolist()

@@ -1,0 +1,42 @@
+"""Norm bounding: shorten long deltas before the mean (Sun et al. 2019).
+
+    delta = weighted mean of delta_i * min(1, M_i / ||delta_i||)
+Submodels: the norm runs over the client's coordinates S_i, and M_i = max_norm * sqrt(|S_i| / d).
+
+The weights are those of the method. It bounds scaled deltas, as of a backdoor, but not many small wrong ones.
+`max_norm` should be about the norm of honest deltas; the paper has 1.5 to 5. A delta of 0 is not scaled.
+
+Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.aggregation.robust.rows import Numbers, RobustAggregator, Votes, measure_rows, weighted_mean
+from fedraa.numbers import Positive
+
+
+@AGGREGATOR.register("norm-bound")
+@dataclass
+class NormBound(RobustAggregator):
+    """Weighted mean of the deltas, each shortened to the norm `max_norm` (Sun et al. 2019)."""
+
+    max_norm: Positive = 3.0
+
+    def combine(self, votes: Votes) -> Numbers:
+        norms, shares = measure_rows(votes.rows)
+        return weighted_mean(votes.rows, votes.weights, clip_factors(norms, shares, self.max_norm))
+
+
+def clip_factors(norms: Numbers, shares: Numbers, bound: float) -> Numbers:
+    """Return the factors [n] that shorten vectors to a bound: min(1, bound * sqrt(share) / norm), 1 for norm 0.
+
+    Args:
+        norms: Norms [n].
+        shares: Share of all coordinates that each vector has [n].
+        bound: Largest norm of a vector that has all coordinates.
+    """
+    limits = bound * np.sqrt(shares)
+    return np.divide(limits, norms, out=np.ones_like(norms), where=norms > limits)

@@ -1,0 +1,234 @@
+"""The base of robust aggregators, which compare the deltas of all clients of a round or a buffer.
+
+A row [d] is the delta of one client. It is NaN on the coordinates that the client did not train.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
+from fedraa.messages import Vector
+from fedraa.submodels.assignment import Mask
+from fedraa.vectors.chunked import map_chunks
+
+Numbers = npt.NDArray[np.float64]
+Rows = Sequence[Vector]
+# With fewer clients a wrong value can be the middle one.
+MIN_MAJORITY = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """The rows that an aggregator combines, in the order of the clients' numbers.
+
+    Attributes:
+        clients: The clients [n].
+        rows: Their deltas: n arrays [d].
+        weights: Their weights [n]. Only the rules that say so use them.
+        fragments: The fixed fragments that each client trained; none if it trained a sampled submodel or the model.
+    """
+
+    clients: list[int]
+    rows: list[Vector]
+    weights: Numbers
+    fragments: list[list[int]]
+
+    def by_fragment(self) -> list[Rows]:
+        """Return the rows of each fixed fragment, NaN elsewhere. Without fixed fragments, return all rows as one part.
+
+        The coordinates of a fragment are those that all its clients trained.
+        """
+        numbers = sorted(set(chain.from_iterable(self.fragments)))
+        if not numbers:
+            return [self.rows]
+        parts: list[Rows] = []
+        for number in numbers:
+            rows = [row for row, trained in zip(self.rows, self.fragments, strict=True) if number in trained]
+            common = np.logical_and.reduce([~np.isnan(row) for row in rows])
+            parts.append([np.where(common, row, np.float32(np.nan)) for row in rows])
+        return parts
+
+
+@dataclass
+class RobustAggregator(Aggregator):
+    """An aggregator that sees the deltas of all clients at once.
+
+    A client has one vote: if a buffer holds several of its updates, their mean counts. A subclass defines `combine`.
+
+    Attributes:
+        buffers: True if the rule also works on the buffer of an asynchronous server.
+        unprotected: Number of coordinates that too few clients trained in the last round or buffer. They keep their
+            values, or take the median.
+    """
+
+    buffers: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ("_rows", "_counts", "_weights", "_fragments")
+
+    def start(self, size: int, clients: int) -> None:
+        self._size = size
+        self.unprotected = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows: dict[int, Vector] = {}
+        # For clients with several updates: the number of updates that trained each coordinate [d].
+        self._counts: dict[int, Vector] = {}
+        # The weights of each client's updates.
+        self._weights: dict[int, list[float]] = {}
+        self._fragments: dict[int, list[int]] = {}
+
+    @property
+    def min_clients(self) -> int:
+        """The smallest number of clients among which the rule protects."""
+        return 1
+
+    @property
+    def voters(self) -> int:
+        """The number of clients with a vote so far."""
+        return len(self._rows)
+
+    def add(self, contribution: ClientDelta) -> None:
+        client = contribution.client
+        row = np.full(self._size, np.nan, np.float32)
+        row[contribution.where] = contribution.delta
+        if client in self._rows:
+            row = self._mean_with_earlier(client, row)
+        self._rows[client] = row
+        self._weights.setdefault(client, []).append(contribution.weight)
+        trained = self._fragments.setdefault(client, [])
+        if contribution.fragment is not None and contribution.fragment not in trained:
+            trained.append(contribution.fragment)
+
+    def _mean_with_earlier(self, client: int, row: Vector) -> Vector:
+        """Return the mean [d] of the client's new row and its earlier ones, on the coordinates that any of them has."""
+        earlier = self._rows[client]
+        if client not in self._counts:
+            self._counts[client] = (~np.isnan(earlier)).astype(np.float32)
+        count = self._counts[client]
+        trained = ~np.isnan(row)
+        count[trained] += 1
+        start = np.nan_to_num(earlier[trained], nan=0.0)
+        mean = earlier.copy()
+        mean[trained] = start + (row[trained] - start) / count[trained]
+        return mean
+
+    def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
+        return self.take_result()
+
+    def take_result(self) -> tuple[Vector, Mask]:
+        """Return the combined delta [d] and the mask [d] of moved coordinates, and start over."""
+        clients = sorted(self._rows)
+        weights = np.array([float(np.mean(self._weights[client])) for client in clients])
+        rows = [self._rows[client] for client in clients]
+        votes = Votes(clients, rows, weights, [self._fragments[client] for client in clients])
+        self.unprotected = 0
+        delta = self.combine(votes).astype(np.float32)
+        moved = ~np.isnan(delta)
+        covered = np.logical_or.reduce([~np.isnan(row) for row in rows])
+        self.unprotected += int((covered & ~moved).sum())
+        self._clear()
+        return np.nan_to_num(delta, nan=0.0), moved
+
+    @abstractmethod
+    def combine(self, votes: Votes) -> Numbers:
+        """Return the combined delta [d], NaN on the coordinates that keep their values."""
+
+    def memory(self, size: int, clients: int) -> int:
+        # A row and its counts for each client, the result, and the masks.
+        return size * (8 * clients + 24)
+
+
+def combine_chunks(rows: Rows, work: Callable[[Numbers], npt.NDArray[Any]]) -> Numbers:
+    """Return the result of `work` for every chunk of coordinates, joined [d].
+
+    Args:
+        rows: The rows, n arrays [d].
+        work: Returns the result [k] of a chunk [n, k].
+    """
+    result = np.empty(rows[0].size)
+
+    def combine_piece(piece: slice) -> None:
+        result[piece] = work(_stack_chunk(rows, piece))
+
+    map_chunks(result.size, combine_piece)
+    return result
+
+
+def median_of_rows(rows: Rows, min_coverage: int) -> Numbers:
+    """Return the median [d] over the rows that have a coordinate. It is NaN if fewer than `min_coverage` rows do."""
+
+    def chunk_median(block: Numbers) -> Numbers:
+        counts = count_rows(block)
+        return np.where(counts >= min_coverage, middle_of_sorted(np.sort(block, axis=0), counts), np.nan)
+
+    return combine_chunks(rows, chunk_median)
+
+
+def middle_of_sorted(ordered: Numbers, counts: npt.NDArray[np.int64]) -> Numbers:
+    """Return the median [k] of sorted values [n, k], of which the first `counts` [k] are numbers; NaN if none is."""
+    low = np.maximum(counts - 1, 0) // 2
+    high = np.minimum(counts // 2, len(ordered) - 1)
+    pair = [np.take_along_axis(ordered, place[None], axis=0)[0] for place in (low, high)]
+    middle: Numbers = (pair[0] + pair[1]) / 2
+    return middle
+
+
+def count_rows(block: Numbers) -> npt.NDArray[np.int64]:
+    """Return the number of rows [k] of a chunk [n, k] that have each coordinate."""
+    return np.asarray((~np.isnan(block)).sum(axis=0), np.int64)
+
+
+def weighted_mean(rows: Rows, factors: Numbers, scales: Numbers | None = None) -> Numbers:
+    """Return the mean [d] of the rows that have a coordinate, NaN if none has.
+
+    Args:
+        rows: The rows, n arrays [d].
+        factors: Weight of each row in the mean [n].
+        scales: Factor of each row's values [n]; None for 1.
+    """
+    scaled = factors
+    if scales is not None:
+        scaled = factors * scales
+
+    def chunk_mean(block: Numbers) -> Numbers:
+        covered = ~np.isnan(block)
+        total = (np.where(covered, block, 0.0) * scaled[:, None]).sum(axis=0)
+        weight = (covered * factors[:, None]).sum(axis=0)
+        return np.divide(total, weight, out=np.full(len(total), np.nan), where=weight > 0)
+
+    return combine_chunks(rows, chunk_mean)
+
+
+def measure_rows(rows: Rows, centre: npt.NDArray[np.floating] | None = None) -> tuple[Numbers, Numbers]:
+    """Return the norm [n] of each row on its own coordinates, and the share [n] of all coordinates that it has.
+
+    Args:
+        rows: The rows, n arrays [d].
+        centre: A vector [d] that is subtracted from each row; None for 0.
+    """
+
+    def measure_piece(piece: slice) -> tuple[Numbers, Numbers]:
+        block = _stack_chunk(rows, piece)
+        if centre is not None:
+            block -= centre[piece]
+        covered = ~np.isnan(block)
+        block[~covered] = 0.0
+        return np.einsum("ij,ij->i", block, block), covered.sum(axis=1).astype(np.float64)
+
+    size = rows[0].size
+    squared = np.zeros(len(rows))
+    counts = np.zeros(len(rows))
+    for chunk_squared, chunk_counts in map_chunks(size, measure_piece):
+        squared += chunk_squared
+        counts += chunk_counts
+    return np.sqrt(squared), counts / max(1, size)
+
+
+def _stack_chunk(rows: Rows, piece: slice) -> Numbers:
+    return np.stack([row[piece] for row in rows]).astype(np.float64)

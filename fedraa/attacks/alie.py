@@ -1,0 +1,62 @@
+"""ALIE, "a little is enough": hide in the variance of honest deltas (Baruch, Baruch, Goldberg 2019, Algorithm 3).
+
+    delta_c = mean_c - z * std_c                   # over the deltas that trained c, std with n - 1
+    by the paper:  s = floor(n / 2 + 1) - m;   z = Phi^-1((n - m - s) / (n - m))    # n clients, m attackers
+
+With 20 % attackers the paper's z is between 0 and 0.29: almost no attack. The default is 1.5; `z=None` gives the
+paper's value. The paper's attackers estimate mean and std from their own deltas (`knowledge="own"`).
+Coordinates that fewer than two of the seen clients trained keep the attacker's own values.
+
+Read next: attacks/collusion.py (the deltas that attackers see).
+"""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedraa.aggregation.robust.rows import Numbers, Rows, combine_chunks, count_rows
+from fedraa.attacks.attack import ATTACK, Attack
+from fedraa.numbers import NotNegative
+
+
+@ATTACK.register("alie")
+@dataclass
+class ALIE(Attack):
+    """Send the mean minus `z` standard deviations of the deltas that the attackers see (Baruch et al. 2019)."""
+
+    z: NotNegative | None = 1.5
+    knowledge: Literal["honest", "own"] = "honest"
+
+    colludes: ClassVar[bool] = True
+
+    def collude(self, rows: Rows, clients: int, attackers: int) -> Numbers:
+        z = self.z
+        if z is None:
+            z = paper_z(clients, attackers)
+
+        def shift_mean(block: Numbers) -> Numbers:
+            mean, deviation = mean_and_std(block)
+            return mean - z * deviation
+
+        return combine_chunks(rows, shift_mean)
+
+
+def paper_z(clients: int, attackers: int) -> float:
+    """Return the z of the paper: s more honest clients, closer to the attackers than to the mean, make a majority."""
+    honest = clients - attackers
+    supporters = max(1, clients // 2 + 1 - attackers)
+    if honest <= supporters:
+        return 0.0
+    return max(0.0, NormalDist().inv_cdf((honest - supporters) / honest))
+
+
+def mean_and_std(block: Numbers) -> tuple[Numbers, Numbers]:
+    """Return mean and sample standard deviation [k] of the rows [n, k] that have a value; NaN for fewer than two."""
+    counts = count_rows(block)
+    enough = counts >= 2
+    nothing = np.full(block.shape[1], np.nan)
+    mean = np.divide(np.nansum(block, axis=0), counts, out=nothing.copy(), where=enough)
+    squared = np.nansum((block - mean) ** 2, axis=0)
+    return mean, np.sqrt(np.divide(squared, counts - 1, out=nothing, where=enough))

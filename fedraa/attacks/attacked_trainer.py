@@ -1,0 +1,58 @@
+"""The trainer of a worker with attackers: it changes their data before training, and their deltas after it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.attacks.attack import AttackPlan
+from fedraa.client.trainer import Trainer, Work
+from fedraa.data.sources.clients import ReadEpoch
+from fedraa.data.tree import Tree
+from fedraa.messages import Task, Update
+
+
+class AttackedTrainer:
+    """A trainer around another one. Tasks of honest clients pass through unchanged."""
+
+    def __init__(self, trainer: Trainer, plan: AttackPlan) -> None:
+        self._trainer = trainer
+        self._plan = plan
+
+    def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
+        """Train one task. The arguments are those of `Trainer.train`."""
+        work = self._poison(Work(task, x, y, read_epoch))
+        return self._forge(task, self._trainer.train(*work))
+
+    def train_all(self, work: Sequence[Work]) -> list[Update]:
+        """Train all tasks in order."""
+        updates = self._trainer.train_all([self._poison(one) for one in work])
+        return [self._forge(one.task, update) for one, update in zip(work, updates, strict=True)]
+
+    def reset(self) -> None:
+        """Drop all modules and buffers of the trainer."""
+        self._trainer.reset()
+
+    def _poison(self, work: Work) -> Work:
+        """Return the work with the data on which its client trains."""
+        client = work.task.client
+        if client not in self._plan.attackers:
+            return work
+        x, y = self._plan.poison(client, work.x, work.y)
+        read = work.read_epoch
+        if read is None:
+            return Work(work.task, x, y)
+
+        def read_poisoned(epoch: int) -> tuple[Tree, npt.NDArray[Any]]:
+            return self._plan.poison(client, *read(epoch))
+
+        return Work(work.task, x, y, read_poisoned)
+
+    def _forge(self, task: Task, update: Update) -> Update:
+        """Return the update that the client sends."""
+        if task.client not in self._plan.attackers:
+            return update
+        forged = self._plan.forge(task.client, task.turn, update.params - task.params)
+        return replace(update, params=np.asarray(task.params + forged, np.float32))

@@ -1,0 +1,66 @@
+"""Backdoor: attackers teach the model that a trigger means a label (Bagdasaryan et al. 2020).
+
+Training data of an attacker: a `share` of the samples gets the trigger and the label `target`
+Delta of an attacker:         scale * delta                # 1 by default; about n / server_lr replaces the model
+Trigger:                      the last `size` x `size` pixels of an image, or the last size^2 features, get the largest
+                              value of some training samples
+Metric `attack_success`:      share of the test samples of other classes that, with the trigger, are classified as
+                              target
+
+The metric leaves out test samples of the target, and never uses training samples. Read it beside the accuracy.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from fedraa.attacks.attack import ATTACK, Attack, Labels
+from fedraa.data.tree import Tree, list_leaves
+from fedraa.errors import InputError
+from fedraa.messages import Vector
+from fedraa.numbers import Count, Positive, Share
+
+
+@ATTACK.register("backdoor")
+@dataclass
+class Backdoor(Attack):
+    """Train a `share` of the samples with a trigger and the label `target`, and send `scale` times the delta."""
+
+    target: Annotated[int, Field(ge=0)] = 0
+    share: Share = 0.3
+    size: Count = 3
+    scale: Positive = 1.0
+
+    changes_labels: ClassVar[bool] = True
+
+    def start(self, classes: int, example: Tree) -> None:
+        if self.target >= classes:
+            raise InputError("attack.target", got=self.target, expected=f"a label below {classes}")
+        leaves = list_leaves(example)
+        is_numeric = len(leaves) == 1 and (leaves[0].is_floating_point() or leaves[0].element_size() == 1)
+        if not is_numeric or leaves[0].dim() not in (2, 4):
+            problem = "its trigger needs samples of one array, which are images or vectors of numbers"
+            raise InputError("attack", problem, hint="give label-flip, or another data set")
+        self._value = leaves[0].max().item()
+
+    def stamp(self, x: Tree) -> Tree:
+        """Return inputs [n, ...] with the trigger."""
+        stamped = x.copy()
+        if x.ndim == 4:
+            stamped[:, :, -self.size :, -self.size :] = self._value
+        else:
+            stamped[:, -(self.size**2) :] = self._value
+        return stamped
+
+    def poison(self, x: Tree, y: Labels, rng: np.random.Generator) -> tuple[Tree, Labels]:
+        chosen = rng.choice(len(y), max(1, round(self.share * len(y))), replace=False)
+        inputs = x.copy()
+        inputs[chosen] = self.stamp(x[chosen])
+        labels = y.copy()
+        labels[chosen] = self.target
+        return inputs, labels
+
+    def forge(self, delta: Vector, rng: np.random.Generator) -> Vector:
+        return np.float32(self.scale) * delta

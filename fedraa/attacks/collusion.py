@@ -1,0 +1,133 @@
+"""Attackers that know the deltas of other clients: the deltas that they see, and those that they send.
+
+The server simulates them, because only it has all deltas. In rounds the attackers' deltas are held back until all
+clients have reported (`CollusionAggregator`). An asynchronous server replaces an attacker's delta when it arrives, by
+the last deltas of the other clients (`Collusion.replace_update`). Up to then an attacker's task runs like any other.
+"""
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
+from fedraa.aggregation.checked_aggregator import BoundAggregator
+from fedraa.attacks.attack import AttackPlan
+from fedraa.components.calls import convert_errors
+from fedraa.components.state import Stateful
+from fedraa.errors import InputError
+from fedraa.messages import Index, Task, Update, Vector
+from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.policies.policy import RunContext
+from fedraa.vectors.delta_view import DeltaView
+
+
+class Collusion(Stateful):
+    """The deltas that colluding attackers see.
+
+    Args:
+        plan: The attack and its clients.
+        size: Number of parameters of the model, d.
+        voters: Clients of one buffer of an asynchronous server, or all clients.
+    """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_seen",)
+
+    def __init__(self, plan: AttackPlan, size: int, voters: int) -> None:
+        self.plan = plan
+        self._size = size
+        self._voters = voters
+        # The last delta [d] of each client that the attackers see.
+        self._seen: dict[int, Vector] = {}
+
+    def observe(self, client: int, row: Vector) -> None:
+        """Show the delta [d] of a client to the attackers, if they see it."""
+        if (client in self.plan.attackers) == (self.plan.attack.knowledge == "own"):
+            self._seen[client] = row
+
+    def forget(self) -> None:
+        """Forget all deltas at the end of a round."""
+        self._seen.clear()
+
+    def make_row(self, where: Index | slice, delta: Vector) -> Vector:
+        """Return a delta [k] as a row [d], NaN elsewhere."""
+        row = np.full(self._size, np.nan, np.float32)
+        row[where] = delta
+        return row
+
+    def forge(self, row: Vector, clients: int, attackers: int) -> Vector:
+        """Return the row [d] that an attacker sends instead of its own. The arguments are those of `Attack.collude`."""
+        if not self._seen:
+            return row
+        rows = [self._seen[client] for client in sorted(self._seen)]
+        with convert_errors("attack", self.plan.attack):
+            shared = self.plan.attack.collude(rows, clients, attackers)
+            if not isinstance(shared, np.ndarray) or shared.shape != row.shape:
+                raise InputError("attack", "collude returned it", got=shared, expected=f"an array [{self._size}]")
+        forged = np.where(np.isnan(shared), row, shared).astype(np.float32)
+        # Coordinates that the attacker did not train stay out of its update.
+        return np.where(np.isnan(row), row, forged)
+
+    def replace_update(self, task: Task, assignment: Assignment, update: Update, clients: int) -> Update:
+        """Return the update that reaches an asynchronous server.
+
+        Args:
+            task: The task of the update.
+            assignment: Its submodel.
+            update: The client's update.
+            clients: Number of clients of the run.
+        """
+        where = assignment.where
+        row = self.make_row(where, assignment.trained(update.params) - assignment.trained(task.params))
+        self.observe(task.client, row)
+        if task.client not in self.plan.attackers:
+            return update
+        attackers = round(self._voters * len(self.plan.attackers) / clients)
+        params = update.params.copy()
+        trained = np.ones(len(params), bool)
+        if assignment.mask is not None:
+            trained = assignment.mask
+        params[trained] = task.params[trained] + self.forge(row, self._voters, attackers)[where]
+        return replace(update, params=params)
+
+
+class CollusionAggregator(BoundAggregator):
+    """The aggregator of a run with colluding attackers. Their deltas reach the inner aggregator after all others."""
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_collusion", "_held", "_reports")
+
+    def __init__(self, part: Any, run: RunContext, collusion: Collusion) -> None:
+        super().__init__(part, run)
+        self._collusion = collusion
+        # The row [d] and the facts of each attacker's delta of this round.
+        self._held: dict[int, dict[str, Any]] = {}
+        # Number of clients that have reported in this round.
+        self._reports = 0
+
+    def add(self, contribution: ClientDelta) -> None:
+        client = contribution.client
+        self._reports += 1
+        row = self._collusion.make_row(contribution.where, contribution.delta)
+        self._collusion.observe(client, row)
+        if client not in self._collusion.plan.attackers:
+            super().add(contribution)
+            return
+        self._held[client] = {
+            "row": row,
+            "weight": contribution.weight,
+            "lr": contribution.lr,
+            "steps": contribution.steps,
+            "fragment": contribution.fragment,
+        }
+
+    def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
+        for client in sorted(self._held):
+            facts = dict(self._held[client])
+            row = facts.pop("row")
+            forged = self._collusion.forge(row, self._reports, len(self._held))
+            where = np.flatnonzero(~np.isnan(row))
+            super().add(ClientDelta(client, DeltaView(where, forged[where]), **facts))
+        self._held.clear()
+        self._reports = 0
+        self._collusion.forget()
+        return super().finish(totals)

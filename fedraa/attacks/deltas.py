@@ -1,0 +1,50 @@
+"""Attacks on a single delta: sign flip, scaling and Gaussian noise.
+
+    sign-flip:  delta <- -scale * delta
+    scaling:    delta <- scale * delta        # with scale = number of clients an attacker replaces the model
+    gaussian:   delta ~ N(0, std^2)
+
+They act on the delta that is sent. A flip of each local gradient would be the same for one local step only, because
+momentum and the path of the weights would follow the flipped gradients.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedraa.attacks.attack import ATTACK, Attack
+from fedraa.messages import Vector
+from fedraa.numbers import Positive
+
+
+@ATTACK.register("sign-flip")
+@dataclass
+class SignFlip(Attack):
+    """Send -`scale` times the delta."""
+
+    scale: Positive = 1.0
+
+    def forge(self, delta: Vector, rng: np.random.Generator) -> Vector:
+        return np.float32(-self.scale) * delta
+
+
+@ATTACK.register("scaling")
+@dataclass
+class Scaling(Attack):
+    """Send `scale` times the delta."""
+
+    scale: Positive = 10.0
+
+    def forge(self, delta: Vector, rng: np.random.Generator) -> Vector:
+        return np.float32(self.scale) * delta
+
+
+@ATTACK.register("gaussian")
+@dataclass
+class Gaussian(Attack):
+    """Send Gaussian noise of standard deviation `std` instead of the delta."""
+
+    std: Positive = 0.1
+
+    def forge(self, delta: Vector, rng: np.random.Generator) -> Vector:
+        return np.float32(self.std) * rng.standard_normal(delta.shape, np.float32)

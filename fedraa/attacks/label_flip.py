@@ -1,0 +1,44 @@
+"""Label flip: attackers train on wrong labels.
+
+y <- L - 1 - y            # L classes
+or, with source and target: y = source becomes target
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from fedraa.attacks.attack import ATTACK, Attack, Labels
+from fedraa.data.tree import Tree
+from fedraa.errors import InputError
+
+Label = Annotated[int, Field(ge=0)]
+
+
+@ATTACK.register("label-flip")
+@dataclass
+class LabelFlip(Attack):
+    """Train on the labels L - 1 - y, or on `target` instead of `source`."""
+
+    source: Label | None = None
+    target: Label | None = None
+
+    changes_labels: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if (self.source is None) != (self.target is None):
+            pair = (self.source, self.target)
+            raise InputError("attack.target", got=pair, expected="both source and target, or neither")
+
+    def start(self, classes: int, example: Tree) -> None:
+        self._classes = classes
+        for label in (self.source, self.target):
+            if label is not None and label >= classes:
+                raise InputError("attack.target", got=label, expected=f"a label below {classes}")
+
+    def poison(self, x: Tree, y: Labels, rng: np.random.Generator) -> tuple[Tree, Labels]:
+        if self.source is None:
+            return x, (self._classes - 1 - y).astype(y.dtype)
+        return x, np.where(y == self.source, self.target, y).astype(y.dtype)

@@ -1,0 +1,107 @@
+"""The callback that writes evaluations to MLflow."""
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fedraa.callbacks.callback import Callback
+from fedraa.callbacks.events import Event, RunStart
+from fedraa.callbacks.writers import import_package
+
+# The tag by which a resumed run finds its MLflow run.
+DIRECTORY_TAG = "fedraa.directory"
+# MLflow's server takes at most this many parameters in one request.
+PARAMS_PER_BATCH = 100
+
+
+class MLflow(Callback):
+    """A writer of every metric and t by server step, and of the run's settings and end, to an MLflow run.
+
+    A resumed run continues the same MLflow run. A run that is stopped or fails has the status KILLED there.
+
+    Args:
+        experiment: The name of the MLflow experiment, which is created if it does not exist.
+        uri: The tracking store, such as http://host:5000 or sqlite:////path/mlflow.db. None takes the environment
+            variable MLFLOW_TRACKING_URI, or else the file mlflow.db beside the run's directory.
+        name: The name of the MLflow run; None for that of the run's directory.
+
+    Raises InputError if the package mlflow is missing.
+    """
+
+    blocking = False
+
+    def __init__(self, experiment: str = "fedraa", uri: str | None = None, name: str | None = None) -> None:
+        self.experiment = experiment
+        self.uri = uri
+        self.name = name
+        self._package = import_package("mlflow", "mlflow")
+        self._client: Any = None
+        self._run_id = ""
+        self._last_step = -1
+        self._ended = False
+
+    def on_start(self, run: RunStart) -> None:
+        directory = run.directory.resolve()
+        database = f"sqlite:///{directory.parent / 'mlflow.db'}"
+        uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or database
+        self._client = self._package.MlflowClient(tracking_uri=uri)
+        self._ended = False
+        experiment = self._experiment_id()
+        written = None
+        if run.resumed:
+            written = self._find_run(experiment, str(directory))
+        if written is None:
+            tags = {DIRECTORY_TAG: str(directory)}
+            written = self._client.create_run(experiment, run_name=self.name or directory.name, tags=tags)
+        self._run_id = written.info.run_id
+        self._client.update_run(self._run_id, status="RUNNING")
+        # A resumption repeats earlier events, and MLflow would add their points a second time.
+        points = self._client.get_metric_history(self._run_id, "t")
+        self._last_step = max((point.step for point in points), default=-1)
+        self._log_settings(run, written.data.params)
+
+    def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
+        if step <= self._last_step:
+            return
+        now = int(1000 * time.time())
+        values = {**metrics, "t": t}
+        points = [self._package.entities.Metric(name, value, now, step) for name, value in values.items()]
+        self._client.log_batch(self._run_id, metrics=points)
+        self._last_step = step
+
+    def on_end(self, event: Event) -> None:
+        for name, value in event.items():
+            if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+                self._client.set_tag(self._run_id, f"fedraa.{name}", value)
+        self._client.set_terminated(self._run_id, "FINISHED")
+        self._ended = True
+
+    def on_close(self) -> None:
+        if self._client is not None and not self._ended:
+            self._client.set_terminated(self._run_id, "KILLED")
+        self._client = None
+
+    def _experiment_id(self) -> str:
+        """Return the id of the MLflow experiment, which is created if it does not exist."""
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        if experiment is None:
+            return str(self._client.create_experiment(self.experiment))
+        return str(experiment.experiment_id)
+
+    def _find_run(self, experiment: str, directory: str) -> Any | None:
+        """Return the newest MLflow run of the directory, or None."""
+        quoted = directory.replace("'", "\\'")
+        runs = self._client.search_runs(
+            [experiment], f"tags.`{DIRECTORY_TAG}` = '{quoted}'", order_by=["attributes.start_time DESC"], max_results=1
+        )
+        return next(iter(runs), None)
+
+    def _log_settings(self, run: RunStart, written: Mapping[str, str]) -> None:
+        """Log the experiment's fields as parameters, which MLflow accepts only once each."""
+        settings = run.experiment.model_dump(mode="json")
+        entities = self._package.entities
+        params = [entities.Param(name, str(value)) for name, value in settings.items() if name not in written]
+        for start in range(0, len(params), PARAMS_PER_BATCH):
+            self._client.log_batch(self._run_id, params=params[start : start + PARAMS_PER_BATCH])

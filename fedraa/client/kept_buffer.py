@@ -1,0 +1,42 @@
+"""The declaration of values that a client keeps from one task to the next."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedraa.messages import KEPT_PREFIX, Index
+
+
+@dataclass(frozen=True, eq=False)
+class KeptBuffer:
+    """Values that each client keeps from one task to the next. Tasks and updates carry them as an extra buffer.
+
+    Attributes:
+        name: The name of the buffer.
+        start: The values of a coordinate that the client has never trained: a number, `model` for the initial model, or
+            `received` for the weights that the client receives with the task.
+        size: The number of values. None: one value for each parameter of the model, d, or for each of `coordinates`. A
+            task then carries and changes only the values of the coordinates that it trains.
+        coordinates: The coordinates of the model, ascending, that have a value. None: all.
+    """
+
+    name: str
+    start: float | Literal["model", "received"] = 0.0
+    size: int | None = None
+    coordinates: Index | None = None
+
+    @property
+    def key(self) -> str:
+        """The name of the extra buffer that tasks and updates carry."""
+        return KEPT_PREFIX + self.name
+
+    def count(self, parameters: int) -> int:
+        """Return the number of values for each client, for a model with this number of parameters."""
+        if self.size is not None:
+            return self.size
+        if self.coordinates is not None:
+            return len(self.coordinates)
+        return parameters
+
+
+# The values of the layers that stay at a client. A run sets their coordinates.
+PERSONAL_LAYERS = KeptBuffer("personal_layers", "model")

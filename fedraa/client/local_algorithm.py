@@ -1,0 +1,133 @@
+"""The interface of local training beyond plain steps: personal models, and values that a client keeps between tasks."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from fedraa.client.gradient_transforms import GradientTransform
+from fedraa.client.kept_buffer import KeptBuffer
+from fedraa.messages import Vector
+
+
+class LocalRun(Protocol):
+    """One task in training, as a LocalAlgorithm sees it. Buffers are [k], the coordinates of the task's submodel.
+
+    Attributes:
+        weights: The weights that the client sends after training. They are changed in place.
+        received: The weights before training.
+        state: The kept buffers of the client by name. They are changed in place and kept after the task.
+        personal: True for coordinates of personal layers.
+        prox_mu: The weight of the proximal term of the settings.
+    """
+
+    weights: Tensor
+    received: Tensor
+    state: Mapping[str, Tensor]
+    personal: Tensor
+    prox_mu: float
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the current minibatch."""
+
+    def minibatches(self, stream: str = "", epochs: int | None = None) -> Iterator[tuple[Any, Tensor]]:
+        """Yield the inputs and labels of each minibatch of the task. Those of the stream "" count as local steps.
+
+        Args:
+            stream: The name of a random order. Orders of different names are independent.
+            epochs: Passes over the data. None: the length of the task.
+        """
+
+    def step(self, inputs: Any, labels: Tensor, only: Tensor | None = None) -> None:
+        """Take a step of the local optimizer. In the stream "" its loss counts for the training loss.
+
+        Args:
+            inputs: The inputs of a minibatch.
+            labels: Its labels.
+            only: True for the coordinates that may move; None: all.
+        """
+
+    def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss and the gradient at `weights`, with all gradient transforms. It is valid until the next call.
+
+        The algorithm must set `needs_whole_gradient`.
+        """
+
+    def record_loss(self, loss: Tensor) -> None:
+        """Count the loss of a minibatch for the training loss, if the algorithm takes no `step` on it."""
+
+    def separate_steps(self, weights: Tensor | None = None, pull: float = 0.0) -> AbstractContextManager[None]:
+        """Take the steps of a block with a new optimizer, and without SAM and what the server sends besides the model.
+
+        Args:
+            weights: The weights that the steps of the block train instead of `weights`, changed in place.
+            pull: The weight of a proximal term to the received weights.
+        """
+
+    def add_term(self, term: GradientTransform) -> None:
+        """Change the gradient of every step by this term, before all other terms."""
+
+
+@dataclass(frozen=True)
+class LocalAlgorithm:
+    """The local training of one task. This class takes the configured local steps and keeps nothing.
+
+    A subclass of a method overrides `train`, and names in `kept` the values that a client keeps between its tasks:
+
+        @dataclass(frozen=True)
+        class Momentum(LocalAlgorithm):
+            kept = (KeptBuffer("last"),)
+
+            def train(self, run):
+                super().train(run)
+                run.weights.add_(run.state["last"], alpha=0.1)
+                run.state["last"].copy_(run.weights - run.received)
+
+    Attributes:
+        kept: The buffers that each client keeps.
+        has_personal_model: True if `personal_model` returns the client's own model.
+        needs_whole_gradient: True if `train` calls `run.gradient`.
+        needs_personal_layers: True if it distinguishes personal layers from shared ones.
+        refuses: The settings that would break the method's mathematics, with the reasons. The keys are those of
+            `check_terms` in composition/compatibility.py.
+    """
+
+    kept: ClassVar[tuple[KeptBuffer, ...]] = ()
+    has_personal_model: ClassVar[bool] = False
+    needs_whole_gradient: ClassVar[bool] = False
+    needs_personal_layers: ClassVar[bool] = False
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+    @property
+    def passes(self) -> float:
+        """Additional forward and backward passes for each minibatch."""
+        return 0
+
+    @property
+    def epochs(self) -> int:
+        """Additional passes over the client's data in each task."""
+        return 0
+
+    def train(self, run: LocalRun) -> None:
+        """Train the task. `run` is the task in training."""
+        for inputs, labels in run.minibatches():
+            run.step(inputs, labels)
+
+    def personal_model(self, kept: Mapping[str, Vector], params: Vector) -> Vector:
+        """Return the personal model [d] of a client that has trained.
+
+        Args:
+            kept: The client's values by the names of `kept`, NaN at coordinates that it has never trained.
+            params: The global model [d], with the client's personal layers.
+        """
+        return params
+
+
+def trained_or_global(values: Vector, params: Vector) -> Vector:
+    """Return kept values [d], with the global model [d] at coordinates that the client has never trained."""
+    return np.where(np.isnan(values), params, values)

@@ -1,0 +1,100 @@
+"""One task in training: the steps, minibatches and kept values that a LocalAlgorithm uses."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedraa.client.gradient_transforms import GradientTransform
+from fedraa.client.local_step import LocalStep
+from fedraa.data.tree import map_tree
+from fedraa.messages import Vector
+
+Minibatches = Callable[[str, int | None], Iterator[tuple[Any, Tensor]]]
+
+
+class TaskRun:
+    """The LocalRun of a task on one worker.
+
+    Args:
+        local_step: The step with the loaded task.
+        minibatches: Returns the minibatches of a stream and a number of epochs.
+        kept: The values of the client's kept buffers by name, NaN for those that start from the received weights.
+        personal: True for coordinates of personal layers [k]; None without any.
+    """
+
+    def __init__(
+        self, local_step: LocalStep, minibatches: Minibatches, kept: Mapping[str, Vector], personal: Tensor | None
+    ) -> None:
+        self.weights = local_step.model.weights
+        self.prox_mu = local_step.settings.prox_mu
+        self.total = torch.zeros((), device=self.weights.device)
+        """The sum of the losses of all local steps."""
+        self.steps = 0
+        """The number of local steps so far."""
+        self._step = local_step
+        self._minibatches = minibatches
+        self._counts = False
+        self._personal = personal
+        self.state: dict[str, Tensor] = {}
+        for name, values in kept.items():
+            buffer = torch.tensor(values, device=self.weights.device)
+            if buffer.isnan().any():
+                buffer = torch.where(buffer.isnan(), self.received, buffer)
+            self.state[name] = buffer
+
+    @cached_property
+    def received(self) -> Tensor:
+        return self._step.received_weights()
+
+    @property
+    def personal(self) -> Tensor:
+        if self._personal is None:
+            return torch.zeros_like(self.weights, dtype=torch.bool)
+        return self._personal
+
+    @property
+    def lr(self) -> float:
+        return self._step.rate(max(0, self.steps - 1))
+
+    def minibatches(self, stream: str = "", epochs: int | None = None) -> Iterator[tuple[Any, Tensor]]:
+        for batch in self._minibatches(stream, epochs):
+            self._counts = stream == ""
+            self.steps += self._counts
+            yield batch
+
+    def step(self, inputs: Any, labels: Tensor, only: Tensor | None = None) -> None:
+        if only is None:
+            loss = self._step.step(inputs, labels)
+        else:
+            before = self.weights.clone()
+            loss = self._step.step(inputs, labels)
+            self.weights.copy_(torch.where(only, self.weights, before))
+        if self._counts:
+            self.record_loss(loss)
+
+    def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+        # The code of a module may change its inputs in place, and the caller may need them again.
+        return self._step.gradient(map_tree(Tensor.clone, inputs), labels)
+
+    def record_loss(self, loss: Tensor) -> None:
+        self.total += loss
+
+    @contextmanager
+    def separate_steps(self, weights: Tensor | None = None, pull: float = 0.0) -> Iterator[None]:
+        shared_step = self._step
+        shared = self.weights.clone()
+        self._step = shared_step.restart(self.received, pull)
+        if weights is not None:
+            self.weights.copy_(weights)
+        yield
+        if weights is not None:
+            weights.copy_(self.weights)
+            self.weights.copy_(shared)
+        self._step = shared_step
+
+    def add_term(self, term: GradientTransform) -> None:
+        self._step.add_term(term)

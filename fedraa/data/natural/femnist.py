@@ -1,0 +1,63 @@
+"""FEMNIST: handwritten digits and letters, 62 classes; a client is a writer (Caldas et al. 2018)."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedraa.data.natural.folders import find_folder, hold_out_rows
+from fedraa.data.natural.leaf import as_classes, has_leaf_files, read_leaf
+from fedraa.data.natural.tables import find_tables, read_tables
+from fedraa.data.sources.federated_dataset import FederatedDataset
+from fedraa.data.tree import Array
+from fedraa.errors import InputError
+
+GET = "hf download flwrlabs/femnist --repo-type dataset --local-dir femnist, or data/femnist/preprocess.sh of LEAF"
+CLASSES = 62
+SIDE = 28
+
+
+def read_femnist(data_dir: Path | None) -> FederatedDataset:
+    """Return the images, float32 [n, 1, 28, 28] from 0 (ink) to 1 (paper), and their classes 0-9, A-Z, a-z.
+
+    LEAF writes an image as 784 numbers, row by row. `flwrlabs/femnist` of Hugging Face has the columns image (PNG),
+    writer_id and character, and no test split: a fifth of the images of each writer are test images. In EMNIST of
+    torchvision images are transposed, and ink is light.
+    """
+    root = find_folder("femnist", data_dir, lambda root: has_leaf_files(root) or bool(find_tables(root, "train")), GET)
+    if has_leaf_files(root):
+        train, test = read_leaf(root, _convert_images)
+        pairs = [(np.concatenate(split.x), np.concatenate(split.y)) for split in (train, test)]
+        return FederatedDataset("femnist", pairs[0], pairs[1], CLASSES, train.owners, test.owners)
+    frame = read_tables(find_tables(root, "train"), ("image", "writer_id", "character"))
+    x = np.stack([_decode_image(row, image["bytes"]) for row, image in enumerate(frame["image"])])
+    y = as_classes(frame["character"].to_numpy(), CLASSES)
+    owners = frame["writer_id"].to_numpy(str)
+    held = hold_out_rows(owners, "femnist")
+    train_owners, test_owners = owners[~held].tolist(), owners[held].tolist()
+    return FederatedDataset("femnist", (x[~held], y[~held]), (x[held], y[held]), CLASSES, train_owners, test_owners)
+
+
+def _convert_images(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
+    images = np.asarray(x, np.float32)
+    if images.shape[1:] != (SIDE * SIDE,):
+        raise InputError("x", got=images, expected=f"{SIDE * SIDE} numbers for each image")
+    if not (images >= 0).all() or images.max() > 1:
+        raise InputError("x", got=float(images.max()), expected="numbers from 0 to 1")
+    return images.reshape(-1, 1, SIDE, SIDE), as_classes(y, CLASSES)
+
+
+def _decode_image(row: int, encoded: bytes) -> Array:
+    """Return the pixels of a PNG file, float32 [1, 28, 28]."""
+    # Pillow is an optional dependency, which only images need.
+    from PIL import Image
+
+    try:
+        pixels = np.asarray(Image.open(io.BytesIO(encoded)).convert("L"), np.float32) / 255
+    # Decoders raise exceptions of many types.
+    except Exception as error:
+        raise InputError(f"row {row} image", f"it cannot be read ({error})") from None
+    if pixels.shape != (SIDE, SIDE):
+        raise InputError(f"row {row} image", got=pixels, expected=f"{SIDE} x {SIDE} pixels")
+    return pixels[None]

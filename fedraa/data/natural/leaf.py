@@ -1,0 +1,94 @@
+"""Files of LEAF (Caldas et al. 2018, https://github.com/TalwalkarLab/leaf).
+
+`preprocess.sh` of a data set NAME writes the folders `data/NAME/data/train` and `data/NAME/data/test`. They hold files
+
+    {"users": ["A", "B"], "num_samples": [2, 1], "user_data": {"A": {"x": [...], "y": [...]}, "B": ...}}
+
+The users of a data set are spread over several files. With `-t sample` the test files have the same users, with
+`-t user` they have others. `num_samples` is ignored, because in the test files of Shakespeare it counts samples that
+LEAF has removed. `user_data` also has users without samples who are not in `users`; they are ignored.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedraa.data.tree import Array
+from fedraa.errors import InputError, locate_error
+from fedraa.reading import content
+
+Convert = Callable[[list[Any], list[Any]], tuple[Any, Any]]
+"""Converts the x and the y of one user, or raises ValueError."""
+
+
+@dataclass
+class LeafSplit:
+    """The samples of a split: for each entry of a user in a file, the user and the converted x and y."""
+
+    users: list[str] = field(default_factory=list)
+    x: list[Any] = field(default_factory=list)
+    y: list[Any] = field(default_factory=list)
+
+    @property
+    def owners(self) -> list[str]:
+        """Return the user of every sample, [samples]."""
+        owners: list[str] = np.repeat(self.users, [len(y) for y in self.y]).tolist()
+        return owners
+
+
+def has_leaf_files(root: Path) -> bool:
+    """Return True if the folder has JSON files of both splits."""
+    return all(any((root / split).glob("*.json")) for split in ("train", "test"))
+
+
+def read_leaf(root: Path, convert: Convert) -> tuple[LeafSplit, LeafSplit]:
+    """Return the training and the test samples; raise InputError with the file and the user if they are malformed."""
+    train, test = (_read_split(root / split, convert) for split in ("train", "test"))
+    return train, test
+
+
+def as_classes(y: Any, classes: int) -> Array:
+    """Return the labels of a user as int64 [samples]; raise InputError if one is not from 0 to `classes - 1`."""
+    labels = np.asarray(y)
+    integers = labels.astype(np.int64) if labels.dtype.kind in "iuf" else np.full(labels.shape, -1)
+    wrong = np.flatnonzero((integers != labels) | (integers < 0) | (integers >= classes))
+    if wrong.size:
+        raise InputError(f"y {wrong[0]}", got=y[wrong[0]], expected=f"a label from 0 to {classes - 1}")
+    return integers
+
+
+def _read_split(folder: Path, convert: Convert) -> LeafSplit:
+    split = LeafSplit()
+    for path in sorted(folder.glob("*.json")):
+        data = _read_file(path)
+        for user in data["users"]:
+            try:
+                entry = data["user_data"][user]
+                x, y = entry["x"], entry["y"]
+                if len(x) != len(y):
+                    raise InputError("y", f"it has {len(y)} entries", expected=f"{len(x)}, as x has")
+                if not y:
+                    continue
+                converted = convert(x, y)
+            except (KeyError, TypeError, ValueError) as error:
+                raise locate_error(error, f"{path}: user {user!r}") from None
+            split.users.append(str(user))
+            split.x.append(converted[0])
+            split.y.append(converted[1])
+    if not split.users:
+        raise InputError(str(folder), "its files have no sample")
+    return split
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(content(path))
+    except (OSError, ValueError) as error:
+        raise InputError(str(path), f"it cannot be read as JSON ({error})") from None
+    if not isinstance(data, dict) or not isinstance(data.get("users"), list) or "user_data" not in data:
+        raise InputError(str(path), "it is no file of LEAF", expected="an object with users, num_samples and user_data")
+    return data

@@ -1,0 +1,63 @@
+"""Reddit: comments for the prediction of the next word; a client is the author (Caldas et al. 2018)."""
+
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedraa.data.natural.folders import find_folder
+from fedraa.data.natural.leaf import LeafSplit, has_leaf_files, read_leaf
+from fedraa.data.sources.federated_dataset import FederatedDataset
+from fedraa.data.text import FIRST_WORD, encode_texts, rank_words
+from fedraa.data.tree import Array
+from fedraa.errors import InputError
+
+GET = "data/reddit/README.md of https://github.com/TalwalkarLab/leaf has the address of the files"
+LENGTH = 10
+PADDING = "<PAD>"
+NOT_COUNTED = -100
+"""The target of a position that does not count, which the objective next-token ignores."""
+Sequences = list[list[str]]
+
+
+def read_reddit(data_dir: Path | None) -> FederatedDataset:
+    """Return sequences of 10 tokens, int64 [n, 10], and the next token at each position. The objective is next-token.
+
+    LEAF writes a comment as sequences of 10 words, with `<BOS>`, `<EOS>` and `<PAD>`, and its y as `target_tokens`
+    (shifted by one word) and `count_tokens` (1 for positions that count). A sample is one sequence. Words get ids by
+    their frequency in the training comments, at most 10,000; `<PAD>` is 0, and rare words are 1. Accuracy counts
+    the token 1 like any other, while the model of LEAF counts predictions of it and of padding as wrong.
+    """
+    root = find_folder("reddit", data_dir, has_leaf_files, GET)
+    train, test = read_leaf(root, _convert_comments)
+    words = chain.from_iterable(chain.from_iterable(train.x))
+    ids = rank_words(word for word in words if word != PADDING)
+    classes = len(ids) + FIRST_WORD
+    ids[PADDING] = 0
+    pairs = [_encode_split(split, ids) for split in (train, test)]
+    return FederatedDataset("reddit", pairs[0], pairs[1], classes, train.owners, test.owners)
+
+
+def _convert_comments(x: list[Any], y: list[Any]) -> tuple[Sequences, list[tuple[list[str], list[float]]]]:
+    """Return the sequences of a user, and for each the target words and their counts, 0 or 1."""
+    sequences: Sequences = []
+    targets: list[tuple[list[str], list[float]]] = []
+    for comment, target in zip(x, y, strict=True):
+        parts = (comment, target["target_tokens"], target["count_tokens"])
+        if not len(parts[0]) == len(parts[1]) == len(parts[2]):
+            raise InputError("y", f"it has {len(parts[1])} sequences", expected=f"{len(comment)}, as x has")
+        for sequence, words, counts in zip(*parts, strict=True):
+            if not len(sequence) == len(words) == len(counts) == LENGTH:
+                raise InputError("x", got=sequence, expected=f"sequences of {LENGTH} words")
+            sequences.append(sequence)
+            targets.append((words, counts))
+    return sequences, targets
+
+
+def _encode_split(split: LeafSplit, ids: dict[str, int]) -> tuple[Array, Array]:
+    x = encode_texts(list(chain.from_iterable(split.x)), ids, LENGTH)
+    targets = list(chain.from_iterable(split.y))
+    y = encode_texts([words for words, _ in targets], ids, LENGTH)
+    y[np.array([counts for _, counts in targets]) == 0] = NOT_COUNTED
+    return x, y

@@ -1,0 +1,41 @@
+"""Tables that `hf download` or `datasets` write: Parquet and CSV files of one or more splits."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedraa.errors import InputError
+from fedraa.reading import refuse_no_file
+
+
+def find_tables(root: Path, split: str, suffix: str = ".parquet") -> list[Path]:
+    """Return the files of a split, sorted: `train-*.parquet` in `root` or `root/data`, or `default/train/*.parquet`.
+
+    The second form is that of the branch `refs/convert/parquet` of Hugging Face.
+    """
+    patterns = (f"{split}*{suffix}", f"data/{split}*{suffix}", f"default/{split}/*{suffix}")
+    return sorted(path for pattern in patterns for path in root.glob(pattern))
+
+
+def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
+    """Return the columns of all files as one pandas frame; raise InputError with the file if it cannot be read."""
+    # Importing pandas is slow, and workers do without it.
+    import pandas as pd
+
+    frames = []
+    for path in files:
+        try:
+            refuse_no_file(path)
+            if path.suffix == ".csv":
+                frame = pd.read_csv(path, usecols=list(columns), dtype=str, keep_default_na=False)
+            else:
+                frame = pd.read_parquet(path, columns=list(columns))
+        except ImportError:
+            hint = "install it: pip install 'fedraa[huggingface]'"
+            raise InputError(str(path), "Parquet files need the package pyarrow", hint=hint) from None
+        # pyarrow raises exceptions of many types.
+        except Exception as error:
+            problem = f"it cannot be read ({str(error).partition(chr(10))[0]})"
+            raise InputError(str(path), problem, expected=f"a table with the columns {', '.join(columns)}") from None
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,48 @@
+"""Equal shards: every client draws the same number of samples, class by class, from its own class mixture."""
+
+import numpy as np
+import numpy.typing as npt
+
+Index = npt.NDArray[np.int64]
+Shares = npt.NDArray[np.float64]
+
+
+def draw_equal_shards(classes: Index, mixtures: Shares, rng: np.random.Generator) -> list[Index]:
+    """Return floor(samples / clients) rows for each client; the remaining rows are not used.
+
+    Clients draw in turn, one row each, in a new random order in every turn, so that no client gets only leftovers. A
+    client draws a class from its mixture, and then a random row of this class without replacement. If a class has no
+    row left, the mixtures are normalised over the other classes. A client whose mixture has no class left draws from
+    all remaining rows.
+
+    Args:
+        classes: The class of each sample, from 0, int64 `[samples]`.
+        mixtures: The probability of each class for each client, `[clients, classes]`; each row sums to 1.
+        rng: The source of random numbers.
+    """
+    clients = len(mixtures)
+    rows = rng.permutation(len(classes))
+    rows = rows[np.argsort(classes[rows], kind="stable")]
+    left = np.bincount(classes, minlength=mixtures.shape[1])
+    starts = np.cumsum(left) - left
+    bounds = _cumulate_mixtures(mixtures, left)
+    shards = np.empty((clients, len(classes) // clients), np.int64)
+    for turn in range(shards.shape[1]):
+        uniform = rng.random(clients)
+        for client in rng.permutation(clients).tolist():
+            drawn = np.searchsorted(bounds[client], uniform[client], side="right")
+            left[drawn] -= 1
+            shards[client, turn] = rows[starts[drawn] + left[drawn]]
+            if left[drawn] == 0 and left.any():
+                bounds = _cumulate_mixtures(mixtures, left)
+    return list(shards)
+
+
+def _cumulate_mixtures(mixtures: Shares, left: Index) -> Shares:
+    """Return the cumulative probabilities `[clients, classes]` of the classes that have rows left."""
+    weights = mixtures * (left > 0)
+    weights[weights.sum(axis=1) == 0] = left
+    bounds = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
+    # A uniform number below 1 must not lie beyond the last class with rows, also after rounding.
+    bounds[bounds >= bounds[:, -1:]] = np.inf
+    return bounds

@@ -1,0 +1,33 @@
+"""The partitioner of Hsu et al. 2019: equal shards with class mixtures from a Dirichlet distribution."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.data.partition.equal_shards import draw_equal_shards
+from fedraa.data.partition.partitioner import Index, Partitioner
+from fedraa.numbers import Positive
+
+
+@dataclass(frozen=True)
+class Hsu(Partitioner):
+    """A partition into equal shards with the class mixtures q_i ~ Dir(alpha · p) (Hsu, Qi, Brown 2019).
+
+    p holds the share of each class in the training samples. Every client gets floor(samples / clients) samples. With L
+    equally frequent classes the expected sum of squares of q_i is (1 + alpha / L) / (1 + alpha). With `per_class` the
+    mixtures are q_i ~ Dir(alpha · 1), as in FedDyn and Flower, and the expectation is (1 + alpha) / (1 + alpha · L). So
+    the same alpha gives a much weaker skew with `per_class`.
+    """
+
+    needs_classes: ClassVar[bool] = True
+    alpha: Positive = 0.5
+    per_class: bool = False
+
+    def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
+        _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        concentration = self.alpha * counts / counts.sum()
+        if self.per_class:
+            concentration = np.full(len(counts), self.alpha)
+        return draw_equal_shards(classes, rng.dirichlet(concentration, clients), rng)

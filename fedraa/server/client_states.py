@@ -1,0 +1,121 @@
+"""The values that clients keep from one task to the next, such as the state of an optimizer or a personal model."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.client.kept_buffer import KeptBuffer
+from fedraa.components.state import Stateful
+from fedraa.messages import Extra, Index, MadeBuffer, State, Update, Vector
+from fedraa.submodels.assignment import Assignment
+from fedraa.vectors.chunked import copy_coordinates
+from fedraa.vectors.client_rows import ClientRows
+from fedraa.vectors.index_runs import where_of
+
+
+class ClientStates(Stateful):
+    """A row for each client and kept buffer, in the coordinates of the full model.
+
+    A real device keeps its state itself. Here the state travels with tasks and updates, so that any worker can train
+    any client and a resumed run continues with the same state; nothing of it counts as traffic. A task carries the
+    state of the coordinates that it trains, and only these change. A client that has never trained has no row. The row
+    stays as it was if a task fails.
+
+    Args:
+        buffers: The buffers.
+        params: The initial model [d].
+        clients: Number of clients.
+    """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_rows",)
+
+    def __init__(self, buffers: Sequence[KeptBuffer], params: Vector, clients: int) -> None:
+        self._buffers = {buffer.key: buffer for buffer in buffers}
+        self._params = params
+        self._rows = {
+            key: ClientRows(buffer.count(len(params)), clients, partial(_new_row, buffer, len(params)))
+            for key, buffer in self._buffers.items()
+        }
+        # For each buffer of some coordinates: the position in a row of each coordinate of the model, -1 for none.
+        self._places: dict[str, Index] = {}
+        for key, buffer in self._buffers.items():
+            if buffer.coordinates is not None:
+                self._places[key] = np.full(len(params), -1)
+                self._places[key][buffer.coordinates] = np.arange(len(buffer.coordinates))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the extra buffers that tasks and updates carry."""
+        return tuple(self._buffers)
+
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
+        """Return the extra buffers of the client's task. Values outside the mask are 0."""
+        return {key: MadeBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
+
+    def receive(self, assignment: Assignment, update: Update) -> None:
+        """Store the state that a client has after its task."""
+        for key, buffer in self._buffers.items():
+            row = self._rows[key][update.client]
+            values = update.extras[key]
+            if buffer.size is not None:
+                row[:] = values
+            elif buffer.coordinates is None:
+                row[assignment.where] = assignment.trained(values)
+            else:
+                chosen, places = self._split(key, assignment)
+                trained = slice(None) if assignment.mask is None else assignment.mask[chosen]
+                row[places[trained]] = values[trained]
+
+    def copy_rows(self, clients: Sequence[int]) -> State:
+        """Return the rows of those clients that have trained, for an evaluation of their personal models.
+
+        The key `clients` has their numbers [n], and the key of each buffer a copy of their rows [n, size].
+        """
+        present = [client for client in clients if all(client in rows for rows in self._rows.values())]
+        copies = {
+            key: np.stack([rows.peek_row(client) for client in present]) for key, rows in self._rows.items() if present
+        }
+        return {"clients": np.array(present, np.int64), **copies}
+
+    def _cut_row(self, key: str, client: int, assignment: Assignment) -> Vector:
+        """Return a copy of the client's values. They do not change while the client's task is in flight.
+
+        Coordinates that the client has never trained are NaN if they start from the received weights.
+        """
+        buffer = self._buffers[key]
+        row = self._rows[key].peek_row(client)
+        if buffer.size is not None:
+            return row.copy()
+        where = where_of(assignment.submodel)
+        mask = assignment.mask
+        if buffer.coordinates is None:
+            values: Vector = copy_coordinates(row, where)
+        else:
+            chosen, places = self._split(key, assignment)
+            values = row[places]
+            if mask is not None:
+                mask = mask[chosen]
+        if buffer.start == "model":
+            initial = copy_coordinates(self._params, where)
+            if buffer.coordinates is not None:
+                initial = initial[chosen]
+            values = np.where(np.isnan(values), initial, values)
+        if mask is not None:
+            values[~mask] = 0.0
+        return values
+
+    def _split(self, key: str, assignment: Assignment) -> tuple[Index, Index]:
+        """Return the positions in a submodel of the coordinates that the buffer has, and their positions in a row."""
+        places = self._places[key]
+        if assignment.submodel.index is not None:
+            places = places[assignment.submodel.index]
+        chosen = np.flatnonzero(places >= 0)
+        return chosen, places[chosen]
+
+
+def _new_row(buffer: KeptBuffer, parameters: int) -> Vector:
+    """Return the row of a client that has never trained, with NaN for values that a task determines."""
+    start = np.nan if isinstance(buffer.start, str) else buffer.start
+    return np.full(buffer.count(parameters), start, np.float32)

@@ -1,0 +1,90 @@
+"""The layers that stay at each client, chosen by name, by module or by type."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from fedraa.errors import InputError, suggest_closest
+from fedraa.submodels.flat import trainable_parameters
+from fedraa.submodels.traced import Traced
+
+LAST = "last-layer"
+ALL_BUT_LAST = "all-but-last-layer"
+BATCH_NORM = "batch-norm"
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+def find_personal(traced: Traced, patterns: Sequence[str]) -> frozenset[str]:
+    """Return the names of the parameters that the patterns choose.
+
+    Args:
+        traced: The model.
+        patterns: Names of parameters or modules, `fnmatch` patterns, or one of the three words. The last layer is the
+            module of the last parameter.
+
+    Raises:
+        InputError: A pattern chooses nothing, or all parameters are chosen.
+    """
+    chosen: set[str] = set()
+    for pattern in patterns:
+        matched = _match(traced, pattern)
+        if not matched:
+            raise _no_match(traced, pattern)
+        chosen |= matched
+    if patterns and len(chosen) == len(traced.names):
+        problem = "every layer would stay at the clients, and the server would receive nothing"
+        raise InputError("personal_layers", problem, got=", ".join(patterns), hint="leave a layer to the server")
+    return frozenset(chosen)
+
+
+def personal_mask(traced: Traced, chosen: frozenset[str], module: nn.Module) -> npt.NDArray[np.bool_]:
+    """Return a mask [k] of the chosen parameters.
+
+    Args:
+        traced: The model.
+        chosen: Names of parameters.
+        module: A submodel of it, with k parameters.
+    """
+    parts = [
+        np.full(parameter.numel(), name in chosen)
+        for name, parameter in zip(traced.names, trainable_parameters(module), strict=True)
+    ]
+    return np.concatenate(parts)
+
+
+def _match(traced: Traced, pattern: str) -> set[str]:
+    """Return the names of the parameters that a pattern chooses."""
+    last = traced.names[-1].rpartition(".")[0]
+    if pattern == LAST:
+        return {name for name in traced.names if name.rpartition(".")[0] == last}
+    if pattern == ALL_BUT_LAST:
+        return {name for name in traced.names if name.rpartition(".")[0] != last}
+    if pattern == BATCH_NORM:
+        norms = {name for name, module in traced.module.named_modules() if isinstance(module, BATCH_NORMS)}
+        return {name for name in traced.names if name.rpartition(".")[0] in norms}
+    return {name for name in traced.names if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")}
+
+
+def _no_match(traced: Traced, pattern: str) -> InputError:
+    """Return the error about a pattern that chooses nothing."""
+    kind = type(traced.module).__name__
+    if pattern == BATCH_NORM:
+        problem = f"{kind} has no batch normalisation with weights"
+        return InputError("personal_layers", problem, got=pattern, hint="give the names of other layers")
+    buffers = [name for name, _ in traced.module.named_buffers() if fnmatchcase(name, pattern)]
+    if buffers:
+        problem = f"it chooses {buffers[0]}, which is estimated before each evaluation and never sent"
+        return InputError("personal_layers", problem, got=pattern, hint="give the names of parameters")
+    modules = [name for name, _ in traced.module.named_modules() if name]
+    expected = f"names or patterns of the parameters of {kind}: {', '.join(traced.names[:8])}"
+    if len(traced.names) > 8:
+        expected += ", ..."
+    return InputError(
+        "personal_layers",
+        got=pattern,
+        expected=expected,
+        hint=suggest_closest(pattern, [*modules, *traced.names]) or "`head` chooses all parameters of a module `head`",
+    )

@@ -1,0 +1,102 @@
+"""The files for containers and clusters: they agree with the package, with each other, and with published schemas."""
+
+import json
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from ray import autoscaler
+
+from actors.cluster.metrics import NAMES
+from fedraa.cli.main import _parse_arguments
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PINS = dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+
+
+def kuberay() -> dict[str, Any]:
+    """Return the documents of kuberay.yaml by their kind."""
+    return {document["kind"]: document for document in yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())}
+
+
+def pod_specs() -> list[dict[str, Any]]:
+    """Return the pods of the cluster, the head first."""
+    spec = kuberay()["RayCluster"]["spec"]
+    return [group["template"]["spec"] for group in [spec["headGroupSpec"], *spec["workerGroupSpecs"]]]
+
+
+def test_cluster_of_the_launcher_is_valid() -> None:
+    config = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
+    schema = json.loads((Path(autoscaler.__file__).parent / "ray-schema.json").read_text())
+    jsonschema.validate(config, schema)
+    assert config["head_node_type"] in config["available_node_types"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(config | {"max_worker": 8}, schema)
+
+
+def test_cluster_of_the_launcher_installs_the_dependencies() -> None:
+    config = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
+    (command,) = config["setup_commands"]
+    installed = shlex.split(command)[4:]
+    assert installed == [re.split("[<>=]", requirement)[0] for requirement in PROJECT["dependencies"]]
+    assert config["docker"]["image"].startswith(f"rayproject/ray:{PINS['ray']}-py311")
+
+
+def test_bash_reads_the_slurm_script() -> None:
+    subprocess.run(["bash", "-n", str(DEPLOY / "slurm.sh")], check=True)
+
+
+def test_every_file_names_the_version_of_the_project() -> None:
+    texts = {path: path.read_text() for path in [ROOT / "Dockerfile", *DEPLOY.iterdir(), *ROOT.glob("docs/**/*.md")]}
+    tags = {path.name: set(re.findall(r"\bfedraa:(\d[\w.]*)", text)) for path, text in texts.items()}
+    assert {name for name, versions in tags.items() if versions} >= {"Dockerfile", "containers.md", "kuberay.yaml"}
+    assert set().union(*tags.values()) == {PROJECT["version"]}
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == PROJECT["version"]
+
+
+def test_kubernetes_runs_the_image_without_root_and_the_pinned_ray() -> None:
+    assert kuberay()["RayCluster"]["spec"]["rayVersion"] == PINS["ray"]
+    for pod in pod_specs():
+        assert [container["image"] for container in pod["containers"]] == [f"fedraa:{PROJECT['version']}"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+
+
+def test_job_of_kubernetes_writes_to_the_volume_of_its_cluster() -> None:
+    documents = kuberay()
+    job = documents["RayJob"]["spec"]
+    assert job["clusterSelector"] == {"ray.io/cluster": documents["RayCluster"]["metadata"]["name"]}
+    head = pod_specs()[0]
+    (volume,) = head["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == documents["PersistentVolumeClaim"]["metadata"]["name"]
+    (mount,) = head["containers"][0]["volumeMounts"]
+    assert mount["name"] == volume["name"]
+    program, *arguments = shlex.split(job["entrypoint"])
+    assert program == "fedraa"
+    assert _parse_arguments(arguments)
+    assert arguments[arguments.index("--out") + 1].startswith(mount["mountPath"] + "/")
+
+
+def test_image_has_the_files_that_a_wheel_is_built_from() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    copied = {line[1:] for line in lines if line.startswith("!")}
+    assert copied == {"LICENSE", "README.md", "actors", "constraints.txt", "fedraa", "pyproject.toml", "schedulers"}
+    assert "*" in lines
+
+
+def test_dashboard_shows_exactly_the_metrics_of_a_run() -> None:
+    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
+    shown = {
+        re.sub("_(total|bucket)$", "", name)
+        for panel in panels
+        for target in panel["targets"]
+        for name in re.findall(r"ray_(fedraa_\w+)", target["expr"])
+    }
+    assert shown == set(NAMES.values())

@@ -1,0 +1,161 @@
+"""Compressors against formulas, published values and means over many draws, and signSGD's vote against NumPy."""
+
+import numpy as np
+import pytest
+import torch
+from numpy_mlp import sgd
+from refusals import refuses
+from tiny import CLIENTS, LR, SEED, WIDTHS, Stepped, close, minibatches, spec, start
+
+from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.client.compression import COMPRESSOR
+from fedraa.rng import generator
+from fedraa.vectors.delta_view import DeltaView
+
+DELTA = torch.tensor([0.1, -3.0, 0.0, 2.0, -0.2])
+
+
+def decode(text: str, values: torch.Tensor, number: int = 0) -> torch.Tensor:
+    return COMPRESSOR.resolve(text).apply(values, np.random.default_rng(number))
+
+
+def decode_often(text: str, values: torch.Tensor, draws: int) -> np.ndarray:
+    """Return the decoded deltas [draws, k] of independent draws."""
+    return np.stack([decode(text, values, number).numpy() for number in range(draws)])
+
+
+def test_topk_keeps_the_largest_entries() -> None:
+    assert decode("topk:0.4", DELTA).tolist() == [0, -3, 0, 2, 0]
+    assert decode("topk:1", DELTA).tolist() == DELTA.tolist()
+
+
+def test_8bit_is_within_half_a_level() -> None:
+    delta = torch.from_numpy(np.random.default_rng(0).normal(size=1000).astype(np.float32))
+    decoded = decode("8bit", delta)
+    level = (delta.max() - delta.min()) / 255
+    assert 0 < (decoded - delta).abs().max() <= level / 2 * 1.001
+    assert len(decoded.unique()) <= 256
+    constant = torch.full((3,), 0.7)
+    assert decode("8bit", constant).tolist() == constant.tolist()
+
+
+def test_qsgd_rounds_to_the_two_neighbouring_levels_with_the_right_probability() -> None:
+    """||(3, -4, 0)|| is 5, so with 4 levels r = (2.4, 3.2, 0), and the variance is 0.625."""
+    decoded = decode_often("qsgd:4", torch.tensor([3.0, -4.0, 0.0]), 4000)
+    assert set(decoded[:, 0]) == {2.5, 3.75}
+    assert set(decoded[:, 1]) == {-3.75, -5.0}
+    assert set(decoded[:, 2]) == {0.0}
+    assert np.mean(decoded[:, 0] == 3.75) == pytest.approx(0.4, abs=0.03)
+    assert np.mean(decoded[:, 1] == -5.0) == pytest.approx(0.2, abs=0.03)
+    assert decoded.var(axis=0).sum() == pytest.approx(0.625, rel=0.06)
+
+
+def test_randomk_keeps_a_share_and_has_the_delta_as_mean() -> None:
+    values = torch.arange(1.0, 11.0)
+    decoded = decode_often("randomk:0.3", values, 4000)
+    assert set((decoded != 0).sum(axis=1)) == {3}
+    assert decoded[0][decoded[0] != 0] == pytest.approx(values.numpy()[decoded[0] != 0] * 10 / 3)
+    assert decoded.mean(axis=0) == pytest.approx(values.numpy(), rel=0.12)
+
+
+def test_signs_and_their_scale() -> None:
+    """The published values of scaled sign: 1.2 * (1, -1, 1, -1) for (3, -1.1, 0.5, -0.2). A zero counts as +1."""
+    values = torch.tensor([3.0, -1.1, 0.5, -0.2])
+    assert decode("sign", values).tolist() == [1, -1, 1, -1]
+    assert decode("sign", torch.zeros(2)).tolist() == [1, 1]
+    assert decode("scaled-sign", values).numpy() == pytest.approx(1.2 * np.array([1, -1, 1, -1]))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("none", 4000),
+        ("topk:0.1", 525),
+        ("randomk:0.1", 408),
+        ("8bit", 1008),
+        ("sign", 125),
+        ("scaled-sign", 129),
+        ("qsgd:4", 504),
+    ],
+)
+def test_bytes_are_those_of_the_packed_message(text: str, expected: int) -> None:
+    """For 1,000 entries. 100 indices of 10 bits and a bitmap of 1,000 bits have the same length."""
+    assert COMPRESSOR.resolve(text).bytes(1000) == expected
+
+
+def test_few_positions_are_sent_as_indices_and_many_as_a_bitmap() -> None:
+    assert COMPRESSOR.resolve("topk:0.01").bytes(1000) == (10 * 32 + 10 * 10 + 7) // 8
+    assert COMPRESSOR.resolve("topk:0.5").bytes(1000) == (500 * 32 + 1000) // 8
+    assert COMPRESSOR.resolve("topk:0.001").bytes(5) == (32 + 3 + 7) // 8
+
+
+@pytest.mark.parametrize("text", ["none", "topk:0.5", "randomk:0.5", "8bit", "qsgd:4", "sign", "scaled-sign"])
+def test_an_empty_delta_and_a_delta_of_zeros(text: str) -> None:
+    """A mask may leave a client nothing to train, and a client may not move."""
+    assert decode(text, torch.zeros(0)).numel() == 0
+    assert torch.isfinite(decode(text, torch.zeros(3))).all()
+    if text != "sign":
+        assert not decode(text, torch.zeros(3)).any()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "none:1",
+        "topk",
+        "topk:0",
+        "topk:1.1",
+        "topk:x",
+        "8bit:2",
+        "gzip",
+        "topk:nan",
+        "qsgd:0",
+        "qsgd:1.5",
+        "randomk:-1",
+    ],
+)
+def test_bad_compressors_are_refused(text: str) -> None:
+    with refuses("compress", got=text):
+        COMPRESSOR.resolve(text)
+
+
+def test_signs_without_a_scale_need_a_vote() -> None:
+    with refuses("compress", got="sign"):
+        spec("fedavg", compress="sign")
+
+
+def test_a_client_compresses_with_the_random_numbers_of_its_task() -> None:
+    """The decoded update of a task is the received weights plus C(delta) with the stream (seed, client, turn)."""
+    runs = [Stepped(spec("fedavg", compress=text)) for text in ("none", "qsgd:2")]
+    plain, compressed = ([run.train(run.server.assign(client, 0.0)) for client in run.server.begin()] for run in runs)
+    received = runs[0].server.params
+    for exact, update in zip(plain, compressed, strict=True):
+        delta = torch.from_numpy(exact.params - received)
+        decoded = COMPRESSOR.resolve("qsgd:2").apply(delta, generator(SEED, "compress", exact.client, 0)).numpy()
+        assert update.params == pytest.approx(received + decoded, abs=1e-7)
+
+
+def test_majority_vote_of_published_deltas() -> None:
+    """Ties do not move: (1, -2, 0), (3, 1, 0), (-0.1, -5, 1), (2, 4, -1) give (1, 0, 0)."""
+    deltas = np.array([[1, -2, 0], [3, 1, 0], [-0.1, -5, 1], [2, 4, -1]], np.float32)
+    aggregator = AGGREGATOR.resolve("majority").bind(3, 4)
+    for client, delta in enumerate(deltas):
+        aggregator.add(ClientDelta(client, DeltaView(slice(None), delta), 1.0, 0.1))
+    votes, moved = aggregator.finish(RoundTotals(np.full(3, 4, np.int32), 0.1))
+    assert votes.tolist() == [1, 0, 0]
+    assert moved.all()
+
+
+def test_signsgd_against_numpy() -> None:
+    """theta <- theta + 0.01 * sign(sum of the clients' signs), after their local SGD."""
+    run = spec("signsgd", server_lr=0.01, momentum=0.0)
+    theta = start(run)
+    deltas = np.stack([sgd(theta, minibatches(run, n, 0), WIDTHS, lr=LR) - theta for n in range(CLIENTS)])
+    # A delta of rounding errors has another sign in float32.
+    certain = (np.abs(deltas) > 1e-6).all(axis=0)
+    assert certain.mean() > 0.8
+    stepped = Stepped(run)
+    stepped.round()
+    expected = theta + 0.01 * np.sign(np.where(deltas < 0, -1, 1).sum(axis=0))
+    close(stepped.server.params[certain], expected[certain])

@@ -1,0 +1,227 @@
+"""Personal layers against steps by hand, and the masks of their names; f_i(s, p) = 0.5 (s + p - t_i)^2."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from quadratic import Pair, close, kept, quadratic
+from refusals import refuses
+from tiny import Stepped, minibatches, spec
+from torch import nn
+
+import fedraa as fl
+from fedraa.engine.build import build_run
+from fedraa.engine.factories import make_worker_spec
+from fedraa.submodels import flatten_parameters
+from fedraa.submodels.personal_layers import find_personal, personal_mask
+from fedraa.submodels.traced import Traced
+from fedraa.submodels.whole import take_whole
+
+TARGETS, SIZES = (1.0, -2.0), (3, 1)
+
+
+def test_fedper_trains_both_parts_and_shares_one() -> None:
+    stepped = quadratic("fedper", TARGETS, SIZES, Pair(), local_steps=2)
+    stepped.round()
+    close(kept(stepped, "personal_layers"), [[0.18], [-0.36]])
+    close(stepped.server.params, [0.045, 0])
+    stepped.round()
+    close(kept(stepped, "personal_layers"), [[0.3195], [-0.6633]])
+    close(stepped.server.params, [0.0738, 0])
+
+
+def test_fedrep_trains_the_head_and_then_the_body() -> None:
+    fields: dict[str, Any] = {"local_epochs": 1, "override": {"local.algorithm.head_epochs": 2}}
+    stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), **fields)
+    stepped.round()
+    close(kept(stepped, "personal_layers"), [[0.19], [-0.38]])
+    close(stepped.server.params, [0.02025, 0])
+    stepped.round()
+    close(kept(stepped, "personal_layers"), [[0.3400525], [-0.6916475]])
+    close(stepped.server.params, [0.03501225, 0])
+
+
+def test_frozen_part_does_not_move_by_momentum_or_decay() -> None:
+    fields: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.5, "local_epochs": 3}
+    stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), **fields)
+    task = stepped.server.assign(0, 0.0)
+    update = stepped.train(task)
+    # By hand: three steps of SGD with momentum on s, at the head that the ten epochs before have reached.
+    head, velocity = 0.0, 0.0
+    for _ in range(10):
+        velocity = 0.9 * velocity + (head - 1) + 0.5 * head
+        head -= 0.1 * velocity
+    close(update.extras["kept_personal_layers"], [head])
+    body, velocity = 0.0, 0.0
+    for _ in range(3):
+        velocity = 0.9 * velocity + (body + head - 1) + 0.5 * body
+        body -= 0.1 * velocity
+    close(update.params, [body, 0])
+
+
+def test_lg_fedavg_shares_the_last_layer() -> None:
+    stepped = quadratic("lg-fedavg", TARGETS, SIZES, Pair(), local_steps=2)
+    stepped.round()
+    close(kept(stepped, "personal_layers"), [[0.18], [-0.36]])
+    close(stepped.server.params, [0, 0.045])
+
+
+def test_kept_values_of_a_failed_task_stay_as_they_were() -> None:
+    stepped = quadratic("fedper", TARGETS, SIZES, Pair(), local_steps=2)
+    stepped.round()
+    before = kept(stepped, "personal_layers").copy()
+    task = stepped.server.assign(0, 0.0)
+    stepped.train(task)
+    stepped.server.drop(task.id, "it failed", 1.0)
+    np.testing.assert_array_equal(kept(stepped, "personal_layers"), before)
+
+
+def bare_client(run: Any, client: int, turn: int, shared: np.ndarray, head: np.ndarray | None) -> np.ndarray:
+    """Return the model [d] of a client after a plain PyTorch loop; its last layer starts from `head`."""
+    module = run.traced.make_skeleton(run.traced.widths(run.traced.full()))
+    values = shared.copy()
+    if head is not None:
+        values[-len(head) :] = head
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(values), module.parameters())
+    optimizer = torch.optim.SGD(module.parameters(), lr=run.experiment.lr)
+    for x, y in minibatches(run, client, turn):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(torch.from_numpy(x)), torch.from_numpy(y)).backward()
+        optimizer.step()
+    return flatten_parameters(module)
+
+
+def test_fedper_equals_a_pytorch_loop() -> None:
+    run = spec("fedper", momentum=0.0)
+    stepped = Stepped(run)
+    assert run.shared is not None
+    count = int((~run.shared).sum())
+    assert count == 5 * 4 + 4
+    shared = run.params.copy()
+    heads = [run.params[-count:].copy() for _ in range(3)]
+    weights = run.data.sizes / run.data.sizes.sum()
+    for turn in range(3):
+        stepped.round()
+        models = [bare_client(run, client, turn, shared, heads[client]) for client in range(3)]
+        heads = [model[-count:] for model in models]
+        shared[:-count] = np.average([model[:-count] for model in models], axis=0, weights=weights)
+        np.testing.assert_allclose(stepped.server.params, shared, atol=1e-6)
+        np.testing.assert_allclose(kept(stepped, "personal_layers"), heads, atol=1e-6)
+
+
+def test_personal_layers_are_neither_sent_nor_counted_as_traffic() -> None:
+    whole, personal = Stepped(spec("fedavg", momentum=0.0)), Stepped(spec("fedper", momentum=0.0))
+    tasks = [stepped.server.assign(0, 0.0) for stepped in (whole, personal)]
+    assert tasks[0].bytes_up - tasks[1].bytes_up == 4 * 24
+    update = personal.train(tasks[1])
+    np.testing.assert_array_equal(update.params[-24:], tasks[1].params[-24:])
+    assert np.abs(update.params[:-24] - tasks[1].params[:-24]).max() > 0
+
+
+@pytest.mark.parametrize("method", ["fed-raa", "fed-quilt", "fedasync", "fedbuff", "heterofl", "scaffold"])
+def test_server_never_moves_personal_layers(method: str) -> None:
+    stepped = Stepped(spec(method, personal_layers=("last-layer",)))
+    start = stepped.server.params.copy()
+    shared = stepped.run.shared
+    assert shared is not None
+    waiting = list(stepped.server.begin())
+    for _ in range(12):
+        if waiting:
+            tasks = [stepped.server.assign(client, 0.0) for client in waiting]
+            waiting = []
+        if tasks:
+            waiting += stepped.server.commit(stepped.train(tasks.pop()), 1.0)
+    np.testing.assert_array_equal(stepped.server.params[~shared], start[~shared])
+    assert (stepped.server.params[shared] != start[shared]).any()
+    rows = kept(stepped, "personal_layers")
+    assert np.nanmax(np.abs(rows - start[~shared])) > 0
+
+
+def test_evaluation_uses_the_layers_of_each_client() -> None:
+    stepped = quadratic("fedper", TARGETS, SIZES, Pair(), local_steps=2)
+    evaluator = make_worker_spec(stepped.run).evaluator(stepped.run.evaluation_data, "cpu")
+    states = stepped.server.task_table.client_states
+
+    def personal_mean() -> float:
+        rows = states.copy_rows(stepped.run.personal_clients)
+        return evaluator.evaluate(stepped.server.params, rows).metrics["personal_mean"]
+
+    data = stepped.run.data
+    tested = np.split(data.dataset.y_test[data.test_order], data.test_offsets[1:-1])
+    # Before training the outputs are 0.
+    assert personal_mean() == pytest.approx(np.mean([np.mean(0.5 * y**2) for y in tested]))
+    stepped.round()
+    losses = [np.mean(0.5 * (0.045 + head - y) ** 2) for head, y in zip((0.18, -0.36), tested, strict=True)]
+    assert losses[0] != losses[1]
+    assert personal_mean() == pytest.approx(np.mean(losses))
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        # A batch norm whose name says nothing, as in the shortcuts of a ResNet.
+        self.shortcut = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.head(self.shortcut(self.body(x)))
+        return output
+
+
+def named() -> Traced:
+    return take_whole(Named(), torch.ones(4, 3))
+
+
+BIASES = {"body.0.bias", "body.1.bias", "shortcut.0.bias", "shortcut.1.bias", "head.bias"}
+WEIGHTS = {name.replace("bias", "weight") for name in BIASES}
+HEAD = {"head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        (["head"], HEAD),
+        (["head.*"], HEAD),
+        (["last-layer"], HEAD),
+        (["*.bias", "head.weight"], BIASES | HEAD),
+        (["batch-norm"], {"body.1.weight", "body.1.bias", "shortcut.1.weight", "shortcut.1.bias"}),
+        (["all-but-last-layer"], (BIASES | WEIGHTS) - HEAD),
+    ],
+)
+def test_patterns_choose_parameters_by_name_module_and_type(patterns: list[str], names: set[str]) -> None:
+    traced = named()
+    assert find_personal(traced, patterns) == names
+    mask = personal_mask(traced, frozenset(names), traced.module)
+    expected = [np.full(p.numel(), name in names) for name, p in Named().named_parameters()]
+    np.testing.assert_array_equal(mask, np.concatenate(expected))
+
+
+@pytest.mark.parametrize("pattern", ["haed", "*", "shortcut.1.running_mean", "head.weights"])
+def test_pattern_without_a_layer_or_for_all_of_them_is_refused(pattern: str) -> None:
+    with refuses("personal_layers", got=pattern):
+        find_personal(named(), [pattern])
+
+
+def test_fedbn_refuses_a_model_without_batch_norm() -> None:
+    with refuses("personal_layers"):
+        _ = Stepped(spec("fedbn"))
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "field"),
+    [
+        ("fedcm", {"personal_layers": ("last-layer",)}, "personal_layers"),
+        ("mimelite", {"personal_layers": ("last-layer",)}, "personal_layers"),
+        ("flora", {"personal_layers": ("last-layer",)}, "personal_layers"),
+        ("fed-raa", {"personal_layers": ("last-layer",), "server_shards": 2, "engine": "ray"}, "personal_layers"),
+        ("splitfed", {"personal_layers": ("last-layer",)}, "method"),
+        ("fedper", {"vmap_batch": 2}, "vmap_batch"),
+    ],
+)
+def test_layers_that_a_method_cannot_leave_at_clients_are_refused(
+    method: str, fields: dict[str, Any], field: str
+) -> None:
+    with refuses(field):
+        build_run(fl.Experiment(method=method, **{"engine": "local", **fields}))

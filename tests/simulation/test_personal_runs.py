@@ -1,0 +1,50 @@
+"""Runs with personal models: a killed run resumes with the same bits, replays, and differs from one without them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedraa
+from benchmarks.system.killing import KillAt, Killed
+from fedraa import Experiment, resume, run
+from fedraa.rundir.history import History
+
+SMALL: dict[str, Any] = {
+    "engine": "local",
+    "hidden": (8,),
+    "clients": 4,
+    "partition": "labels:3",
+    "local_steps": 3,
+    "lr": 0.05,
+    "checkpoint_every": 2,
+    "seed": 5,
+    "quiet": True,
+}
+RUNS: list[dict[str, Any]] = [
+    {"method": "fedper", "rounds": 5, "participation": "sample:3"},
+    {"method": "fedrep", "rounds": 5},
+    {"method": "lg-fedavg", "rounds": 5},
+    {"method": "fed-raa", "updates": 20, "personal_layers": ("last-layer",)},
+]
+
+
+def events(directory: Path) -> list[dict[str, object]]:
+    """Return the log without real times."""
+    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+
+
+@pytest.mark.parametrize("fields", RUNS, ids=lambda fields: str(fields["method"]))
+def test_killed_run_resumes_with_the_personal_models(fields: dict[str, Any], tmp_path: Path) -> None:
+    whole = run(Experiment(**SMALL, **fields, out=tmp_path / "whole"))
+    kill_at = 3 if "rounds" in fields else 11
+    with pytest.raises(Killed):
+        run(Experiment(**SMALL, **fields, out=tmp_path / "killed"), callbacks=[KillAt(kill_at)])
+    resumed = resume(tmp_path / "killed")
+    assert events(resumed.directory) == events(whole.directory)
+    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
+    personal = whole.evals.filter(like="personal_")
+    np.testing.assert_array_equal(resumed.evals.filter(like="personal_"), personal)
+    assert personal["personal_mean"].iloc[-1] > whole.evals["client_mean"].iloc[-1]
+    fedraa.replay(resumed.directory)

@@ -1,0 +1,116 @@
+"""Runs with robust aggregators: a killed run resumes with the same bits, and its directory replays."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from refusals import refuses
+
+import fedraa
+from benchmarks.system.killing import KillAt, Killed
+from fedraa import Experiment, resume, run
+from fedraa.composition.registry import find_method
+from fedraa.engine.build import build_run
+from fedraa.rundir.history import History
+from fedraa.server.async_rule import AsyncModel, ClientUpdate
+
+SMALL: dict[str, Any] = {
+    "engine": "local",
+    "hidden": (8,),
+    "clients": 8,
+    "local_steps": 2,
+    "checkpoint_every": 2,
+    "seed": 5,
+    "quiet": True,
+}
+
+
+def events(directory: Path) -> list[dict[str, object]]:
+    """Return the log without real times."""
+    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+
+
+def check_resume_and_replay(fields: dict[str, Any], directory: Path, kill_at: int) -> History:
+    """Assert that a run that is killed after `kill_at` commits and resumed equals an undisturbed one."""
+    whole = run(Experiment(**SMALL, **fields, out=directory / "whole"))
+    with pytest.raises(Killed):
+        run(Experiment(**SMALL, **fields, out=directory / "killed"), callbacks=[KillAt(kill_at)])
+    resumed = resume(directory / "killed")
+    assert events(resumed.directory) == events(whole.directory)
+    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
+    fedraa.replay(resumed.directory)
+    return whole
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedavg", "aggregator": "median"},
+        {"method": "heterofl", "aggregator": "trimmed-mean"},
+        {"method": "fed-raa-sync", "aggregator": "multi-krum(attackers=1)"},
+        {"method": "ra-fed", "aggregator": "krum(attackers=2)"},
+        {"method": "scaffold", "aggregator": "bulyan"},
+        {"method": "fedavg", "aggregator": "geometric-median"},
+        {"method": "heterofl", "aggregator": "centred-clipping"},
+        {"method": "fedavg", "aggregator": "norm-bound"},
+        {"method": "fedavg", "aggregator": "fltrust(root=3)"},
+    ],
+    ids=lambda fields: f"{fields['method']}-{fields['aggregator']}",
+)
+def test_killed_rounds_resume_and_replay(fields: dict[str, Any], tmp_path: Path) -> None:
+    whole = check_resume_and_replay({**fields, "rounds": 4}, tmp_path, kill_at=19)
+    mean = run(Experiment(**SMALL, method=fields["method"], rounds=4, out=tmp_path / "mean"))
+    assert mean.summary["model_sha256"] != whole.summary["model_sha256"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedbuff", "aggregator": "multi-krum(attackers=1)", "buffer_size": 5},
+        {"method": "fadas", "aggregator": "centred-clipping", "buffer_size": 5},
+        {"method": "fed-raa", "async_rule": "buffer(size=5, aggregator='median')"},
+    ],
+    ids=lambda fields: str(fields["method"]),
+)
+def test_killed_buffers_resume_and_replay(fields: dict[str, Any], tmp_path: Path) -> None:
+    check_resume_and_replay({**fields, "updates": 6}, tmp_path, kill_at=23)
+
+
+def test_buffer_waits_for_clients_and_averages_the_deltas_of_one() -> None:
+    method = find_method("fedbuff").replace(buffer_size=3, aggregator="median", server_lr=0.5)
+    model = AsyncModel(np.zeros(1, np.float32), 4, 1)
+    rule = method.update.bind(model)
+    results = []
+    for client, delta in [(0, 1.0), (0, 3.0), (1, 9.0), (0, 5.0), (2, 4.0)]:
+        sent, new = np.zeros(1, np.float32), np.full(1, delta, np.float32)
+        update = ClientUpdate(client, 0, slice(None), new, sent, staleness=3, samples=1, loss=1.0)
+        results.append(rule.apply_update(update, model).new_version)
+    assert results == [False, False, False, False, True]
+    # The polynomial weight of staleness 3 is 1 / sqrt(4). The votes are 3, 9 and 4.
+    assert model.params.tolist() == [0.5 * 0.5 * 4.0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedavg", "aggregator": "krum(attackers=3)"},
+        {"method": "fedavg", "aggregator": "multi-krum(attackers=2)", "participation": "sample:6"},
+        {"method": "fedbuff", "aggregator": "bulyan(attackers=1)", "buffer_size": 6},
+        {"method": "fedbuff", "aggregator": "fltrust"},
+        {"method": "fedbuff", "aggregator": "covered"},
+        {"method": "fedasync", "aggregator": "median"},
+        {"method": "fedavg", "aggregator": "fltrust", "participation": "sample:6"},
+        {"method": "fedavg", "aggregator": "fltrust(root=8)"},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+def test_combinations_without_protection_are_refused(fields: dict[str, Any]) -> None:
+    with refuses("aggregator"):
+        build_run(Experiment(**SMALL, **fields))
+
+
+def test_coordinates_without_protection_are_logged(tmp_path: Path) -> None:
+    history = run(Experiment(**SMALL, method="fed-raa-sync", aggregator="krum", rounds=2, out=tmp_path / "run"))
+    rounds = [line for line in history.lines() if line["kind"] == "round"]
+    assert all(line["unprotected"] > 0 for line in rounds)
