@@ -46,8 +46,7 @@ def _sort_by_cost(costs: Costs) -> tuple[Ints, Ints, Ints, Ints]:
     Clients are sorted from fast to slow, fragments from large to small.
     """
     clients, fragments = costs.shape
-    # A cost is infinite if the device lacks the memory. Such a pair of client and fragment counts as slower than any
-    # other.
+    # A cost is infinite if the device lacks the memory. Such a pair of client and fragment counts as the slowest.
     finite = np.where(np.isfinite(costs), costs, 2 * costs.max(where=np.isfinite(costs), initial=0.0))
     fast_first = np.argsort(finite.sum(axis=1), kind="stable")
     large_first = np.argsort(-finite.sum(axis=0), kind="stable")

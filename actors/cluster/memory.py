@@ -8,8 +8,8 @@ from pathlib import Path
 TUNABLES = "GLIBC_TUNABLES"
 # By default glibc raises the threshold up to 32 MB when blocks are freed, and keeps free memory up to this amount, so
 # that a worker holds far more memory than it uses. Mapping every large block again costs page faults, unless the pages
-# are huge. Actors with a liveness probe train in a thread. A separate arena for it costs small models a tenth more CPU
-# time.
+# are huge. Actors with a liveness probe train in a thread. A separate arena for this thread costs small models a tenth
+# more CPU time.
 MALLOC_SETTINGS = "glibc.malloc.mmap_threshold=4194304:glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 

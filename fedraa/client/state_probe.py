@@ -64,8 +64,7 @@ class _Probe:
         self._outputs = outputs
         self._kind = type(module).__name__
         rows = len(list_leaves(example)[0])
-        # These are two different halves of the example if each has at least two samples, otherwise the same samples
-        # twice.
+        # These are two halves of the example if each has at least two samples, otherwise the same samples twice.
         first, second = slice(rows), slice(rows)
         if rows >= 4:
             half = min(ROWS, rows // 2)

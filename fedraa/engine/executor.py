@@ -22,8 +22,7 @@ NOT_OF_CLIENTS = (
 
 
 # The local executor trains tasks ahead for at most AHEAD_S seconds, and until their updates take AHEAD_BYTES of memory.
-# Short tasks are faster in a row, because the server and training displace each other's data from the processor's
-# caches.
+# Short tasks are faster in a row, because the server and training displace each other's data from the caches.
 AHEAD_S = 0.02
 AHEAD_BYTES = 2**23
 

@@ -156,8 +156,7 @@ class Loop:
         elif self.evaluations.pending and (draining or self.evaluations.awaits_each):
             self._collect_evaluation(POLL_INTERVAL_S)
 
-        # 2. The end: each step checks for a reason to stop again, because the last evaluation may have reached the
-        # target.
+        # 2. The end: each step checks again for a reason to stop, because an evaluation may have reached the target.
         elif draining:
             self.evaluations.finish()
             self.stop_reason = reason

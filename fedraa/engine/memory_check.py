@@ -76,8 +76,7 @@ class Need:
             remembered += sum(part.index.nbytes for part in spec.submodels if part.index is not None)
         task = experiment.vmap_batch * max(spec.measure(part.widths).memory for part in spec.submodels)
         dataset = spec.data.dataset
-        # The server holds the model, a copy for the evaluation, one for a step, and the average of the model if there
-        # is one.
+        # The server holds the model, a copy for the evaluation, a copy for a step, and the average of the model if set.
         copies = 4 if spec.method.schedule.polyak_fraction else 3
         server = copies * size + remembered
         if experiment.engine != "ray":

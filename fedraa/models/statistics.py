@@ -24,8 +24,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MAX_PASSES = 1000
 # A buffer is settled if its relative distance to the limit is at most this.
 TOLERANCE = 1e-4
-# Changes are relative to the largest value of a buffer, but at least to this value, so that rounding errors do not
-# count.
+# Changes are relative to the largest value of a buffer, or to this value if it is larger. This ignores rounding errors.
 SMALLEST_SCALE = 1e-3
 # A buffer only grows if its steps in two passes have at most this relative difference.
 GROWTH_TOLERANCE = 3e-5

@@ -46,8 +46,7 @@ class PlainCall(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             inner = vars(self).get("_modules", {}).get(vars(self).get("inner_name"))
-            # Python looks up special methods when it copies or pickles this module. Those of the inner module would be
-            # wrong.
+            # Python looks up special methods when it copies or pickles this module. The inner module's would be wrong.
             if inner is None or name.startswith("__"):
                 raise
             return getattr(inner, name)

@@ -50,8 +50,7 @@ class TaskTable(Stateful):
         shared: True for the coordinates [d] that clients send. None: all.
     """
 
-    # The state of tasks in flight has separate methods, because a server keeps their decisions, and a store may keep
-    # their buffers.
+    # The state of tasks in flight has separate methods: a server keeps the decisions, and a store may keep the buffers.
     state_fields: ClassVar[tuple[str, ...]] = (
         "applied",
         "quarantined",

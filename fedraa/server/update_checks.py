@@ -27,8 +27,8 @@ MAX_GROWTH = 1e3
 # Names of extra buffers in client updates that have one value per trained parameter.
 AS_LONG_AS_THE_PART = ("gradient", "squares")
 AUTO = "auto"
-# The bound as a multiple of the usual norm. Norms of honest updates differ by less, even if sizes of data partitions
-# differ tenfold.
+# The bound as a multiple of the usual norm. Norms of honest updates differ by less than this, even if the sizes of data
+# partitions differ tenfold.
 NORM_FACTOR = 20
 # Number of accepted updates over which the median runs.
 MEDIAN_WINDOW = 50

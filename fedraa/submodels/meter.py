@@ -153,8 +153,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
         for x in iterate_tensors(out):
-            # A sparse tensor has no storage of its own. The tensors inside it were counted when other operators created
-            # them.
+            # A sparse tensor has no storage of its own. Its inner tensors were counted when they were created.
             if x.layout != torch.strided:
                 continue
             storage = x.untyped_storage()

@@ -204,7 +204,7 @@ class _Resizing(TorchFunctionMode):
 
 
 def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> Tensor:
-    """Return `torch._grouped_mm` for any widths and precision.
+    """Return the result of `torch._grouped_mm`, but for any widths and precision.
 
     Args:
         x: Rows `[s, in]`.
@@ -271,8 +271,7 @@ def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elemen
         sizes[first] = sizes[first] * stated.numbers[0] // stated.full[0]
     elif sizes[first] != -1:
         sizes[first] = stated.numbers[0]
-    # If the product is still wrong, the code computed an entry from uncut numbers, so the other numbers are replaced as
-    # well.
+    # If the product is still wrong, the code computed an entry from uncut numbers. Then the others are also replaced.
     if math.prod(sizes) != elements:
         for place, number in zip(inner, stated.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:
@@ -282,7 +281,7 @@ def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elemen
 
 
 def _find_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
-    """Return the shape that a call passes, after the first dimension of the result that this shape describes.
+    """Return the first dimension of the result that the shape in a call describes, and this shape.
 
     Args:
         name: Name of the function.

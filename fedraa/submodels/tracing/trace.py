@@ -177,7 +177,7 @@ def _record_run(
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
     # The code of a module may raise any type. Code that counts the results of a search fails if an empty result was
-    # filled.
+    # filled with a position.
     except Exception as error:
         if recorder.found.filled:
             return _record_run(module, example, shapes, choices=choices, fills=False)
@@ -249,8 +249,8 @@ def _find_suspects(trial: Trial, traced: Traced) -> Sequence[int]:
     """Return the groups that fail the trial when they are cut individually, or all groups if none does."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
-        # The names of layers in repeated blocks differ only in a number. Their code is the same, so one trial is
-        # enough.
+        # The names of layers in repeated blocks differ only in a number. They run the same code, so one trial is enough
+        # for all of them.
         kind = tuple((re.sub(r"\d+", "#", entry.tensor), entry.dim) for entry in group.entries)
         alike.setdefault(kind, []).append(g)
     failing = []
