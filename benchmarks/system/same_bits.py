@@ -54,7 +54,7 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
     # The other checkout may not have this function.
     from fedraa.cli.display import print_line
 
-    print_line("\n".join([*differing, f"{len(names) - len(differing)} equal pairs of {len(names)}"]))
+    print_line("\n".join([*differing, f"{len(names) - len(differing)} of {len(names)} runs are equal"]))
     if differing or not names:
         sys.exit(1)
 

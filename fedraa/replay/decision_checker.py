@@ -187,7 +187,9 @@ class RoundChecker(Checker[RoundLedger]):
 
     def round(self, line: Line) -> None:
         if self.due is None:
-            raise line.wrong(f"this line ends a round; the rules wait for {len(self.ledger.in_flight)} more updates")
+            raise line.wrong(
+                f"this line ends a round, but the round must wait for {len(self.ledger.in_flight)} more updates"
+            )
         line.expect_value("t", self.clock.now)
         line.expect_value("round", self.ledger.step)
         line.expect_value("clients", self.ledger.reported)
