@@ -144,7 +144,7 @@ def _hash_lines(lines: list[str]) -> str:
 
 
 def _list_experiments() -> dict[str, Callable[[Path], object]]:
-    """Return the experiments by name; each takes the run directory to write."""
+    """Return a function for each experiment, by name. The function runs it and writes the run directory."""
     options: dict[str, dict[str, Any]] = {
         "concurrency": {"method": "fedbuff", "concurrency": 3},
         "failing-client": {"method": "fed-raa", "client_retries": 2, "allow_nan": True, "dataset": _with_nan()},

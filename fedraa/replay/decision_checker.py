@@ -63,7 +63,7 @@ class Checker(ABC, Generic[Ledger]):
 
     @abstractmethod
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
-        """Return the ledger's decision for the client. A `fragment` that is not None replaces its choice."""
+        """Return the ledger's decision for the client. A `fragment` that is not None replaces the ledger's choice."""
 
     def _believed_fragment(self, line: Line) -> int | None:
         """Return the logged fragment or label if only the run itself could choose it, otherwise None."""
