@@ -39,7 +39,7 @@ def local_sgd(theta, x, y, rng, lr=0.05, momentum=0.5, epochs=5, batch=32):
 def train(theta, shards, costs, rng, rounds, cohort_size, jitter=0.1, **local):
     """Return theta [d] after the rounds, and the time and the cohort of each round."""
     sizes = np.array([len(y) for _, y in shards])
-    # Tasks of each client so far.
+    # The number of tasks of each client so far.
     turns = [0] * len(shards)
     events = []
     now = 0.0

@@ -69,7 +69,7 @@ def train(theta, shards, costs, rng, updates, alpha=0.6, jitter=0.1, **local):
     """Return theta [d] after the updates, and the events: kind, time, task, client, fragment, version, staleness."""
     fragments = cut_fragments(len(theta), RATIOS)
     bound = delay_bound(costs)
-    # Updates of each fragment, and tasks of each client so far.
+    # The numbers of updates of each fragment, and of tasks of each client, so far.
     q, turns = np.zeros(len(fragments), int), [0] * len(shards)
     events, queue = [], []
     idle, now = range(len(shards)), 0.0

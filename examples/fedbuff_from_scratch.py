@@ -52,16 +52,16 @@ def local_sgd(received, x, y, rng, lr=0.05, momentum=0.0, epochs=5, batch=32):
 
 
 def staleness_weight(staleness):
-    """Return s(k) = (k + 1)^(-1/2)."""
+    """Return s(k) = (k + 1)^(-1/2), the weight of an update with staleness k."""
     return (staleness + 1) ** -0.5
 
 
 def train(theta, shards, costs, rng, updates, concurrency, buffer_size, server_lr=1.0, **local):
     """Return theta [d] after the updates, and the events: kind, time, task, client, fragment, version, staleness."""
-    # Updates of the model so far.
+    # The number of updates of the model so far.
     version = 0
     buffer = np.zeros_like(theta)
-    # Tasks of each client so far.
+    # The number of tasks of each client so far.
     turns = [0] * len(shards)
     events, queue = [], []
     idle = rng("concurrency").choice(len(shards), concurrency, replace=False).tolist()

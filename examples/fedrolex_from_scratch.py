@@ -62,7 +62,7 @@ def train(theta, shards, costs, rng, rounds, capacities, jitter=0.1, **local):
     now = 0.0
     for k in range(rounds):
         total = np.zeros_like(theta)
-        # Clients that trained each coordinate.
+        # The number of clients that trained each coordinate.
         coverage = np.zeros(len(theta), int)
         for n, (x, y) in enumerate(shards):
             mine = window_coordinates(len(theta), capacities[n % len(capacities)], start=k)

@@ -56,11 +56,11 @@ class RunOptions:
     def check_for_study(self, study: str) -> None:
         """Raise InputError for options that only the race has."""
         if (self.setting, self.methods, self.parts, self.extend) != (None, None, None, None):
-            raise InputError("study", "only race has settings, methods, parts and an extension", got=study)
+            raise InputError("study", "only the study race has --setting, --methods, --parts and --extend", got=study)
 
     def check_for_race(self) -> None:
         """Raise InputError for options that the race does not have."""
         if self.standard or self.paper or self.terms is not None:
             raise InputError(
-                "study", "race has other sizes and terms", hint="leave out --standard, --paper and --terms"
+                "study", "the race has other sizes and terms", hint="leave out --standard, --paper and --terms"
             )

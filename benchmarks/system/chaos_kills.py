@@ -44,7 +44,7 @@ CHOSEN = ASYNCHRONOUS + ROUNDS
 FREEZE = 10.0
 # Mean seconds between two kills.
 PAUSE = 2.0
-# Deaths and freezes at chosen tasks of one run.
+# The numbers of deaths and of freezes at chosen tasks of one run.
 DEATHS, FREEZES = 18, 2
 WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
 

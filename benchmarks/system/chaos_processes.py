@@ -41,7 +41,7 @@ FROZEN: dict[str, dict[str, Any]] = {
     "DataHost": {"data_on_nodes": True},
 }
 KILLED = {"GCS": "/gcs/gcs_server", "raylet": "/raylet/raylet"}
-# Disturbances of each kind of process.
+# The number of disturbances of each kind of process.
 PER_KIND = 5
 SHORT, START_SECONDS = Heartbeat(every=0.5, bound=3.0), 10.0
 # The time between two checks of a run's progress.

@@ -122,7 +122,7 @@ def other_operators() -> list[Case]:
 
 
 def random_case(generator: random.Random) -> Case:
-    """Draw each property independently."""
+    """Return a random case, with each property drawn independently."""
     choose = generator.choice
     operator = choose(["conv1d", "conv2d", "conv2d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"])
     sides = {1: (8, 64, 500, 4096), 2: (2, 4, 7, 8, 16, 28, 32, 64), 3: (2, 4, 7, 10)}[int(operator[-2])]
@@ -177,7 +177,7 @@ def run_child(*, protect: bool) -> None:
 
 
 def send_result(case: Case, sender: Connection) -> None:
-    """Send the result of `check_case`."""
+    """Check the case in this process, and send the result to the parent process."""
     sender.send(check_case(case))
 
 

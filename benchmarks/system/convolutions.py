@@ -64,7 +64,7 @@ def main(
     if sampled < 0:
         raise InputError("sampled", got=sampled, expected="0 or more")
     if not out.parent.is_dir():
-        raise InputError("out", f"there is no folder {out.parent}", hint="make it, or choose another")
+        raise InputError("out", f"there is no folder {out.parent}", hint="make this folder, or choose another")
     console = Console()
     setting = describe_setting(isa, protect=protect)
     cases = quick_cases() if quick else all_cases(sampled)

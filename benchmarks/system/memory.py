@@ -72,7 +72,7 @@ class Seen(Callback):
 
 
 def main() -> None:
-    """Run, fit the lines and write the tables."""
+    """Execute the run, fit a line to the memory of each process, and write the tables."""
     samples: dict[str, list[tuple[int, float]]] = defaultdict(list)
     seen = Seen()
     over = threading.Event()

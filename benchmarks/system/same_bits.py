@@ -54,7 +54,7 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
     # The other checkout may not have this function.
     from fedraa.cli.display import print_line
 
-    print_line("\n".join([*differing, f"{len(names) - len(differing)} equal pairs of {len(names)}"]))
+    print_line("\n".join([*differing, f"{len(names) - len(differing)} of {len(names)} runs are equal"]))
     if differing or not names:
         sys.exit(1)
 
@@ -144,7 +144,7 @@ def _hash_lines(lines: list[str]) -> str:
 
 
 def _list_experiments() -> dict[str, Callable[[Path], object]]:
-    """Return the experiments by name; each takes the run directory to write."""
+    """Return a function for each experiment, by name. The function runs it and writes the run directory."""
     options: dict[str, dict[str, Any]] = {
         "concurrency": {"method": "fedbuff", "concurrency": 3},
         "failing-client": {"method": "fed-raa", "client_retries": 2, "allow_nan": True, "dataset": _with_nan()},

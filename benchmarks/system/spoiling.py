@@ -6,7 +6,7 @@ import numpy as np
 
 from fedraa.messages import Update
 
-# Regular expressions of the messages.
+# The kinds of invalid updates, each with a regular expression of its message in the log.
 CAUSES = {
     "not finite": r"update refused: params hold 1 values that are not finite",
     "wrong length": r"update refused: params have the shape \(\d+,\), not \(\d+,\)",

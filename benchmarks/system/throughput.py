@@ -115,7 +115,7 @@ def check_settings(
     if repeats < 1:
         raise InputError("repeats", got=repeats, expected="at least 1")
     if out is not None and not out.parent.is_dir():
-        raise InputError("out", f"there is no folder {out.parent}", hint="make it, or choose another")
+        raise InputError("out", f"there is no folder {out.parent}", hint="make this folder, or choose another")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from fedraa.board.sampling import json_number
 from fedraa.board.watched_run import WatchedRun
 from fedraa.config.experiment import Experiment
 
-# Flags that have columns of the comparison.
+# Flags that the comparison shows in fixed columns, so that they are not listed as differences.
 OWN_COLUMNS = {"method", "dataset"}
 
 

@@ -22,16 +22,16 @@ class Callback:
 
     A callback stores nothing in checkpoints and is not part of a run's configuration. A resumed run calls `on_start`
     with `resumed`, repeats the events before the checkpoint (return values are ignored), and then delivers new events.
-    A callback that initializes its state in `on_start` therefore reaches its earlier state. The same happens when a
-    dead server on Ray is restarted. An exception in a callback ends the run, which can be resumed.
+    A callback that initializes its state in `on_start` therefore gets the state that it had at the checkpoint. The same
+    happens when a dead server on Ray is restarted. An exception in a callback ends the run, which can be resumed.
     """
 
     blocking: ClassVar[bool] = True
     """True if the run waits for the return values of the overridden hooks, so that it can end at the exact event.
 
     With True and an `on_eval`, the run waits for each evaluation before it continues. With False, return values are
-    ignored, calls cost less on Ray, and evaluations run beside the training. The value is read when a run starts. A run
-    that started with False delivers evaluations as late as they are in its log.
+    ignored, calls cost less on Ray, and evaluations run beside the training. The value is read when a run starts. If it
+    was False then, evaluations are delivered as late as they are in the log.
     """
 
     def on_prepare(self, doing: str | None) -> None:

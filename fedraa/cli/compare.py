@@ -83,7 +83,7 @@ def _of_paper(method: str) -> str:
     paper = paper_settings(find_method(method))
     if not paper.unstated:
         return f"{method}: {paper.source}"
-    return f"{method}: {paper.source}; it leaves open {paper.unstated}"
+    return f"{method}: {paper.source}; the paper leaves open {paper.unstated}"
 
 
 class _ResultPrinter:

@@ -160,7 +160,7 @@ def _check_machine() -> Iterator[Finding]:
     wanted = OBJECT_STORE_SHARE * free_memory() / GIGABYTE
     if shared is not None and shared < wanted:
         yield Finding(
-            f"{SHARED_MEMORY} has {shared:.1f} GB free; Ray uses up to {wanted:.1f} GB and takes slower files in /tmp",
+            f"{SHARED_MEMORY} has {shared:.1f} GB free; Ray needs up to {wanted:.1f} GB, or uses slower files in /tmp",
             f"start the container with --shm-size={math.ceil(wanted)}g",
         )
     disk = free_gigabytes(Path.cwd())

@@ -63,7 +63,7 @@ class Checker(ABC, Generic[Ledger]):
 
     @abstractmethod
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
-        """Return the ledger's decision for the client. A `fragment` that is not None replaces its choice."""
+        """Return the ledger's decision for the client. A `fragment` that is not None replaces the ledger's choice."""
 
     def _believed_fragment(self, line: Line) -> int | None:
         """Return the logged fragment or label if only the run itself could choose it, otherwise None."""
@@ -187,7 +187,9 @@ class RoundChecker(Checker[RoundLedger]):
 
     def round(self, line: Line) -> None:
         if self.due is None:
-            raise line.wrong(f"this line ends a round; the rules wait for {len(self.ledger.in_flight)} more updates")
+            raise line.wrong(
+                f"this line ends a round, but the round must wait for {len(self.ledger.in_flight)} more updates"
+            )
         line.expect_value("t", self.clock.now)
         line.expect_value("round", self.ledger.step)
         line.expect_value("clients", self.ledger.reported)

@@ -47,9 +47,9 @@ class Evaluations:
     def before(self, line: Line) -> None:
         """Check that no evaluation is missing before this line, which is not an evaluation."""
         if self.ending and line.kind != "end":
-            raise line.wrong("the run continues; the rules give its end after an evaluation at this early time")
+            raise line.wrong("the run continues, but the rules demand its end after an evaluation at this early time")
         if len(self._pending) > self._max_pending_evals:
-            raise line.wrong(f"the rules give the evaluation of step {self._pending[0][0]} before it")
+            raise line.wrong(f"the evaluation of step {self._pending[0][0]} must come before this line")
 
     def evaluated(self, line: Line, step: int) -> None:
         """Check an `eval` line after `step` server updates."""
@@ -59,7 +59,7 @@ class Evaluations:
             line.expect_value("step", due)
             line.expect_value("t", t)
         elif self._started == step:
-            raise line.wrong(f"step {line['step']!r} is evaluated; the rules give no evaluation here")
+            raise line.wrong(f"step {line['step']!r} is evaluated, but by the rules no evaluation is due here")
         else:
             line.expect_value("step", step)
             self._started = step

@@ -30,18 +30,18 @@ class Audit:
     def check(self, line: Line) -> None:
         """Check one line."""
         if self.end is not None:
-            raise line.wrong(f"the rules give nothing after the end in line {self.end.number}")
+            raise line.wrong(f"no line may follow the end in line {self.end.number}")
         if self._ledger.bad_clients.stop and self._ledger.bad_clients.left_out:
-            raise line.wrong("the rules give nothing after a bad client that stops the run")
+            raise line.wrong("no line may follow a bad client that stops the run")
         if line.kind not in self.lines:
-            raise line.wrong(f"the rules give one of {', '.join(KINDS)}")
+            raise line.wrong(f"the kind of a line must be one of {', '.join(KINDS)}")
         self.lines[line.kind] += 1
         if line.kind == "eval":
             self.evaluations.evaluated(line, self._ledger.step)
             return
         self.evaluations.before(line)
         if self._checker.due not in (None, line.kind):
-            raise line.wrong(f"the rules give a {self._checker.due} here")
+            raise line.wrong(f"by the rules this line must be a {self._checker.due}")
         step = self._ledger.step
         match line.kind:
             case "dispatch":
@@ -77,7 +77,7 @@ class Audit:
     def _check_checkpoint(self, line: Line) -> None:
         """Check that a checkpoint is due here."""
         if not self._checkpoint_due:
-            raise line.wrong("the rules give no checkpoint here")
+            raise line.wrong("by the rules no checkpoint is due here")
         line.expect_value("t", self._clock.now)
         line.expect_value("step", self._ledger.step)
         self._saved = self._ledger.step
@@ -85,17 +85,17 @@ class Audit:
     def _check_settled(self, line: Line) -> None:
         """Check that the rules demand no dispatch to a waiting client and no checkpoint before this line."""
         if self._clock.waiting:
-            raise line.wrong(f"the rules first give a task to client {self._clock.waiting[0]}, which waits")
+            raise line.wrong(f"client {self._clock.waiting[0]} waits, and must get a task before this line")
         if self._checkpoint_due:
-            raise line.wrong(f"the rules give the checkpoint of step {self._ledger.step} before it")
+            raise line.wrong(f"the checkpoint of step {self._ledger.step} must come before this line")
 
     def _not_over(self, line: Line) -> None:
         """Check that the run has not reached a limit before this line."""
         limits = self._rules.resolved.limits
         if limits.steps is not None and self._ledger.step >= limits.steps:
-            raise line.wrong(f"the rules give the end after step {limits.steps}")
+            raise line.wrong(f"the run must end after step {limits.steps}")
         if self.evaluations.reached is not None:
-            raise line.wrong(f"the rules give the end when the {_goal_text(limits.goal)}")
+            raise line.wrong(f"the run must end when the {_goal_text(limits.goal)}")
         if limits.time is not None and not self._rules.wall and line.t > limits.time:
             raise line.field_error("t", f"the end at {limits.time!r}")
 
@@ -108,7 +108,7 @@ class Audit:
             line.expect_value("t", self.evaluations.final)
         line.expect_value("t", t)
         if not self.evaluations.is_complete(self._ledger.step):
-            raise line.wrong(f"the rules give the evaluation of step {self._ledger.step} before it")
+            raise line.wrong(f"the evaluation of step {self._ledger.step} must come before this line")
         self.end = line
 
     def _find_reason(self, line: Line) -> tuple[str, float]:
