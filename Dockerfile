@@ -1,6 +1,6 @@
-# An image of fedraa for one machine, Kubernetes and Slurm.
-#   CPU:  docker build --tag fedraa:0.1.0 .
-#   CUDA: docker build --tag fedraa:0.1.0-cuda --build-arg TORCH_INDEX=https://pypi.org/simple .
+# An image of fedraa for one machine and for Kubernetes.
+#   CPU:  docker build --tag fedraa:cpu .
+#   CUDA: docker build --tag fedraa:cuda --build-arg TORCH_INDEX=https://pypi.org/simple .
 FROM python:3.11-slim-bookworm
 
 # PyPI has the CUDA builds of PyTorch. This index has the CPU builds, which are several gigabytes smaller.

@@ -1,7 +1,7 @@
 # `make demo` and `make test` set up a virtual environment of their own on first use.
 SHELL := /bin/bash
 BIN := .venv/bin
-PYTHON := $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 
 .PHONY: demo docs test mutants format clean chaos
 

@@ -2,11 +2,13 @@
 
 import csv
 import inspect
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -161,6 +163,15 @@ def test_pictures_and_files_that_a_page_names_exist(page: str) -> None:
     assert missing == []
     named = re.findall(r"`((?:actors|benchmarks|deploy|docs|examples|fedraa|schedulers|tests)/[\w./-]*\w\.\w+)`", text)
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_package_that_a_text_installs_is_in_an_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    paths = [*DOCS.rglob("*.md"), *(ROOT / "examples").glob("*.*"), *(ROOT / "fedraa").rglob("*.py")]
+    texts = [path.read_text() for path in paths]
+    named = set(re.findall("pip install '([^']+)'", "\n".join(texts)))
+    assert len(named) >= 3
+    assert named <= {*itertools.chain(*extras.values())}
 
 
 def test_card_links_to_claims_in_any_kind_of_table() -> None:
