@@ -1,1 +1,1 @@
-"""Attacks: a module for each way in which clients send wrong updates, for experiments with robust aggregators."""
+"""Attacks, for experiments with robust aggregators. Each module has one way in which clients send wrong updates."""

@@ -1,7 +1,8 @@
 """The interface of an attack, and the clients that carry it out.
 
-An attack acts at up to three places. A worker changes the training data of an attacker (`poison`) and the delta that
-it sends (`forge`). The server side replaces deltas by one that is made from those of other clients (`collude`).
+An attack acts at up to three places. A worker changes the training data of an attacker (`poison`) and the delta that it
+sends (`forge`). The server replaces the deltas of attackers by a delta that is made from those of other clients
+(`collude`).
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ Labels = npt.NDArray[Any]
 
 
 class Attack:
-    """The way in which attackers change their data or their deltas.
+    """An attack: a change of the attackers' training data or deltas.
 
         class Double(fl.Attack):
             def forge(self, delta, rng):
@@ -41,7 +42,7 @@ class Attack:
     knowledge: Literal["honest", "own"] = "honest"
 
     def start(self, classes: int, example: Tree) -> None:
-        """Look at the data of the run, and raise InputError if the attack does not fit them.
+        """Receive the facts about the run's data. Raise InputError if the attack does not fit these data.
 
         Args:
             classes: Number of classes.
@@ -68,7 +69,7 @@ class Attack:
         return delta
 
     def collude(self, rows: Rows, clients: int, attackers: int) -> Numbers:
-        """Return the delta [d] that all attackers send. On NaN each sends its own values.
+        """Return the delta [d] that all attackers send. On coordinates with NaN, each attacker sends its own values.
 
         Args:
             rows: The deltas that the attackers see: arrays [d], NaN on coordinates that a client did not train.

@@ -1,4 +1,4 @@
-"""The trainer of a worker with attackers: it changes their data before training, and their deltas after it."""
+"""The trainer of a worker with attackers. It changes attackers' data before training, and their deltas afterwards."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from fedraa.messages import Task, Update
 
 
 class AttackedTrainer:
-    """A trainer around another one. Tasks of honest clients pass through unchanged."""
+    """A trainer around another trainer. It leaves tasks of honest clients unchanged."""
 
     def __init__(self, trainer: Trainer, plan: AttackPlan) -> None:
         self._trainer = trainer

@@ -1,8 +1,9 @@
-"""Attackers that know the deltas of other clients: the deltas that they see, and those that they send.
+"""Attackers that know the deltas of other clients.
 
-The server simulates them, because only it has all deltas. In rounds the attackers' deltas are held back until all
-clients have reported (`CollusionAggregator`). An asynchronous server replaces an attacker's delta when it arrives, by
-the last deltas of the other clients (`Collusion.replace_update`). Up to then an attacker's task runs like any other.
+This module holds the deltas that they see and computes those that they send. The server simulates them, because only it
+has all deltas. In rounds the attackers' deltas are held back until all clients have reported (`CollusionAggregator`).
+An asynchronous server replaces an attacker's delta when it arrives, by the last deltas of the other clients
+(`Collusion.replace_update`). Until its delta is replaced, an attacker's task runs like any other task.
 """
 
 from dataclasses import replace
@@ -50,7 +51,7 @@ class Collusion(Stateful):
         self._seen.clear()
 
     def make_row(self, where: Index | slice, delta: Vector) -> Vector:
-        """Return a delta [k] as a row [d], NaN elsewhere."""
+        """Return a delta [k] as a row [d], with NaN on all other coordinates."""
         row = np.full(self._size, np.nan, np.float32)
         row[where] = delta
         return row
@@ -92,7 +93,10 @@ class Collusion(Stateful):
 
 
 class CollusionAggregator(BoundAggregator):
-    """The aggregator of a run with colluding attackers. Their deltas reach the inner aggregator after all others."""
+    """The aggregator of a run with colluding attackers.
+
+    It passes attackers' deltas to the inner aggregator after all others.
+    """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_collusion", "_held", "_reports")
 

@@ -4,8 +4,8 @@
     scaling:    delta <- scale * delta        # with scale = number of clients an attacker replaces the model
     gaussian:   delta ~ N(0, std^2)
 
-They act on the delta that is sent. A flip of each local gradient would be the same for one local step only, because
-momentum and the path of the weights would follow the flipped gradients.
+These attacks act on the delta that is sent. A flip of each local gradient would only be the same for one local step,
+because momentum and the path of the weights would follow the flipped gradients.
 """
 
 from dataclasses import dataclass

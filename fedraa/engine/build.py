@@ -157,7 +157,9 @@ def build_run(
     labels = np.zeros((experiment.client_count, 1), bool)
     if objective.classifies:
         labels = labels_held(data, dataset.classes)
-    attack = make_attack_plan(experiment.attack, experiment.attackers, clients=experiment.client_count, seed=experiment.seed)
+    attack = make_attack_plan(
+        experiment.attack, experiment.attackers, clients=experiment.client_count, seed=experiment.seed
+    )
     if attack is not None:
         check_attack(attack.attack, objective)
         attack.attack.start(dataset.classes, example)

@@ -1,1 +1,1 @@
-"""Robust aggregators, a module each. They limit the influence of clients that send wrong deltas."""
+"""Robust aggregators, which limit the influence of clients that send wrong deltas. Each has one module."""

@@ -50,7 +50,7 @@ class Bulyan(DistanceRule):
         counts = count_rows(block)
         kept = counts - 2 * self.attackers
         distances = np.abs(block - middle_of_sorted(np.sort(block, axis=0), counts))
-        # NaN is last.
+        # Sorting puts NaN last.
         nearest = np.take_along_axis(block, np.argsort(distances, axis=0, kind="stable"), axis=0)
         total = np.where(np.arange(len(block))[:, None] < kept, nearest, 0.0).sum(axis=0)
         return np.divide(total, kept, out=np.full(len(total), np.nan), where=kept > 0)

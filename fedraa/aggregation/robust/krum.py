@@ -38,7 +38,7 @@ from fedraa.vectors.chunked import map_chunks
 
 @dataclass
 class DistanceRule(RobustAggregator):
-    """A rule that selects clients by the distances of their deltas, and combines the selected ones.
+    """A rule that selects clients by the distances between their deltas, and combines the selected deltas.
 
     `attackers` is f, the number of attackers that the rule withstands.
     """
@@ -150,7 +150,7 @@ def score_rows(squared: Numbers, attackers: int, at_least: int = 0) -> Numbers:
 
 
 def select_best(scores: Numbers, count: int) -> list[int]:
-    """Return the positions of the `count` smallest scores, ties by position; none if one of these is infinite."""
+    """Return the positions of the `count` smallest scores, ties by position, or none if one of them is infinite."""
     best: npt.NDArray[np.int64] = np.argsort(scores, kind="stable")[:count]
     if np.isinf(scores[best]).any():
         return []

@@ -19,7 +19,7 @@ from fedraa.vectors.chunked import map_chunks
 
 Numbers = npt.NDArray[np.float64]
 Rows = Sequence[Vector]
-# With fewer clients a wrong value can be the middle one.
+# Number of clients below which a wrong value can be the median.
 MIN_MAJORITY = 3
 
 
@@ -30,7 +30,7 @@ class Votes:
     Attributes:
         clients: The clients [n].
         rows: Their deltas: n arrays [d].
-        weights: Their weights [n]. Only the rules that say so use them.
+        weights: The weights of the clients [n]. A rule uses them only if its docstring mentions weights.
         fragments: The fixed fragments that each client trained; none if it trained a sampled submodel or the model.
     """
 
@@ -40,9 +40,10 @@ class Votes:
     fragments: list[list[int]]
 
     def by_fragment(self) -> list[Rows]:
-        """Return the rows of each fixed fragment, NaN elsewhere. Without fixed fragments, return all rows as one part.
+        """Return the rows of each fixed fragment, with NaN on all other coordinates.
 
-        The coordinates of a fragment are those that all its clients trained.
+        Without fixed fragments, return all rows as one part. The coordinates of a fragment are those that all clients
+        of the fragment trained.
         """
         numbers = sorted(set(chain.from_iterable(self.fragments)))
         if not numbers:
@@ -59,7 +60,8 @@ class Votes:
 class RobustAggregator(Aggregator):
     """An aggregator that sees the deltas of all clients at once.
 
-    A client has one vote: if a buffer holds several of its updates, their mean counts. A subclass defines `combine`.
+    Each client has one vote: if a buffer holds several updates of a client, their mean counts. A subclass defines
+    `combine`.
 
     Attributes:
         buffers: True if the rule also works on the buffer of an asynchronous server.
@@ -122,7 +124,7 @@ class RobustAggregator(Aggregator):
         return self.take_result()
 
     def take_result(self) -> tuple[Vector, Mask]:
-        """Return the combined delta [d] and the mask [d] of moved coordinates, and start over."""
+        """Return the combined delta [d] and the mask [d] of moved coordinates, and begin again."""
         clients = sorted(self._rows)
         weights = np.array([float(np.mean(self._weights[client])) for client in clients])
         rows = [self._rows[client] for client in clients]
@@ -161,7 +163,7 @@ def combine_chunks(rows: Rows, work: Callable[[Numbers], npt.NDArray[Any]]) -> N
 
 
 def median_of_rows(rows: Rows, min_coverage: int) -> Numbers:
-    """Return the median [d] over the rows that have a coordinate. It is NaN if fewer than `min_coverage` rows do."""
+    """Return the median [d] over the rows that have a coordinate, or NaN if fewer than `min_coverage` rows have it."""
 
     def chunk_median(block: Numbers) -> Numbers:
         counts = count_rows(block)

@@ -20,7 +20,7 @@ from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.rows import MIN_MAJORITY, Numbers, RobustAggregator, Votes, combine_chunks, count_rows
 from fedraa.numbers import Count
 
-# It keeps 0.29 * 100 = 28.999999999999996 from becoming 28.
+# This summand prevents that 0.29 * 100 = 28.999999999999996 becomes 28.
 ROUNDING = 1e-9
 
 
@@ -29,8 +29,9 @@ ROUNDING = 1e-9
 class TrimmedMean(RobustAggregator):
     """Mean per coordinate without the smallest and the largest values (Yin et al. 2018).
 
-    `trim` is the share of the values that is removed at each end. A coordinate of which this removes nothing keeps its
-    value, unless `min_coverage` is set: then at least so many clients must have trained it.
+    `trim` is the share of the values that is removed at each end. A coordinate from which no value would be removed
+    keeps its value, unless `min_coverage` is set. Then a coordinate moves if at least `min_coverage` clients trained
+    it.
     """
 
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
