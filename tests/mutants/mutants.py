@@ -93,8 +93,8 @@ MUTANTS: list[Mutant] = [
         ("local=PLAIN_SGD,", "", DEFAULTS),
         ("size: Count = 10\n", "size: Count = 7\n", DEFAULTS),
         (
-            "self._apply_buffer(model.params, self.server_lr / self.size)",
-            "self._step(model.params, self.server_lr)",
+            "factor = self.server_lr / self.size",
+            "factor = self.server_lr",
             RIVALS,
         ),
     ),
