@@ -30,6 +30,7 @@ Custom components (pass a name, "package.module:Name", or an object):
     ApplyResult      the result of an AsyncRule: the weight, and whether the model has a new version
     StalenessWeight  the weight of an update by its staleness
     Aggregator       the mean of a round's deltas
+    Attack           the way in which some clients change their data or their deltas
     ServerOptimizer  the server's step along this mean
     Participation    the clients that take part in a round
     SubmodelPolicy   the part of the model that a client trains in a round
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from fedraa import testing
     from fedraa.aggregation.aggregator import Aggregator
     from fedraa.api import compare, method, replay, report, resume, run
+    from fedraa.attacks.attack import Attack
     from fedraa.callbacks import CSV, Callback, EarlyStopping, MLflow, ProgressBar, TensorBoard, WandB
     from fedraa.client.compression import Compressor
     from fedraa.client.gradient_transforms import GradientTransform
@@ -105,6 +107,7 @@ __all__ = [
     "Aggregator",
     "ApplyResult",
     "AsyncRule",
+    "Attack",
     "Callback",
     "Compressor",
     "Dataset",
@@ -153,6 +156,7 @@ __all__ = [
 _HOMES = {
     "Aggregator": "fedraa.aggregation.aggregator",
     "AsyncRule": "fedraa.server.async_rule",
+    "Attack": "fedraa.attacks.attack",
     "CSV": "fedraa.callbacks",
     "Callback": "fedraa.callbacks",
     "Compressor": "fedraa.client.compression",

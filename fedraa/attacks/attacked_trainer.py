@@ -56,3 +56,7 @@ class AttackedTrainer:
             return update
         forged = self._plan.forge(task.client, task.turn, update.params - task.params)
         return replace(update, params=np.asarray(task.params + forged, np.float32))
+
+
+TaskTrainer = Trainer | AttackedTrainer
+"""A trainer of tasks, with attackers or without."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from fedraa.client import Trainer, Work
+from fedraa.attacks.attacked_trainer import TaskTrainer
+from fedraa.client import Work
 from fedraa.data import Federated
 from fedraa.errors import RunFailed, trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
@@ -115,7 +116,7 @@ class LocalExecutor:
 
     workers = 1
 
-    def __init__(self, trainer: Trainer, evaluator: Evaluator, data: Federated, stack: int = 1) -> None:
+    def __init__(self, trainer: TaskTrainer, evaluator: Evaluator, data: Federated, stack: int = 1) -> None:
         self._trainer = trainer
         self._stack = stack
         self._evaluator = evaluator
@@ -188,7 +189,7 @@ class LocalExecutor:
         else:
             self._trained |= zip(numbers, outcomes, strict=True)
 
-    def train_together(self, trainer: Trainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
+    def train_together(self, trainer: TaskTrainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
         """Return the outcomes of tasks that are trained together, or None if one of several failed."""
         try:
             with trap_system_exit():

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from fedraa.attacks.attack import AttackPlan
-from fedraa.attacks.attacked_trainer import AttackedTrainer
+from fedraa.attacks.attacked_trainer import AttackedTrainer, TaskTrainer
 from fedraa.attacks.backdoor import Backdoor
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.local_training import LocalTraining
@@ -44,7 +44,7 @@ class WorkerSpec:
     kept_models: KeptModels | None = None
     """The personal models that clients keep, if the method has them."""
 
-    def trainer(self, device: str) -> Trainer | AttackedTrainer:
+    def trainer(self, device: str) -> TaskTrainer:
         """Return a trainer of the tasks. With an attack it changes the data and the deltas of the attackers."""
         keep_freed_memory()
         trainer = self._make_trainer(device)

@@ -48,13 +48,14 @@ class History:
     commit      Its update is applied: `task`, `client`, `fragment`, `base_version` (when sent), `version` (now),
                 `staleness` (updates of this fragment since it was sent), `staleness_total` (of any fragment),
                 `weight` (of the update, if all clients of a round report), `bytes_up`, `samples` (of the client),
-                `flops` (of the task), `train_loss` (mean over the task)
+                `flops` (of the task), `train_loss` (mean over the task), `unprotected` (as in `round`, of a buffer)
     drop        Its task failed by its own fault: `task`, `client`, `fragment`, `error` (the reason), `action` (retry:
                 the client gets work again; quarantined: it gets no more work; stop: the run stops)
     round       A synchronous round is closed: `round` (0, 1, ...), `clients` (that reported), `coverage_min` and
                 `coverage_max` (clients per coordinate of the model), `uncovered` (coordinates that no client trained),
                 `coverage_min_trained` (the minimum over the trained coordinates), `longest_untrained` (rounds),
-                `drift` (root mean square distance between the clients' models and the model that they received)
+                `drift` (root mean square distance between the clients' models and the model that they received),
+                `unprotected` (with a robust aggregator: coordinates that too few clients trained to be protected)
     eval        The full model on the test set: `step` and the columns of `evals`; a loss that is not finite is NaN
     fault       A failure of a worker: `task` and `worker` (NaN if none), `error`, `action` (retry, give up, none)
     checkpoint  With `checkpoint_every`: `step`

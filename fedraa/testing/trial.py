@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedraa.client import Trainer
+from fedraa.attacks.attacked_trainer import TaskTrainer
 from fedraa.engine.build import build_run
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.factories import make_server, make_worker_spec
@@ -179,7 +179,7 @@ def _one_worker(spec: RunSpec) -> LocalExecutor:
     return LocalExecutor(_make_trainer(spec), make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu"), spec.data)
 
 
-def _make_trainer(spec: RunSpec) -> Trainer:
+def _make_trainer(spec: RunSpec) -> TaskTrainer:
     """Return a trainer from a copy of the WorkerSpec, as a separate worker would have it."""
     return deepcopy(make_worker_spec(spec)).trainer("cpu")
 
