@@ -3,18 +3,27 @@ SHELL := /bin/bash
 BIN := .venv/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 
-.PHONY: demo docs test mutants format clean chaos
+.PHONY: demo docs test coverage mutants format clean chaos
 
 demo: .venv/ready
 	$(BIN)/fedraa run --method fed-raa --dataset digits --clients 10 --fragments 4 \
 		--compute 1:0.5,3:0.5 --updates 200 --seed 0 --engine ray
+
+# Hundreds of tests start processes, which would compile every module themselves.
+unexport PYTHONDONTWRITEBYTECODE
 
 test: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup --durations 40
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and alone"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and alone" tests/cluster
+
+# The lines that fast tests run in their own process; those of Ray's processes are not counted.
+coverage: .venv/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt coverage
+	OMP_NUM_THREADS=1 $(BIN)/coverage run --source fedraa,actors,schedulers -m pytest -m "not slow and not alone"
+	$(BIN)/coverage report --skip-covered --precision 1 --fail-under 95
 
 mutants: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants/run_mutants.py

@@ -18,6 +18,8 @@ from hypothesis import settings
 from sample_runs import write_sample_runs
 
 torch.set_num_threads(1)
+# Only a power failure could lose what a killed process has written, and a run waits for the disk a dozen times.
+os.fsync = lambda descriptor: None
 # A shell starts what it puts in the background (`bash .ci/run &`) with Ctrl-C ignored, and so its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples in every run, however busy the machine; `--hypothesis-profile default` looks for others.

@@ -22,6 +22,7 @@ def digests(directory: Path) -> same_bits.Digests:
 
 
 def test_one_changed_rounding_changes_the_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(same_bits, "UPDATES", 8)
     expected = digests(tmp_path / "a")
     assert digests(tmp_path / "b") == expected
     blend: Callable[..., None] = fedasync.blend_weights
