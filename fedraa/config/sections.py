@@ -83,13 +83,12 @@ class DeviceOptions(Section):
 
     compute: Component = "1:0.5,3:0.5"
     """Speeds of the devices, in FLOP/s with --units physical: tiers SPEED:SHARE,..., lognormal:SIGMA,
-    uniform:LOW:HIGH, zipf:A, a .csv file, or the
-    import path of a function."""
+    uniform:LOW:HIGH, zipf:A, a .csv file, fedscale('FILE', flops=F) of a trace, or the import path of a function."""
     units: Literal["relative", "physical"] = "relative"
     """Units of the devices: relative to the full model, or physical (FLOP/s, bytes/s, s and bytes)."""
     availability: Path | None = None
-    """Available times of the devices: a .csv file with the columns client, start and end, or daily:SHARE for a share of
-    every period (default: always)."""
+    """Available times of the devices: a .csv file with the columns client, start and end, daily:SHARE for a share of
+    every period, or fedscale:FILE of a trace (default: always)."""
     availability_period: Positive | None = None
     """Period after which the available times repeat, in time units (default: none)."""
     duration_jitter: Decay = 0.1

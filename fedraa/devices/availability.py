@@ -1,6 +1,6 @@
 """The end times of tasks, from their cost, random variation and the availability of devices."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ class Availability:
 
     With a `period`, such as a day, the spans repeat. Without one, a device is never available after its last span. A
     client without spans is always available. A device that becomes unavailable continues its task when it is available
-    again, so work is delayed but never lost.
+    again, so work is delayed but never lost. A client in `periods` has its own period.
     """
 
     spans: dict[int, Spans]
     period: float | None = None
+    periods: dict[int, float] = field(default_factory=dict)
 
     def finish(self, client: int, start: float, work: float) -> float:
         """Return the end time of a task, or infinity if the device is never available for long enough.
@@ -37,16 +38,17 @@ class Availability:
         if spans is None:
             return start + work
         cycle, base = 0.0, 0.0
-        if self.period is not None:
-            cycle = start // self.period
-            base = cycle * self.period
+        period = self.periods.get(client, self.period)
+        if period is not None:
+            cycle = start // period
+            base = cycle * period
             whole = sum(end - begin for begin, end in spans)
             first = sum(max(0.0, end - max(begin, start - base)) for begin, end in spans)
             if work > first:
                 # The work continues in later periods. Whole periods that it fills are skipped in one step.
                 skipped = max(0.0, float(np.ceil((work - first) / whole)) - 1)
                 work -= first + skipped * whole
-                base = (cycle + 1 + skipped) * self.period
+                base = (cycle + 1 + skipped) * period
                 start = base
         for begin, end in spans:
             begin, end = max(base + begin, start), base + end
@@ -56,12 +58,16 @@ class Availability:
         return float("inf")
 
     def described(self) -> dict[str, Any]:
-        return {"spans": {str(client): spans for client, spans in self.spans.items()}, "period": self.period}
+        described = {"spans": {str(client): spans for client, spans in self.spans.items()}, "period": self.period}
+        if self.periods:
+            described["periods"] = {str(client): period for client, period in self.periods.items()}
+        return described
 
     @classmethod
     def from_described(cls, described: dict[str, Any]) -> "Availability":
         spans = {int(client): [(a, b) for a, b in spans] for client, spans in described["spans"].items()}
-        return cls(spans, described["period"])
+        periods = {int(client): period for client, period in described.get("periods", {}).items()}
+        return cls(spans, described["period"], periods)
 
 
 @dataclass(frozen=True)

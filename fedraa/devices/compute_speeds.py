@@ -11,14 +11,15 @@ from fedraa.components.imports import is_path
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import text_of
 from fedraa.devices.device_columns import check_columns, check_values, read_csv
+from fedraa.devices.fedscale import FedScaleFleet
 from fedraa.devices.fleet import COLUMNS, Fleet, Floats
 from fedraa.errors import InputError
 from fedraa.rng import generator
 
 DISTRIBUTIONS = {"lognormal": 1, "uniform": 2, "zipf": 1}
 """The number of parameters of each distribution."""
-FORMS = "tiers (1:0.5,3:0.5), lognormal:S, uniform:LOW:HIGH, zipf:A or a .csv file"
-FLEETS: ComponentRegistry[Callable[..., Any]] = ComponentRegistry("compute", ("__call__",), {})
+FORMS = "tiers (1:0.5,3:0.5), lognormal:S, uniform:LOW:HIGH, zipf:A, a .csv file or fedscale('FILE', flops=F)"
+FLEETS: ComponentRegistry[Callable[..., Any]] = ComponentRegistry("compute", ("__call__",), {"fedscale": FedScaleFleet})
 
 
 def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet:
@@ -27,8 +28,9 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
     Args:
         compute: One of these forms. Tiers `1:0.5,3:0.5` give compute speed:share in client order. Distributions
             are `lognormal:SIGMA` (median 1), `uniform:LOW:HIGH` and `zipf:A`. A CSV file has one row per device, the
-            column compute, and optionally downlink, uplink, latency, memory. A custom function `(clients, rng)`, or
-            its import path, returns compute as an array [clients], or a mapping of these columns.
+            column compute, and optionally downlink, uplink, latency, memory. `fedscale('FILE', flops=F)` is a
+            FedScaleFleet. A custom function `(clients, rng)`, or its import path, returns compute as an array
+            [clients], or a mapping of these columns.
         clients: The number of clients.
         units: "relative", or any other value for physical units.
         seed: The seed of the random numbers.
@@ -37,7 +39,7 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
         InputError: `compute` has none of these forms, or a value is out of range.
     """
     if not isinstance(compute, str) or _is_own(compute):
-        table = _call_function(compute, clients, seed)
+        table = _call_function(compute, clients, units=units, seed=seed)
     elif compute.endswith(".csv"):
         table = read_csv(Path(compute), clients)
     else:
@@ -49,25 +51,33 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
 
 
 def _is_own(compute: str) -> bool:
-    path = is_path(compute.partition("(")[0].strip())
-    return path and not compute.endswith(".csv") and compute.partition(":")[0] not in DISTRIBUTIONS
+    """Return True if the text names a function: one of FLEETS, or an import path."""
+    name = compute.partition("(")[0].strip()
+    if name in FLEETS.registered:
+        return True
+    return is_path(name) and not compute.endswith(".csv") and compute.partition(":")[0] not in DISTRIBUTIONS
 
 
-def _call_function(compute: object, clients: int, seed: int) -> dict[str, Floats]:
-    """Return the columns from a custom function, after the same checks as for a CSV file.
+def _call_function(compute: object, clients: int, *, units: str, seed: int) -> dict[str, Floats]:
+    """Return the columns from a function, after the same checks as for a CSV file.
 
     Args:
-        compute: The function or its import path.
+        compute: The function, its name in FLEETS or its import path.
         clients: The number of clients.
+        units: The units of the fleet.
         seed: The seed of its random numbers.
     """
     function = FLEETS.resolve(compute)
+    if isinstance(function, FedScaleFleet) and units == "relative":
+        raise InputError("units", got=units, expected="physical, because FedScale's devices have FLOP/s and bytes/s")
     name = getattr(function, "__qualname__", type(function).__qualname__)
     try:
         columns = function(clients, generator(seed, "fleet"))
         if not isinstance(columns, Mapping):
             columns = {"compute": columns}
         arrays = {str(column): np.asarray(values, np.float64) for column, values in columns.items()}
+    except InputError:
+        raise
     # A user-defined function may raise any exception.
     except Exception as error:
         problem = f"it failed with {type(error).__name__}: {' '.join(str(error).split())}"

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,8 +29,9 @@ from fedraa.data import (
 )
 from fedraa.data.check import Targets
 from fedraa.data.tree import map_tree, take_rows
-from fedraa.devices.availability import Timing, read_availability
+from fedraa.devices.availability import Availability, Daily, Timing, read_availability
 from fedraa.devices.compute_speeds import make_fleet
+from fedraa.devices.fedscale import read_fedscale_availability
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
 from fedraa.engine.objects import object_names, objects_of
@@ -308,8 +310,15 @@ def _make_timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
         seed: Seed of the run.
     """
     period = options.availability_period
-    spans = None
-    if options.availability is not None:
+    spans: Availability | Daily | None = None
+    kind, _, trace = str(options.availability or "").partition(":")
+    if kind == "fedscale":
+        if period is not None:
+            raise without_effect("availability_period", period, "fedscale, whose devices have their own periods")
+        if options.units == "relative":
+            raise InputError("units", got=options.units, expected="physical, because FedScale's times are in seconds")
+        spans = read_fedscale_availability(Path(trace), clients, seed)
+    elif options.availability is not None:
         spans = read_availability(options.availability, clients, period, seed)
     elif period is not None:
         raise without_effect("availability_period", period, "no availability", "give --availability also")

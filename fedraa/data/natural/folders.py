@@ -26,7 +26,8 @@ def find_folder(name: str, data_dir: Path | None, holds: Callable[[Path], bool],
         InputError: No folder has the files.
     """
     if data_dir is not None:
-        below = (".", "data", name, f"{name}/data", f"data/{name}/data")
+        # `data_dir` comes last, because it may have files of other data sets.
+        below = (f"data/{name}/data", f"{name}/data", name, "data", ".")
         roots = [data_dir / place for place in below if holds(data_dir / place)]
         if roots:
             return roots[0]

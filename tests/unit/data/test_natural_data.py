@@ -237,6 +237,7 @@ def test_shakespeare_as_plain_text(tmp_path):
     text = "".join(drawn).replace("\n\n", "ab").strip().ljust(1969, "x")
     (tmp_path / "shakespeare").mkdir()
     (tmp_path / "shakespeare" / "input.txt").write_text(f"A:\n{'y' * 30}\n\nB:\n{'z' * 1999}\n\nA:\n{text}\n")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     data = load_dataset("shakespeare", tmp_path)
     dealt = deal(data, 1)
     assert dealt.names == ("A",)
