@@ -15,21 +15,27 @@ from fedraa.messages import Vector
 
 
 class LocalRun(Protocol):
-    """One task in training, as a LocalAlgorithm sees it. Buffers are [k], the coordinates of the task's submodel.
+    """One task in training, as a LocalAlgorithm sees it. Buffers are [k], the coordinates of the task's submodel."""
 
-    Attributes:
-        weights: The weights that the client sends after training. They are changed in place.
-        received: The weights before training.
-        state: The kept buffers of the client by name. They are changed in place and kept after the task.
-        personal: True for coordinates of personal layers.
-        prox_mu: The weight of the proximal term of the settings.
-    """
+    @property
+    def weights(self) -> Tensor:
+        """The weights that the client sends after training. They are changed in place."""
 
-    weights: Tensor
-    received: Tensor
-    state: Mapping[str, Tensor]
-    personal: Tensor
-    prox_mu: float
+    @property
+    def received(self) -> Tensor:
+        """The weights before training."""
+
+    @property
+    def state(self) -> Mapping[str, Tensor]:
+        """The kept buffers of the client by name. They are changed in place and kept after the task."""
+
+    @property
+    def personal(self) -> Tensor:
+        """True for coordinates of personal layers."""
+
+    @property
+    def prox_mu(self) -> float:
+        """The weight of the proximal term of the settings."""
 
     @property
     def lr(self) -> float:
@@ -77,11 +83,13 @@ class LocalRun(Protocol):
 class LocalAlgorithm:
     """The local training of one task. This class takes the configured local steps and keeps nothing.
 
-    A subclass of a method overrides `train`, and names in `kept` the values that a client keeps between its tasks:
+    A subclass overrides `train`, and declares in `kept` the values that a client keeps between its tasks:
 
         @dataclass(frozen=True)
         class Momentum(LocalAlgorithm):
-            kept = (KeptBuffer("last"),)
+            @property
+            def kept(self):
+                return (KeptBuffer("last"),)
 
             def train(self, run):
                 super().train(run)
@@ -89,19 +97,22 @@ class LocalAlgorithm:
                 run.state["last"].copy_(run.weights - run.received)
 
     Attributes:
-        kept: The buffers that each client keeps.
         has_personal_model: True if `personal_model` returns the client's own model.
         needs_whole_gradient: True if `train` calls `run.gradient`.
-        needs_personal_layers: True if it distinguishes personal layers from shared ones.
+        needs: Names of the fields of LocalTraining that must have a value that is not 0 or empty.
         refuses: The settings that would break the method's mathematics, with the reasons. The keys are those of
             `check_terms` in composition/compatibility.py.
     """
 
-    kept: ClassVar[tuple[KeptBuffer, ...]] = ()
     has_personal_model: ClassVar[bool] = False
     needs_whole_gradient: ClassVar[bool] = False
-    needs_personal_layers: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ()
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+    @property
+    def kept(self) -> tuple[KeptBuffer, ...]:
+        """The buffers that each client keeps."""
+        return ()
 
     @property
     def passes(self) -> float:

@@ -77,9 +77,9 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
     """Raise InputError for personal layers that the method cannot leave at the clients, or that it lacks."""
     local = method.local
     layers = local.personal_layers
-    if local.algorithm.needs_personal_layers and not layers:
-        problem = f"{name} trains personal and shared layers in turn"
-        raise InputError("personal_layers", problem, got="", expected="names of layers")
+    for field in local.algorithm.needs:
+        if not getattr(local, field):
+            raise InputError(field, f"the formula of {name} needs it", got=getattr(local, field), hint="give a value")
     if local.split and (layers or type(local.algorithm) is not LocalAlgorithm):
         problem = f"{name} divides the model between client and server, so that a client has no personal model"
         raise InputError("method", problem, hint="give another method")

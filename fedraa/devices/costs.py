@@ -200,7 +200,7 @@ class CostModel(Stateful):
         """
         if self._stem is None:
             return 0
-        return BYTES * self._stem.activations * self._solver.passed_samples(int(self._sizes[client]))
+        return BYTES * self._stem.activations * int(self._solver.passed_samples(int(self._sizes[client])))
 
     def table(self, shapes: Sequence[Widths]) -> Floats:
         """Return c[n, j] [N, M], the duration of one task of client n on shape j, scaled by observed durations.
@@ -255,7 +255,7 @@ class CostModel(Stateful):
             return self._by_size(self._solver.passed_samples)
         return self._solver.passed_in(self._auto_steps(auto, widths, np.arange(len(self._sizes))), self._sizes)
 
-    def _by_size(self, of: Callable[[int], int]) -> Floats:
+    def _by_size(self, of: Callable[[int], float]) -> Floats:
         """Return `of(size)` for the data size of every client, [N].
 
         The function is called once for each distinct size.

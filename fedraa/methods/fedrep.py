@@ -33,7 +33,7 @@ class HeadThenBody(LocalAlgorithm):
 
     head_epochs: Count = 10
 
-    needs_personal_layers: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("personal_layers",)
 
     @property
     def epochs(self) -> int:

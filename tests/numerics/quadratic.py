@@ -71,6 +71,15 @@ def quadratic(
     return Stepped(run)
 
 
+def train_round(stepped: Stepped) -> list[Vector]:
+    """Return the trained weights of each client of a round, after the server has received them."""
+    tasks = [stepped.server.assign(client, 0.0) for client in stepped.server.begin()]
+    updates = [stepped.train(task) for task in tasks]
+    for update in updates:
+        stepped.server.commit(update, 1.0)
+    return [update.params for update in updates]
+
+
 def kept(stepped: Stepped, name: str) -> Vector:
     """Return the kept values of every client that has trained [n, size]."""
     states = stepped.server.task_table.client_states

@@ -22,17 +22,35 @@ SMALL: dict[str, Any] = {
     "seed": 5,
     "quiet": True,
 }
+DYNAMIC: list[dict[str, Any]] = [
+    {"method": "feddyn", "rounds": 5, "participation": "sample:3"},
+    {"method": "feddyn-async", "updates": 10, "buffer_size": 2},
+]
 RUNS: list[dict[str, Any]] = [
     {"method": "fedper", "rounds": 5, "participation": "sample:3"},
     {"method": "fedrep", "rounds": 5},
     {"method": "lg-fedavg", "rounds": 5},
     {"method": "fed-raa", "updates": 20, "personal_layers": ("last-layer",)},
+    {"method": "ditto", "rounds": 5, "participation": "sample:3"},
+    {"method": "apfl", "rounds": 5},
+    {"method": "pfedme", "rounds": 5, "override": {"local.algorithm.personal_lr": 0.02}},
 ]
 
 
 def events(directory: Path) -> list[dict[str, object]]:
     """Return the log without real times."""
     return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+
+
+@pytest.mark.parametrize("fields", DYNAMIC, ids=lambda fields: str(fields["method"]))
+def test_killed_run_resumes_with_the_kept_terms(fields: dict[str, Any], tmp_path: Path) -> None:
+    whole = run(Experiment(**SMALL, **fields, out=tmp_path / "whole"))
+    with pytest.raises(Killed):
+        run(Experiment(**SMALL, **fields, out=tmp_path / "killed"), callbacks=[KillAt(3)])
+    resumed = resume(tmp_path / "killed")
+    assert events(resumed.directory) == events(whole.directory)
+    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
+    fedraa.replay(resumed.directory)
 
 
 @pytest.mark.parametrize("fields", RUNS, ids=lambda fields: str(fields["method"]))

@@ -1,0 +1,185 @@
+"""FedDyn: a linear and a proximal term align the clients' losses with the global one (Acar et al. 2021, Algorithm 1).
+
+Client n receives theta and keeps lambda_n, 0 at first; alpha is prox_mu:
+    w <- local steps on f_n(w) - <lambda_n, w> + alpha/2 * ||w - theta||^2, from theta
+    lambda_n <- lambda_n - alpha * (w - theta)
+Server, H = h / alpha, 0 at first, N clients, P the clients that report:
+    H <- H - 1/N * sum over P of (w - theta)
+    theta <- theta + mean over P of (w - theta) - H
+
+Without rounds, P are the updates of a full buffer, and w - theta is the delta to the model that the client received.
+lambda_n, H and the mean are per coordinate, so that a submodel moves only the coordinates that clients have trained.
+The authors' code adds alpha/2 * ||w||^2 as weight decay of the optimizer; here it is a term of the gradient.
+
+Read next: client/local_algorithm.py (the interface of local training), server/round_state.py (state of rounds),
+methods/fedbuff.py (a rule with a buffer).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.aggregation.aggregator import ClientDelta
+from fedraa.client.gradient_transforms import ControlVariate
+from fedraa.client.kept_buffer import KeptBuffer
+from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
+from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.errors import InputError
+from fedraa.messages import Index, Update, Vector
+from fedraa.methods.fedbuff import Buffered
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
+from fedraa.server.round_state import RoundState, RoundStateContext
+from fedraa.server.round_update import Mean
+from fedraa.server.schedule import AsyncSchedule
+from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.vectors.chunked import add_scaled, map_chunks
+
+
+@dataclass(frozen=True)
+class DynamicRegularizer(LocalAlgorithm):
+    """The task's steps with a linear term that each client keeps and changes by its delta (FedDyn)."""
+
+    needs: ClassVar[tuple[str, ...]] = ("prox_mu",)
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"compress": "lambda_n would follow the delta before compression, and the server's sum the delta after it"}
+    )
+
+    @property
+    def kept(self) -> tuple[KeptBuffer, ...]:
+        return (KeptBuffer("drift"),)
+
+    def train(self, run: LocalRun) -> None:
+        drift = run.state["drift"]
+        run.add_term(ControlVariate(-drift))
+        super().train(run)
+        drift.sub_(run.weights - run.received, alpha=run.prox_mu)
+
+
+@dataclass
+class DriftSum(RoundState):
+    """H [d] of FedDyn: minus the sum of all deltas over the number of clients."""
+
+    keeps: ClassVar[str] = "h [d]"
+    state_fields: ClassVar[tuple[str, ...]] = ("_drift", "_change")
+
+    def start(self, run: RoundStateContext) -> None:
+        self._clients = run.clients
+        self._drift = np.zeros(run.size, np.float32)
+        self._change = np.zeros(run.size, np.float32)
+
+    def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:
+        def add_piece(place: Index | slice, delta: Vector) -> None:
+            self._change[place] += delta
+
+        contribution.change.join(add_piece)
+
+    def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
+        clients = np.float32(self._clients)
+
+        def step_piece(piece: slice) -> None:
+            self._drift[piece] -= self._change[piece] / clients
+            self._change[piece] = 0
+            np.subtract(params[piece], self._drift[piece], out=params[piece], where=moved[piece])
+
+        map_chunks(len(params), step_piece)
+
+    def memory(self, size: int, clients: int, inputs: int) -> int:
+        return 8 * size
+
+
+@ASYNC_RULE.register("feddyn")
+@dataclass
+class FedDynRule(Buffered):
+    """FedDyn (Acar et al. 2021) over a buffer: theta += mean of the deltas - H, H -= sum of the deltas / N.
+
+    The mean of a coordinate is over the updates that have trained it. A buffer of one update would replace the model by
+    the model of one client.
+    """
+
+    keeps: ClassVar[str] = "h [d], buffer [d]"
+    state_fields: ClassVar[tuple[str, ...]] = ("_drift", "_total", "_updates", "_count")
+
+    def __post_init__(self) -> None:
+        if self.size < 2:
+            problem = "each update would replace the model"
+            raise InputError("buffer_size", problem, got=self.size, expected="2 or more")
+
+    def start(self, model: AsyncModel) -> None:
+        size = len(model.params)
+        self._drift = np.zeros(size, np.float32)
+        self._total = np.zeros(size, np.float32)
+        # The number of updates in the buffer that have trained each coordinate.
+        self._updates = np.zeros(size, np.float32)
+        self._count = 0
+
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        add_scaled(self._total, update.coordinates, 1.0, update.new, update.sent)
+        self._updates[update.where] += 1
+        self._count += 1
+        full = self._count == self.size
+        if full:
+            self._apply_buffer(model)
+        return ApplyResult(1 / self.size, full)
+
+    def _apply_buffer(self, model: AsyncModel) -> None:
+        """Move the model and H by the updates of the buffer, and empty it."""
+        clients = np.float32(model.clients)
+
+        def step_piece(piece: slice) -> None:
+            trained = self._updates[piece] > 0
+            self._drift[piece] -= self._total[piece] / clients
+            step = self._total[piece] / np.maximum(self._updates[piece], 1) - self._drift[piece]
+            np.add(model.params[piece], step, out=model.params[piece], where=trained)
+
+        map_chunks(len(model.params), step_piece)
+        self._total.fill(0)
+        self._updates.fill(0)
+        self._count = 0
+
+    def memory(self, size: int, clients: int) -> int:
+        return 12 * size
+
+
+LOCAL = replace(PLAIN_SGD, prox_mu=0.1, algorithm=DynamicRegularizer())
+
+register(
+    Method(
+        name="feddyn",
+        paper="Acar et al. 2021",
+        formula="Clients add −⟨λ_i, w⟩ + (prox_mu / 2) |w − theta|² to their loss; `theta ← theta + mean delta − h`.",
+        when="Unequal data in rounds: it corrects the drift of clients, as scaffold does, with the bytes of fedavg.",
+        local=LOCAL,
+        update=Mean(auxiliary=DriftSum()),
+        paper_settings=PaperSettings(
+            source="authors' code, CIFAR-10",
+            values={
+                "momentum": 0.0,
+                "prox_mu": 0.01,
+                "local_epochs": 5,
+                "batch_size": 50,
+                "weight_decay": 1e-3,
+                "clip": 10.0,
+                "participation": "all",
+            },
+            unstated="learning rate",
+        ),
+    )
+)
+
+register(
+    Method(
+        name="feddyn-async",
+        variant_of="feddyn",
+        paper="Acar et al. 2021",
+        note="asynchronous variant of this project: the clients of a round are the updates of a buffer",
+        formula="As feddyn, with the updates of a full buffer as its round.",
+        when="As feddyn, if some devices are slow.",
+        local=LOCAL,
+        update=FedDynRule(),
+        schedule=AsyncSchedule(),
+    )
+)

@@ -1,0 +1,32 @@
+"""Kept buffers and personal models: equal on both engines, with any workers, and in a run that is killed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from same_run import same
+
+from fedraa import Experiment, History, run
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+
+FIELDS: dict[str, Any] = {"clients": 4, "hidden": (8,), "partition": "labels:3", "local_epochs": 1, "quiet": True}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedrep", "rounds": 3, "override": {"local.algorithm.head_epochs": 2}},
+        {"method": "apfl", "rounds": 3},
+        {"method": "feddyn-async", "updates": 8, "buffer_size": 2},
+        {"method": "fed-raa", "updates": 12, "personal_layers": ("last-layer",)},
+    ],
+    ids=lambda fields: str(fields["method"]),
+)
+def test_kept_values_give_the_same_run_on_ray(fields: dict[str, Any], tmp_path: Path) -> None:
+    local = run(Experiment(**FIELDS, **fields, engine="local", out=tmp_path / "local"))
+    run(Experiment(**FIELDS, **fields, workers=2, out=tmp_path / "ray"))
+    same(tmp_path / "ray", local)
+    there, here = (History(tmp_path / name).evals.drop(columns="wall") for name in ("ray", "local"))
+    np.testing.assert_array_equal(there, here)
