@@ -82,7 +82,7 @@ def train(theta, shards, costs, rng, updates, alpha=0.6, jitter=0.1, **local):
             events.append(("dispatch", now, sum(turns), n, j, q[j], None))
             heapq.heappush(queue, (due, sum(turns), n, turns[n], j, q[j], theta[fragments[j]]))
             turns[n] += 1
-        # Algorithm 1: the next client returns its fragment. With the weight s constant, staleness does not count.
+        # Algorithm 1: the next client returns its fragment. The staleness weight s is 1: stale or fresh.
         now, task, n, turn, j, version, received = heapq.heappop(queue)
         w = local_sgd(received, *shards[n], rng("batches", n, turn), **local)
         staleness = q[j] - version

@@ -75,7 +75,7 @@ def main(
 
 
 def measure_overhead(engine: Engine, hidden: int, clients: int, rounds: int) -> dict[str, str]:
-    """Return one row of the table, in ms per task: the minimum over the rounds, which other programs disturb little.
+    """Return one row of the table, in ms per task. Each time is the minimum over the rounds, against disturbances.
 
     Args:
         engine: The engine.

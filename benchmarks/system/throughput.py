@@ -236,7 +236,7 @@ def measure_empty_updates(
 
 
 def time_echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
-    """Return the seconds per call of actors with `CALLS_PER_WORKER` queued calls each, as the workers of a pool have.
+    """Return the seconds per call of actors. Each has `CALLS_PER_WORKER` queued calls, like a worker of a pool.
 
     Args:
         actors: The actors.

@@ -73,7 +73,7 @@ def trial_experiment(
         method: The name of the method.
         clients: The number of clients.
         model: A key of MODELS.
-        updates: The number of updates; for rounds, `changes` has their number.
+        updates: The number of updates. None for a method in rounds: `changes` then has the number of `rounds`.
         changes: Further fields.
     """
     steps = updates or changes["rounds"]

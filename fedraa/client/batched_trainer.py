@@ -64,9 +64,9 @@ class BatchedTrainer(Trainer):
         return task.widths, self._batch_rows(len(work.y)), task.lr, task.mask is None, tuple(task.extras), length
 
     def _batch_rows(self, samples: int) -> int:
-        """Return the rows of a minibatch in a stack for a client with `samples` samples.
+        """Return the rows to which a stack pads the minibatches of a client with `samples` samples.
 
-        It is the smallest power of two that holds them, but at most the size of a minibatch.
+        The number is the smallest power of two that is at least `samples`, but at most the largest minibatch.
         """
         return min(self._solver.batch_size + self._solver.min_batch - 1, 1 << (samples - 1).bit_length())
 

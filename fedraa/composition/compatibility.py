@@ -74,7 +74,7 @@ def _accepts_signs(method: Method) -> bool:
 
 
 def check_personal(name: str, method: Method, *, server_shards: int) -> None:
-    """Raise InputError for personal layers that the method cannot leave at the clients, or that it lacks."""
+    """Raise InputError if the method needs personal layers and has none, or cannot leave its layers at the clients."""
     local = method.local
     layers = local.personal_layers
     for field in local.algorithm.needs:

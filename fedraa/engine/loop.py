@@ -45,7 +45,7 @@ class Loop:
         executor: Trains the tasks and evaluates the models.
         log: Receives the events.
         options: The settings.
-        save: Writes a checkpoint, and returns the duration of the newest one on the disk in seconds.
+        save: Writes a checkpoint. Returns the seconds that the last finished checkpoint took.
         stop: Ends the loop after the current step when it is set.
         announcer: Delivers the events after each step.
         client_results: Writes the results of each client.

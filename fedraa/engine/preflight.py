@@ -125,7 +125,7 @@ def _check_inputs(spec: RunSpec) -> None:
 
 
 def _check_small_batches(spec: RunSpec) -> None:
-    """Raise InputError if all clients have too few samples to train the model, or some if that would end the run."""
+    """Raise InputError if all clients have too few samples for a minibatch, or if some have and the run would end."""
     min_batch = spec.state.min_batch
     sizes = spec.data.sizes
     kind = type(spec.traced.module).__name__

@@ -254,7 +254,7 @@ def _hint_for_error(error: Exception) -> str:
 
 
 def _check_for_logits(batch: Tree, classes: int) -> Callable[[Any], str | None]:
-    """Return a function that returns a clause about any result except logits [b, classes], and None for logits."""
+    """Return a function that describes the fault of a model's output, or returns None for logits [b, classes]."""
     expected = [len(list_leaves(batch)[0]), classes]
 
     def describe_wrong(result: Any) -> str | None:

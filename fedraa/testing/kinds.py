@@ -123,7 +123,7 @@ def _policy_fields(part: Any) -> dict[str, Any]:
 
 
 def _list_fields(field: str) -> Fields:
-    """Return the fields of an experiment in which the component is the only one of a list."""
+    """Return a function that returns the fields of an experiment. `field` is a list with only the component."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 
 

@@ -15,12 +15,12 @@ OPEN = (
 )
 DIGITS = (
     "Digits, an MLP and 20 clients, of which 5 take part, stand in for pre-activated ResNet18 on CIFAR-10 and 100 "
-    "clients at the quick size; capacities end at a quarter."
+    "clients at the quick size. The smallest capacity is a quarter."
 )
 SUBSET = (
     "A subset of CIFAR-10 (10,000 training and 2,000 test images), a small CNN and 20 clients, of which 5 take part, "
-    "stand in for pre-activated ResNet18 and 100 clients; capacities end at a quarter, because the six channels of "
-    "the CNN's first layer make no eighths."
+    "stand in for pre-activated ResNet18 and 100 clients. The smallest capacity is a quarter, because the six channels "
+    "of the CNN's first layer cannot be divided into eighths."
 )
 OVERFIT = (
     "An MLP of 128 on a subset of CIFAR-10, of which 5 of 20 clients train in a round for five epochs, stands in for "

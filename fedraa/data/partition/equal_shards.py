@@ -43,6 +43,6 @@ def _cumulate_mixtures(mixtures: Shares, left: Index) -> Shares:
     weights = mixtures * (left > 0)
     weights[weights.sum(axis=1) == 0] = left
     bounds = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
-    # A uniform number below 1 must not lie beyond the last class with rows, also after rounding.
+    # Rounding may leave the last bound below 1. With infinity, every draw falls into a class that has rows.
     bounds[bounds >= bounds[:, -1:]] = np.inf
     return bounds

@@ -112,7 +112,7 @@ class Ties:
         along_a, along_b = ({d for d in range(len(shape)) if varies_along(x, d)} for x in (a, b))
         wide_a, wide_b = _broadcast_dims(left.shape, shape), _broadcast_dims(right.shape, shape)
         if along_a and along_b and not along_a & along_b:
-            # Each element of an outer product belongs to a unit of each side, so the units of one side stay whole.
+            # An element of an outer product belongs to a unit of each side. Only one side can be cut.
             if self._rather_whole(b, a):
                 self.pin(b, "it scales positions, not units")
                 b, along_b = torch.zeros_like(b), set()

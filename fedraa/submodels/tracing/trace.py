@@ -80,7 +80,7 @@ def _cut_parameters(traced: Traced) -> int:
 
 
 def copy_to_cpu(module: nn.Module) -> nn.Module:
-    """Return the copy of a module, on the CPU, that a Traced holds."""
+    """Return a copy of a module on the CPU, for a Traced to hold."""
     return copy_private(module, share=_is_large(module)).cpu()
 
 
