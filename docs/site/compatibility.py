@@ -38,6 +38,9 @@ python -m benchmarks compat
 python -m benchmarks compat --only python-3.13 lowest
 ```
 
+On a busy machine, the processes of Ray may exceed its time limits, which are 15 s and 30 s in Ray 2.55. Repeat a
+combination that failed for this reason with `--only`.
+
 The table is `benchmarks/results/compat.csv`. It also has the full digests, the seconds, and the reason of each failure.
 """
 
