@@ -84,7 +84,7 @@ class DataHosts:
             del self._pulses[node]
 
     def drop_frozen(self) -> None:
-        """Remove hosts without a sign of life. Calls of workers that wait for them then fail and are repeated."""
+        """Remove hosts without a sign of life. A worker's call that waits for such a host fails and is repeated."""
         for node, pulse in list(self._pulses.items()):
             silence = pulse.silent_seconds()
             if silence is not None:

@@ -67,7 +67,7 @@ class Study:
 
     The other rows are tested against the row `reference`. `notes` name the paper's open settings and the reductions of
     this size. `along` is the horizontal axis of the curves; None draws none. If the columns are values of one setting,
-    of which each row may choose its best, `fixed` is the column that they share.
+    each row may use its best column; `fixed` is the column at which all rows are compared as well.
     """
 
     name: str

@@ -43,10 +43,10 @@ def structure_metrics() -> dict[str, int]:
         "imports between rooms": sum(map(len, rooms.values())),
         "cycles": len(find_cycles(modules)) + len(find_cycles(rooms)),
         "source files that a new method touches": len(files_that_name(SAMPLE_METHOD)),
-        "files for the idea of fedavg": 1,
-        "files for the whole path of fedavg": 1 + len(read_next("fedavg")),
-        "files for the idea of fed-raa": 1,
-        "files for the whole path of fed-raa": 1 + len(read_next("fed_raa")),
+        "files to read for the idea of fedavg": 1,
+        "files to read for the whole path of fedavg": 1 + len(read_next("fedavg")),
+        "files to read for the idea of fed-raa": 1,
+        "files to read for the whole path of fed-raa": 1 + len(read_next("fed_raa")),
     }
 
 

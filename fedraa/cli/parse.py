@@ -59,7 +59,7 @@ def parse_command(commands: Commands, arguments: Sequence[str], description: str
     # The union is only known at run time, so that the form A | B does not apply.
     one_of: Any = Union[tuple(subcommands)]  # noqa: UP007
     with errors_as_sentences("fedraa", commands, arguments), warnings.catch_warnings():
-        # The flag takes texts, and its default is a mapping.
+        # tyro warns about `--override`, because the flag takes texts, and the default of the field is a mapping.
         warnings.filterwarnings("ignore", "The field .*override. is annotated", UserWarning)
         parsed: Command = tyro.cli(one_of, args=list(arguments), prog="fedraa", description=description)
     return parsed

@@ -83,7 +83,7 @@ def show_plan(experiment: Experiment, data: Path | None = None, waiting: Waiting
     per_client = client_bytes(spec)
     if per_client:
         clients = f"each of the {spec.max_participants} clients that take part"
-        print_line(f"per client     {format_quantity(per_client, 'B')} of it for {clients}")
+        print_line(f"per client     {format_quantity(per_client, 'B')} of the server memory for {clients}")
     print_line(f"expected       {outlook}")
     for name, part in custom_components(experiment.model_dump(mode="json")):
         print_line(f"component      {name} {part}")

@@ -68,7 +68,7 @@ class TaskLedger(Stateful):
     def index(self, fragment: int) -> int:
         """Return the position of a fragment in `stats`.
 
-        Without a scheduler it is 0, because all labels share one version.
+        Without a scheduler the position is 0, because all submodels share one version.
         """
         return 0 if self.scheduler is None else fragment
 

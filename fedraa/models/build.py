@@ -234,7 +234,7 @@ def refuse_misfit(
         reason = one_line(error)[:_LONGEST_REASON] or type(error).__name__
         hint = _hint_for_error(error)
         if any(part.dtype == torch.int64 for part in list_leaves(batch)):
-            hint += "; whole numbers [samples, length] are tokens, and features are x.astype('float32')"
+            hint += "; whole numbers [samples, length] are taken as tokens; give features as x.astype('float32')"
         raise InputError(field, f"it does not take samples {shapes}: {reason}", hint=hint) from error
     finally:
         for part, training in modes:

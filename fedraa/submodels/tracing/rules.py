@@ -151,7 +151,8 @@ def _apply_checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any
     if not all(map(r.has_labels, iterate_tensors(out))):
         raise WrongRuleError(f"the rule of {name!r} puts no labels on its result; call recorder.put(out, labels)")
     if not all(r.ties.owns_labels(r.labels(x)) for x in iterate_tensors(out)):
-        raise WrongRuleError(f"the rule of {name!r} puts numbers that are no labels; use those of recorder.labels(x)")
+        problem = f"the rule of {name!r} passes numbers that are no labels to recorder.put"
+        raise WrongRuleError(f"{problem}; pass labels that recorder.labels(x) returned")
 
 
 def described_rules() -> dict[str, str] | None:

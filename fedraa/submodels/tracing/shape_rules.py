@@ -382,7 +382,7 @@ def label_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tie all elements along some dimensions. The sizes of these dimensions may change."""
+    """Tie all elements along the transformed dimensions. The result may have other sizes there."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])

@@ -12,8 +12,8 @@ def test_figures_of_the_structure() -> None:
     assert counted["modules at the root of fedraa"] <= 10
     assert counted["floors"] <= 18
     assert counted["source files that a new method touches"] == 1
-    assert counted["files for the whole path of fedavg"] == 5
-    assert counted["files for the whole path of fed-raa"] == 5
+    assert counted["files to read for the whole path of fedavg"] == 5
+    assert counted["files to read for the whole path of fed-raa"] == 5
 
 
 def test_files_that_name_a_method_are_its_own() -> None:
