@@ -40,8 +40,7 @@ from fedraa.tuning.work import refuse_unsendable, run_trials
 
 # Share of every client's training samples, unless the experiment sets another one.
 VALIDATION = 0.1
-# Share of the trials that use the original space. If the best of these trials is at an edge of that space, the other
-# trials use a wider space.
+# Share of the trials in the original space. If the best of them is at its edge, the other trials use a wider space.
 FIRST_SHARE = 2 / 3
 TUNED = "tuned.toml"
 OnTrial = Callable[[Trial, int, int, float], None]
