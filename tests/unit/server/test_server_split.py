@@ -80,7 +80,7 @@ def test_the_same_bits_as_in_one_place(rule: AsyncRule, count: int, seed: int, a
         assert sent.tobytes() == cut(split, there, fragment).tobytes()
         new = rng.normal(size=len(sent)).astype(np.float32)
         work = task(fragment, sent, number)
-        mix, _, _ = whole.apply_update(work, assignment, update(work, new), stale)
+        mix = whole.apply_update(work, assignment, update(work, new), stale).weight
         squared = 0.0
         for piece in split.pieces[fragment]:
             shard = there[piece.shard]
