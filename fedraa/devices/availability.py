@@ -58,7 +58,8 @@ class Availability:
         return float("inf")
 
     def described(self) -> dict[str, Any]:
-        described = {"spans": {str(client): spans for client, spans in self.spans.items()}, "period": self.period}
+        spans = {str(client): spans for client, spans in self.spans.items()}
+        described: dict[str, Any] = {"spans": spans, "period": self.period}
         if self.periods:
             described["periods"] = {str(client): period for client, period in self.periods.items()}
         return described

@@ -114,7 +114,7 @@ def _read_number(path: Path, device: object, entry: Any, name: str) -> float:
         entry: The entry of the device in the file.
         name: The key of the number.
     """
-    value = entry.get(name) if isinstance(entry, dict) else None
+    value: Any = entry.get(name) if isinstance(entry, dict) else None
     is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not is_number or not 0 < float(value) < np.inf:
         raise InputError(f"{path}: device {device} {name}", got=value, expected="a number over 0")
