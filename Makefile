@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 
-.PHONY: demo docs test coverage mutants format clean chaos
+.PHONY: demo docs test types fast coverage mutants format clean chaos
 
 demo: .venv/ready
 	$(BIN)/fedraa run --method fed-raa --dataset digits --clients 10 --fragments 4 \
@@ -15,9 +15,15 @@ unexport PYTHONDONTWRITEBYTECODE
 test: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup --durations 40
+	$(MAKE) --no-print-directory --jobs 2 types fast
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and alone" tests/cluster
+
+# mypy has one process, and the tests often wait for processes that they start.
+types: .venv/ready
+	$(BIN)/mypy
+
+fast: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup --durations 40
 
 # The lines that fast tests run in their own process; those of Ray's processes are not counted.
 coverage: .venv/ready

@@ -33,8 +33,9 @@ def pytest_runtest_setup() -> None:
     np.random.seed(0)
 
 
-def pytest_collection_finish() -> None:
-    """What the imports and 4,000 tests are made of stays: each run looks for garbage, and need not look there."""
+@pytest.fixture(scope="module", autouse=True)
+def frozen_imports() -> None:
+    """Exclude imports and collected tests from the search for garbage after every run, which would take longer."""
     gc.collect()
     gc.freeze()
 
