@@ -165,6 +165,13 @@ def test_pictures_and_files_that_a_page_names_exist(page: str) -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_results_have_only_pictures_of_pages_and_at_most_6_mb() -> None:
+    results = list((ROOT / "benchmarks" / "results").iterdir())
+    # The page of comparisons shows this picture.
+    assert [path.name for path in results if path.suffix == ".png"] == ["compare.png"]
+    assert sum(path.stat().st_size for path in results) <= 6_000_000
+
+
 def test_every_package_that_a_text_installs_is_in_an_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     paths = [*DOCS.rglob("*.md"), *(ROOT / "examples").glob("*.*"), *(ROOT / "fedraa").rglob("*.py")]
