@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -245,7 +245,8 @@ def start_head(environment: Environment) -> Iterator[Head]:
         finally:
             descendants = list_descendants(process.pid)
             for target in (process.pid, *descendants):
-                os.kill(target, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(target, signal.SIGKILL)
             process.wait()
 
 
