@@ -35,6 +35,8 @@ Custom components (pass a name, "package.module:Name", or an object):
     SubmodelPolicy   the part of the model that a client trains in a round
     GradientTransform  a change of the gradient in a local step
     LocalOptimizer   the step along the gradient in local training
+    LocalAlgorithm   the steps of a task, such as those of a personal model
+    KeptBuffer       values that each client keeps between its tasks
     Compressor       the compression of deltas that clients send
     Partitioner      the client of every sample
     Rows             samples that are read by row, from any storage
@@ -75,6 +77,8 @@ if TYPE_CHECKING:
     from fedraa.callbacks import CSV, Callback, EarlyStopping, ProgressBar, TensorBoard, WandB
     from fedraa.client.compression import Compressor
     from fedraa.client.gradient_transforms import GradientTransform
+    from fedraa.client.kept_buffer import KeptBuffer
+    from fedraa.client.local_algorithm import LocalAlgorithm
     from fedraa.client.local_optimizer import LocalOptimizer
     from fedraa.composition.method import Method
     from fedraa.config.experiment import Experiment
@@ -114,6 +118,8 @@ __all__ = [
     "History",
     "Inconsistent",
     "Interrupted",
+    "KeptBuffer",
+    "LocalAlgorithm",
     "LocalOptimizer",
     "Method",
     "Metric",
@@ -162,6 +168,8 @@ _HOMES = {
     "Inconsistent": "fedraa.errors",
     "Interrupted": "fedraa.errors",
     "GradientTransform": "fedraa.client.gradient_transforms",
+    "KeptBuffer": "fedraa.client.kept_buffer",
+    "LocalAlgorithm": "fedraa.client.local_algorithm",
     "LocalOptimizer": "fedraa.client.local_optimizer",
     "Method": "fedraa.composition.method",
     "Metric": "fedraa.evaluation.metrics",
