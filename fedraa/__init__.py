@@ -36,6 +36,8 @@ Custom components (pass a name, "package.module:Name", or an object):
     SubmodelPolicy   the part of the model that a client trains in a round
     GradientTransform  a change of the gradient in a local step
     LocalOptimizer   the step along the gradient in local training
+    LocalAlgorithm   the steps of a task, such as those of a personal model
+    KeptBuffer       values that each client keeps between its tasks
     Compressor       the compression of deltas that clients send
     Partitioner      the client of every sample
     Rows             samples that are read by row, from any storage
@@ -78,6 +80,8 @@ if TYPE_CHECKING:
     from fedraa.callbacks import CSV, Callback, EarlyStopping, MLflow, ProgressBar, TensorBoard, WandB
     from fedraa.client.compression import Compressor
     from fedraa.client.gradient_transforms import GradientTransform
+    from fedraa.client.kept_buffer import KeptBuffer
+    from fedraa.client.local_algorithm import LocalAlgorithm
     from fedraa.client.local_optimizer import LocalOptimizer
     from fedraa.composition.method import Method
     from fedraa.config.experiment import Experiment
@@ -118,6 +122,8 @@ __all__ = [
     "History",
     "Inconsistent",
     "Interrupted",
+    "KeptBuffer",
+    "LocalAlgorithm",
     "LocalOptimizer",
     "MLflow",
     "Method",
@@ -168,6 +174,8 @@ _HOMES = {
     "Inconsistent": "fedraa.errors",
     "Interrupted": "fedraa.errors",
     "GradientTransform": "fedraa.client.gradient_transforms",
+    "KeptBuffer": "fedraa.client.kept_buffer",
+    "LocalAlgorithm": "fedraa.client.local_algorithm",
     "LocalOptimizer": "fedraa.client.local_optimizer",
     "MLflow": "fedraa.callbacks",
     "Method": "fedraa.composition.method",

@@ -26,6 +26,7 @@ from fedraa.messages import KEPT_PREFIX
 from fedraa.server.async_rule import factor_at
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
+from fedraa.submodels.personal_layers import BATCH_NORM, find_personal
 from schedulers import TOLERANCE, delay_bound
 
 # Maximum number of clients that an error names.
@@ -48,6 +49,7 @@ def check_runnable(spec: RunSpec) -> None:
     if spec.attack is not None and spec.attack.attack.colludes and spec.experiment.server_shards > 1:
         problem = f"{text_of(spec.attack.attack)} needs all deltas in one process"
         raise InputError("server_shards", problem, got=spec.experiment.server_shards, hint="leave it out")
+    _check_batch_norm(spec)
     if spec.experiment.vmap_batch > 1:
         _check_stack(spec)
     if spec.method.update.needs_all_clients:
@@ -204,6 +206,28 @@ def _check_robust(spec: RunSpec) -> None:
     if isinstance(aggregator, FLTrust) and (not every_client or aggregator.root >= clients):
         problem = f"client {aggregator.root} must train in every round, because it holds the root data"
         raise InputError("aggregator", problem, hint="give participation all and a root below the number of clients")
+
+
+def _lacks_batch_norm(spec: RunSpec) -> bool:
+    """Return True if the clients keep the parameters of batch norm and the model has none."""
+    return BATCH_NORM in spec.method.local.personal_layers and not find_personal(spec.traced, (BATCH_NORM,))
+
+
+def _check_batch_norm(spec: RunSpec) -> None:
+    """Raise InputError for personal batch norm that the user sets for a model without any."""
+    if chosen_value(spec.experiment, "personal_layers") is not None and _lacks_batch_norm(spec):
+        beside = f"{type(spec.traced.module).__name__}, which has no batch norm with weights"
+        raise without_effect("personal_layers", BATCH_NORM, beside, "give the names of other layers")
+
+
+def warn_of_no_batch_norm(spec: RunSpec) -> list[str]:
+    """Return a sentence if the clients of the method keep batch norm, and the model has none."""
+    if not _lacks_batch_norm(spec):
+        return []
+    return [
+        f"method: clients of {spec.experiment.method} keep the parameters of batch norm, and "
+        f"{type(spec.traced.module).__name__} has none, so that it trains like fedavg; give a model with batch norm"
+    ]
 
 
 def _lacks_adapters(spec: RunSpec) -> bool:

@@ -6,9 +6,10 @@ Client n keeps the parameters b_n of its batch norms and receives all others, s:
 Server:
     s <- mean of the clients' s, with equal weights
 
-The layers are chosen by their type, not by their name. In the paper clients keep running means and variances also. Here
-no model has any between evaluations: those of a personal model are estimated on its client's training samples before it
-is evaluated, and those of the global model on the samples of all clients.
+The layers are chosen by their type, not by their name. A model without them is trained as by fedavg, with a warning. In
+the paper clients keep running means and variances also. Here no model has any between evaluations: those of a personal
+model are estimated on its client's training samples before it is evaluated, and those of the global model on the
+samples of all clients.
 
 Read next: submodels/personal_layers.py (the choice of the layers), models/statistics.py (the statistics).
 """

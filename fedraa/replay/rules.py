@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from fedraa.callbacks.events import Limits
 from fedraa.client import LocalTraining
+from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.split import ClientHalf
 from fedraa.components.field_checks import check_part
 from fedraa.components.text import is_foreign, rebuild_component
@@ -172,8 +173,9 @@ class Rules:
     @property
     def costs_known(self) -> bool:
         """True if the rules determine the submodel and the cost of every task."""
-        foreign = is_foreign(self.method["local"].get("compressor")) or is_foreign(self._download_compressor)
-        return (self.scheduled or self.whole) and not foreign
+        local = self.method["local"]
+        components = (local.get("compressor"), local.get("algorithm"), self._download_compressor)
+        return (self.scheduled or self.whole) and not any(map(is_foreign, components))
 
     @property
     def _download_compressor(self) -> Any:
@@ -197,7 +199,10 @@ class Rules:
         local = {name: value for name, value in self.method["local"].items() if name != "kind"}
         if is_foreign(local["compressor"]):
             local["compressor"] = "none"
-        local["algorithm"] = rebuild_component("local.algorithm", local["algorithm"], component_classes())
+        if is_foreign(local["algorithm"]):
+            local["algorithm"] = LocalAlgorithm()
+        else:
+            local["algorithm"] = rebuild_component("local.algorithm", local["algorithm"], component_classes())
         solver = LocalTraining(**local)
         check_part(solver, "local")
         # The property refuses steps that it cannot read.

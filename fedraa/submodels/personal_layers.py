@@ -26,12 +26,12 @@ def find_personal(traced: Traced, patterns: Sequence[str]) -> frozenset[str]:
             module of the last parameter.
 
     Raises:
-        InputError: A pattern chooses nothing, or all parameters are chosen.
+        InputError: A name or a pattern chooses nothing, or all parameters are chosen.
     """
     chosen: set[str] = set()
     for pattern in patterns:
         matched = _match(traced, pattern)
-        if not matched:
+        if not matched and pattern != BATCH_NORM:
             raise _no_match(traced, pattern)
         chosen |= matched
     if patterns and len(chosen) == len(traced.names):
@@ -71,9 +71,6 @@ def _match(traced: Traced, pattern: str) -> set[str]:
 def _no_match(traced: Traced, pattern: str) -> InputError:
     """Return the error about a pattern that chooses nothing."""
     kind = type(traced.module).__name__
-    if pattern == BATCH_NORM:
-        problem = f"{kind} has no batch normalisation with weights"
-        return InputError("personal_layers", problem, got=pattern, hint="give the names of other layers")
     buffers = [name for name, _ in traced.module.named_buffers() if fnmatchcase(name, pattern)]
     if buffers:
         problem = f"it chooses {buffers[0]}, which is estimated before each evaluation and never sent"

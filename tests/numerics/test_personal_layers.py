@@ -13,6 +13,7 @@ from torch import nn
 import fedraa as fl
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_worker_spec
+from fedraa.errors import RunWarning
 from fedraa.submodels import flatten_parameters
 from fedraa.submodels.personal_layers import find_personal, personal_mask
 from fedraa.submodels.traced import Traced
@@ -204,9 +205,31 @@ def test_pattern_without_a_layer_or_for_all_of_them_is_refused(pattern: str) -> 
         find_personal(named(), [pattern])
 
 
-def test_fedbn_refuses_a_model_without_batch_norm() -> None:
+def test_fedbn_warns_of_a_model_without_batch_norm_and_refuses_the_option() -> None:
+    with pytest.warns(RunWarning, match="fedbn"):
+        run = spec("fedbn")
+    assert run.kept_buffers == ()
     with refuses("personal_layers"):
-        _ = Stepped(spec("fedbn"))
+        spec("fedavg", personal_layers=("batch-norm",))
+
+
+def test_fedbn_keeps_scale_and_shift_at_the_clients() -> None:
+    torch.manual_seed(0)
+    fields: dict[str, Any] = {"clients": 4, "partition": "labels:3", "engine": "local", "local_steps": 3}
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+    stepped = Stepped(build_run(fl.Experiment(method="fedbn", **fields), model=model))
+    start = stepped.server.params.copy()
+    stepped.round()
+    shared = stepped.run.shared
+    assert shared is not None
+    np.testing.assert_array_equal(np.flatnonzero(~shared), 64 * 8 + 8 + np.arange(16))
+    rows = kept(stepped, "personal_layers")
+    assert rows.shape == (4, 16)
+    assert len(np.unique(rows, axis=0)) == 4
+    np.testing.assert_array_equal(stepped.server.params[~shared], start[~shared])
+    evaluator = make_worker_spec(stepped.run).evaluator(stepped.run.evaluation_data, "cpu")
+    states = stepped.server.task_table.client_states.copy_rows(stepped.run.personal_clients)
+    assert np.isfinite(evaluator.evaluate(stepped.server.params, states).metrics["personal_mean"])
 
 
 @pytest.mark.parametrize(
