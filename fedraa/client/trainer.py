@@ -3,7 +3,7 @@
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from types import EllipsisType
@@ -20,9 +20,9 @@ from fedraa.client.input_adversary import Adversary
 from fedraa.client.kept_buffer import PERSONAL_LAYERS
 from fedraa.client.local_step import LocalStep, StepComponents
 from fedraa.client.local_training import LocalTraining
+from fedraa.client.model_settings import ModelSettings
 from fedraa.client.split import SplitBody
 from fedraa.client.task_run import TaskRun
-from fedraa.client.training_state import TrainingState
 from fedraa.data import Transforms
 from fedraa.data.sources.clients import ReadEpoch
 from fedraa.data.tree import Tree, count_bytes, map_tree
@@ -30,7 +30,6 @@ from fedraa.errors import InputError
 from fedraa.messages import Task, Update
 from fedraa.models import set_scaler_rate
 from fedraa.models.statistics import settle_spectral
-from fedraa.objectives import Objective
 from fedraa.rng import generator, torch_seed
 from fedraa.submodels import Traced, drop_weights, trainable_parameters
 from fedraa.submodels.flat import BY_PIECE
@@ -56,23 +55,6 @@ class Work(NamedTuple):
     x: Tree
     y: npt.NDArray[Any]
     read_epoch: ReadEpoch | None = None
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """The settings of the modules that a trainer makes.
-
-    Attributes:
-        objective: Computes the loss; None means classification.
-        state: The state that the model changes by itself.
-        fragment_scale: Scale a fragment's activations while it trains.
-        scale_inner: Also scale activations between layers that are both cut.
-    """
-
-    objective: Objective | None = None
-    state: TrainingState = field(default_factory=TrainingState)
-    fragment_scale: bool = False
-    scale_inner: bool = False
 
 
 class Trainer:

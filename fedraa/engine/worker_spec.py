@@ -10,7 +10,8 @@ from fedraa.attacks.attacked_trainer import AttackedTrainer, TaskTrainer
 from fedraa.attacks.backdoor import Backdoor
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.local_training import LocalTraining
-from fedraa.client.trainer import ModelSettings, Trainer
+from fedraa.client.model_settings import ModelSettings
+from fedraa.client.trainer import Trainer
 from fedraa.client.training_state import TrainingState
 from fedraa.data import Federated, Transforms
 from fedraa.data.sources.clients import Source

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedraa.client import LocalTraining, Trainer
 from fedraa.client.activation_scale import scale_readers
-from fedraa.client.trainer import ModelSettings
+from fedraa.client.model_settings import ModelSettings
 from fedraa.messages import Task
 from fedraa.rng import generator
 from fedraa.submodels import Traced, flatten_parameters, load_parameters
