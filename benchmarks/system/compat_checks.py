@@ -27,6 +27,8 @@ TIMEOUT_S = 600.0
 POLL_INTERVAL_S = 0.5
 # Python's line about a warning, such as "FILE:12: FutureWarning: TEXT".
 WARNING = re.compile(r"^.*\b\w+Warning: .*$", re.MULTILINE)
+# The address of the head in the output of `ray start`.
+ADDRESS = re.compile(r"--address='(\S+)'")
 # Flower averages the weights of two clients in one round, on a new Ray. Without "local" it would join any cluster that
 # runs on this machine.
 FLOWER = """
@@ -241,7 +243,10 @@ def start_head(environment: Environment) -> Iterator[Head]:
             )
         try:
             _await_start(process, log, dashboard)
-            yield Head(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", variables)
+            # Ray 2.55 replaces loopback by another address of the machine.
+            address = ADDRESS.search(log.read_text())
+            assert address is not None, log.read_text()
+            yield Head(address[1], f"http://127.0.0.1:{dashboard}", variables)
         finally:
             descendants = list_descendants(process.pid)
             for target in (process.pid, *descendants):
