@@ -39,6 +39,6 @@ class LabelFlip(Attack):
                 raise InputError("attack.target", got=label, expected=f"a label below {classes}")
 
     def poison(self, x: Tree, y: Labels, rng: np.random.Generator) -> tuple[Tree, Labels]:
-        if self.source is None:
+        if self.source is None or self.target is None:
             return x, (self._classes - 1 - y).astype(y.dtype)
         return x, np.where(y == self.source, self.target, y).astype(y.dtype)

@@ -53,4 +53,4 @@ class Bulyan(DistanceRule):
         # NaN is last.
         nearest = np.take_along_axis(block, np.argsort(distances, axis=0, kind="stable"), axis=0)
         total = np.where(np.arange(len(block))[:, None] < kept, nearest, 0.0).sum(axis=0)
-        return np.divide(total, kept, out=np.full(len(total), np.nan), where=kept > 0)
+        return np.asarray(np.divide(total, kept, out=np.full(len(total), np.nan), where=kept > 0))

@@ -57,7 +57,7 @@ class DistanceRule(RobustAggregator):
             moved = ~np.isnan(result)
             total[moved] += result[moved]
             count[moved] += 1
-        return np.divide(total, count, out=np.full(self._size, np.nan), where=count > 0)
+        return np.asarray(np.divide(total, count, out=np.full(self._size, np.nan), where=count > 0))
 
     def _combine_fragment(self, rows: Rows) -> Numbers:
         """Return the result [d] of the rows of one fragment, or of all rows."""
@@ -134,7 +134,7 @@ def square_distances(rows: Rows) -> Numbers:
         common += chunk_common
     squared += squared.T
     common += common.T
-    return np.divide(squared * size, common, out=np.full((n, n), np.inf), where=common > 0)
+    return np.asarray(np.divide(squared * size, common, out=np.full((n, n), np.inf), where=common > 0))
 
 
 def score_rows(squared: Numbers, attackers: int, at_least: int = 0) -> Numbers:
@@ -154,4 +154,5 @@ def select_best(scores: Numbers, count: int) -> list[int]:
     best: npt.NDArray[np.int64] = np.argsort(scores, kind="stable")[:count]
     if np.isinf(scores[best]).any():
         return []
-    return best.tolist()
+    positions: list[int] = best.tolist()
+    return positions

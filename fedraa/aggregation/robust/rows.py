@@ -200,7 +200,7 @@ def weighted_mean(rows: Rows, factors: Numbers, scales: Numbers | None = None) -
         covered = ~np.isnan(block)
         total = (np.where(covered, block, 0.0) * scaled[:, None]).sum(axis=0)
         weight = (covered * factors[:, None]).sum(axis=0)
-        return np.divide(total, weight, out=np.full(len(total), np.nan), where=weight > 0)
+        return np.asarray(np.divide(total, weight, out=np.full(len(total), np.nan), where=weight > 0))
 
     return combine_chunks(rows, chunk_mean)
 
