@@ -153,4 +153,5 @@ def select_best(scores: Numbers, count: int) -> list[int]:
     best = np.argsort(scores, kind="stable")[:count]
     if np.isinf(scores[best]).any():
         return []
-    return list(map(int, best))
+    positions: list[int] = best.tolist()
+    return positions

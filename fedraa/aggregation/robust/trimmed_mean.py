@@ -54,5 +54,4 @@ class TrimmedMean(RobustAggregator):
         kept = (ranks >= removed) & (ranks < counts - removed)
         total = np.where(kept, np.sort(block, axis=0), 0.0).sum(axis=0)
         protected = (counts >= self.min_clients) & (counts > 0)
-        mean = np.divide(total, counts - 2 * removed, out=np.full(len(total), np.nan), where=protected)
-        return np.asarray(mean)
+        return np.asarray(np.divide(total, counts - 2 * removed, out=np.full(len(total), np.nan), where=protected))
