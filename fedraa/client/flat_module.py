@@ -11,9 +11,11 @@ from torch.nn import functional as F
 
 from fedraa.messages import Vector
 from fedraa.models.images import ImageConv2d
+from fedraa.models.statistics import copy_buffers, put_buffers
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import trainable_parameters, view_as_tensor
 from fedraa.submodels.flat import BY_PIECE
+from fedraa.submodels.tracing.modes import WithoutDropout
 
 # Label of padding, which stands for a missing sample.
 PADDING = -100
@@ -73,6 +75,18 @@ class FlatModule:
     def forward(self, inputs: Any) -> Any:
         """Return the module's output for a batch [b, ...], which may be several tensors."""
         return self._objective.forward(self.module, inputs)
+
+    def forward_with(self, weights: Tensor, inputs: Any) -> None:
+        """Run the module for a batch with other weights [k], without gradients and dropout.
+
+        The weights and the buffers of the module are then as they were. A hook may read the values of a layer.
+        """
+        own, buffers = self.weights.clone(), copy_buffers(self.module)
+        self.weights.copy_(weights)
+        with torch.no_grad(), WithoutDropout():
+            self.forward(inputs)
+        self.weights.copy_(own)
+        put_buffers(self.module, buffers)
 
     def outputs(self, result: Any) -> Tensor:
         """Return the tensor from which the loss is computed, out of the module's result."""

@@ -1,13 +1,13 @@
 """The interface of local training beyond plain steps: personal models, and values that a client keeps between tasks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedraa.client.gradient_transforms import GradientTransform
 from fedraa.client.kept_buffer import KeptBuffer
@@ -34,6 +34,10 @@ class LocalRun(Protocol):
         """True for coordinates of personal layers."""
 
     @property
+    def module(self) -> nn.Module:
+        """The module of the submodel, whose parameters are views of `weights`."""
+
+    @property
     def prox_mu(self) -> float:
         """The weight of the proximal term of the settings."""
 
@@ -49,14 +53,24 @@ class LocalRun(Protocol):
             epochs: Passes over the data. None: the length of the task.
         """
 
-    def step(self, inputs: Any, labels: Tensor, only: Tensor | None = None) -> None:
+    def step(
+        self,
+        inputs: Any,
+        labels: Tensor,
+        only: Tensor | None = None,
+        penalty: Callable[[], Tensor] | None = None,
+    ) -> None:
         """Take a step of the local optimizer. In the stream "" its loss counts for the training loss.
 
         Args:
             inputs: The inputs of a minibatch.
             labels: Its labels.
             only: True for the coordinates that may move; None: all.
+            penalty: Returns a term to add to the loss, after each forward pass; None: no term.
         """
+
+    def forward(self, weights: Tensor, inputs: Any) -> None:
+        """Run the module with other weights, without gradients and dropout. A hook may read the values of a layer."""
 
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss and the gradient at `weights`, with all gradient transforms. It is valid until the next call.
@@ -100,6 +114,7 @@ class LocalAlgorithm:
         has_personal_model: True if `personal_model` returns the client's own model.
         needs_whole_gradient: True if `train` calls `run.gradient`.
         needs: Names of the fields of LocalTraining that must have a value that is not 0 or empty.
+        classifies: True if it needs one label per sample.
         refuses: The settings that would break the method's mathematics, with the reasons. The keys are those of
             `check_terms` in composition/compatibility.py.
     """
@@ -107,6 +122,7 @@ class LocalAlgorithm:
     has_personal_model: ClassVar[bool] = False
     needs_whole_gradient: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ()
+    classifies: ClassVar[bool] = False
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     @property

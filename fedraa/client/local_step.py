@@ -1,6 +1,6 @@
 """The steps of local training: a local optimizer and the terms that change its gradient."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +36,7 @@ from fedraa.errors import InputError
 from fedraa.messages import Task
 from fedraa.submodels import view_as_tensor
 
+Penalty = Callable[[], Tensor]
 # Names of the buffers of a task that gradient transforms read.
 BLENDED = ("control", "momentum")
 
@@ -99,6 +100,7 @@ class LocalStep:
         self._bf16 = bf16
         self._factor = local_factor(solver.lr_schedule, steps)
         self._steps_taken = 0
+        self._penalty: Penalty | None = None
         self._compressor = components.compressor
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
         extras = {name: tensor(task.extra_values(name)) for name in task.extras if name in BLENDED}
@@ -191,8 +193,15 @@ class LocalStep:
             return {}
         return self._optimizer.state(row)
 
-    def step(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Take one step on a minibatch, and return its loss at the weights before the step."""
+    def step(self, inputs: Any, labels: Tensor, penalty: Penalty | None = None) -> Tensor:
+        """Take one step on a minibatch, and return its loss at the weights before the step.
+
+        Args:
+            inputs: The inputs.
+            labels: The labels.
+            penalty: Returns a term to add to the loss, after each forward pass. None: no term.
+        """
+        self._penalty = penalty
         self._rate = self.rate(self._steps_taken)
         self._steps_taken += 1
         self._optimizer.begin_step()
@@ -252,7 +261,10 @@ class LocalStep:
             if self._prior is None:
                 self._prior = log_prior(self._shards, outputs.shape[-1], share).to(outputs.device)
             outputs = outputs + self._prior.view(*outputs.shape[:-2], 1, -1)
-        return self.model.loss(result, outputs, labels)
+        loss = self.model.loss(result, outputs, labels)
+        if self._penalty is not None:
+            loss = loss + self._penalty()
+        return loss
 
     def _loss_gradient(self, inputs: Any, labels: Tensor) -> Tensor:
         """Compute the masked gradient (with SAM if set) into the module. Return the loss at the unperturbed weights.

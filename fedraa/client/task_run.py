@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedraa.client.flat_module import FlatModule
 from fedraa.client.gradient_transforms import GradientTransform
-from fedraa.client.local_step import LocalStep
+from fedraa.client.local_step import LocalStep, Penalty
 from fedraa.data.tree import map_tree
 from fedraa.messages import Vector
 
@@ -30,6 +31,9 @@ class TaskRun:
         self, local_step: LocalStep, minibatches: Minibatches, kept: Mapping[str, Vector], personal: Tensor | None
     ) -> None:
         self.weights = local_step.model.weights
+        assert isinstance(local_step.model, FlatModule)
+        self._model = local_step.model
+        self.module = local_step.model.module
         self.prox_mu = local_step.settings.prox_mu
         self.total = torch.zeros((), device=self.weights.device)
         """The sum of the losses of all local steps."""
@@ -66,12 +70,12 @@ class TaskRun:
             self.steps += self._counts
             yield batch
 
-    def step(self, inputs: Any, labels: Tensor, only: Tensor | None = None) -> None:
+    def step(self, inputs: Any, labels: Tensor, only: Tensor | None = None, penalty: Penalty | None = None) -> None:
         if only is None:
-            loss = self._step.step(inputs, labels)
+            loss = self._step.step(inputs, labels, penalty)
         else:
             before = self.weights.clone()
-            loss = self._step.step(inputs, labels)
+            loss = self._step.step(inputs, labels, penalty)
             self.weights.copy_(torch.where(only, self.weights, before))
         if self._counts:
             self.record_loss(loss)
@@ -79,6 +83,9 @@ class TaskRun:
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
         # The code of a module may change its inputs in place, and the caller may need them again.
         return self._step.gradient(map_tree(Tensor.clone, inputs), labels)
+
+    def forward(self, weights: Tensor, inputs: Any) -> None:
+        self._model.forward_with(weights, map_tree(Tensor.clone, inputs))
 
     def record_loss(self, loss: Tensor) -> None:
         self.total += loss

@@ -110,6 +110,7 @@ def check_objective(name: str, method: Method, objective: Objective, *, vmap_bat
     for is_on, problem in (
         (method.local.label_masked, f"{name} masks the logits of labels that a client lacks"),
         (getattr(method.update, "owned_head", False), f"{name} averages the output rows of labels that a client has"),
+        (method.local.algorithm.classifies, f"{name} compares the features of labelled samples"),
         (vmap_batch > 1, f"vmap_batch {vmap_batch} pads minibatches with labels of no class"),
     ):
         if is_on:

@@ -24,6 +24,7 @@ SMALL: dict[str, Any] = {
 }
 DYNAMIC: list[dict[str, Any]] = [
     {"method": "feddyn", "rounds": 5, "participation": "sample:3"},
+    {"method": "moon", "rounds": 5, "participation": "sample:3"},
     {"method": "feddyn-async", "updates": 10, "buffer_size": 2},
 ]
 RUNS: list[dict[str, Any]] = [

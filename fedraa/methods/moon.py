@@ -1,0 +1,139 @@
+"""MOON: features near those of the global model, and away from those of the previous one (Li et al. 2021, Algorithm 1).
+
+Client n receives theta and keeps its last trained model u_n. z, z_g, z_p are the inputs of the last linear layer of the
+current model w, of theta, and of u_n; c is the cosine:
+    SGD on f_n(w) + mu * mean over the minibatch of -log( e^(c(z, z_g)/T) / (e^(c(z, z_g)/T) + e^(c(z, z_p)/T)) )
+    send w; u_n <- w
+Server:
+    theta <- mean of the clients' w, weighted by samples
+
+In a client's first task z_p = z_g, so that the term is constant and is left out. theta and u_n are run without dropout,
+and with the statistics of the minibatch in batch norm. There is no projection head unless the user's model has one.
+With submodels u_n is cut to the coordinates of the task.
+
+Read next: client/local_algorithm.py (the interface of local training), client/task_run.py (its steps).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedraa.client.kept_buffer import KeptBuffer
+from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
+from fedraa.client.local_training import LocalTraining
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.errors import InputError
+from fedraa.numbers import NotNegative, Positive
+from fedraa.server.round_update import Mean
+
+
+def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor:
+    """Return the mean contrastive loss of features [b, k] with respect to near and far ones (MOON, eq. 3)."""
+    cosines = torch.stack([F.cosine_similarity(z, other, dim=1) for other in (near, far)], dim=1)
+    return -F.log_softmax(cosines / temperature, dim=1)[:, 0].mean()
+
+
+class Features:
+    """The input [b, k] of a layer in the last forward pass."""
+
+    def __init__(self) -> None:
+        self.values = torch.empty(0)
+
+    def read(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
+        """Keep the input of the layer. It is a hook of the layer."""
+        self.values = args[0].flatten(1)
+
+
+@contextmanager
+def last_features(module: nn.Module) -> Iterator[Features]:
+    """Yield the input of the module's last linear layer in the last forward pass. Raise InputError without one."""
+    linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
+    if not linear:
+        problem = f"moon compares the inputs of the last linear layer, and {type(module).__name__} has none"
+        raise InputError("method", problem, hint="give a model that ends with a linear layer")
+    features = Features()
+    handle = linear[-1].register_forward_pre_hook(features.read)
+    try:
+        yield features
+    finally:
+        handle.remove()
+
+
+@dataclass(frozen=True)
+class ModelContrast(LocalAlgorithm):
+    """The task's steps with a contrastive loss of the features (MOON).
+
+    Attributes:
+        mu: Weight of the contrastive loss.
+        temperature: Temperature T of its cosines.
+    """
+
+    mu: NotNegative = 1.0
+    temperature: Positive = 0.5
+
+    classifies: ClassVar[bool] = True
+
+    @property
+    def kept(self) -> tuple[KeptBuffer, ...]:
+        return (KeptBuffer("previous_model", "received"),)
+
+    @property
+    def passes(self) -> float:
+        # Two forward passes. A forward and a backward pass take three times as long as a forward pass.
+        return 2 / 3
+
+    def train(self, run: LocalRun) -> None:
+        previous = run.state["previous_model"]
+        with last_features(run.module) as features:
+            if torch.equal(previous, run.received):
+                super().train(run)
+            else:
+                self._train_apart(run, features, previous)
+        previous.copy_(run.weights)
+
+    def _train_apart(self, run: LocalRun, features: Features, previous: Tensor) -> None:
+        """Take the steps with the contrastive loss.
+
+        Args:
+            run: The task.
+            features: The features of the last forward pass.
+            previous: The weights [k] of the client's previous model.
+        """
+        for inputs, labels in run.minibatches():
+            run.forward(run.received, inputs)
+            near = features.values
+            run.forward(previous, inputs)
+            far = features.values
+            run.step(inputs, labels, penalty=partial(self._penalty, features, near, far))
+
+    def _penalty(self, features: Features, near: Tensor, far: Tensor) -> Tensor:
+        return self.mu * contrast(features.values, near, far, self.temperature)
+
+
+register(
+    Method(
+        name="moon",
+        paper="Li, He, Song 2021",
+        formula="As fedavg; clients add mu times a contrastive loss of their features to the loss.",
+        when="Unequal labels and images: features of the clients stay near those of the global model.",
+        local=LocalTraining(algorithm=ModelContrast()),
+        update=Mean(weights="samples"),
+        paper_settings=PaperSettings(
+            source="authors' code",
+            values={
+                "momentum": 0.9,
+                "weight_decay": 1e-5,
+                "local.algorithm.mu": 1.0,
+                "local.algorithm.temperature": 0.5,
+            },
+            unstated="learning rate, epochs, batch size",
+        ),
+    )
+)
