@@ -1,4 +1,4 @@
-"""Compare the bits of 70 small runs between this checkout and an earlier commit.
+"""Compare the bits of more than 70 small runs between this checkout and an earlier commit.
 
 The runs use the virtual clock. They cover every named method, and the options that have separate code paths. Each
 checkout runs this file in a separate process with the `fedraa` of that checkout. The runs below therefore use only the

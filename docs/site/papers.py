@@ -21,6 +21,7 @@ KEYS = {
     "fedadagrad": "fedopt",
     "mofedsam": "fedsam",
     "mimelite": "mime",
+    "lg-fedavg": "lgfedavg",
     "ra-fed": "ramfed",
     "ram-fed": "ramfed",
     "bernoulli": "shuffled",

@@ -26,7 +26,7 @@ from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.client.gradient_transforms import ControlVariate
 from fedraa.client.kept_buffer import KeptBuffer
 from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
-from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.method import NO_PAPER, PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.errors import InputError
 from fedraa.messages import Index, Update, Vector
@@ -181,5 +181,6 @@ register(
         local=LOCAL,
         update=FedDynRule(),
         schedule=AsyncSchedule(),
+        paper_settings=NO_PAPER,
     )
 )

@@ -64,8 +64,9 @@ class History:
     `evals` has one row per evaluation: `step` (server updates, or rounds), `t` (of the model, not of the result),
     `wall`, `accuracy` and `loss` (mean cross-entropy, nats) on the whole test set. `client_mean`, `client_std` and
     `client_worst` describe the accuracies on the clients' parts of the test set. Each further metric has a column. With
-    `personalised`, the columns `personal_mean`, `personal_std` and `personal_worst` describe the accuracies of sampled
-    clients that first train the model on their data, as in a task.
+    `personalised`, or with a method that keeps personal models, the columns `personal_mean`, `personal_std` and
+    `personal_worst` describe the accuracies of personal models of sampled clients: the models that clients keep, or the
+    global model after training on the client's data, as in a task.
 
     With another objective its metrics replace `accuracy`, from sums over all test samples: multilabel `f1`, `accuracy`,
     `exact`; regression `mse`, `mae`, `r2`; next-token `perplexity`, `accuracy`; segmentation `mean_iou`,

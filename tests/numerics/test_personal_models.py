@@ -6,18 +6,21 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy_mlp import loss_gradient
-from quadratic import close, kept, quadratic, train_round
+from quadratic import HalfSquare, close, kept, quadratic, train_round
 from refusals import refuses
 from tiny import LR, WIDTHS, Stepped, spec
 
+from fedraa.client.trainer import ModelSettings
 from fedraa.composition.registry import find_method
 from fedraa.engine.factories import make_cost_model, make_worker_spec
+from fedraa.evaluation.personal import FineTuning
 from fedraa.methods.apfl import MixedModel
 from fedraa.methods.ditto import PulledModel
 from fedraa.methods.pfedme import MoreauEnvelope
 from fedraa.rng import generator
 
 TARGETS = (1.0, -3.0)
+MODEL = ModelSettings(HalfSquare())
 
 
 def test_ditto_trains_a_pulled_model_beside_the_shared_one() -> None:
@@ -177,6 +180,16 @@ def test_client_that_never_trained_is_evaluated_with_the_global_model(method: st
     stepped.round()
     second = metrics()
     assert second["personal_mean"] < second["client_mean"]
+
+
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_fine_tuning_trains_the_global_model_for_the_epochs_of_a_task(epochs: int) -> None:
+    stepped = quadratic("fedavg", TARGETS, local_epochs=epochs, personalised=2)
+    fine_tuning = FineTuning(stepped.run.traced, stepped.run.method.local, seed=0, model=MODEL)
+    for client, target in enumerate(TARGETS):
+        model = fine_tuning.model(stepped.server.params, {}, client, *stepped.run.data.client(client))
+        close(model, [target * (1 - 0.9**epochs)])
+    close(stepped.server.params, [0.0])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Runs with personal models: a killed run resumes with the same bits, replays, and differs from one without them."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 import fedraa
 from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, resume, run
+from fedraa.cli.plan import client_bytes
+from fedraa.engine.build import build_run
+from fedraa.engine.memory_check import Need
 from fedraa.rundir.history import History
 
 SMALL: dict[str, Any] = {
@@ -41,6 +45,26 @@ RUNS: list[dict[str, Any]] = [
 def events(directory: Path) -> list[dict[str, object]]:
     """Return the log without real times."""
     return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+
+
+@pytest.mark.parametrize(
+    ("method", "values"),
+    [
+        ("ditto", lambda size, head: size),
+        ("apfl", lambda size, head: size + 1),
+        ("fedper", lambda size, head: head),
+        ("lg-fedavg", lambda size, head: size - head),
+    ],
+)
+def test_memory_counts_the_values_of_each_client(method: str, values: Callable[[int, int], int]) -> None:
+    plain = build_run(Experiment(**SMALL, method="fedavg", rounds=2))
+    spec = build_run(Experiment(**SMALL, method=method, rounds=2))
+    # The last layer has 8 inputs, 10 outputs and 10 biases.
+    expected = 4 * values(plain.params.size, 90)
+    need, of_plain = Need.of(spec), Need.of(plain)
+    assert need.per_client - of_plain.per_client == expected
+    assert need.server - of_plain.server == 4 * expected
+    assert client_bytes(spec) - client_bytes(plain) == expected
 
 
 @pytest.mark.parametrize("fields", DYNAMIC, ids=lambda fields: str(fields["method"]))

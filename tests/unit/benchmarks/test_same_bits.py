@@ -42,9 +42,9 @@ def test_one_changed_rounding_changes_the_digests(tmp_path: Path, monkeypatch: p
     assert same_bits._describe_difference("fedasync", changed, expected) is not None
 
 
-def test_there_are_seventy_experiments_with_every_method_among_them() -> None:
+def test_experiments_are_seventy_or_more_with_every_method_among_them() -> None:
     experiments = same_bits._list_experiments()
-    assert len(experiments) == 70
+    assert len(experiments) >= 70
     assert set(METHODS) < set(experiments)
 
 

@@ -153,6 +153,7 @@ IGNORED: list[dict[str, Any]] = [
     {"delay_bound": 1.0, "method": "fedasync"},
     {"scheduler": "random", "method": "fedasync"},
     {"aggregator": "filled", "method": "fedavg"},
+    {"personal_layers": ("batch-norm",), "method": "fedavg"},
     {"personalised": 20, "clients": 4},
     {"client_evals_of": 2},
     {"local_optimizer_state": "keep", "local_optimizer": "sgd", "momentum": 0.0},

@@ -14,7 +14,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.engine import run_spec
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_worker_spec
-from fedraa.evaluation.personal import Personal
+from fedraa.evaluation.personal import FineTuning
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((90, 1, 4, 4)).astype(np.float32) + np.arange(90)[:, None, None, None] / 9, np.arange(90) % 3
@@ -76,7 +76,10 @@ class Brighter(fl.Transform):
 def trained_alone(steps: int | str) -> Any:
     experiment = Experiment(**SMALL | {"local_steps": steps}, clients=4)
     spec = build_run(experiment, model=net(), dataset=data((X, Y)))
-    return Personal(spec.traced, spec.method.local, seed=0).train(spec.params, 0, *spec.data.client(0))
+    fine_tuning = FineTuning(spec.traced, spec.method.local, seed=0)
+    model = fine_tuning.model(spec.params, {}, 0, *spec.data.client(0))
+    assert model is not None
+    return model
 
 
 @pytest.mark.parametrize(("steps", "as_many"), [("auto", 1), ("auto:3", 3)])

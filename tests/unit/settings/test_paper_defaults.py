@@ -154,7 +154,7 @@ def test_paper_terms_are_what_the_paper_states(name: str, values: dict[str, Any]
 
 def test_a_tenth_of_the_clients_takes_part_where_papers_say_so() -> None:
     assert {name for name, paper in PAPERS.items() if paper.client_fraction == 0.1} == {
-        *("fedavg", "heterofl", "fedrolex"),
+        *("fedavg", "heterofl", "fedrolex", "fedper", "fedrep", "lg-fedavg"),
         *("bernoulli", "bernoulli-kernels", "shuffled", "shuffled-kernels"),
     }
     assert {paper.client_fraction for paper in PAPERS.values()} == {None, 0.1}
