@@ -21,7 +21,6 @@ KEYS = {
     "fedadagrad": "fedopt",
     "mofedsam": "fedsam",
     "mimelite": "mime",
-    "lg-fedavg": "lgfedavg",
     "ra-fed": "ramfed",
     "ram-fed": "ramfed",
     "bernoulli": "shuffled",
