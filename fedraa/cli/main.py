@@ -136,8 +136,8 @@ class Tune:
     trials: int = 12
     """Number of trials of each method."""
     jobs: int = 1
-    """Number of trials that run at the same time, each in a process or on a CPU of the cluster at --address; with 1,
-    equal seeds give equal results."""
+    """Trials that run at the same time, each in a process or on a CPU of the cluster at --address; with 1,
+    a seed fixes the results."""
     config: Path | None = None
     """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 

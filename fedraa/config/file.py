@@ -24,8 +24,9 @@ from fedraa.reading import content
 # Built-in callbacks that users expect to be fields, with the correct way to use them.
 CALLBACKS = {
     "csv": "csv(path='evals.csv')",
-    "tensorboard": "tensorboard(directory='logs')",
-    "wandb": "wandb(project='NAME')",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
 }
 
 

@@ -26,12 +26,11 @@ class ProblemOptions(Section):
     MAY_CHANGE = frozenset(["data_dir"])
 
     dataset: str = "digits"
-    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews; femnist, shakespeare, celeba, sent140, reddit or
-    stackoverflow, which define their clients; a .npz or .csv file, csv('FILE', target='COLUMN', client='COLUMN'),
-    folder:PATH of images, npy:PATH, hf:PATH, or package.module:callable."""
+    """Data set: digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, femnist, shakespeare, celeba, sent140,
+    reddit, stackoverflow, a .npz or .csv file, csv('FILE', target='COLUMN'), folder:PATH of images, npy:PATH, hf:PATH,
+    or package.module:callable."""
     data_dir: Path | None = None
-    """Folder with the files of the data sets, to which missing image sets of torchvision are downloaded (default:
-    none)."""
+    """Folder of data files, also for downloads of image sets (default: none)."""
     transforms: tuple[Component, ...] = ()
     """Transforms of the training samples: crop, flip, normalize, v2.NAME of torchvision, or a custom Transform
     (default: none)."""
@@ -62,7 +61,7 @@ class ClientOptions(Section):
     """Clients and their data."""
 
     clients: Count | None = None
-    """Number of clients (default: all clients of the data set with the partition natural, else 10)."""
+    """Number of clients (default: all of natural data, else 10)."""
     partition: Component | None = None
     """Partition of the samples over the clients: iid, dirichlet:ALPHA, hsu:ALPHA, mixture, labels:K, shards:K,
     quantity:BETA, zipf, powerlaw, lognormal, noise, rotation, colour, natural, or a custom Partitioner (default: iid,
@@ -130,9 +129,9 @@ class MethodOptions(Section):
     """Update rule of an asynchronous method: convex-mix, delta, rms-normalized-delta, buffer, ..., or a custom
     AsyncRule (default: the method's)."""
     aggregator: Component | None = None
-    """Aggregator of the deltas of a round: covered, filled, memorised, hetlora, flora, or a custom Aggregator (default:
-    the method's). Robust ones, also for the buffer of fedbuff: median, trimmed-mean, krum, multi-krum, bulyan,
-    geometric-median, centred-clipping, norm-bound and, only in rounds, fltrust."""
+    """Aggregator of the deltas of a round: covered, filled, memorised, hetlora, flora, majority, a robust one (median,
+    trimmed-mean, krum, multi-krum, bulyan, geometric-median, centred-clipping or norm-bound, also for the buffer of
+    fedbuff; fltrust), or a custom Aggregator (default: the method's)."""
     server_optimizer: Component | None = None
     """Optimizer of the server: sgd, momentum, adam, yogi, adagrad, amsgrad, or a custom ServerOptimizer (default: the
     method's)."""
@@ -198,8 +197,8 @@ class LocalOptions(Section):
     local_epochs: Count | None = None
     """Local epochs per task (default: 5, unless steps are set)."""
     local_steps: int | str | None = None
-    """Local steps per task, instead of epochs; auto is 20 or one pass, whichever is less, or more until sending takes
-    at most half of a task (default: none)."""
+    """Local steps per task, instead of epochs; auto is 20 or one pass, whichever is less, or more if sending would
+    take over half of a task (default: none)."""
     weight_decay: NotNegative | None = None
     """Local weight decay (default: the method's, or 0.01 for adamw)."""
     clip: NotNegative | None = None

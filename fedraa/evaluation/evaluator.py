@@ -21,6 +21,8 @@ from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced, copy_structure, drop_weights, load_parameters
 
 BATCH = 1024
+# The kept values of an evaluation without clients that have trained.
+NO_KEPT_VALUES: State = {"clients": np.zeros(0, np.int64)}
 
 Buffers = dict[str, Tensor | None]
 # The metric of a backdoor, beside the metrics of the objective.
@@ -102,7 +104,7 @@ class Evaluator:
                     values[metric.name][rows] = metric.values(outputs, targets)
         metrics = self._summarise_sums(loss, sums)
         if self._personal is not None:
-            metrics |= self._evaluate_personal(self._personal, params, kept or {})
+            metrics |= self._evaluate_personal(self._personal, params, kept or NO_KEPT_VALUES)
         metrics |= {name: exact_mean(numbers) for name, numbers in values.items()}
         if self._trigger is not None:
             metrics[ATTACK_SUCCESS] = self._attack_success(self._trigger, params)

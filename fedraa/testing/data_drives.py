@@ -10,6 +10,7 @@ import torch
 
 from fedraa.components.imports import is_path
 from fedraa.config.experiment import Experiment
+from fedraa.config.sections import DEFAULT_CLIENTS
 from fedraa.data import Dataset, Dealing, FederatedDataset, Rows, deal_samples, load_dataset, make_partitioner
 from fedraa.data.load import SOURCES
 from fedraa.data.sources.rows import as_rows
@@ -188,7 +189,7 @@ def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
     clients = None
     if isinstance(dataset, FederatedDataset):
         clients = dataset.own_clients
-    base = experiment(clients or Experiment.model_fields["clients"].default)
+    base = experiment(clients or DEFAULT_CLIENTS)
     return Trial(base.model_copy(update=fields), dataset, model)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedraa.aggregation.aggregator import Aggregator
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
-from fedraa.client.compression import COMPRESSOR, Compressor
+from fedraa.client.compression import COMPRESSOR, Compressor, Sign
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM, GradientTransform, WeightDecay
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, LocalOptimizer
 from fedraa.components.registry import ComponentRegistry
@@ -111,13 +111,22 @@ def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> Trial
     return Trial(experiment(part), made_up())
 
 
+def _compressor_fields(part: Any) -> dict[str, Any]:
+    """Return the fields for a compressor. Signs without a scale need a server that takes a majority vote."""
+    method = "ra-fed"
+    if isinstance(part, Sign) and not part.scaled:
+        method = "signsgd"
+    return {"method": method, "compress": part, "rounds": ROUNDS}
+
+
 def _policy_fields(part: Any) -> dict[str, Any]:
     """Return the fields of a method with a policy of this class, or of a basic method with this policy."""
     base: Method = list_methods()["fed-raa" if part.scheduled else "fedavg"]
-    for method in list_methods().values():
-        if type(method.submodel) is type(part) and method.asynchronous == part.scheduled:
-            base = method
-            break
+    if type(base.submodel) is not type(part):
+        for method in list_methods().values():
+            if type(method.submodel) is type(part) and method.asynchronous == part.scheduled:
+                base = method
+                break
     limit = {"updates": ARRIVALS} if base.asynchronous else {"rounds": ROUNDS}
     return {"method": replace(base, submodel=part), **limit}
 
@@ -129,7 +138,7 @@ def _list_fields(field: str) -> Fields:
 
 def _of_data(clients: int) -> dict[str, Any]:
     """Return the fields of an experiment in which at most four of the clients take part in a round."""
-    return {"method": "ra-fed", "clients": 10, "participation": f"sample:{min(4, clients)}", "rounds": ROUNDS}
+    return {"method": "ra-fed", "clients": None, "participation": f"sample:{min(4, clients)}", "rounds": ROUNDS}
 
 
 def is_correct(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -198,7 +207,7 @@ _LIST = (
         "sgd",
         _round_fields("local_optimizer"),
     ),
-    Kind("compressor", Compressor, COMPRESSOR, client_drives.CompressorDrive, "8bit", _round_fields("compress")),
+    Kind("compressor", Compressor, COMPRESSOR, client_drives.CompressorDrive, "8bit", _compressor_fields),
     Kind(
         "partitioner",
         Partitioner,

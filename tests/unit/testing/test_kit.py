@@ -24,6 +24,8 @@ VALUES = {
     ("participation", "sample"): "sample:3",
     ("participation", "bernoulli"): "bernoulli:0.5",
     ("compressor", "topk"): "topk:0.2",
+    ("compressor", "randomk"): "randomk:0.2",
+    ("compressor", "qsgd"): "qsgd:4",
 }
 # partitioners that need images, or data with client ids; data that need files
 OF_DATA = {"rotation", "colour", "natural", "folder", "csv", "npy", "hf"}
