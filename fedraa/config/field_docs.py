@@ -20,7 +20,8 @@ def document_fields(model: type[BaseModel]) -> None:
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter(name, kind, default=field.default, annotation=hints[name]))
         lines.append(f"    {name} ({_type_text(hints[name])} = {field.default!r}):")
-        lines += textwrap.wrap(field.description or "", WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+        text = field.description or ""
+        lines += textwrap.wrap(text, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False)
     model.__doc__ = inspect.cleandoc(model.__doc__ or "") + "\n".join(lines) + "\n"
     # mypy refuses an assignment, because a model declares no such attribute.
     setattr(model, "__signature__", inspect.Signature(parameters))  # noqa: B010

@@ -17,13 +17,12 @@ from actors.server.sharded_store import ShardedStore
 from actors.worker.worker import Worker
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
-from fedraa.data import Federated
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
 from fedraa.engine.objects import split_objects
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
-from fedraa.messages import Evaluation, Update, Vector
+from fedraa.messages import Evaluation, Update
 from fedraa.rundir.history import History
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
@@ -109,8 +108,8 @@ class WarmWorker:
     def train_all(self, *args: Any) -> list[Update]:
         return self._worker.train_all(*args)
 
-    def evaluate(self, params: Vector, data: Federated) -> Evaluation:
-        return self._worker.evaluate(params, data)
+    def evaluate(self, *args: Any) -> Evaluation:
+        return self._worker.evaluate(*args)
 
 
 @dataclass
