@@ -19,6 +19,7 @@ from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event
 from fedraa.rundir.file_names import EVENTS, SUMMARY
 
+ROOT = Path(__file__).parents[2]
 UPDATES = 40
 RUN = ("run", "--clients", "10", "--updates", str(UPDATES), "--local-steps", "3", "--hidden", "16")
 ON_RAY = (*RUN, "--workers", "2")
@@ -171,7 +172,9 @@ def resume_killed(environment: Environment) -> str:
     """Kill a worker and then the run, resume it, and return the digest."""
     kill = f"{KillWorkerThenRun.__module__}:{KillWorkerThenRun.__name__}"
     flags = ("--checkpoint-every", "1", "--callbacks", kill, "--out", "killed")
-    environment.execute("-m", "fedraa", *ON_RAY, *flags, exit_code=-signal.SIGKILL)
+    # The environment has no benchmarks, and the callback is here.
+    variables = environment.variables | {"PYTHONPATH": str(ROOT)}
+    environment.execute("-m", "fedraa", *ON_RAY, *flags, variables=variables, exit_code=-signal.SIGKILL)
     if '"fault"' not in (environment.folder / "killed" / EVENTS).read_text():
         raise CheckFailed("the log has no fault, although a worker was killed")
     environment.execute("-m", "fedraa", "resume", "killed")
