@@ -17,6 +17,7 @@ from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
 TARGET = r"^[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 DEFAULT_CLIENTS = 10
+DEFAULT_ATTACKERS = 0.2
 ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 
 
@@ -278,8 +279,8 @@ class AttackOptions(Section):
 
     attack: Component | None = None
     """Attack: sign-flip, scaling, gaussian, alie, ipm, label-flip, backdoor, or a custom Attack (default: none)."""
-    attackers: Share = 0.2
-    """Share of the clients that carry out the attack; the seed draws them."""
+    attackers: Share | None = None
+    """Share of the clients that carry out the attack; the seed draws them (default: 0.2)."""
 
 
 class FaultOptions(Section):

@@ -16,7 +16,7 @@ from fedraa.client.state_probe import ROWS, probe_state
 from fedraa.composition.compatibility import check_transforms
 from fedraa.config.experiment import Experiment
 from fedraa.config.section import Section
-from fedraa.config.sections import ClientOptions, DeviceOptions, EvaluationOptions, ProblemOptions
+from fedraa.config.sections import DEFAULT_ATTACKERS, ClientOptions, DeviceOptions, EvaluationOptions, ProblemOptions
 from fedraa.data import (
     Dataset,
     Dealing,
@@ -160,7 +160,10 @@ def build_run(
     if objective.classifies:
         labels = labels_held(data, dataset.classes)
     attack = make_attack_plan(
-        experiment.attack, experiment.attackers, clients=experiment.client_count, seed=experiment.seed
+        experiment.attack,
+        experiment.attackers or DEFAULT_ATTACKERS,
+        clients=experiment.client_count,
+        seed=experiment.seed,
     )
     if attack is not None:
         check_attack(attack.attack, objective)

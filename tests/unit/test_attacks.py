@@ -10,6 +10,8 @@ from fedraa.attacks.attack import ATTACK, AttackPlan, make_attack_plan
 from fedraa.attacks.backdoor import Backdoor
 from fedraa.attacks.collusion import Collusion
 from fedraa.components.state import save_state
+from fedraa.config.experiment import Experiment
+from fedraa.engine.build import build_run
 from fedraa.rng import generator
 
 HONEST = [(1.1, 0.9), (1.4, 1.1), (0.7, 1.2), (1.8, 1.6), (0.6, 0.2), (0.6, 1.0)]
@@ -145,3 +147,10 @@ def test_label_that_the_data_lack_is_refused() -> None:
         Backdoor(target=10).start(10, torch.zeros(2, 4))
     with refuses("attack"):
         Backdoor().start(10, torch.zeros(2, 4, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("share", [0.2, 0.3])
+def test_attackers_without_an_attack_are_refused(share: float) -> None:
+    """Also a share that equals the default."""
+    with refuses("attackers", got=share):
+        build_run(Experiment(method="fedavg", engine="local", attackers=share))
