@@ -72,7 +72,7 @@ def train(theta, shards, costs, rng, updates, concurrency, buffer_size, server_l
             events.append(("dispatch", now, sum(turns), n, 0, version, None))
             heapq.heappush(queue, (due, sum(turns), n, turns[n], version, theta))
             turns[n] += 1
-        # The next client returns its delta, whose weight falls with its staleness in versions.
+        # The next client returns its delta. The weight of the delta falls with its staleness in versions.
         now, task, n, turn, sent_version, received = heapq.heappop(queue)
         delta = local_sgd(received, *shards[n], rng("batches", n, turn), **local) - received
         staleness = version - sent_version

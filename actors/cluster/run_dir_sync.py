@@ -26,7 +26,7 @@ class Changes:
 
 
 def write_all(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files, whose names are relative to the directory."""
+    """Write the files. Their names are paths relative to the directory."""
     for name, content in files.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         with replace_file(directory / name) as stream:

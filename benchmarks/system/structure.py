@@ -72,7 +72,7 @@ def read_next(method_file: str) -> list[str]:
     for name in named:
         path = ROOT / name if (ROOT / name).is_file() else ROOT / "fedraa" / name
         if _module_name(path) not in reached:
-            raise ValueError(f"structure: {method_file} says to read {name}, but no run of the method imports it")
+            raise ValueError(f"structure: {method_file} names {name} to read next, but no run of the method imports it")
     return named
 
 

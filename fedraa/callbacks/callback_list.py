@@ -34,7 +34,7 @@ class EventSink(Protocol):
     subscribed: frozenset[str]
     """The kinds of events that a callback handles."""
     blocking: frozenset[str]
-    """The kinds of events for whose return values the run waits."""
+    """The kinds of events that block the run until the callbacks return."""
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
         """Deliver an event and return the name of the callback that ends the run, or None.

@@ -80,7 +80,7 @@ def exit_code(command: Callable[[], object]) -> int:
         if str(error) != TERMINATED:
             sys.stderr.write("\n")
         return _print_error(str(error) or "interrupted", error, 130)
-    # This branch precedes `_failure_types`, whose import takes seconds, because `--help` has to be fast.
+    # `--help` ends here. The import of `_failure_types` below takes seconds.
     except SystemExit as error:
         if error.code == signal.SIGTERM:
             # Ray's handler of SIGTERM exits with this code between two runs on a cluster.

@@ -2,7 +2,8 @@
 
 import inspect
 import re
-from functools import reduce
+from collections.abc import Mapping
+from functools import cache, reduce
 
 from docstring_parser import DocstringStyle, parse
 from rich.markup import escape
@@ -59,7 +60,7 @@ def describe_value(method: Method, path: str, option: str | None) -> str:
     """
     *parents, name = path.split(".")
     owner = reduce(getattr, parents, method)
-    texts = [describe_attribute(kind, name) for kind in type(owner).__mro__]
+    texts = [attribute_texts(kind).get(name, "") for kind in type(owner).__mro__]
     if option is not None:
         texts.append(Experiment.model_fields[option].description or "")
     text = next(filter(None, texts))
@@ -68,7 +69,8 @@ def describe_value(method: Method, path: str, option: str | None) -> str:
     return " ".join(text.split())
 
 
-def describe_attribute(kind: type, name: str) -> str:
-    """Return the text about an attribute in the docstring of a class, or "" if the docstring does not name it."""
+@cache
+def attribute_texts(kind: type) -> Mapping[str, str]:
+    """Return the text about each attribute that the docstring of a class names."""
     attributes = parse(inspect.getdoc(kind) or "", DocstringStyle.GOOGLE).params
-    return next((item.description or "" for item in attributes if item.arg_name == name), "")
+    return {item.arg_name: item.description or "" for item in attributes}

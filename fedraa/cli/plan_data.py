@@ -15,7 +15,7 @@ from fedraa.report.clients import Counts, label_counts, write_clients_picture
 
 # Maximum number of clients that are shown one by one. If there are more clients, some quantiles by size are shown.
 MAX_CLIENTS = 20
-# Maximum number of classes whose counts fit into 80 columns.
+# Maximum number of classes. The counts of more classes do not fit into 80 columns.
 MAX_CLASSES = 10
 QUANTILES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 

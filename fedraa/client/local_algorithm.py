@@ -35,7 +35,7 @@ class LocalRun(Protocol):
 
     @property
     def module(self) -> nn.Module:
-        """The module of the submodel, whose parameters are views of `weights`."""
+        """The module of the submodel. Its parameters are views of `weights`."""
 
     @property
     def prox_mu(self) -> float:

@@ -48,7 +48,7 @@ def check_terms(name: str, method: Method) -> None:
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
     if isinstance(compressor, Sign) and not (compressor.scaled or _accepts_signs(method)):
         problem = f"the server of {name} would add signs as if they were deltas"
-        hint = "use scaled-sign, or the method signsgd, whose server takes a majority vote"
+        hint = "use scaled-sign, or the method signsgd: its server takes a majority vote"
         raise InputError("compress", problem, got="sign", hint=hint)
     refused = dict(local.algorithm.refuses)
     if auxiliary is not None:

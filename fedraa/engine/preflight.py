@@ -46,9 +46,7 @@ def check_runnable(spec: RunSpec) -> None:
     _check_local_schedule(spec)
     _check_adapters(spec)
     _check_robust(spec)
-    if spec.attack is not None and spec.attack.attack.colludes and spec.experiment.server_shards > 1:
-        problem = f"{text_of(spec.attack.attack)} needs all deltas in one process"
-        raise InputError("server_shards", problem, got=spec.experiment.server_shards, hint="leave it out")
+    _check_attack(spec)
     _check_batch_norm(spec)
     if spec.experiment.vmap_batch > 1:
         _check_stack(spec)
@@ -206,6 +204,13 @@ def _check_robust(spec: RunSpec) -> None:
     if isinstance(aggregator, FLTrust) and (not every_client or aggregator.root >= clients):
         problem = f"client {aggregator.root} must train in every round, because it holds the root data"
         raise InputError("aggregator", problem, hint="give participation all and a root below the number of clients")
+
+
+def _check_attack(spec: RunSpec) -> None:
+    """Raise InputError for attackers that see the deltas of other clients, if these are in several processes."""
+    if spec.attack is not None and spec.attack.attack.colludes and spec.experiment.server_shards > 1:
+        problem = f"{text_of(spec.attack.attack)} needs all deltas in one process"
+        raise InputError("server_shards", problem, got=spec.experiment.server_shards, hint="leave it out")
 
 
 def _lacks_batch_norm(spec: RunSpec) -> bool:

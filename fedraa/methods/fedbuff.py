@@ -76,8 +76,13 @@ class FedBuffRule(Buffered):
 
     keeps: ClassVar[str] = "buffer [d]"
     state_fields: ClassVar[tuple[str, ...]] = (
-        *("_total", "_count", "_moved", "_stepping"),
-        *("_robust", "_weights", "_gone"),
+        "_total",
+        "_count",
+        "_moved",
+        "_stepping",
+        "_robust",
+        "_weights",
+        "_gone",
     )
 
     def __post_init__(self) -> None:

@@ -28,6 +28,7 @@ from fedraa.aggregation.robust.rows import (
     Rows,
     Votes,
     median_of_rows,
+    stack_chunk,
     weighted_mean,
 )
 from fedraa.errors import InputError
@@ -115,7 +116,7 @@ def square_distances(rows: Rows) -> Numbers:
     size = rows[0].size
 
     def measure_piece(piece: slice) -> tuple[Numbers, Numbers]:
-        block = np.stack([row[piece] for row in rows]).astype(np.float64)
+        block = stack_chunk(rows, piece)
         squared = np.zeros((n, n))
         common = np.zeros((n, n))
         for i in range(n - 1):

@@ -156,7 +156,7 @@ def combine_chunks(rows: Rows, work: Callable[[Numbers], npt.NDArray[Any]]) -> N
     result = np.empty(rows[0].size)
 
     def combine_piece(piece: slice) -> None:
-        result[piece] = work(_stack_chunk(rows, piece))
+        result[piece] = work(stack_chunk(rows, piece))
 
     map_chunks(result.size, combine_piece)
     return result
@@ -216,7 +216,7 @@ def measure_rows(rows: Rows, centre: npt.NDArray[np.floating] | None = None) -> 
     """
 
     def measure_piece(piece: slice) -> tuple[Numbers, Numbers]:
-        block = _stack_chunk(rows, piece)
+        block = stack_chunk(rows, piece)
         if centre is not None:
             block -= centre[piece]
         covered = ~np.isnan(block)
@@ -232,5 +232,6 @@ def measure_rows(rows: Rows, centre: npt.NDArray[np.floating] | None = None) -> 
     return np.sqrt(squared), counts / max(1, size)
 
 
-def _stack_chunk(rows: Rows, piece: slice) -> Numbers:
+def stack_chunk(rows: Rows, piece: slice) -> Numbers:
+    """Return the rows on a range of k coordinates as one array [n, k]."""
     return np.stack([row[piece] for row in rows]).astype(np.float64)
