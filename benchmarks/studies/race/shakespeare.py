@@ -54,6 +54,14 @@ class Letters(nn.Module):
         return out
 
 
+class LettersBatchNorm(Letters):
+    """The model with batch norm after the convolution."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(classes)
+        self.hidden = nn.Sequential(self.hidden, nn.BatchNorm1d(UNITS))
+
+
 def _load_samples(data_dir: Path | None) -> tuple[Samples, Samples, int]:
     """Return training and test samples by role, and the number of different letters."""
     path = (data_dir or Path()) / "shakespeare" / "input.txt"

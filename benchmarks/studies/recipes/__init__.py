@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from benchmarks.studies.recipes import fedsam, fleets, quilt, raa, ramfed, robust, shuffled, subdismo
+from benchmarks.studies.recipes import fedsam, fleets, personal, quilt, raa, ramfed, robust, shuffled, subdismo
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Study
 
@@ -47,5 +47,7 @@ RECIPES: dict[str, Recipe] = {
         robust.robust_alie,
         robust.robust_attacks,
         robust.robust_backdoor,
+        personal.personal_cifar10,
+        personal.personal_shakespeare,
     )
 }
