@@ -8,6 +8,7 @@ import numpy.typing as npt
 from pydantic import NonNegativeInt
 
 from fedraa.client.auto_steps import AutoSteps
+from fedraa.client.error_feedback import ErrorFeedback
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
@@ -52,6 +53,7 @@ class LocalTraining:
             influence. It needs the classification objective.
         compressor: Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit,
             qsgd:LEVELS, scaled-sign, sign, or a custom Compressor.
+        error_feedback: Correction of the compressor's errors in later tasks: none, ef or ef21.
         transforms: Custom GradientTransforms of the gradient, after the proximal term.
         split: Number of layers in the client's part in split learning (SplitFed); 0 turns it off.
         full_rate: While a submodel trains, divide its activations by its share of the units, and multiply its learning
@@ -85,6 +87,7 @@ class LocalTraining:
     label_masked: bool = False
     logit_calibration: UpToOne = 0.0
     compressor: Any = "none"
+    error_feedback: ErrorFeedback = "none"
     transforms: tuple[Any, ...] = ()
     split: NonNegativeInt = 0
     full_rate: bool = False

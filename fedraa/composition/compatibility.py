@@ -16,7 +16,7 @@ from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import transform_name
-from fedraa.errors import InputError
+from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Objective
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.policies.growing import Growing
@@ -50,6 +50,13 @@ def check_terms(name: str, method: Method) -> None:
         problem = f"the server of {name} would add signs as if they were deltas"
         hint = "use scaled-sign, or the method signsgd: its server takes a majority vote"
         raise InputError("compress", problem, got="sign", hint=hint)
+    if local.error_feedback != "none":
+        if compressor.lossless:
+            raise without_effect("error_feedback", local.error_feedback, "compress none")
+        if compressor.for_feedback() is None:
+            problem = f"its error can be larger than the delta, so that {local.error_feedback} would add up errors"
+            hint = "use topk, randomk, scaled-sign or 8bit, or set error_feedback to none"
+            raise InputError("compress", problem, got=text_of(local.compressor), hint=hint)
     refused = dict(local.algorithm.refuses)
     if auxiliary is not None:
         refused |= auxiliary.refuses

@@ -31,6 +31,7 @@ SHORTCUTS: dict[str, tuple[str, ...]] = {
     "ratios": ("submodel.ratios",),
     "capacities": ("submodel.capacities.levels",),
     "compress": ("local.compressor",),
+    "error_feedback": ("local.error_feedback",),
     "local_optimizer": ("local.local_optimizer",),
     "local_optimizer_state": ("local.optimizer_state",),
     "momentum": ("local.momentum",),

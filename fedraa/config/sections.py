@@ -148,6 +148,9 @@ class MethodOptions(Section):
     compress: Component | None = None
     """Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit, qsgd:LEVELS, scaled-sign,
     sign (for signsgd), or a custom Compressor (default: the method's)."""
+    error_feedback: Literal["none", "ef", "ef21"] | None = None
+    """Memory of each client for the errors of --compress: ef adds the last error to the next delta, ef21 compresses the
+    difference to the delta that the server knows (default: the method's)."""
     personal_layers: tuple[str, ...] | None = None
     """Layers that stay at each client and are never sent: names of modules or parameters, patterns such as "head.*", or
     last-layer, all-but-last-layer or batch-norm (default: the method's)."""

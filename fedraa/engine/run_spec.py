@@ -10,6 +10,7 @@ import numpy.typing as npt
 from fedraa.attacks.attack import AttackPlan
 from fedraa.attacks.backdoor import Backdoor
 from fedraa.callbacks.events import Limits
+from fedraa.client.error_feedback import FEEDBACK
 from fedraa.client.kept_buffer import PERSONAL_LAYERS, KeptBuffer
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.client.split import ClientHalf, measure_stem
@@ -211,6 +212,8 @@ class RunSpec:
             names = LOCAL_OPTIMIZER.resolve(solver.local_optimizer).buffers(solver.momentum)
         buffers = [KeptBuffer(f"optimizer_{name}") for name in names]
         buffers += solver.algorithm.kept
+        if solver.error_feedback != "none":
+            buffers.append(FEEDBACK)
         if self.shared is not None:
             buffers.append(replace(PERSONAL_LAYERS, coordinates=np.flatnonzero(~self.shared)))
         return tuple(buffers)

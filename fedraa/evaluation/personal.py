@@ -113,7 +113,7 @@ class FineTuning:
         plain = replace(
             solver, control=False, full_gradient=False, squares=False, adversary=False, grad_mix=1.0, split=0
         )
-        plain = replace(plain, compressor="none", logit_calibration=0.0, optimizer_state="reset")
+        plain = replace(plain, compressor="none", error_feedback="none", logit_calibration=0.0, optimizer_state="reset")
         self._solver = replace(plain, algorithm=LocalAlgorithm(), personal_layers=())
         self._widths = traced.widths(traced.full())
         self._trainer = Trainer(traced, self._solver, resident_bytes=0, **options)

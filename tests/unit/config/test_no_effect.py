@@ -156,6 +156,7 @@ IGNORED: list[dict[str, Any]] = [
     {"personal_layers": ("batch-norm",), "method": "fedavg"},
     {"personalised": 20, "clients": 4},
     {"client_evals_of": 2},
+    {"error_feedback": "ef", "method": "fedavg"},
     {"local_optimizer_state": "keep", "local_optimizer": "sgd", "momentum": 0.0},
     {"client_evals_of": 20, "client_evals": "final", "clients": 4},
     {"concurrency": 50, "method": "fedasync"},
