@@ -223,7 +223,8 @@ def _parse_number(text: str) -> Compressor:
         if kind == "qsgd" and int(number) >= 1:
             return QSGD(int(number))
         if kind in ("topk", "randomk") and 0 < float(number) <= 1:
-            return {"topk": TopK, "randomk": RandomK}[kind](float(number))
+            share = float(number)
+            return TopK(share) if kind == "topk" else RandomK(share)
     raise InputError("compress", got=text, expected=EXPECTED)
 
 

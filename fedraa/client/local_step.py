@@ -53,10 +53,11 @@ class StepComponents:
 
     @classmethod
     def of(cls, solver: LocalTraining) -> Self:
-        compressor: Compressor | None = COMPRESSOR.resolve(solver.compressor)
+        compressor = COMPRESSOR.resolve(solver.compressor)
         if solver.error_feedback != "none":
-            compressor = compressor.for_feedback()
-        assert compressor is not None
+            for_feedback = compressor.for_feedback()
+            assert for_feedback is not None, "compressors without a small error are refused before the run"
+            compressor = for_feedback
         return cls(
             compressor,
             LOCAL_OPTIMIZER.resolve(solver.local_optimizer),

@@ -45,7 +45,8 @@ class Letters(nn.Module):
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        self.embed, self.hidden = nn.Embedding(classes, WIDTH), nn.Conv1d(WIDTH, UNITS, SEEN)
+        self.embed = nn.Embedding(classes, WIDTH)
+        self.hidden: nn.Module = nn.Conv1d(WIDTH, UNITS, SEEN)
         self.head = nn.Linear(UNITS, classes)
 
     def forward(self, x: Tensor) -> Tensor:
