@@ -44,6 +44,7 @@ SHORTCUTS: dict[str, tuple[str, ...]] = {
     "scheduler": ("schedule.scheduler",),
     "delay_bound": ("schedule.delay_bound",),
     "participation": ("schedule.participation",),
+    "next_client": ("schedule.next_client",),
     "concurrency": ("schedule.concurrency",),
     "polyak_fraction": ("schedule.polyak_fraction",),
     "updates": ("schedule.updates",),

@@ -73,6 +73,7 @@ class CostModel(Stateful):
         self._mean_size = float(sizes.mean())
         self._solver = solver
         self._measure = measure
+        self._full_widths = full
         self._full = measure(full)
         self._unit = settings.unit
         self._frozen = settings.frozen
@@ -218,6 +219,21 @@ class CostModel(Stateful):
         for client in self._ratios:
             table[client] *= self._duration_ratio(client)
         return table
+
+    def expected_durations(self, shapes: Sequence[Widths]) -> Floats:
+        """Return the modelled duration of one task of every client [N].
+
+        It is the mean over the shapes that the client can hold. Without shapes it is that of the full model. A client
+        that can hold none of them gets the longest duration of the other clients.
+
+        Args:
+            shapes: The submodels from which a scheduler chooses.
+        """
+        table = self.table(shapes or [self._full_widths])
+        held = np.isfinite(table)
+        durations = np.where(held, table, 0.0).sum(axis=1) / np.maximum(1, held.sum(axis=1))
+        durations[~held.any(axis=1)] = durations.max()
+        return np.asarray(durations)
 
     def observe(self, widths: Widths, client: int, real: float) -> bool:
         """Record a real duration of a task; return True if the cost table changed.

@@ -47,6 +47,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         learn=spec.wall,
         store=store,
         share=share,
+        timing=spec.timing,
         attack=spec.attack,
         shared=spec.shared,
     )

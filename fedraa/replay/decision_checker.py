@@ -52,7 +52,7 @@ class Checker(ABC, Generic[Ledger]):
     def drop(self, line: Line) -> Dropped:
         """Check the decision about a failed task."""
         task = self.clock.end(line)
-        dropped = self.ledger.drop(task.decision.task)
+        dropped = self._drop_task(task.decision.task)
         line.expect_value("action", dropped.action)
         self._queue_clients(dropped)
         return dropped
@@ -60,6 +60,10 @@ class Checker(ABC, Generic[Ledger]):
     @abstractmethod
     def round(self, line: Line) -> None:
         """Check the end of a round."""
+
+    @abstractmethod
+    def _drop_task(self, task: int) -> Dropped:
+        """Return the ledger's decision about a failed task."""
 
     @abstractmethod
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
@@ -122,7 +126,12 @@ class AsyncChecker(Checker[AsyncLedger]):
         loss = line.number_of("train_loss")
         result = self._apply_rule(line, task.decision, loss)
         done = self.ledger.commit(
-            task.decision.task, loss=loss, new_version=result.new_version, keep_task=result.keep_task
+            task.decision.task,
+            loss=loss,
+            new_version=result.new_version,
+            keep_task=result.keep_task,
+            duration=self.clock.now - task.started,
+            now=self.clock.now,
         )
         weight = None
         if self._weights_known:
@@ -145,6 +154,9 @@ class AsyncChecker(Checker[AsyncLedger]):
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
         may_resend = self._rule is not None or line["bytes_down"] == 0
         return self.ledger.assign(client, self.clock.now, fragment=fragment, may_resend=may_resend)
+
+    def _drop_task(self, task: int) -> Dropped:
+        return self.ledger.drop(task, self.clock.now)
 
     def _apply_rule(self, line: Line, decision: Dispatch, loss: float) -> ApplyResult:
         """Return the rule's result for the update."""
@@ -178,8 +190,10 @@ class RoundChecker(Checker[RoundLedger]):
         self._coverage = Coverage(rules)
 
     def commit(self, line: Line) -> None:
-        decision = self.clock.arrive(line).decision
-        done = self.ledger.commit(decision.task, loss=line.number_of("train_loss"))
+        task = self.clock.arrive(line)
+        decision = task.decision
+        duration = self.clock.now - task.started
+        done = self.ledger.commit(decision.task, loss=line.number_of("train_loss"), duration=duration)
         weight = None
         if self._server_lr is not None:
             weight = self._server_lr * self.ledger.weight(decision.client) / self.ledger.weight_sum
@@ -196,7 +210,10 @@ class RoundChecker(Checker[RoundLedger]):
         closed = self.ledger.close_round()
         self._coverage.check(line, closed.round, list(closed.fragments))
         self.due = None
-        self.clock.waiting.extend(self.ledger.begin_round())
+        self.clock.waiting.extend(self.ledger.begin_round(self.clock.now))
 
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
         return self.ledger.assign(client, self.clock.now, fragment=fragment)
+
+    def _drop_task(self, task: int) -> Dropped:
+        return self.ledger.drop(task)

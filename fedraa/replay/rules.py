@@ -1,6 +1,5 @@
 """The rules of a run, rebuilt only from its config.json, without its data set and its model."""
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,12 +24,13 @@ from fedraa.devices.fleet import COLUMNS, Fleet, Floats
 from fedraa.errors import InputError, locate_error
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
-from fedraa.ledger.participation import PARTICIPATION, draw_cohort
+from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.round_ledger import RoundLedger
+from fedraa.ledger.selection_context import ClientFacts
 from fedraa.messages import ExtraBuffers
 from fedraa.numbers import Count, expected_text, format_count
 from fedraa.objectives import MetricSpec
-from fedraa.replay.log_line import read_lines
+from fedraa.replay.logged_selector import LoggedSelector
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CONFIG
 from fedraa.rundir.packed_columns import unpack_column as unpacked
@@ -38,6 +38,7 @@ from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.participation_correction import planned_balances
 from fedraa.server.schedule import SCHEDULER
+from fedraa.server.selection import make_async_selector, make_facts, make_round_selector
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.slices import LayerCut
@@ -115,8 +116,7 @@ class Rules:
     experiment: Experiment
     method: dict[str, dict[str, Any]]
     resolved: Resolved
-    cohorts: tuple[tuple[int, ...], ...] = ()
-    """The logged cohorts of a run with a custom Participation."""
+    directory: Path
 
     @classmethod
     def read(cls, directory: Path) -> "Rules":
@@ -137,10 +137,7 @@ class Rules:
             experiment = Experiment(**described.experiment)
         except ValueError as error:
             raise locate_error(error, f"{place}: experiment") from None
-        cohorts: tuple[tuple[int, ...], ...] = ()
-        if is_foreign(described.method["schedule"].get("participation")):
-            cohorts = _logged_cohorts(directory)
-        return cls(experiment, described.method, described.resolved, cohorts)
+        return cls(experiment, described.method, described.resolved, directory)
 
     @property
     def wall(self) -> bool:
@@ -287,6 +284,7 @@ class Rules:
             fragments=len(self.resolved.fragments),
             scheduler=self.planner() if self.scheduled else None,
             concurrency=self.concurrency,
+            selector=self._async_selector(),
         )
 
     def async_rule(self) -> AsyncRule | None:
@@ -311,7 +309,7 @@ class Rules:
             clients=self.clients,
             seed=self.experiment.seed,
             bad_clients=self.bad_clients(),
-            draw_cohort=self.cohort,
+            selector=self._round_selector(),
             samples=samples,
             fragments=len(self.resolved.fragments),
             scheduler=self.planner() if self.scheduled else None,
@@ -336,29 +334,37 @@ class Rules:
         factors: list[float] = balances.tolist()
         return factors
 
-    def cohort(self, round: int, left_out: Collection[int] = ()) -> Sequence[int]:
-        """Return the clients of a round, without quarantined ones, in the order of their dispatch."""
-        if self.is_custom("schedule", "participation"):
-            if round < len(self.cohorts):
-                return self.cohorts[round]
-            return ()
-        participation = PARTICIPATION.own(self.method["schedule"].get("participation", "all"))
+    def _round_selector(self) -> ClientSelector:
+        """Return the selector of the cohorts. If it is custom, it repeats the logged cohorts."""
         policy = self.method["submodel"]
-        initial = 0
+        alone = 0
         if policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1:
-            initial = policy["initial"]
-        return draw_cohort(participation, self.clients, round, self.experiment.seed, left_out, initial)
+            alone = policy["initial"]
+        if self.is_custom("schedule", "participation"):
+            return LoggedSelector(self.directory, self.clients)
+        return make_round_selector(
+            self.method["schedule"].get("participation", "all"),
+            self._client_facts,
+            clients=self.clients,
+            seed=self.experiment.seed,
+            alone=alone,
+        )
 
+    def _async_selector(self) -> ClientSelector | None:
+        """Return the selector of the next clients, or None for the uniform choice."""
+        if self.is_custom("schedule", "next_client"):
+            return LoggedSelector(self.directory, self.clients)
+        return make_async_selector(
+            self.method["schedule"].get("next_client", "uniform"),
+            self._client_facts,
+            clients=self.clients,
+            seed=self.experiment.seed,
+            concurrency=self.concurrency,
+        )
 
-def _logged_cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
-    """Return the clients of each round of a log, as far as the log can be read."""
-    cohorts: list[list[int]] = [[]]
-    for line in read_lines(directory):
-        if line.kind == "dispatch":
-            cohorts[-1].append(int(line.at_least("client", 0)))
-        elif line.kind == "round":
-            cohorts.append([])
-    return tuple(map(tuple, cohorts))
+    def _client_facts(self) -> ClientFacts:
+        """Return the facts about the clients by which a selection chooses."""
+        return make_facts(self.costs, self.resolved.fragments, self.resolved.samples, self.timing)
 
 
 def _check_devices(path: Path, resolved: Resolved) -> None:

@@ -106,7 +106,14 @@ class AsyncServer(Stateful):
         result = self._store.apply_update(task, flight.assignment, update, stale, balance)
         if result.keep_task:
             self._kept_flights[task.client] = flight
-        done = self.ledger.commit(task.id, loss=update.loss, new_version=result.new_version, keep_task=result.keep_task)
+        done = self.ledger.commit(
+            task.id,
+            loss=update.loss,
+            new_version=result.new_version,
+            keep_task=result.keep_task,
+            duration=now - flight.left,
+            now=now,
+        )
         self.task_table.commit(update, done, result.weight, now, unprotected=result.unprotected)
         if self._learn and self.task_table.costs.observe(task.widths, task.client, now - flight.left):
             self._plan_scheduler()
@@ -115,7 +122,7 @@ class AsyncServer(Stateful):
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         failed = self.task_table.in_flight[task].task
         self._store.drop(failed)
-        dropped = self.ledger.drop(task)
+        dropped = self.ledger.drop(task, now)
         self.task_table.drop(dropped, error, now)
         if dropped.action != RETRY:
             self._store.leave(failed.client)

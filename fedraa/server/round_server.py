@@ -179,7 +179,7 @@ class RoundServer(Stateful):
         self._lr_steps += lr * update.steps
         self._square += change.squared
         self._lr = lr
-        done = self.ledger.commit(task.id, loss=update.loss)
+        done = self.ledger.commit(task.id, loss=update.loss, duration=now - flight.left)
         self.task_table.commit(update, done, self._optimizer.server_lr * weight / self.ledger.weight_sum, now)
         return self._next_clients(done, now)
 
@@ -203,7 +203,7 @@ class RoundServer(Stateful):
         self._close_round(now)
         self.ledger.close_round()
         self._reset_round()
-        return self.ledger.begin_round()
+        return self.ledger.begin_round(now)
 
     def _reset_round(self) -> None:
         """Forget the sums and the snapshots of a round."""

@@ -1,7 +1,7 @@
 """Schedules: clients train asynchronously, or in rounds with a barrier. A schedule builds the server."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +13,6 @@ from fedraa.client.lr_schedule import USUAL_SCHEDULES
 from fedraa.components.registry import ComponentRegistry
 from fedraa.errors import InputError
 from fedraa.ledger.async_ledger import AsyncLedger
-from fedraa.ledger.participation import PARTICIPATION, All, Participation, draw_cohort
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import Vector
 from fedraa.numbers import Count, Positive, UpToOne
@@ -22,6 +21,7 @@ from fedraa.server.async_server import AsyncServer
 from fedraa.server.round_server import RoundComponents, RoundServer
 from fedraa.server.round_state import RoundStateContext
 from fedraa.server.round_update import Mean
+from fedraa.server.selection import make_async_selector, make_round_selector
 from fedraa.server.server import Server, ServerSetup
 from fedraa.server.stores.local import LocalStore
 from fedraa.submodels.assignment import Assignment, Submodel
@@ -63,6 +63,14 @@ class AsyncSchedule(Schedule):
     """Idle clients receive fragments at once, at most `concurrency` clients at a time.
 
     A scheduler chooses the fragment.
+
+    Attributes:
+        scheduler: Chooses the fragments.
+        delay_bound: Largest duration of a task, None for the bound that follows from the costs.
+        updates: Number of server updates, None to stop by another limit.
+        concurrency: Number of clients that train at the same time, None for all.
+        polyak_fraction: Share of the last updates that the evaluated mean model covers; 0 evaluates the current model.
+        next_client: Chooses the next client whenever one has finished, if `concurrency` leaves a choice.
     """
 
     scheduler: Any = "gre-raa"
@@ -70,6 +78,7 @@ class AsyncSchedule(Schedule):
     updates: Count | None = None
     concurrency: Count | None = None
     polyak_fraction: UpToOne = 0.0
+    next_client: Any = "uniform"
 
     asynchronous: ClassVar[bool] = True
     scheduled: ClassVar[bool] = True
@@ -86,6 +95,13 @@ class AsyncSchedule(Schedule):
             fragments=len(setup.submodels),
             scheduler=SchedulerRunner(SCHEDULER.own(self.scheduler)),
             concurrency=self.concurrency,
+            selector=make_async_selector(
+                self.next_client,
+                setup.client_facts,
+                clients=setup.run.clients,
+                seed=setup.run.seed,
+                concurrency=self.concurrency,
+            ),
         )
         server = AsyncServer(
             store,
@@ -147,6 +163,8 @@ def _count_voters(update: AsyncRule, clients: int) -> int:
 class Barrier(Schedule):
     """Rounds: all clients of a cohort train before the model moves."""
 
+    participation: Any = "all"
+
     @abstractmethod
     def submodels(self, setup: ServerSetup) -> SubmodelSampler | Sequence[Submodel]:
         """Return the sampler of the policy, or the fragments of the scheduler."""
@@ -155,25 +173,19 @@ class Barrier(Schedule):
         """Return the scheduler with its costs, or None without a scheduler."""
         return None
 
-    def choose_participation(self) -> Participation:
-        return All()
-
     def server(self, update: Mean, setup: ServerSetup) -> Server:
         run = setup.run
         size = run.traced.size
         clients = run.clients
-        participation = self.choose_participation()
         submodels = self.submodels(setup)
         alone = submodels.alone if isinstance(submodels, SubmodelSampler) else 0
-
-        def choose_cohort(round: int, quarantined: Collection[int]) -> Sequence[int]:
-            return draw_cohort(participation, clients, round, run.seed, quarantined, alone)
-
         ledger = RoundLedger(
             clients=clients,
             seed=run.seed,
             bad_clients=setup.bad_clients,
-            draw_cohort=choose_cohort,
+            selector=make_round_selector(
+                self.participation, setup.client_facts, clients=clients, seed=run.seed, alone=alone
+            ),
             samples=setup.task_table.sizes if update.weights == "samples" else None,
             fragments=len(setup.submodels),
             scheduler=self.planner(setup),
@@ -214,9 +226,6 @@ class Rounds(Barrier):
     def submodels(self, setup: ServerSetup) -> SubmodelSampler:
         return setup.policy.bind(setup.run)
 
-    def choose_participation(self) -> Participation:
-        return PARTICIPATION.own(self.participation)
-
 
 @dataclass(frozen=True)
 class ScheduledRounds(Barrier):
@@ -230,6 +239,7 @@ class ScheduledRounds(Barrier):
     delay_bound: Positive | None = None
     rounds: Count | None = None
     polyak_fraction: UpToOne = 0.0
+    participation: Any = "all"
 
     scheduled: ClassVar[bool] = True
 

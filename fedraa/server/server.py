@@ -9,9 +9,12 @@ import numpy.typing as npt
 
 from fedraa.attacks.attack import AttackPlan
 from fedraa.attacks.collusion import Collusion
+from fedraa.devices.availability import Timing
 from fedraa.ledger.bad_clients import BadClients
+from fedraa.ledger.selection_context import ClientFacts
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State, Task, Update, Vector
+from fedraa.server.selection import make_facts
 from fedraa.server.stores.local import Share, Store
 from fedraa.server.tasks import Record, TaskTable
 from fedraa.submodels.assignment import Mask, Submodel
@@ -86,6 +89,7 @@ class ServerSetup:
         learn: True if costs follow real durations.
         store: Keeps an asynchronous server's parameters. With None, the server keeps them in this process.
         share: Places the buffers that the server sends.
+        timing: The model of the time that tasks take.
         attack: The attack of some clients, if there is one.
         shared: True for the coordinates [d] that clients send, without those of personal layers. None: all.
     """
@@ -103,8 +107,14 @@ class ServerSetup:
     learn: bool
     store: Store | None
     share: Share
+    timing: Timing
     attack: AttackPlan | None = None
     shared: Mask | None = None
+
+    def client_facts(self) -> ClientFacts:
+        """Return the facts about the clients by which a selection chooses."""
+        shapes = [submodel.widths for submodel in self.submodels]
+        return make_facts(self.task_table.costs, shapes, self.task_table.sizes, self.timing)
 
     def make_collusion(self, voters: int) -> Collusion | None:
         """Return the deltas that attackers see, or None if no attackers collude.
