@@ -8,7 +8,7 @@ import numpy as np
 
 from fedraa.components.calls import convert_errors
 from fedraa.components.state import save_state
-from fedraa.components.text import text_of
+from fedraa.components.text import is_ours, text_of
 from fedraa.errors import InputError, short_text
 from fedraa.ledger.participation import Participation, Selection, check_cohort, draw_cohort
 from fedraa.ledger.selection_context import ClientFacts, ClientStats
@@ -54,7 +54,7 @@ class ClientSelector:
         self.needed: int | None = None
         """The number of updates after which a round ends, None if it waits for all of its clients."""
         if over_selection > 1:
-            self.needed = _count_of(selection, "schedule.over_selection", over_selection)
+            self.needed = _count_of(selection, "over_selection", over_selection)
             started = min(clients, ceil(over_selection * self.needed))
             if isinstance(selection, Participation):
                 self._selection = replace(selection, count=started)  # type: ignore[type-var]
@@ -162,7 +162,7 @@ def _count_of(selection: Selection, field: str, got: object) -> int:
     Raises:
         InputError: The selection has no such number, which `field` needs.
     """
-    if selection.count is None:
+    if selection.count is None or not is_ours(type(selection)):
         problem = f"{text_of(selection)} has no number of clients per round"
         raise InputError(field, problem, got=got, hint="give a participation such as sample:10")
     count: int = selection.count

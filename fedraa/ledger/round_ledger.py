@@ -39,9 +39,10 @@ class RoundLedger(TaskLedger):
         cohort: The clients of the round, in the order in which they get their tasks.
         position: The position of each client in the cohort.
         weight_sum: Sum of the weights of the whole cohort, also of clients that fail later.
+        started: Time at which the round began.
     """
 
-    state_fields: ClassVar[tuple[str, ...]] = ("_counts_before", "selector")
+    state_fields: ClassVar[tuple[str, ...]] = ("_counts_before", "selector", "started")
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class RoundLedger(TaskLedger):
         self.selector = selector
         self._samples = samples
         self._counts_before = self.stats.counts.copy()
+        self.started = 0.0
         self._begin_round((), self.selector.choose_cohort(self.step, 0.0, ()))
 
     @property
@@ -74,6 +76,7 @@ class RoundLedger(TaskLedger):
         quarantined = sorted(self.bad_clients.left_out)
         if len(quarantined) == self.clients:
             return ()
+        self.started = now
         self._begin_round(quarantined, self.selector.choose_cohort(self.step, now, quarantined))
         return self.cohort
 
@@ -109,14 +112,29 @@ class RoundLedger(TaskLedger):
         self.stats.losses[self.index(dispatch.fragment)] = loss
         self._reported.append(dispatch.fragment)
         self._missing -= 1
-        return Committed(dispatch, self.step + 1, Staleness(0, 0), round_complete=self._missing == 0)
+        return Committed(dispatch, self.step + 1, Staleness(0, 0), round_complete=self._is_complete())
 
     def drop(self, task: int) -> Dropped:
         """Count a client that failed. Its task no longer counts as an update of the fragment."""
         dispatch, action = self._fail_task(task)
         self.stats.counts[self.index(dispatch.fragment)] -= 1
         self._missing -= 1
-        return Dropped(dispatch, action, round_complete=self._missing == 0)
+        return Dropped(dispatch, action, round_complete=self._is_complete())
+
+    def lose(self, task: int, elapsed: float) -> Dispatch:
+        """Count a task that is too late for its round. It no longer counts as an update of the fragment.
+
+        Args:
+            task: A task in flight.
+            elapsed: Time since the task was sent.
+        """
+        dispatch = self.in_flight.pop(task)
+        index = self.index(dispatch.fragment)
+        self.stats.counts[index] -= 1
+        self.stats.sent[index] -= 1
+        self._missing -= 1
+        self.selector.record_lost(dispatch.client, elapsed)
+        return dispatch
 
     def close_round(self) -> RoundClosed:
         """End the round: a fragment has one more update if any client trained it."""
@@ -141,6 +159,11 @@ class RoundLedger(TaskLedger):
         self._begin_round(state["quarantined"], cohort)
         self._missing = state["missing"]
         self._reported[:] = state["reported"].tolist()
+
+    def _is_complete(self) -> bool:
+        """Return True if the round has all updates that it needs, or can get no more."""
+        needed = self.selector.needed
+        return self._missing == 0 or (needed is not None and self.reported >= needed)
 
     def _saved_cohort(self) -> Ints | None:
         """Return the cohort for a checkpoint. None means all clients, which may be a million."""

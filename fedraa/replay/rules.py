@@ -25,6 +25,7 @@ from fedraa.errors import InputError, locate_error
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.client_selector import ClientSelector
+from fedraa.ledger.dispatch import Dispatch
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.messages import ExtraBuffers
@@ -36,9 +37,10 @@ from fedraa.rundir.file_names import CONFIG
 from fedraa.rundir.packed_columns import unpack_column as unpacked
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER
+from fedraa.server.partial_work import Deadline, RoundEnd, cut_task
 from fedraa.server.participation_correction import planned_balances
 from fedraa.server.schedule import SCHEDULER
-from fedraa.server.selection import make_async_selector, make_facts, make_round_selector
+from fedraa.server.selection import make_async_selector, make_deadline, make_facts, make_round_selector
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.slices import LayerCut
@@ -101,12 +103,13 @@ class _Described(BaseModel):
 
 @dataclass(frozen=True)
 class Bill:
-    """The costs of a task: duration before jitter, bytes down and up, FLOPs."""
+    """The costs of a task: duration before jitter, bytes down and up, FLOPs, and the steps of a task cut short."""
 
     cost: float
     down: int
     up: int
     flops: float
+    cut_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -231,21 +234,26 @@ class Rules:
         extra: ExtraBuffers = component_classes()[kind].extra_buffers
         return extra
 
-    def bill(self, widths: Widths, client: int, *, held: bool = False) -> Bill:
+    def bill(self, widths: Widths, decision: Dispatch, now: float, end: RoundEnd | None) -> Bill:
         """Return the costs of a task on a dense submodel of these widths, as costs are known now.
 
         Args:
             widths: Kept units per width group.
-            client: The client.
-            held: True if the client already holds the buffer, so that nothing is sent.
+            decision: The decision to send the task.
+            now: Time at which the task is sent.
+            end: The end of the round, None without a deadline.
         """
+        client = decision.client
         sent = self.costs.sent(widths)
         crossing = self.costs.activation_bytes(client)
         extra_down, extra_up, _ = self._extra_buffers
         down = 0
-        if not held:
+        if not decision.resent:
             down = self.costs.download.bytes(sent // 4) + extra_down * sent + crossing
         up = self.costs.compressor.bytes(sent // 4) + extra_up * sent + crossing
+        part = cut_task(end, self.costs, widths, decision, now, (down, up))
+        if part is not None:
+            return Bill(part.cost, down, up, self.costs.flops(widths, client, part.steps), part.steps)
         return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))
 
     def is_custom(self, choice: str, value: str) -> bool:
@@ -347,8 +355,15 @@ class Rules:
             self._client_facts,
             clients=self.clients,
             seed=self.experiment.seed,
+            over_selection=self.method["schedule"].get("over_selection", 1.0),
             alone=alone,
         )
+
+    @cached_property
+    def deadline(self) -> Deadline | None:
+        """The deadline of the rounds, None without one."""
+        schedule = self.method["schedule"]
+        return make_deadline(schedule.get("deadline"), schedule.get("late", "drop"), self.timing)
 
     def _async_selector(self) -> ClientSelector | None:
         """Return the selector of the next clients, or None for the uniform choice."""

@@ -33,6 +33,8 @@ class Fate(IntEnum):
     """Its update was applied."""
     DROPPED = 2
     """It failed by its client's fault."""
+    LOST = 3
+    """It was too late for its round."""
 
 
 class TaskTimeline:
@@ -92,6 +94,8 @@ class TaskTimeline:
                 failure = _failure_fields(event)
                 self._end_task(self._in_flight.pop(event["task"]), t, Fate.DROPPED)
                 self.failures.append(failure)
+            case "lost":
+                self._end_task(self._in_flight.pop(event["task"]), t, Fate.LOST)
             case "fault":
                 self.failures.append(_failure_fields(event))
             case "round":

@@ -1,6 +1,7 @@
 """The asynchronous server: each client update is applied when it arrives."""
 
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import ClassVar
 
 import numpy as np
@@ -78,6 +79,13 @@ class AsyncServer(Stateful):
     @property
     def params(self) -> Vector:
         return self._store.params
+
+    @property
+    def closes_at(self) -> float:
+        return inf
+
+    def close_late(self, now: float) -> Iterable[int]:
+        raise AssertionError("an asynchronous server has no deadline")
 
     def begin(self) -> Iterable[int]:
         return self.ledger.first_clients()

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.aggregation.label_owners import LabelOwners
@@ -15,13 +15,13 @@ from fedraa.errors import InputError
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import Vector
-from fedraa.numbers import Count, Positive, UpToOne
+from fedraa.numbers import AtLeastOne, Count, Positive, UpToOne
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.async_server import AsyncServer
 from fedraa.server.round_server import RoundComponents, RoundServer
 from fedraa.server.round_state import RoundStateContext
 from fedraa.server.round_update import Mean
-from fedraa.server.selection import make_async_selector, make_round_selector
+from fedraa.server.selection import make_async_selector, make_deadline, make_round_selector
 from fedraa.server.server import Server, ServerSetup
 from fedraa.server.stores.local import LocalStore
 from fedraa.submodels.assignment import Assignment, Submodel
@@ -161,9 +161,21 @@ def _count_voters(update: AsyncRule, clients: int) -> int:
 
 
 class Barrier(Schedule):
-    """Rounds: all clients of a cohort train before the model moves."""
+    """Rounds: all clients of a cohort train before the model moves.
+
+    Attributes:
+        participation: The clients of a round.
+        over_selection: Factor by which a round starts more clients than it needs. The first ones count, and the work of
+            the others is lost.
+        deadline: Time after which a round closes, None for no deadline.
+        late: The work of a client that is not ready at the deadline: `drop` loses it, `partial` keeps the local steps
+            that fit.
+    """
 
     participation: Any = "all"
+    over_selection: float = 1.0
+    deadline: Positive | None = None
+    late: Literal["drop", "partial"] = "drop"
 
     @abstractmethod
     def submodels(self, setup: ServerSetup) -> SubmodelSampler | Sequence[Submodel]:
@@ -184,7 +196,12 @@ class Barrier(Schedule):
             seed=run.seed,
             bad_clients=setup.bad_clients,
             selector=make_round_selector(
-                self.participation, setup.client_facts, clients=clients, seed=run.seed, alone=alone
+                self.participation,
+                setup.client_facts,
+                clients=clients,
+                seed=run.seed,
+                over_selection=self.over_selection,
+                alone=alone,
             ),
             samples=setup.task_table.sizes if update.weights == "samples" else None,
             fragments=len(setup.submodels),
@@ -203,6 +220,7 @@ class Barrier(Schedule):
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.resolve(self.download_compressor),
             shared=setup.shared,
+            deadline=make_deadline(self.deadline, self.late, setup.timing),
         )
         return RoundServer(setup.params, run, ledger, components, setup.task_table, setup.record)
 
@@ -216,12 +234,18 @@ class Rounds(Barrier):
         rounds: Number of rounds, None to stop by another limit.
         polyak_fraction: Share of the last rounds that the evaluated mean model covers; 0 evaluates the current model.
         download_compressor: Compression of the model that the server sends.
+        over_selection: Factor by which a round starts more clients than it needs.
+        deadline: Time after which a round closes, None for no deadline.
+        late: The work of a client that is not ready at the deadline: drop or partial.
     """
 
     participation: Any = "all"
     rounds: Count | None = None
     polyak_fraction: UpToOne = 0.0
     download_compressor: Any = "none"
+    over_selection: AtLeastOne = 1.0
+    deadline: Positive | None = None
+    late: Literal["drop", "partial"] = "drop"
 
     def submodels(self, setup: ServerSetup) -> SubmodelSampler:
         return setup.policy.bind(setup.run)
@@ -240,6 +264,9 @@ class ScheduledRounds(Barrier):
     rounds: Count | None = None
     polyak_fraction: UpToOne = 0.0
     participation: Any = "all"
+    over_selection: AtLeastOne = 1.0
+    deadline: Positive | None = None
+    late: Literal["drop", "partial"] = "drop"
 
     scheduled: ClassVar[bool] = True
 

@@ -13,6 +13,7 @@ from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION, Participation, Selection
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.selection.simple import Uniform
+from fedraa.server.partial_work import Deadline
 
 
 def make_round_selector(
@@ -75,6 +76,24 @@ def make_async_selector(
         problem = f"all {clients} clients train at the same time, so that there is no choice"
         raise InputError("next_client", problem, got=got, hint="give a concurrency below the number of clients")
     return ClientSelector(selection, find_facts(), clients=clients, seed=seed, field="next_client")
+
+
+def make_deadline(duration: float | None, late: str, timing: Timing) -> Deadline | None:
+    """Return the deadline of the rounds, or None without one.
+
+    Args:
+        duration: Time from the start of a round to its deadline.
+        late: `drop` or `partial`.
+        timing: The model of the time that tasks take.
+
+    Raises:
+        InputError: `late` is `partial`, and there is no deadline.
+    """
+    if duration is not None:
+        return Deadline(duration, late == "partial", timing)
+    if late == "partial":
+        raise InputError("late", "it needs a deadline", got=late, hint="also give --deadline")
+    return None
 
 
 def make_facts(costs: CostModel, shapes: Sequence[Widths], samples: Sequence[int], timing: Timing) -> ClientFacts:

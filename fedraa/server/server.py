@@ -43,6 +43,13 @@ class Server(Protocol):
     def params(self) -> Vector:
         """The current full model [d]."""
 
+    @property
+    def closes_at(self) -> float:
+        """The time at which the server stops waiting for the tasks in flight; infinite without a deadline."""
+
+    def close_late(self, now: float) -> Iterable[int]:
+        """End the round at its deadline, log a `lost` event for each task in flight, and return the waiting clients."""
+
     def begin(self) -> Iterable[int]:
         """Return the clients that wait for work at the start."""
 

@@ -42,9 +42,9 @@ def events(directory: Path) -> list[dict[str, object]]:
 
 def check_resume_and_replay(fields: dict[str, Any], directory: Path, kill_at: int) -> History:
     """Assert that a run that is killed after `kill_at` commits and resumed equals an undisturbed one."""
-    whole = run(Experiment(**SMALL, **fields, out=directory / "whole"))
+    whole = run(Experiment(**{**SMALL, **fields}, out=directory / "whole"))
     with pytest.raises(Killed):
-        run(Experiment(**SMALL, **fields, out=directory / "killed"), callbacks=[KillAt(kill_at)])
+        run(Experiment(**{**SMALL, **fields}, out=directory / "killed"), callbacks=[KillAt(kill_at)])
     # A run with a custom object needs the object again.
     objects = {name: value for name, value in fields.items() if isinstance(value, fedraa.Selection)}
     resumed = resume(directory / "killed", **{name: type(value)() for name, value in objects.items()})
@@ -95,6 +95,33 @@ def test_selection_of_the_next_client(fields: dict[str, Any], tmp_path: Path) ->
             at_work.discard(line["client"])
 
 
+SLOW: dict[str, Any] = {"duration_jitter": 0.3, "compute": "lognormal:1"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedavg", "participation": "sample:3", "over_selection": 1.6},
+        {"method": "heterofl", "participation": "oort:3", "over_selection": 1.3},
+        {"method": "fedavg", "participation": "sample:4", "deadline": 0.05},
+        {"method": "scaffold", "participation": "sample:4", "deadline": 0.05, "over_selection": 1.5},
+        {"method": "fedavg", "deadline": 0.15, "late": "partial", "local_steps": 8},
+        {"method": "heterofl", "deadline": 0.06, "late": "partial", "local_steps": None, "local_epochs": 1},
+        {"method": "fed-raa-sync", "deadline": 0.05, "late": "partial", "local_steps": 8},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+def test_lost_and_partial_work(fields: dict[str, Any], tmp_path: Path) -> None:
+    whole = check_resume_and_replay({**SLOW, **fields, "rounds": 8}, tmp_path, kill_at=9)
+    kinds = [line["kind"] for line in whole.lines()]
+    cut = [line for line in whole.lines() if "cut_at" in line]
+    if fields.get("late") == "partial":
+        assert cut
+    else:
+        assert not cut
+        assert "lost" in kinds
+
+
 def test_the_wall_clock_replays(tmp_path: Path) -> None:
     fields = {**SMALL, "method": "fed-raa", "next_client": "oort", "concurrency": 3, "updates": 20}
     history = run(Experiment(**fields, clock="wall", time_scale=0.01, out=tmp_path / "run"))
@@ -134,3 +161,47 @@ def test_a_selection_that_does_not_fit_is_refused(field: str, fields: dict[str, 
     with refuses(field):
         run(Experiment(**{**SMALL, **fields}, out=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_partial_work_is_the_largest_number_of_steps_that_fits(tmp_path: Path) -> None:
+    """Without transfer and jitter a step takes 1/8 of a task, so tau = floor(D / (duration / 8)), at most 8."""
+    fields = {**SMALL, "method": "fedavg", "compute": "lognormal:1", "duration_jitter": 0, "local_steps": 8}
+    whole = run(Experiment(**fields, rounds=1, out=tmp_path / "whole"))
+    durations = {line["client"]: float(line["cost"]) for line in whole.lines() if line["kind"] == "dispatch"}
+    deadline = 0.7 * float(np.median(list(durations.values())))
+    history = run(Experiment(**fields, rounds=1, deadline=deadline, late="partial", out=tmp_path / "cut"))
+    flops = {line["client"]: float(line["flops"]) for line in whole.lines() if line["kind"] == "commit"}
+    committed = {line["client"]: line for line in history.lines() if line["kind"] == "commit"}
+    for line in history.lines():
+        if line["kind"] == "dispatch":
+            client = line["client"]
+            steps = min(8, int(deadline / (durations[client] / 8) + 1e-9))
+            assert line.get("cut_at", 8) == steps
+            assert committed[client]["flops"] == pytest.approx(flops[client] * steps / 8, rel=0.03)
+
+
+def test_over_selection_takes_the_first_answers(tmp_path: Path) -> None:
+    """Of ceil(1.5 * 4) clients the four fastest count, and the work of the others is billed until the round ends."""
+    fields = {**SMALL, "method": "fedavg", "compute": "lognormal:1", "duration_jitter": 0, "rounds": 1}
+    history = run(Experiment(**fields, participation="sample:4", over_selection=1.5, out=tmp_path / "run"))
+    lines = list(history.lines())
+    costs = {line["client"]: float(line["cost"]) for line in lines if line["kind"] == "dispatch"}
+    fastest = sorted(costs, key=costs.__getitem__)
+    assert len(costs) == 6
+    assert [line["client"] for line in lines if line["kind"] == "commit"] == fastest[:4]
+    lost = {line["client"]: float(line["flops"]) for line in lines if line["kind"] == "lost"}
+    assert lost.keys() == set(fastest[4:])
+    end = costs[fastest[3]]
+    whole = next(float(line["flops"]) for line in lines if line["kind"] == "commit")
+    assert [lost[client] for client in lost] == pytest.approx([whole * end / costs[client] for client in lost])
+
+
+def test_replay_finds_a_wrong_lost_line(tmp_path: Path) -> None:
+    fields = {**SMALL, "method": "fedavg", "participation": "sample:4", "deadline": 0.05, "compute": "lognormal:1"}
+    directory = run(Experiment(**fields, rounds=4, out=tmp_path / "run")).directory
+    log = (directory / "events.jsonl").read_text()
+    assert '"reason": "deadline"' in log or '"reason":"deadline"' in log
+    changed = log.replace('"deadline"', '"count"', 1)
+    (directory / "events.jsonl").write_text(changed)
+    with pytest.raises(fedraa.Inconsistent, match="reason"):
+        fedraa.replay(directory)
