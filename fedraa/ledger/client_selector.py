@@ -10,7 +10,7 @@ from fedraa.components.calls import convert_errors
 from fedraa.components.state import save_state
 from fedraa.components.text import is_ours, text_of
 from fedraa.errors import InputError, short_text
-from fedraa.ledger.participation import Participation, Selection, check_cohort, draw_cohort
+from fedraa.ledger.participation import Selection, check_cohort, draw_cohort, needs_view
 from fedraa.ledger.selection_context import ClientFacts, ClientStats
 from fedraa.messages import State
 from fedraa.rng import generator
@@ -48,7 +48,7 @@ class ClientSelector:
         self._seed = seed
         self._alone = alone
         self.stats: ClientStats | None = None
-        if not isinstance(selection, Participation):
+        if needs_view(selection):
             assert facts is not None
             self.stats = ClientStats(facts)
         self.needed: int | None = None
@@ -56,11 +56,11 @@ class ClientSelector:
         if over_selection > 1:
             self.needed = _count_of(selection, "over_selection", over_selection)
             started = min(clients, ceil(over_selection * self.needed))
-            if isinstance(selection, Participation):
+            if not needs_view(selection):
                 self._selection = replace(selection, count=started)  # type: ignore[type-var]
             self._started = started
         else:
-            self._started = min(clients, selection.count or clients)
+            self._started = min(clients, getattr(selection, "count", None) or clients)
 
     def choose_cohort(self, round: int, now: float, left_out: Collection[int]) -> Sequence[int]:
         """Return the clients of a round, ascending and never empty.
@@ -72,7 +72,7 @@ class ClientSelector:
         """
         if round < self._alone:
             return [next(client for client in range(self._clients) if client not in left_out)]
-        if isinstance(self._selection, Participation):
+        if not needs_view(self._selection):
             return draw_cohort(self._selection, self._clients, round, self._seed, left_out)
         rng = generator(self._seed, "selection", round)
         return self._choose(self._started, rng, step=round, now=now, excluded=left_out)
@@ -162,7 +162,7 @@ def _count_of(selection: Selection, field: str, got: object) -> int:
     Raises:
         InputError: The selection has no such number, which `field` needs.
     """
-    if selection.count is None or not is_ours(type(selection)):
+    if getattr(selection, "count", None) is None or not is_ours(type(selection)):
         problem = f"{text_of(selection)} has no number of clients per round"
         raise InputError(field, problem, got=got, hint="give a participation such as sample:10")
     count: int = selection.count

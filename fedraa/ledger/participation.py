@@ -50,6 +50,10 @@ class Selection(Stateful, ABC):
         An asynchronous server needs exactly `view.count` clients. Draw random numbers only from `rng`.
         """
 
+    def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
+        """Return the clients of a round. Only a Participation can do this, without observations."""
+        raise AssertionError(f"{type(self).__name__} needs observations about clients")
+
 
 class Participation(Selection):
     """The choice of the cohort of each round without observations about clients."""
@@ -101,6 +105,14 @@ class Bernoulli(Participation):
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
         drawn: list[int] = (rng.random(clients) < self.share).nonzero()[0].tolist()
         return drawn
+
+
+def needs_view(selection: Selection) -> bool:
+    """Return True if the component chooses by observations about clients.
+
+    A custom participation may be any object with a method `cohort`.
+    """
+    return isinstance(selection, Selection) and not isinstance(selection, Participation)
 
 
 def draw_cohort(
@@ -186,7 +198,7 @@ def _parse_text(text: str, field: str = "participation") -> Selection:
 
 
 PARTICIPATION: ComponentRegistry[Selection] = ComponentRegistry(
-    "participation", ("choose",), {"all": All, "sample": Sample, "bernoulli": Bernoulli}, _parse_text
+    "participation", ("cohort",), {"all": All, "sample": Sample, "bernoulli": Bernoulli}, _parse_text
 )
 # The same components choose the next client of an asynchronous method. Its errors name another field.
 NEXT_CLIENT: ComponentRegistry[Selection] = replace(

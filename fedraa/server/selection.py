@@ -10,7 +10,7 @@ from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel, Widths
 from fedraa.errors import InputError
 from fedraa.ledger.client_selector import ClientSelector
-from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION, Participation, Selection
+from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION, Selection, needs_view
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.selection.simple import Uniform
 from fedraa.server.partial_work import Deadline
@@ -42,7 +42,7 @@ def make_round_selector(
     if _has_count(selection) and selection.count is None:
         hint = "give the number, such as oort:10"
         raise InputError("participation", "it needs a number of clients per round", got=text_of(selection), hint=hint)
-    facts = None if isinstance(selection, Participation) else find_facts()
+    facts = find_facts() if needs_view(selection) else None
     return ClientSelector(selection, facts, clients=clients, seed=seed, over_selection=over_selection, alone=alone)
 
 
@@ -65,7 +65,7 @@ def make_async_selector(
     if isinstance(selection, Uniform) and selection.count is None:
         return None
     got = text_of(selection)
-    if selection.rounds_only:
+    if not needs_view(selection) or selection.rounds_only:
         problem = "it chooses the clients of rounds, and the method has none"
         raise InputError("next_client", problem, got=got, hint="give uniform, oort or power-of-choice")
     if _has_count(selection) and selection.count is not None:

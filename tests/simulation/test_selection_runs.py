@@ -105,7 +105,7 @@ SLOW: dict[str, Any] = {"duration_jitter": 0.3, "compute": "lognormal:1"}
         {"method": "heterofl", "participation": "oort:3", "over_selection": 1.3},
         {"method": "fedavg", "participation": "sample:4", "deadline": 0.05},
         {"method": "scaffold", "participation": "sample:4", "deadline": 0.05, "over_selection": 1.5},
-        {"method": "fedavg", "deadline": 0.15, "late": "partial", "local_steps": 8},
+        {"method": "fednova", "deadline": 0.15, "late": "partial", "local_steps": 8},
         {"method": "heterofl", "deadline": 0.06, "late": "partial", "local_steps": None, "local_epochs": 1},
         {"method": "fed-raa-sync", "deadline": 0.05, "late": "partial", "local_steps": 8},
     ],
