@@ -63,6 +63,7 @@ def check_resume_and_replay(fields: dict[str, Any], directory: Path, kill_at: in
         {"method": "fedavg", "participation": "weighted:3"},
         {"method": "scaffold", "participation": "round-robin:3"},
         {"method": "fedavg", "participation": "available:3", "availability": "daily:0.4", "availability_period": 3.0},
+        {"method": "fedavg", "participation": "tifl(count=2, tiers=3, rounds=6, interval=1)"},
         {"method": "fedavg", "participation": LeastTrained()},
     ],
     ids=lambda fields: f"{fields['method']}-{fields['participation']}",
@@ -154,6 +155,7 @@ def test_power_of_choice_takes_the_clients_with_the_highest_loss(tmp_path: Path)
         ("next_client", {"method": "fed-raa", "next_client": "oort:3", "concurrency": 3}),
         ("next_client", {"method": "fed-raa", "next_client": "oort"}),
         ("next_client", {"method": "fed-raa", "next_client": "sample:3", "concurrency": 3}),
+        ("next_client", {"method": "fed-raa", "next_client": "tifl", "concurrency": 3}),
         ("next_client", {"method": "fed-raa", "next_client": "nobody", "concurrency": 3}),
     ],
 )

@@ -146,7 +146,9 @@ def test_losses_are_relative_to_the_submodel() -> None:
     assert view(stats, 1).losses[:3] == pytest.approx([2 / mean, 4 / mean, 1.0])
 
 
-@pytest.mark.parametrize("text", ["power-of-choice:2", "oort:2", "weighted:2", "round-robin:2", "available:2"])
+@pytest.mark.parametrize(
+    "text", ["power-of-choice:2", "oort:2", "weighted:2", "round-robin:2", "available:2", "tifl:2"]
+)
 def test_state_of_a_selector_is_complete(text: str) -> None:
     """A selector that is saved and restored after each round chooses as one that is not."""
 
