@@ -57,7 +57,7 @@ def test_momentum_with_proximal_term_equals_the_path_of_unit_gradients() -> None
 
 
 def test_each_coordinate_counts_the_clients_that_trained_it() -> None:
-    """Clients 0 and 2 trained the second coordinate, with deltas 2 and 1: the step is 2. No client trained coordinate 3."""
+    """Clients 0 and 2 trained the second coordinate, with deltas 2 and 1: the step is 2. The third has no client."""
     aggregator = NormalisedMean().bind(3, 3)
     deltas = ([-2.0, 2.0], [-4.0], [3.0, 1.0])
     for client, (weight, delta, steps) in enumerate(zip(WEIGHTS, deltas, STEPS, strict=True)):

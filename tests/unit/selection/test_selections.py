@@ -147,7 +147,7 @@ def test_losses_are_relative_to_the_submodel() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["power-of-choice:2", "oort:2", "weighted:2", "round-robin:2", "available:2", "tifl:2"]
+    "text", ["power-of-choice:2", "oort:2", "weighted:2", "round-robin:2", "available:2", "tifl(count=2, tiers=2)"]
 )
 def test_state_of_a_selector_is_complete(text: str) -> None:
     """A selector that is saved and restored after each round chooses as one that is not."""

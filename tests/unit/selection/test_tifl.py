@@ -43,7 +43,8 @@ def test_a_round_takes_clients_of_one_tier_and_all_credits_are_used() -> None:
 
 def test_a_tier_with_a_rising_loss_gets_more_probability() -> None:
     observed, selection, rng = stats(), TiFL(count=2, tiers=3, rounds=99, interval=1), np.random.default_rng(0)
-    for step in range(4):
+    selection.choose(observed.view(np.arange(6), 2, step=0, now=0.0), rng)
+    for step in range(1, 4):
         for client in range(6):
             observed.record_update(client, 0, loss=DURATIONS[client] + step, duration=1.0, step=step)
         selection.choose(observed.view(np.arange(6), 2, step=step, now=0.0), rng)
