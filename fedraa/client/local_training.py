@@ -154,6 +154,22 @@ class LocalTraining:
         """Return `samples_in` times the passes per step, plus the samples of the extra passes over the data."""
         return np.asarray(self.samples_in(steps, shard) * self.passes + shard * self.extra_epochs)
 
+    def path_length(self, lr: float, steps: int) -> float:
+        """Return the length of a path of SGD steps by gradients of length 1 (lr * ||a||_1, FedNova).
+
+        With momentum m and the proximal weight mu, the path x follows v <- m v + 1 - mu x, x <- x + lr v.
+
+        Args:
+            lr: Mean learning rate of the steps.
+            steps: Number of local steps.
+        """
+        velocity = 0.0
+        length = 0.0
+        for _ in range(steps):
+            velocity = self.momentum * velocity + 1 - self.prox_mu * length
+            length += lr * velocity
+        return length
+
     def count_steps(self, shard: int) -> int:
         """Return the local steps of one task of a client with `shard` samples."""
         if self.steps is None:

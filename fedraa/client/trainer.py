@@ -291,6 +291,8 @@ class Trainer:
 
     def _steps(self, task: Task, samples: int) -> int:
         """Return the number of local steps of a task on a client with this number of samples."""
+        if task.cut_at is not None:
+            return task.cut_at
         if task.steps is not None:
             return task.steps
         return self._solver.count_steps(samples)

@@ -60,6 +60,7 @@ def check_terms(name: str, method: Method) -> None:
     refused = dict(local.algorithm.refuses)
     if auxiliary is not None:
         refused |= auxiliary.refuses
+        refused |= getattr(AGGREGATOR.resolve(method.update.aggregator), "refuses", {})
     # For each option: True if the option is on, its value, and the value that turns it off.
     options = {
         "momentum": (local.momentum, local.momentum, "0"),

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, field_validator, model_validator
 from fedraa.config.overrides import read_overrides
 from fedraa.config.section import Component, Override, Section
 from fedraa.errors import InputError
-from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
+from fedraa.numbers import AtLeastOne, Count, Decay, NotNegative, Positive, Share, UpToOne
 
 TARGET = r"^[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 DEFAULT_CLIENTS = 10
@@ -121,7 +121,19 @@ class MethodOptions(Section):
     server_lr: Positive | None = None
     """Learning rate of the server's step along the mean delta of a round or a buffer (default: the method's)."""
     participation: Component | None = None
-    """Clients of a round: all, sample:K, bernoulli:P, or a custom Participation (default: the method's)."""
+    """Clients of a round: all, sample:K, bernoulli:P, uniform:K, weighted:K, round-robin:K, available:K,
+    power-of-choice:K, oort:K, tifl:K, or a custom Selection or Participation (default: the method's)."""
+    next_client: Component | None = None
+    """Client that trains next, if --concurrency of an asynchronous method leaves a choice: uniform, weighted,
+    round-robin, available, power-of-choice, oort, or a custom Selection (default: the method's)."""
+    over_selection: AtLeastOne | None = None
+    """Factor by which a round starts more clients than it needs. The first ones count, and the work of the others is
+    lost (default: 1)."""
+    deadline: Positive | None = None
+    """Time after which a round closes, in the units of --time (default: none)."""
+    late: Literal["drop", "partial"] | None = None
+    """Work of a client that is not ready at the deadline: drop loses it, partial keeps the local steps that fit
+    (default: drop)."""
     concurrency: Count | None = None
     """Number of clients of an asynchronous method that train at the same time (default: all)."""
     buffer_size: Count | None = None

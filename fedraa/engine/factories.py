@@ -44,9 +44,11 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         labels_held=spec.labels_held,
         inputs=sum(leaf[0].numel() for leaf in list_leaves(spec.example)),
         grad_mix=method.local.grad_mix,
+        path_length=method.local.path_length,
         learn=spec.wall,
         store=store,
         share=share,
+        timing=spec.timing,
         attack=spec.attack,
         shared=spec.shared,
     )

@@ -26,7 +26,7 @@ from fedraa.devices.fleet import Fleet
 from fedraa.evaluation.evaluator import ATTACK_SUCCESS
 from fedraa.evaluation.metrics import NamedMetric
 from fedraa.evaluation.personal import EvaluationData, KeptModels, choose_clients
-from fedraa.ledger.participation import Participation
+from fedraa.ledger.participation import PARTICIPATION, Selection
 from fedraa.messages import Vector
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Classification, MetricSpec, Objective, make_target, refuse_no_accuracy
@@ -284,11 +284,11 @@ class RunSpec:
         return replace(self.data, dataset=replace(dataset, **no_rows))
 
 
-def participation_of(schedule: Schedule) -> Participation | None:
+def participation_of(schedule: Schedule) -> Selection | None:
     """Return the component that chooses a schedule's clients in each round, or None if the schedule has no rounds."""
     if not isinstance(schedule, Barrier):
         return None
-    return schedule.choose_participation()
+    return PARTICIPATION.resolve(schedule.participation)
 
 
 def make_figures(objective: Objective, metrics: Sequence[NamedMetric]) -> MetricSpec:

@@ -65,6 +65,8 @@ def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> d
         **stats.failures.summary_entries(),
         "model_sha256": end["model_sha256"],
     }
+    if stats.lost:
+        totals["lost"] = stats.lost
     if metric_spec.own:
         totals["metrics"] = {name: _finite_or_none(evals[name].iloc[-1]) for name in metric_spec.own}
     return totals

@@ -38,6 +38,16 @@ class PolyakAveraging:
     def params(self) -> Vector:
         return self._mean.params
 
+    @property
+    def closes_at(self) -> float:
+        return self._server.closes_at
+
+    def close_late(self, now: float) -> Iterable[int]:
+        before = self._server.step
+        waiting = self._server.close_late(now)
+        self._update_mean(before)
+        return waiting
+
     def begin(self) -> Iterable[int]:
         return self._server.begin()
 

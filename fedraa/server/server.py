@@ -1,6 +1,6 @@
 """The interface between the loop and a server, synchronous or not, and the inputs from which a server is built."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,9 +9,12 @@ import numpy.typing as npt
 
 from fedraa.attacks.attack import AttackPlan
 from fedraa.attacks.collusion import Collusion
+from fedraa.devices.availability import Timing
 from fedraa.ledger.bad_clients import BadClients
+from fedraa.ledger.selection_context import ClientFacts
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State, Task, Update, Vector
+from fedraa.server.selection import make_facts
 from fedraa.server.stores.local import Share, Store
 from fedraa.server.tasks import Record, TaskTable
 from fedraa.submodels.assignment import Mask, Submodel
@@ -39,6 +42,13 @@ class Server(Protocol):
     @property
     def params(self) -> Vector:
         """The current full model [d]."""
+
+    @property
+    def closes_at(self) -> float:
+        """The time at which the server stops waiting for the tasks in flight; infinite without a deadline."""
+
+    def close_late(self, now: float) -> Iterable[int]:
+        """End the round at its deadline, log a `lost` event for each task in flight, and return the waiting clients."""
 
     def begin(self) -> Iterable[int]:
         """Return the clients that wait for work at the start."""
@@ -83,9 +93,12 @@ class ServerSetup:
         labels_held: The labels of each client.
         inputs: Numbers in one sample.
         grad_mix: The weight of a client's gradient beside the server's momentum.
+        path_length: Returns the length of a client's path by gradients of length 1, given its mean learning rate and
+            its number of local steps.
         learn: True if costs follow real durations.
         store: Keeps an asynchronous server's parameters. With None, the server keeps them in this process.
         share: Places the buffers that the server sends.
+        timing: The model of the time that tasks take.
         attack: The attack of some clients, if there is one.
         shared: True for the coordinates [d] that clients send, without those of personal layers. None: all.
     """
@@ -100,11 +113,18 @@ class ServerSetup:
     labels_held: npt.NDArray[np.bool_]
     inputs: int
     grad_mix: float
+    path_length: Callable[[float, int], float]
     learn: bool
     store: Store | None
     share: Share
+    timing: Timing
     attack: AttackPlan | None = None
     shared: Mask | None = None
+
+    def client_facts(self) -> ClientFacts:
+        """Return the facts about the clients by which a selection chooses."""
+        shapes = [submodel.widths for submodel in self.submodels]
+        return make_facts(self.task_table.costs, shapes, self.task_table.sizes, self.timing)
 
     def make_collusion(self, voters: int) -> Collusion | None:
         """Return the deltas that attackers see, or None if no attackers collude.

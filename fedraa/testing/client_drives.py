@@ -28,7 +28,7 @@ SHARDS = 10
 class PolicyDrive(Drive):
     """A drive in which all clients draw a submodel and return an update in every round."""
 
-    stateful: ClassVar[bool] = True
+    stateful = True
     state_fields: ClassVar[tuple[str, ...]] = ("_params", "_sampler")
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
