@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from benchmarks.studies.recipes import fedsam, fleets, quilt, raa, ramfed, robust, shuffled, subdismo
+from benchmarks.studies.recipes import fedsam, fleets, quilt, raa, ramfed, robust, selection, shuffled, subdismo
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Study
 
@@ -47,5 +47,6 @@ RECIPES: dict[str, Recipe] = {
         robust.robust_alie,
         robust.robust_attacks,
         robust.robust_backdoor,
+        selection.selection_lognormal,
     )
 }
