@@ -18,6 +18,7 @@ from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import transform_name
 from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Objective
+from fedraa.server.round_update import Mean
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.policies.growing import Growing
 from fedraa.submodels.policies.masked import FourWay, Pruned
@@ -60,7 +61,8 @@ def check_terms(name: str, method: Method) -> None:
     refused = dict(local.algorithm.refuses)
     if auxiliary is not None:
         refused |= auxiliary.refuses
-        refused |= getattr(AGGREGATOR.resolve(method.update.aggregator), "refuses", {})
+    if isinstance(method.update, Mean):
+        refused |= getattr(method.update.resolve_aggregator(), "refuses", {})
     # For each option: True if the option is on, its value, and the value that turns it off.
     options = {
         "momentum": (local.momentum, local.momentum, "0"),

@@ -116,7 +116,7 @@ def needs_view(selection: Selection) -> bool:
 
 
 def draw_cohort(
-    participation: Participation, clients: int, round: int, seed: int, left_out: Collection[int] = ()
+    participation: Selection, clients: int, round: int, seed: int, left_out: Collection[int] = ()
 ) -> Sequence[int]:
     """Return the clients of a round, ascending and never empty.
 

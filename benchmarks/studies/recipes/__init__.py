@@ -2,7 +2,18 @@
 
 from collections.abc import Callable
 
-from benchmarks.studies.recipes import fedsam, fleets, personal, quilt, raa, ramfed, robust, shuffled, subdismo
+from benchmarks.studies.recipes import (
+    fedsam,
+    fleets,
+    personal,
+    quilt,
+    raa,
+    ramfed,
+    robust,
+    selection,
+    shuffled,
+    subdismo,
+)
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Study
 
@@ -49,5 +60,6 @@ RECIPES: dict[str, Recipe] = {
         robust.robust_backdoor,
         personal.personal_cifar10,
         personal.personal_shakespeare,
+        selection.selection_lognormal,
     )
 }
