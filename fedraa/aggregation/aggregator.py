@@ -92,11 +92,13 @@ class Aggregator(Stateful, ABC):
 
     A custom aggregator needs `add` and `finish`. It creates its state in `start` and reports its memory in `memory`.
     `keeps` names state that outlives a round. `corrects` is True if values that the aggregator keeps for each client
-    correct the client's delta. `accepts_signs` is True if only the signs of a delta count. A run works on a copy.
+    correct the client's delta. `accepts_signs` is True if only the signs of a delta count. `weighs` is False if the
+    weights of the clients do not count. A run works on a copy.
     """
 
     keeps: ClassVar[str] = ""
     accepts_signs: ClassVar[bool] = False
+    weighs: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
 
     def bind(self, size: int, clients: int) -> Self:

@@ -5,6 +5,7 @@ from typing import Any
 from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.client.compression import COMPRESSOR, Sign
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.client.local_algorithm import LocalAlgorithm
@@ -53,11 +54,18 @@ def check_terms(name: str, method: Method) -> None:
     refused = dict(local.algorithm.refuses)
     if auxiliary is not None:
         refused |= auxiliary.refuses
+    # Clients compute their values before compression, so that any loss counts. The server has the decoded delta.
+    is_compressed = compressor.drops
+    if "compress" in local.algorithm.refuses:
+        is_compressed = not compressor.lossless
+    aggregator = getattr(method.update, "aggregator", None)
+    is_robust = aggregator is not None and isinstance(AGGREGATOR.resolve(aggregator), RobustAggregator)
     # For each option: True if the option is on, its value, and the value that turns it off.
     options = {
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
-        "compress": (compressor.drops, local.compressor, "none"),
+        "compress": (is_compressed, local.compressor, "none"),
+        "aggregator": (is_robust, text_of(aggregator), "covered"),
         "local_optimizer": (not isinstance(optimizer, SGD), text_of(local.local_optimizer), "sgd"),
         "sam_rho": (local.sam_rho, local.sam_rho, "0"),
     }
@@ -174,6 +182,10 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         if levels[0] == 1:
             full = "capacities 1, with which clients train the whole model"
             reasons |= dict.fromkeys(("submodel.stride", "submodel.shuffled", *RATE_BY_SHARE), full)
+    aggregator = getattr(method.update, "aggregator", None)
+    is_vote = aggregator is not None and not AGGREGATOR.resolve(aggregator).weighs
+    if is_vote and chosen_value(experiment, "weights") == "samples":
+        reasons["weights"] = f"aggregator {text_of(aggregator)}, for which each client has one vote"
     names: dict[str, str] = {}
     for name, why in reasons.items():
         names |= dict.fromkeys((name, *SHORTCUTS.get(name, ())), why)

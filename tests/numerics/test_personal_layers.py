@@ -61,6 +61,20 @@ def test_frozen_part_does_not_move_by_momentum_or_decay() -> None:
     close(update.params, [body, 0])
 
 
+def test_frozen_part_does_not_count_for_the_norm_of_a_clipped_gradient() -> None:
+    stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), local_epochs=2, clip=0.3)
+    update = stepped.train(stepped.server.assign(0, 0.0))
+    # By hand: the gradient of one number at a time is shortened to 0.3.
+    head = 0.0
+    for _ in range(10):
+        head -= 0.1 * max(-0.3, head - 1)
+    close(update.extras["kept_personal_layers"], [head])
+    body = 0.0
+    for _ in range(2):
+        body -= 0.1 * max(-0.3, body + head - 1)
+    close(update.params, [body, 0])
+
+
 def test_lg_fedavg_shares_the_last_layer() -> None:
     stepped = quadratic("lg-fedavg", TARGETS, SIZES, Pair(), local_steps=2)
     stepped.round()

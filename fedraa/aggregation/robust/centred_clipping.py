@@ -40,6 +40,7 @@ class CentredClipping(RobustAggregator):
     radius: Positive = 10.0
     iterations: Count = 1
 
+    weighs: ClassVar[bool] = False
     keeps: ClassVar[str] = "last aggregate [d]"
     state_fields: ClassVar[tuple[str, ...]] = ("_centre",)
 
