@@ -145,6 +145,12 @@ def test_more_attackers_than_the_aggregator_withstands_give_a_warning() -> None:
         build_run(Experiment(**fields, aggregator="krum(attackers=2)"))
 
 
+def test_personal_models_are_evaluated_for_honest_clients() -> None:
+    spec = build_run(Experiment(**SMALL, method="ditto", attack="label-flip"))
+    assert spec.attack is not None
+    assert set(spec.personal_clients) == set(range(6)) - spec.attack.attackers
+
+
 def test_root_of_fltrust_that_is_an_attacker_is_refused() -> None:
     spec = build_run(Experiment(**SMALL, method="fedavg", attack="alie"))
     assert spec.attack is not None
