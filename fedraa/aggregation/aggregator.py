@@ -98,12 +98,14 @@ class Aggregator(Stateful, ABC):
     A custom aggregator needs `add` and `finish`. It creates its state in `start` and reports its memory in `memory`.
     `keeps` names state that outlives a round. `corrects` is True if values that the aggregator keeps for each client
     correct the client's delta. `refuses` has the options of local training that break it, with the reason of each.
-    `accepts_signs` is True if only the signs of a delta count. A run works on a copy.
+    `accepts_signs` is True if only the signs of a delta count. `weighs` is False if the weights of the clients do not
+    count. A run works on a copy.
     """
 
     keeps: ClassVar[str] = ""
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
     accepts_signs: ClassVar[bool] = False
+    weighs: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
 
     def bind(self, size: int, clients: int) -> Self:

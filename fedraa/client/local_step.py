@@ -1,6 +1,7 @@
 """The steps of local training: a local optimizer and the terms that change its gradient."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -160,6 +161,16 @@ class LocalStep:
     def add_term(self, term: GradientTransform) -> None:
         """Change the gradient of every step by this term, before all other terms."""
         self._terms.insert(0, term)
+
+    @contextmanager
+    def limit_to(self, only: Tensor) -> Iterator[None]:
+        """Set the gradient to 0 outside of these coordinates [k] in the steps of a block, also for norms of it."""
+        mask = self._mask
+        self._mask = only.to(torch.float32)
+        if mask is not None:
+            self._mask *= mask
+        yield
+        self._mask = mask
 
     def rate(self, steps_taken: int) -> float:
         """Return the learning rate after this number of steps."""

@@ -35,7 +35,13 @@ from fedraa.devices.fedscale import read_fedscale_availability
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
 from fedraa.engine.objects import object_names, objects_of
-from fedraa.engine.preflight import check_runnable, warn_of_no_adapters, warn_of_no_batch_norm, warn_of_small_shards
+from fedraa.engine.preflight import (
+    check_runnable,
+    warn_of_many_attackers,
+    warn_of_no_adapters,
+    warn_of_no_batch_norm,
+    warn_of_small_shards,
+)
 from fedraa.engine.process_guard import exclusive_process
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import (
@@ -200,6 +206,7 @@ def build_run(
             *warn_of_small_shards(spec),
             *warn_of_no_adapters(spec),
             *warn_of_no_batch_norm(spec),
+            *warn_of_many_attackers(spec),
         )
     )
     return spec

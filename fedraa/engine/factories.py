@@ -36,7 +36,14 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
     setup = ServerSetup(
         params=params,
         submodels=spec.submodels,
-        run=RunContext(spec.traced, experiment.client_count, experiment.seed, params, spec.example),
+        run=RunContext(
+            spec.traced,
+            experiment.client_count,
+            experiment.seed,
+            params,
+            spec.example,
+            sent=None if spec.shared is None else int(spec.shared.sum()),
+        ),
         policy=method.submodel,
         task_table=_make_task_table(spec, record),
         record=record,

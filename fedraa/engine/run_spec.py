@@ -192,7 +192,7 @@ class RunSpec:
 
     @cached_property
     def personal_clients(self) -> list[int]:
-        """The clients with personal models in evaluations, drawn from those that have test samples.
+        """The clients with personal models in evaluations, drawn from the honest ones that have test samples.
 
         Without `personalised` they are at most `PERSONAL_EVALS` clients of a method that keeps personal models.
         """
@@ -201,7 +201,8 @@ class RunSpec:
             count = PERSONAL_EVALS
         if count is None:
             return []
-        return choose_clients(self.data, count, generator(self.experiment.seed, "personalised"))
+        attackers = frozenset() if self.attack is None else self.attack.attackers
+        return choose_clients(self.data, count, generator(self.experiment.seed, "personalised"), attackers)
 
     @property
     def kept_buffers(self) -> tuple[KeptBuffer, ...]:

@@ -112,6 +112,7 @@ class FedBuffRule(Buffered):
         self._gone = 0
         if self.aggregator is not None:
             self._robust = self.aggregator.bind(size, model.clients)
+            self._robust.sent = model.sent or size
 
     def leave(self, client: int) -> None:
         self._gone += 1

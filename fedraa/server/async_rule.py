@@ -82,6 +82,7 @@ class AsyncModel:
         fragments: Number of fragments.
         at_a_time: Clients that train at a time. None means all.
         common: For each fragment, the positions in its buffer of the coordinates that all fragments hold.
+        sent: Number of coordinates that clients can send, without personal layers; None: all.
     """
 
     params: Vector
@@ -89,6 +90,7 @@ class AsyncModel:
     fragments: int
     at_a_time: int | None = None
     common: tuple[Index, ...] = ()
+    sent: int | None = None
 
     @property
     def at_work(self) -> int:

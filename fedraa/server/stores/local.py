@@ -158,7 +158,8 @@ class LocalStore:
         """
         self.params = params
         self._fragments = fragments
-        self._model = AsyncModel(params, len(sizes), max(1, len(fragments)), at_a_time)
+        sent = None if shared is None else int(shared.sum())
+        self._model = AsyncModel(params, len(sizes), max(1, len(fragments)), at_a_time, sent=sent)
         self._rule = rule.bind(self._model)
         self._sizes = sizes
         self._share = share
