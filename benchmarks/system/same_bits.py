@@ -52,7 +52,7 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
     differences = (_describe_difference(name, digests_here.get(name), digests_at_base.get(name)) for name in names)
     differing = [line for line in differences if line]
     # The other checkout may not have this function.
-    from fedraa.cli.display import print_line
+    from fedraa.cli.console import print_line
 
     print_line("\n".join([*differing, f"{len(names) - len(differing)} of {len(names)} runs are equal"]))
     if differing or not names:
