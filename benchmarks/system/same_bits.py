@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,7 @@ def _list_experiments() -> dict[str, Callable[[Path], object]]:
     return plain | interrupted
 
 
+@cache
 def _method_names() -> list[str]:
     """Return the names of all methods from the command line, because the imports differ between two commits."""
     command = [sys.executable, "-m", "fedraa", "methods", "--json"]

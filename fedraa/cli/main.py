@@ -121,7 +121,8 @@ class Compare:
 
     def __call__(self) -> None:
         with show_status_line(quiet=self.experiment.quiet) as waiting:
-            from fedraa.cli.compare import run_comparison
+            with quick_imports():
+                from fedraa.cli.compare import run_comparison
 
             run_comparison(self.methods, self.seeds, self.experiment, self.terms, self.tuned, waiting)
 
@@ -146,7 +147,8 @@ class Tune:
 
     def __call__(self) -> None:
         with show_status_line(quiet=self.experiment.quiet) as waiting:
-            from fedraa.cli.tune import run_tuning
+            with quick_imports():
+                from fedraa.cli.tune import run_tuning
 
             run_tuning(self.methods, self.space, self.trials, self.experiment, self.jobs, waiting)
 
@@ -284,7 +286,9 @@ class Check:
             from fedraa.cli.console import print_line
             from fedraa.errors import PromiseBroken
             from fedraa.numbers import format_count
-            from fedraa.testing.kit import check
+
+            with quick_imports():
+                from fedraa.testing.kit import check
 
             assert waiting is not None
             waiting.say(f"checking {self.component} in small experiments")
