@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from fedraa.cli.display import print_line, print_table
+from fedraa.cli.console import print_line, print_table
 from fedraa.cli.plan_data import show_data
 from fedraa.cli.plan_outlook import async_outlook, drawn_outlook, first_round, rounds_outlook
 from fedraa.components.text import is_foreign, text_of

@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,8 @@ def described_base(spec: RunSpec) -> dict[str, object] | None:
     }
 
 
+# The packages and the source of a process stay the same after their import.
+@cache
 def installed_version(package: str) -> str | None:
     """Return the version of an installed package; None for a plain checkout."""
     try:
@@ -117,6 +120,7 @@ def installed_version(package: str) -> str | None:
         return None
 
 
+@cache
 def source_commit() -> str | None:
     """Return the commit of this source tree, or None if it is no git checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
