@@ -97,6 +97,8 @@ def closing_table(history: History) -> None:
         "staleness": f"mean {total['staleness_mean']:.2f}, max {total['staleness_max']}",
         "faults": total["faults"],
     }
+    if "lost" in total:
+        rows["lost"] = format_count(total["lost"], "late task")
     if total["dropped"]:
         rows["dropped"] = _with_reasons(f"{total['dropped']} tasks", retried)
     if quarantined:

@@ -36,12 +36,15 @@ def make_round_selector(
         alone: Number of first rounds in which only the first client trains.
 
     Raises:
-        InputError: A built-in selection has no number of clients.
+        InputError: A built-in selection has no number of clients, or more than there are.
     """
     selection = PARTICIPATION.own(source)
     if _has_count(selection) and selection.count is None:
         hint = "give the number, such as oort:10"
         raise InputError("participation", "it needs a number of clients per round", got=text_of(selection), hint=hint)
+    if _has_count(selection) and selection.count > clients:
+        expected = f"at most {clients}, the number of clients"
+        raise InputError("participation.count", got=selection.count, expected=expected)
     facts = find_facts() if needs_view(selection) else None
     return ClientSelector(selection, facts, clients=clients, seed=seed, over_selection=over_selection, alone=alone)
 

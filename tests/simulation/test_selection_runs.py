@@ -152,6 +152,7 @@ def test_power_of_choice_takes_the_clients_with_the_highest_loss(tmp_path: Path)
         ("participation", {"method": "fedavg", "participation": "oort"}),
         ("participation", {"method": "fedavg", "participation": "oort:0"}),
         ("participation", {"method": "fedavg", "participation": "power-of-choice(count=3, candidates=2)"}),
+        ("participation.count", {"method": "fedavg", "participation": "oort:9"}),
         ("next_client", {"method": "fed-raa", "next_client": "oort:3", "concurrency": 3}),
         ("next_client", {"method": "fed-raa", "next_client": "oort"}),
         ("next_client", {"method": "fed-raa", "next_client": "sample:3", "concurrency": 3}),
