@@ -92,12 +92,14 @@ class Aggregator(Stateful, ABC):
 
     A custom aggregator needs `add` and `finish`. It creates its state in `start` and reports its memory in `memory`.
     `keeps` names state that outlives a round. `corrects` is True if values that the aggregator keeps for each client
-    correct the client's delta. `accepts_signs` is True if only the signs of a delta count. A run works on a copy.
+    correct the client's delta. `accepts_signs` is True if only the signs of a delta count. `needs_reports` is False if
+    a round without any delta still moves the model. A run works on a copy.
     """
 
     keeps: ClassVar[str] = ""
     accepts_signs: ClassVar[bool] = False
     corrects: ClassVar[bool] = False
+    needs_reports: ClassVar[bool] = True
 
     def bind(self, size: int, clients: int) -> Self:
         """Return a copy for one run, with a model of `size` parameters and `clients` clients."""

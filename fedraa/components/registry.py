@@ -18,7 +18,7 @@ from fedraa.errors import InputError
 
 T = TypeVar("T")
 Made = TypeVar("Made", bound=Callable[..., Any])
-PLUGIN_PACKAGES = ["fedraa.methods", "fedraa.aggregation.robust", "fedraa.attacks"]
+PLUGIN_PACKAGES = ["fedraa.methods", "fedraa.aggregation.robust", "fedraa.attacks", "fedraa.privacy"]
 
 
 @dataclass(frozen=True)

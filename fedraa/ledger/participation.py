@@ -16,7 +16,7 @@ from fedraa.rng import generator
 
 # Number of draws of a cohort, as a multiple of the number of clients, after which an empty cohort is an error.
 DRAWS_PER_CLIENT = 1000
-EXPECTED = "all, sample:K with K from 1 to the number of clients, or bernoulli:P with P over 0 and at most 1"
+EXPECTED = "all, sample:K with K from 1 to the number of clients, bernoulli:P or poisson:P with P over 0 and at most 1"
 
 
 class Participation(ABC):
@@ -32,6 +32,10 @@ class Participation(ABC):
             rng: The source of randomness.
         """
 
+    def expected_size(self, clients: int) -> float | None:
+        """Return the expected number of clients of a round, or None if it is unknown."""
+        return None
+
 
 @dataclass(frozen=True)
 class All(Participation):
@@ -39,6 +43,9 @@ class All(Participation):
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
         return range(clients)
+
+    def expected_size(self, clients: int) -> float:
+        return clients
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,9 @@ class Sample(Participation):
         drawn: list[int] = rng.choice(clients, self.count, replace=False).tolist()
         return drawn
 
+    def expected_size(self, clients: int) -> float:
+        return self.count
+
 
 @dataclass(frozen=True)
 class Bernoulli(Participation):
@@ -65,11 +75,22 @@ class Bernoulli(Participation):
         drawn: list[int] = (rng.random(clients) < self.share).nonzero()[0].tolist()
         return drawn
 
+    def expected_size(self, clients: int) -> float:
+        return self.share * clients
+
+
+@dataclass(frozen=True)
+class Poisson(Bernoulli):
+    """Each client independently with the probability `share`, also if no client is drawn (Poisson sampling).
+
+    A round without clients ends at once. Privacy counts only this participation as sampling.
+    """
+
 
 def draw_cohort(
     participation: Participation, clients: int, round: int, seed: int, left_out: Collection[int] = (), alone: int = 0
 ) -> Sequence[int]:
-    """Return the clients of a round, ascending and never empty.
+    """Return the clients of a round, ascending. Only `Poisson` may return no clients.
 
     Quarantined clients are removed after the draw, so they do not affect which other clients are drawn.
 
@@ -100,6 +121,8 @@ def draw_cohort(
             remaining = [client for client in cohort if client not in left_out]
             if remaining:
                 return remaining
+        if isinstance(participation, Poisson):
+            return []
     problem = f"it draws no client of {clients}"
     if left_out:
         problem += ", or only quarantined ones"
@@ -107,7 +130,7 @@ def draw_cohort(
 
 
 def _parse_text(text: str) -> Participation:
-    """Return the participation that the text `sample:K` or `bernoulli:P` describes."""
+    """Return the participation that the text `sample:K`, `bernoulli:P` or `poisson:P` describes."""
     kind, _, number = text.partition(":")
     try:
         value = float(number)
@@ -117,10 +140,15 @@ def _parse_text(text: str) -> Participation:
         return Sample(int(value))
     if kind == "bernoulli" and 0 < value <= 1:
         return Bernoulli(value)
-    custom = "" if kind in ("sample", "bernoulli") else ", or a custom one as package.module:Name"
+    if kind == "poisson" and 0 < value <= 1:
+        return Poisson(value)
+    custom = "" if kind in ("sample", "bernoulli", "poisson") else ", or a custom one as package.module:Name"
     raise InputError("participation", got=text, expected=EXPECTED + custom)
 
 
 PARTICIPATION: ComponentRegistry[Participation] = ComponentRegistry(
-    "participation", ("cohort",), {"all": All, "sample": Sample, "bernoulli": Bernoulli}, _parse_text
+    "participation",
+    ("cohort",),
+    {"all": All, "sample": Sample, "bernoulli": Bernoulli, "poisson": Poisson},
+    _parse_text,
 )

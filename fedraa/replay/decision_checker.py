@@ -186,7 +186,7 @@ class RoundChecker(Checker[RoundLedger]):
         self._check_update(line, done, weight)
 
     def round(self, line: Line) -> None:
-        if self.due is None:
+        if self.due is None and self.ledger.cohort:
             raise line.wrong(
                 f"this line ends a round, but the round must wait for {len(self.ledger.in_flight)} more updates"
             )

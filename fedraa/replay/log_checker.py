@@ -56,6 +56,8 @@ class Audit:
                 self._check_settled(line)
                 self._checker.drop(line)
             case "round":
+                if self._checker.due is None:
+                    self._not_over(line)
                 self._checker.round(line)
             case "fault":
                 self._check_settled(line)
@@ -141,7 +143,9 @@ class Audit:
             return None
         if self._rules.wall and now < limit:
             return None
-        if not self._rules.wall and (self._clock.waiting or self._clock.first_due() <= limit):
+        if not self._rules.wall and (
+            self._clock.waiting or not self._ledger.in_flight or self._clock.first_due() <= limit
+        ):
             return None
         return limit
 
