@@ -56,11 +56,13 @@ def _check_sent_values(name: str, method: Method) -> None:
         (local.squares or method.submodel.needs_squares, "squares of gradients"),
         (bool(local.adversary), "the inputs of an adversary"),
         (bool(local.split), "activations"),
-        (bool(getattr(method.update, "owned_head", False)), "the labels that they hold"),
     ):
         if is_sent:
             problem = f"clients of {name} also send {value}, which are not clipped"
             raise InputError("privacy", problem, hint="give another method, such as fedavg, fedbuff or fed-raa")
+    if getattr(method.update, "owned_head", False):
+        problem = f"the mean of {name} shows the labels that clients hold"
+        raise InputError("update.owned_head", problem, got=True, hint="give --override update.owned_head=false")
 
 
 def _check_rounds(name: str, method: Method) -> None:

@@ -17,7 +17,13 @@ FIELDS: dict[str, Any] = {"clients": 6, "hidden": (10,), "local_steps": 2, "quie
 @pytest.mark.parametrize(
     "fields",
     [
-        {"method": "heterofl", "weights": "uniform", "rounds": 3, "privacy": "central"},
+        {
+            "method": "heterofl",
+            "weights": "uniform",
+            "override": {"update.owned_head": False},
+            "rounds": 3,
+            "privacy": "central",
+        },
         {"method": "fedbuff", "buffer_size": 3, "updates": 4, "privacy": "central-adaptive(bit_noise=2.0)"},
         {"method": "fed-raa", "updates": 12, "privacy": "local"},
     ],

@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 from refusals import refuses
+from torch import nn
 
 import fedraa
 from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, resume, run
+from fedraa.cli.plan_privacy import privacy_lines
+from fedraa.engine.build import build_run
 from fedraa.rundir.history import History
 
 pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
@@ -35,7 +38,13 @@ def events(directory: Path) -> list[dict[str, object]]:
     "fields",
     [
         {"method": "fedavg", "weights": "uniform", "participation": "poisson:0.3", "rounds": 8, "privacy": "central"},
-        {"method": "heterofl", "weights": "uniform", "rounds": 4, "privacy": ADAPTIVE},
+        {
+            "method": "heterofl",
+            "weights": "uniform",
+            "override": {"update.owned_head": False},
+            "rounds": 4,
+            "privacy": ADAPTIVE,
+        },
         {"method": "fed-raa-sync", "weights": "uniform", "rounds": 4, "privacy": "central"},
         {"method": "fedbuff", "buffer_size": 3, "updates": 8, "privacy": ADAPTIVE},
         {"method": "fedasync", "updates": 24, "privacy": "central"},
@@ -68,6 +77,22 @@ def test_empty_poisson_rounds_are_logged_and_move_the_model(tmp_path: Path) -> N
 
 
 def test_batch_norm_is_refused() -> None:
-    experiment = Experiment(**SMALL, method="fedasync", model="resnet18", privacy="central")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+    fields = {name: value for name, value in SMALL.items() if name != "hidden"}
     with refuses("model"):
-        run(experiment)
+        run(Experiment(**fields, method="fedasync", privacy="central"), model=model)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedbuff", "buffer_size": 3, "updates": 9, "privacy": "central"},
+        {"method": "fedavg", "weights": "uniform", "participation": "sample:3", "rounds": 6, "privacy": "central"},
+        {"method": "fed-raa", "updates": 20, "privacy": "central"},
+    ],
+    ids=lambda fields: fields["method"],
+)
+def test_plan_shows_the_epsilon_of_the_run(fields: dict[str, Any], tmp_path: Path) -> None:
+    experiment = Experiment(**SMALL, **fields, out=tmp_path / "run")
+    line = privacy_lines(build_run(experiment), None)[0]
+    assert f"gives epsilon {run(experiment).summary['privacy']['epsilon']:.4g} at" in line

@@ -110,7 +110,7 @@ def apply_updates(rule: str, text: str, *, size: int, updates: int, **values: An
         [1] * updates,
         noisy_sum=noisy_sum(text, size, cohort=update.per_step, whole=False),
     )
-    whole = Assignment(0, Submodel((), None, size))
+    whole = Assignment(0, Submodel((), None))
     for client in range(updates):
         buffer = SharedBuffer(store.params.copy())
         task = Task(client, client, 0, 0, 0, 0, (), buffer, 0.1, 1.0)
@@ -267,6 +267,7 @@ def test_poisson_cohort_may_be_empty() -> None:
         ("weights", {"method": "fedavg"}),
         ("privacy", {"method": "scaffold", "weights": "uniform"}),
         ("privacy", {"method": "feddyn"}),
+        ("update.owned_head", {"method": "heterofl", "weights": "uniform"}),
         ("privacy", {"method": "ca2fl"}),
         ("aggregator", {"method": "fedavg", "weights": "uniform", "aggregator": "median"}),
         ("aggregator", {"method": "fedbuff", "aggregator": "median"}),

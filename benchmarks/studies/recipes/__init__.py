@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from benchmarks.studies.recipes import fedsam, fleets, quilt, raa, ramfed, robust, shuffled, subdismo
+from benchmarks.studies.recipes import fedsam, fleets, privacy, quilt, raa, ramfed, robust, shuffled, subdismo
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Study
 
@@ -44,6 +44,7 @@ RECIPES: dict[str, Recipe] = {
         fleets.best_lr,
         quilt.quilt_parts,
         quilt.quilt_parts_skewed,
+        privacy.privacy_central,
         robust.robust_alie,
         robust.robust_attacks,
         robust.robust_backdoor,
