@@ -99,7 +99,7 @@ class Aggregator(Stateful, ABC):
     `keeps` names state that outlives a round. `corrects` is True if values that the aggregator keeps for each client
     correct the client's delta. `refuses` has the options of local training that break it, with the reason of each.
     `accepts_signs` is True if only the signs of a delta count. `weighs` is False if the weights of the clients do not
-    count. A run works on a copy.
+    count. `needs_reports` is False if a round without any delta still moves the model. A run works on a copy.
     """
 
     keeps: ClassVar[str] = ""
@@ -107,6 +107,7 @@ class Aggregator(Stateful, ABC):
     accepts_signs: ClassVar[bool] = False
     weighs: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
+    needs_reports: ClassVar[bool] = True
 
     def bind(self, size: int, clients: int) -> Self:
         """Return a copy for one run, with a model of `size` parameters and `clients` clients."""

@@ -98,7 +98,7 @@ def closing_table(history: History) -> None:
         "faults": total["faults"],
     }
     if "lost" in total:
-        rows["lost"] = format_count(total["lost"], "late task")
+        rows["lost"] = f"{total['lost']} late tasks"
     if total["dropped"]:
         rows["dropped"] = _with_reasons(f"{total['dropped']} tasks", retried)
     if quarantined:

@@ -177,6 +177,8 @@ class Plan:
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     data: Path | None = None
     """Folder for clients.png, a picture of the data partition, which is also printed as a table (default: none)."""
+    epsilon: float | None = None
+    """Privacy loss for which to show the noise, with --privacy (default: none)."""
     config: Path | None = None
     """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
@@ -184,7 +186,7 @@ class Plan:
         with show_status_line() as waiting:
             from fedraa.cli.plan import show_plan
 
-            show_plan(self.experiment, self.data, waiting)
+            show_plan(self.experiment, self.data, waiting, self.epsilon)
 
 
 @dataclass(frozen=True)

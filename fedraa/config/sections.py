@@ -298,6 +298,15 @@ class AttackOptions(Section):
     """Share of the clients that carry out the attack; the seed draws them (default: 0.2)."""
 
 
+class PrivacyOptions(Section):
+    """Differential privacy of clients."""
+
+    privacy: Component | None = None
+    """Privacy: central, central-adaptive or local, such as central(noise=1.0, clip=1.0) (default: none)."""
+    privacy_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Delta at which epsilon is computed (default: N^-1.1 for N clients)."""
+
+
 class FaultOptions(Section):
     """Checkpoints and failing clients."""
 

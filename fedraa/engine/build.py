@@ -56,6 +56,7 @@ from fedraa.evaluation.metrics import make_metrics, refuse_misfit
 from fedraa.models import build_model
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Objective, describe_misfit, make_objective
+from fedraa.privacy.privacy import PRIVACY
 from fedraa.settings.resolve import resolve_method, with_capacities
 from fedraa.submodels import drop_weights, flatten_parameters
 from fedraa.submodels.indices import count_owners
@@ -174,6 +175,9 @@ def build_run(
     if attack is not None:
         check_attack(attack.attack, objective)
         attack.attack.start(dataset.classes, example)
+    privacy = None
+    if experiment.privacy is not None:
+        privacy = PRIVACY.resolve(experiment.privacy)
     spec = RunSpec(
         experiment=experiment,
         method=method,
@@ -191,6 +195,7 @@ def build_run(
         transforms=transforms,
         state=state,
         attack=attack,
+        privacy=privacy,
     )
     doing("checking that the experiment can be run")
     with naming_whole_methods(method):

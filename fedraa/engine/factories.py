@@ -57,6 +57,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         share=share,
         timing=spec.timing,
         attack=spec.attack,
+        privacy=None if spec.privacy is None or spec.privacy.local else spec.privacy,
         shared=spec.shared,
     )
     server = method.schedule.server(method.update, setup)
@@ -120,5 +121,6 @@ def make_worker_spec(spec: RunSpec) -> WorkerSpec:
         scale_inner=method.submodel.scales,
         state=spec.state,
         attack=spec.attack,
+        privacy=spec.privacy,
         kept_models=spec.kept_models,
     )

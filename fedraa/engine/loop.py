@@ -170,7 +170,11 @@ class Loop:
         elif self._checkpoints.due(step):
             self._write_checkpoint()
 
-        # 5. Time moves to the next outcome: on the virtual clock that of the task that is due first, on the wall clock
+        # 5. A Poisson round may have no clients. It ends at once.
+        elif not self._tasks:
+            self._waiting_clients.extend(self.server.end_empty_round(self.clock.now))
+
+        # 6. Time moves to the next outcome: on the virtual clock that of the task that is due first, on the wall clock
         # the first that has arrived and is due. None means that the outcome is missing, or that the task was sent again
         # after a failure.
         else:
@@ -208,7 +212,8 @@ class Loop:
         if self.clock.wall:
             return self.clock.elapsed_seconds() > limit
         # The task of a waiting client may be due before the limit.
-        return not self._waiting_clients and min(self._tasks.next_due, self.server.closes_at) > limit
+        next_event = min(self._tasks.next_due, self.server.closes_at)
+        return bool(self._tasks) and not self._waiting_clients and next_event > limit
 
     def _begin_draining(self, reason: StopReason) -> None:
         """Save a checkpoint, from which the run can be extended as if its limit had always been larger. Then drain."""
@@ -396,7 +401,7 @@ class Loop:
                 hint="give --on-bad-client skip to continue without such clients",
             )
         last = f"the last, client {task.client} with task {task.id}: {error}"
-        if not self._tasks and not self._waiting_clients:
+        if len(bad.left_out) == self.server.ledger.clients:
             failed = f"all {len(bad.left_out)} failed {bad.retries + 1} times in a row"
             raise RunFailed("clients", f"{failed}; {last}")
         if bad.hopeless:

@@ -24,6 +24,8 @@ from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError, without_effect
 from fedraa.ledger.participation import All, Bernoulli, Sample
 from fedraa.messages import KEPT_PREFIX
+from fedraa.models.statistics import has_statistics
+from fedraa.privacy.privacy import refuse_missing_library
 from fedraa.server.async_rule import factor_at
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
@@ -48,6 +50,7 @@ def check_runnable(spec: RunSpec) -> None:
     _check_adapters(spec)
     _check_robust(spec)
     _check_attack(spec)
+    _check_privacy(spec)
     _check_batch_norm(spec)
     if spec.experiment.vmap_batch > 1:
         _check_stack(spec)
@@ -59,9 +62,11 @@ def check_runnable(spec: RunSpec) -> None:
         factor_at(0, STALENESS.resolve(staleness))
     server = make_server(spec, _discard_event)
     # The first task and the state of a checkpoint show errors of custom components before the run.
-    task = server.assign(next(iter(server.begin())), 0.0)
+    asks: tuple[str, ...] = ()
+    for client in list(server.begin())[:1]:
+        asks = server.assign(client, 0.0).asks
     server.state()
-    for name in task.asks:
+    for name in asks:
         if name.startswith(KEPT_PREFIX) or getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
             continue
         problem = f"{spec.experiment.method} requires {name} from its clients, which they do not send"
@@ -223,6 +228,17 @@ def _check_attack(spec: RunSpec) -> None:
     if auxiliary is not None and auxiliary.reads_deltas:
         problem = f"the server of {spec.experiment.method} reads each delta before {attack} can replace it"
         raise InputError("attack", problem, hint="give an attack that needs no other deltas, such as sign-flip")
+
+
+def _check_privacy(spec: RunSpec) -> None:
+    """Raise InputError for privacy without its library, and for a model whose buffers are estimated on private data."""
+    if spec.privacy is None:
+        return
+    refuse_missing_library()
+    if has_statistics(spec.traced.module) or spec.state.changes:
+        kind = type(spec.traced.module).__name__
+        problem = f"{kind} has statistics of training samples, as batch norm has, which are not private"
+        raise InputError("model", problem, hint="give a model with group norm or without normalisation")
 
 
 def _lacks_batch_norm(spec: RunSpec) -> bool:

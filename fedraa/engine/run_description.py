@@ -73,6 +73,7 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
             "metrics": list(spec.metric_spec.own),
             "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
             **_describe_attackers(spec),
+            **_describe_privacy(spec),
         },
         "versions": {"python": platform.python_version(), **{name: installed_version(name) for name in PACKAGES}},
         "commit": source_commit(),
@@ -85,6 +86,13 @@ def _describe_attackers(spec: RunSpec) -> dict[str, list[int]]:
     if spec.attack is None:
         return {}
     return {"attackers": sorted(spec.attack.attackers)}
+
+
+def _describe_privacy(spec: RunSpec) -> dict[str, dict[str, Any]]:
+    """Return the terms of the privacy loss, if the run has privacy."""
+    if spec.privacy_terms is None:
+        return {}
+    return {"privacy": spec.privacy_terms.described()}
 
 
 def _describe_inputs(spec: RunSpec) -> Any:

@@ -26,10 +26,12 @@ from fedraa.devices.fleet import Fleet
 from fedraa.evaluation.evaluator import ATTACK_SUCCESS
 from fedraa.evaluation.metrics import NamedMetric
 from fedraa.evaluation.personal import EvaluationData, KeptModels, choose_clients
-from fedraa.ledger.participation import PARTICIPATION, Selection
+from fedraa.ledger.participation import PARTICIPATION, Poisson, Selection
 from fedraa.messages import Vector
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Classification, MetricSpec, Objective, make_target, refuse_no_accuracy
+from fedraa.privacy.accountant import PrivacyTerms
+from fedraa.privacy.privacy import Privacy, default_delta
 from fedraa.rng import generator
 from fedraa.server.schedule import Barrier, Schedule
 from fedraa.submodels import IndexSet, Traced
@@ -74,6 +76,8 @@ class RunSpec:
     """The policy for state that the model changes by itself."""
     attack: AttackPlan | None = None
     """The attack of some clients."""
+    privacy: Privacy | None = None
+    """The privacy mechanism."""
     _personal_counts: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
     """The parameters of personal layers by submodel shape."""
 
@@ -223,6 +227,24 @@ class RunSpec:
     def kept_bytes(self) -> int:
         """The bytes of the values that each client keeps between its tasks."""
         return BYTES * sum(buffer.count(self.params.size) for buffer in self.kept_buffers)
+
+    @property
+    def privacy_terms(self) -> PrivacyTerms | None:
+        """The terms of the privacy loss, or None without privacy.
+
+        Sampling counts only in Poisson rounds of whole models: the coverage of submodels would show the cohort.
+        """
+        if self.privacy is None:
+            return None
+        participation = participation_of(self.method.schedule)
+        sampling = None
+        if isinstance(participation, Poisson) and self.method.submodel.whole and self.shared is None:
+            sampling = participation.share
+        per_release = None
+        if self.method.asynchronous:
+            per_release = self.method.update.per_step
+        delta = self.experiment.privacy_delta or default_delta(self.experiment.client_count)
+        return PrivacyTerms(self.privacy.noise, delta, per_release, sampling, self.privacy.local)
 
     def without_training_rows(self) -> "RunSpec":
         """Return the run without the training data that evaluations do not need.

@@ -20,7 +20,7 @@ from fedraa.rng import generator
 
 # Number of draws of a cohort, as a multiple of the number of clients, after which an empty cohort is an error.
 DRAWS_PER_CLIENT = 1000
-EXPECTED = "all, sample:K with K from 1 to the number of clients, or bernoulli:P with P over 0 and at most 1"
+EXPECTED = "all, sample:K with K from 1 to the number of clients, bernoulli:P or poisson:P with P over 0 and at most 1"
 
 
 class Selection(Stateful, ABC):
@@ -37,10 +37,12 @@ class Selection(Stateful, ABC):
 
     Attributes:
         rounds_only: True if the selection has no meaning for an asynchronous method.
+        is_private: True if the choice depends neither on losses nor on numbers of samples.
         count: Number of clients per round, None if the selection has no such number.
     """
 
     rounds_only: ClassVar[bool] = False
+    is_private: ClassVar[bool] = False
     count: Any = None
 
     @abstractmethod
@@ -54,11 +56,17 @@ class Selection(Stateful, ABC):
         """Return the clients of a round. Only a Participation can do this, without observations."""
         raise AssertionError(f"{type(self).__name__} needs observations about clients")
 
+    def expected_size(self, clients: int) -> float | None:
+        """Return the expected number of clients of a round, or None if it is unknown."""
+        size: float | None = self.count
+        return size
+
 
 class Participation(Selection):
     """The choice of the cohort of each round without observations about clients."""
 
     rounds_only: ClassVar[bool] = True
+    is_private: ClassVar[bool] = True
 
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> Sequence[int]:
         return self.cohort(len(view.samples), view.step, rng)
@@ -80,6 +88,9 @@ class All(Participation):
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
         return range(clients)
+
+    def expected_size(self, clients: int) -> float:
+        return clients
 
 
 @dataclass(frozen=True)
@@ -106,6 +117,21 @@ class Bernoulli(Participation):
         drawn: list[int] = (rng.random(clients) < self.share).nonzero()[0].tolist()
         return drawn
 
+    def expected_size(self, clients: int) -> float:
+        return self.share * clients
+
+
+@dataclass(frozen=True)
+class Poisson(Bernoulli):
+    """Each client independently with the probability `share`, also if no client is drawn (Poisson sampling).
+
+    A round without clients ends at once. Privacy counts only this participation as sampling.
+    """
+
+
+# The participations that draw each client with a probability, by name.
+SHARES: dict[str, type[Bernoulli]] = {"bernoulli": Bernoulli, "poisson": Poisson}
+
 
 def needs_view(selection: Selection) -> bool:
     """Return True if the component chooses by observations about clients.
@@ -118,7 +144,7 @@ def needs_view(selection: Selection) -> bool:
 def draw_cohort(
     participation: Selection, clients: int, round: int, seed: int, left_out: Collection[int] = ()
 ) -> Sequence[int]:
-    """Return the clients of a round, ascending and never empty.
+    """Return the clients of a round, ascending. Only `Poisson` may return no clients.
 
     Quarantined clients are removed after the draw, so they do not affect which other clients are drawn.
 
@@ -140,7 +166,7 @@ def draw_cohort(
                 return range(clients)
             cohort = check_cohort(participation, drawn, clients)
         remaining = [client for client in cohort if client not in left_out]
-        if remaining:
+        if remaining or isinstance(participation, Poisson):
             return remaining
     problem = f"it draws no client of {clients}"
     if left_out:
@@ -178,27 +204,27 @@ def _parse_text(text: str, field: str = "participation") -> Selection:
     """
     kind, _, number = text.partition(":")
     make = PARTICIPATION.names().get(kind)
-    if make is not None and not number and kind not in ("sample", "bernoulli"):
+    if make is not None and not number and kind not in ("sample", *SHARES):
         return make()
     try:
         value = float(number)
     except ValueError:
         value = 0.0
-    if kind == "bernoulli" and 0 < value <= 1:
-        return Bernoulli(value)
-    if make is not None and kind not in ("all", "bernoulli") and value >= 1 and value.is_integer():
+    if kind in SHARES and 0 < value <= 1:
+        return SHARES[kind](value)
+    if make is not None and kind not in ("all", *SHARES) and value >= 1 and value.is_integer():
         return make(count=int(value))
-    if make is None or kind in ("all", "sample", "bernoulli"):
+    if make is None or kind in ("all", "sample", *SHARES):
         expected = EXPECTED
         if make is None:
-            others = ", ".join(name for name in PARTICIPATION.names() if name not in ("all", "sample", "bernoulli"))
+            others = ", ".join(name for name in PARTICIPATION.names() if name not in ("all", "sample", *SHARES))
             expected += f", or one of {others}, or a custom one as package.module:Name"
         raise InputError(field, got=text, expected=expected)
     raise InputError(field, got=text, expected=f"{kind}:K with a number of clients K")
 
 
 PARTICIPATION: ComponentRegistry[Selection] = ComponentRegistry(
-    "participation", ("cohort",), {"all": All, "sample": Sample, "bernoulli": Bernoulli}, _parse_text
+    "participation", ("cohort",), {"all": All, "sample": Sample, **SHARES}, _parse_text
 )
 # The same components choose the next client of an asynchronous method. Its errors name another field.
 NEXT_CLIENT: ComponentRegistry[Selection] = replace(

@@ -60,6 +60,8 @@ class Audit:
                 self._check_settled(line)
                 self._checker.lost(line)
             case "round":
+                if self._checker.due is None:
+                    self._not_over(line)
                 self._checker.round(line)
             case "fault":
                 self._check_settled(line)
@@ -145,9 +147,11 @@ class Audit:
             return None
         if self._rules.wall and now < limit:
             return None
-        next_event = min(self._clock.first_due(), self._checker.closes_at)
-        if not self._rules.wall and (self._clock.waiting or next_event <= limit):
-            return None
+        if not self._rules.wall:
+            if self._clock.waiting or not self._ledger.in_flight:
+                return None
+            if min(self._clock.first_due(), self._checker.closes_at) <= limit:
+                return None
         return limit
 
 

@@ -23,6 +23,7 @@ class Uniform(Selection):
 
     count: Count | None = None
 
+    is_private: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ()
 
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
@@ -60,6 +61,7 @@ class RoundRobin(Selection):
 
     count: Count | None = None
 
+    is_private: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ("_next",)
 
     def __post_init__(self) -> None:
@@ -84,6 +86,7 @@ class Available(Selection):
 
     count: Count | None = None
 
+    is_private: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ()
 
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:

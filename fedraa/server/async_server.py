@@ -127,6 +127,9 @@ class AsyncServer(Stateful):
             self._plan_scheduler()
         return done.next_clients
 
+    def end_empty_round(self, now: float) -> Iterable[int]:
+        raise AssertionError("an asynchronous server has no rounds")
+
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         failed = self.task_table.in_flight[task].task
         self._store.drop(failed)

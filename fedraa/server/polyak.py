@@ -67,6 +67,12 @@ class PolyakAveraging:
         self._update_mean(before)
         return waiting
 
+    def end_empty_round(self, now: float) -> Iterable[int]:
+        before = self._server.step
+        waiting = self._server.end_empty_round(now)
+        self._update_mean(before)
+        return waiting
+
     def state(self) -> State:
         return self._server.state() | {"mean": self._mean.params}
 

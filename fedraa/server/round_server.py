@@ -210,6 +210,9 @@ class RoundServer(Stateful):
         self.task_table.drop(dropped, error, now)
         return self._next_clients(dropped, now)
 
+    def end_empty_round(self, now: float) -> Iterable[int]:
+        return self._end_round("count", now)
+
     def state(self) -> State:
         return super().state() | {"in_flight": self.task_table.in_flight_state()}
 
@@ -261,7 +264,7 @@ class RoundServer(Stateful):
         coverage = self._coverage.finish()
         reported = self.ledger.reported
         protection = {}
-        if reported:
+        if reported or not self._aggregator.needs_reports:
             self._move_model(RoundTotals(coverage, self._lr))
             if self._aggregator.unprotected is not None:
                 protection["unprotected"] = self._aggregator.unprotected
@@ -285,7 +288,7 @@ class RoundServer(Stateful):
             self._optimizer.step(self.params, delta, moved)
         refuse_unsound("server_optimizer", self._optimizer, self.params)
         for follower in self._followers:
-            follower.close(self.params, delta, moved, self._lr_steps / self.ledger.reported)
+            follower.close(self.params, delta, moved, self._lr_steps / max(1, self.ledger.reported))
 
     def _cut_snapshot(self, submodel: Submodel) -> SharedBuffer:
         """Return the submodel's parameters at the start of the round, as clients receive them.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from fedraa.aggregation.checked_aggregator import BoundAggregator
+from fedraa.aggregation.coverage_mean import FilledMean
 from fedraa.aggregation.label_owners import LabelOwners
 from fedraa.attacks.collusion import CollusionAggregator
 from fedraa.client.compression import COMPRESSOR
@@ -13,9 +14,11 @@ from fedraa.client.lr_schedule import USUAL_SCHEDULES
 from fedraa.components.registry import ComponentRegistry
 from fedraa.errors import InputError
 from fedraa.ledger.async_ledger import AsyncLedger
+from fedraa.ledger.participation import PARTICIPATION
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import Vector
 from fedraa.numbers import AtLeastOne, Count, Positive, UpToOne
+from fedraa.privacy.private_mean import PrivateMean
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.async_server import AsyncServer
 from fedraa.server.round_server import RoundComponents, RoundServer
@@ -86,7 +89,14 @@ class AsyncSchedule(Schedule):
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         sizes = setup.task_table.sizes
         store = setup.store or LocalStore(
-            setup.params, setup.submodels, update, sizes, setup.share, self.concurrency, setup.shared
+            setup.params,
+            setup.submodels,
+            update,
+            sizes,
+            setup.share,
+            self.concurrency,
+            setup.shared,
+            setup.make_noisy_sum(update.per_step, whole=False),
         )
         ledger = AsyncLedger(
             clients=setup.run.clients,
@@ -146,7 +156,15 @@ class AsyncSampled(Schedule):
         def sample_assignment(client: int, step: int, now: float, params: Vector) -> Assignment:
             return sampler.draw(RoundContext(client, step, client, run.clients, now, params, run))
 
-        store = LocalStore(setup.params, (), update, setup.task_table.sizes, setup.share, shared=setup.shared)
+        store = LocalStore(
+            setup.params,
+            (),
+            update,
+            setup.task_table.sizes,
+            setup.share,
+            shared=setup.shared,
+            noisy_sum=setup.make_noisy_sum(update.per_step, whole=False),
+        )
         ledger = AsyncLedger(clients=run.clients, seed=run.seed, bad_clients=setup.bad_clients)
         server = AsyncServer(store, ledger, setup.task_table, sample=sample_assignment)
         server.collusion = setup.make_collusion(_count_voters(update, run.clients))
@@ -208,10 +226,16 @@ class Barrier(Schedule):
             scheduler=self.planner(setup),
         )
         collusion = setup.make_collusion(clients)
-        if collusion is None:
-            aggregator = BoundAggregator(update.resolve_aggregator(), run)
-        else:
-            aggregator = CollusionAggregator(update.resolve_aggregator(), run, collusion)
+        rule = update.resolve_aggregator()
+        if setup.privacy is not None:
+            whole = setup.policy.whole and setup.shared is None
+            expected = PARTICIPATION.resolve(self.participation).expected_size(clients)
+            noisy_sum = setup.make_noisy_sum(expected or clients, whole=whole)
+            assert noisy_sum is not None
+            rule = PrivateMean(noisy_sum, fixed=whole or isinstance(rule, FilledMean))
+        aggregator = BoundAggregator(rule, run)
+        if collusion is not None:
+            aggregator = CollusionAggregator(rule, run, collusion)
         components = RoundComponents(
             submodels=submodels,
             aggregator=aggregator,

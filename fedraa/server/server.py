@@ -14,6 +14,8 @@ from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State, Task, Update, Vector
+from fedraa.privacy.noisy_sum import NoisySum
+from fedraa.privacy.privacy import Privacy
 from fedraa.server.selection import make_facts
 from fedraa.server.stores.local import Share, Store
 from fedraa.server.tasks import Record, TaskTable
@@ -71,6 +73,9 @@ class Server(Protocol):
             now: Time on the run's clock.
         """
 
+    def end_empty_round(self, now: float) -> Iterable[int]:
+        """End a round that has no clients. Return the clients that now wait for work."""
+
     def state(self) -> State:
         """Return the state for a checkpoint. The loop calls this only between two of the calls above."""
 
@@ -100,6 +105,7 @@ class ServerSetup:
         share: Places the buffers that the server sends.
         timing: The model of the time that tasks take.
         attack: The attack of some clients, if there is one.
+        privacy: Central privacy, if the run has it.
         shared: True for the coordinates [d] that clients send, without those of personal layers. None: all.
     """
 
@@ -119,6 +125,7 @@ class ServerSetup:
     share: Share
     timing: Timing
     attack: AttackPlan | None = None
+    privacy: Privacy | None = None
     shared: Mask | None = None
 
     def client_facts(self) -> ClientFacts:
@@ -135,3 +142,14 @@ class ServerSetup:
         if self.attack is None or not self.attack.attack.colludes:
             return None
         return Collusion(self.attack, self.run.traced.size, voters)
+
+    def make_noisy_sum(self, cohort: float, *, whole: bool) -> NoisySum | None:
+        """Return the clipping and the noise of central privacy, or None without it.
+
+        Args:
+            cohort: Expected number of clients in a round, or number of updates in a buffer.
+            whole: True if the noise covers all coordinates in every release.
+        """
+        if self.privacy is None:
+            return None
+        return NoisySum(self.privacy, self.run.traced.size, cohort=cohort, whole=whole, seed=self.run.seed)
