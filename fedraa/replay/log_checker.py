@@ -145,9 +145,11 @@ class Audit:
             return None
         if self._rules.wall and now < limit:
             return None
-        next_event = min(self._clock.first_due(), self._checker.closes_at)
-        if not self._rules.wall and (self._clock.waiting or next_event <= limit):
-            return None
+        if not self._rules.wall:
+            # A task is due, or a deadline closes the round.
+            next_event = min(self._clock.first_due(), self._checker.closes_at)
+            if self._clock.waiting or next_event <= limit:
+                return None
         return limit
 
 
