@@ -99,7 +99,6 @@ class RayExecutor:
     _calls: dict[AnyRef, Call] = field(default_factory=dict)
     _outcomes: dict[int, Update | Fault] = field(default_factory=dict)
     _faults: deque[Fault] = field(default_factory=deque)
-    _cancelled: set[int] = field(default_factory=set)
     _last: str = ""
 
     @classmethod
@@ -152,9 +151,8 @@ class RayExecutor:
         return outcomes
 
     def cancel(self, task: int) -> None:
-        # A task that a worker has already received is trained to its end, and its outcome is ignored.
-        if self._outcomes.pop(task, None) is None and not self._queues.cancel(task):
-            self._cancelled.add(task)
+        self._outcomes.pop(task, None)
+        self._queues.cancel(task)
 
     def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
         pending = PendingEvaluation(self.receive, ray.put(params), ray.put(kept))
@@ -294,7 +292,7 @@ class RayExecutor:
         if call.kind not in STARTUP_CALLS:
             return DIED
         cause = getattr(error, "cause", error)
-        return f"worker did not start: {_last_line(str(cause))}"
+        return f"worker did not start: {(str(cause).strip().splitlines() or [''])[-1].strip()}"
 
     def _ready_or_load(self, handle: WorkerHandle, answer: str | Blocks) -> None:
         """Record the node of a started worker, and load that node's data blocks if there are hosts.
@@ -371,11 +369,8 @@ class RayExecutor:
             self._queues.record_duration(sum(update.seconds for update in result), call.work)
 
     def _settle_task(self, task: Task, outcome: Update | Fault) -> None:
-        self._queues.ended(task, well=isinstance(outcome, Update))
-        if task.id in self._cancelled:
-            self._cancelled.remove(task.id)
-            return
-        self._outcomes[task.id] = outcome
+        if self._queues.ended(task, well=isinstance(outcome, Update)):
+            self._outcomes[task.id] = outcome
 
     def _evaluate_again(self, pending: PendingEvaluation, wrong: str) -> None:
         pending.failures += 1
@@ -402,8 +397,3 @@ class RayExecutor:
             self._queues.again(call.tasks)
             if call.evaluation is not None:
                 self._evaluations.append(call.evaluation)
-
-
-def _last_line(text: str) -> str:
-    """Return the last line of a text, which may be a traceback."""
-    return (text.strip().splitlines() or [""])[-1].strip()

@@ -32,6 +32,8 @@ class Queues:
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._waiting: list[list[tuple[float, int]]] = [[] for _ in range(groups)]
         self._alone: set[int] = set()
+        # Tasks at a worker that the loop does not wait for any more.
+        self._cancelled: set[int] = set()
         # Seconds per unit of work.
         self._pace = math.inf
 
@@ -49,25 +51,32 @@ class Queues:
                 group = int(self._group_of[task.client])
             heapq.heappush(self._waiting[group], (self._tasks[task.id][1], task.id))
 
-    def ended(self, task: Task, *, well: bool) -> None:
-        """Remove an ended task. A failed task travels in a separate call if it is submitted again."""
+    def ended(self, task: Task, *, well: bool) -> bool:
+        """Remove an ended task. A failed task travels in a separate call if it is submitted again.
+
+        Return False if the task was cancelled, so that its outcome is not wanted.
+        """
         del self._tasks[task.id]
         if well:
             self._alone.discard(task.id)
         else:
             self._alone.add(task.id)
+        wanted = task.id not in self._cancelled
+        self._cancelled.discard(task.id)
+        return wanted
 
-    def cancel(self, number: int) -> bool:
-        """Remove a task that waits. Return False if it does not wait, because a worker has received it."""
+    def cancel(self, number: int) -> None:
+        """Remove a task that waits. A worker that has received the task trains it, and its outcome is not wanted."""
+        if number not in self._tasks:
+            return
         for waiting in self._waiting:
-            remaining = [entry for entry in waiting if entry[1] != number]
-            if len(remaining) < len(waiting):
-                waiting[:] = remaining
+            if any(entry[1] == number for entry in waiting):
+                waiting[:] = [entry for entry in waiting if entry[1] != number]
                 heapq.heapify(waiting)
                 del self._tasks[number]
                 self._alone.discard(number)
-                return True
-        return False
+                return
+        self._cancelled.add(number)
 
     def record_duration(self, seconds: float, work: float) -> None:
         """Record the duration of an amount of work."""

@@ -19,10 +19,15 @@ from fedraa.engine.executor import Executor
 from fedraa.engine.loop_options import LoopOptions
 from fedraa.engine.loop_state import CALLBACK, LoopState, StopReason
 from fedraa.engine.run_clock import RunClock
-from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS, FailureAction, TaskFailures, check_sent_model
+from fedraa.engine.task_failures import (
+    MAX_TASK_ATTEMPTS,
+    FailureAction,
+    TaskFailures,
+    check_clients_left,
+    check_sent_model,
+)
 from fedraa.engine.tasks_in_flight import SentTask, TasksInFlight
 from fedraa.errors import RunFailed
-from fedraa.ledger.bad_clients import MAX_FIRST_FAILURES
 from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.profile import RunTimes
@@ -201,10 +206,7 @@ class Loop:
         return None
 
     def _time_is_up(self) -> bool:
-        """Return True if the time limit has passed.
-
-        On the virtual clock, return True if the next update is after the limit.
-        """
+        """Return True if the time limit has passed, or if the next update on the virtual clock is after it."""
         limit = self._limits.time
         # An evaluation that is due belongs to a step before the limit.
         if limit is None or self.evaluations.due(self.server.step):
@@ -333,29 +335,21 @@ class Loop:
             number: The number of its task, or None if the task already has an outcome.
         """
         sent = self._tasks.find(number)
-        fault = self._check_update(outcome, sent, number) if isinstance(outcome, Update) else outcome
-        if fault is None:
-            return outcome
+        fault: Fault
+        if isinstance(outcome, Update):
+            with self.times.server.on("mix"):
+                problem = self._bounds.judge_update(outcome, None if sent is None else sent.task)
+            if problem is None:
+                return outcome
+            fault = Fault(number, None, f"update refused: {problem}", of_client=True)
+        else:
+            fault = outcome
         if sent is None or fault.task is None:
             self._record_fault(fault, "none")
             return None
         if fault.of_client:
             check_sent_model(sent.task, outcome)
         return self._handle_failure(sent, fault)
-
-    def _check_update(self, update: Update, sent: SentTask | None, number: int | None) -> Fault | None:
-        """Return a fault of the client if the update is malformed or too large, or None if it is accepted.
-
-        Args:
-            update: The client update.
-            sent: The update's task, or None if no such task is in flight.
-            number: The number of the task.
-        """
-        with self.times.server.on("mix"):
-            problem = self._bounds.judge_update(update, None if sent is None else sent.task)
-        if problem is None:
-            return None
-        return Fault(number, None, f"update refused: {problem}", of_client=True)
 
     def _handle_failure(self, sent: SentTask, fault: Fault) -> Fault | None:
         """Send the task again and return None. If the client is the cause of the fault, return the fault instead."""
@@ -387,25 +381,10 @@ class Loop:
         self._report_progress(self.times.server.seconds["mix"] - before)
 
     def _drop_task(self, task: Task, error: str) -> None:
-        """Record that a task failed.
-
-        Raise RunFailed if no client is left, or if the options end the run at a bad client.
-        """
+        """Record that a task failed. Raise RunFailed if the run cannot continue without its client."""
         self._waiting_clients.extend(self.server.drop(task.id, error, self.clock.now))
         self._forget_lost_tasks()
-        bad = self.server.ledger.bad_clients
-        if bad.stop and task.client in bad.left_out:
-            raise RunFailed(
-                f"client {task.client}",
-                f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}: {error}",
-                hint="give --on-bad-client skip to continue without such clients",
-            )
-        last = f"the last, client {task.client} with task {task.id}: {error}"
-        if len(bad.left_out) == self.server.ledger.clients:
-            failed = f"all {len(bad.left_out)} failed {bad.retries + 1} times in a row"
-            raise RunFailed("clients", f"{failed}; {last}")
-        if bad.hopeless:
-            raise RunFailed("clients", f"the first {MAX_FIRST_FAILURES} all failed; {last}")
+        check_clients_left(self.server.ledger.bad_clients, task, error, self.server.ledger.clients)
 
     def _report_progress(self, commit_seconds: float) -> None:
         busy, workers = self.executor.busy()

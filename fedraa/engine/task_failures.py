@@ -4,6 +4,7 @@ from collections import Counter
 from enum import Enum
 
 from fedraa.errors import RunFailed
+from fedraa.ledger.bad_clients import MAX_FIRST_FAILURES, BadClients
 from fedraa.messages import Fault, Task, Update
 from fedraa.server.update_checks import model_defect
 
@@ -58,3 +59,26 @@ def check_sent_model(task: Task, outcome: Update | Fault) -> None:
             f"it was sent to client {task.client} with task {task.id}, and has {defect}",
             hint="give --max-update-norm auto to refuse such updates",
         )
+
+
+def check_clients_left(bad: BadClients, task: Task, error: str, clients: int) -> None:
+    """Raise RunFailed if no client is left after a failed task, or if the options end the run at a bad client.
+
+    Args:
+        bad: The decisions about clients with failed tasks.
+        task: The task.
+        error: The reason of its failure.
+        clients: The number of clients.
+    """
+    if bad.stop and task.client in bad.left_out:
+        raise RunFailed(
+            f"client {task.client}",
+            f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}: {error}",
+            hint="give --on-bad-client skip to continue without such clients",
+        )
+    last = f"the last, client {task.client} with task {task.id}: {error}"
+    if len(bad.left_out) == clients:
+        failed = f"all {len(bad.left_out)} failed {bad.retries + 1} times in a row"
+        raise RunFailed("clients", f"{failed}; {last}")
+    if bad.hopeless:
+        raise RunFailed("clients", f"the first {MAX_FIRST_FAILURES} all failed; {last}")

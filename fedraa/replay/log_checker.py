@@ -150,6 +150,7 @@ class Audit:
         if not self._rules.wall:
             if self._clock.waiting or not self._ledger.in_flight:
                 return None
+            # A task is due, or a deadline closes the round.
             if min(self._clock.first_due(), self._checker.closes_at) <= limit:
                 return None
         return limit

@@ -271,10 +271,7 @@ class Rules:
         return names
 
     def planner(self) -> SchedulerRunner:
-        """Return the built-in scheduler with the current costs.
-
-        For a custom scheduler only the feasible fragments of the result are valid.
-        """
+        """Return the built-in scheduler with the current costs. For a custom one only feasible fragments are valid."""
         schedule = self.method["schedule"]
         scheduler: Scheduler = GreRAA()
         if not self.is_custom("schedule", "scheduler"):
