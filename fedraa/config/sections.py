@@ -121,7 +121,8 @@ class MethodOptions(Section):
     server_lr: Positive | None = None
     """Learning rate of the server's step along the mean delta of a round or a buffer (default: the method's)."""
     participation: Component | None = None
-    """Clients of a round: all, sample:K, bernoulli:P, or a custom Participation (default: the method's)."""
+    """Clients of a round: all, sample:K, bernoulli:P, poisson:P (may be none), or a custom Participation (default: the
+    method's)."""
     concurrency: Count | None = None
     """Number of clients of an asynchronous method that train at the same time (default: all)."""
     buffer_size: Count | None = None
