@@ -47,13 +47,13 @@ class CentralAdaptive(Privacy):
 
     def update_noise(self, cohort: float) -> float:
         bit_noise = self._noise_of_bits(cohort)
-        rest = self.noise**-2 - (2 * bit_noise) ** -2
-        if rest <= 0:
+        inverse_square = self.noise**-2 - (2 * bit_noise) ** -2
+        if inverse_square <= 0:
             problem = f"{cohort:g} clients at a time have bit noise {bit_noise:g}"
             hint = f"give bit_noise over {self.noise / 2:g}, or less noise"
             expected = f"less than {2 * bit_noise:g}, twice the bit noise"
             raise InputError("privacy.noise", problem, got=self.noise, expected=expected, hint=hint)
-        return float(rest**-0.5)
+        return float(inverse_square**-0.5)
 
     def adapt_clip(self, clip: float, centred_sum: float, cohort: float, rng: np.random.Generator) -> float:
         share = 0.5 + (centred_sum + rng.normal(0.0, self._noise_of_bits(cohort))) / cohort

@@ -20,13 +20,13 @@ from fedraa.composition.compatibility import (
 )
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, chosen_value, foreign_names, set_values
+from fedraa.composition.private_methods import check_privacy
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import Overrides
 from fedraa.config.sections import LocalOptions, MethodOptions
 from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Classification, make_objective
-from fedraa.privacy.compatibility import check_privacy
 from fedraa.submodels.policies.policy import AUTO, Capacities
 from fedraa.submodels.policies.slices import FRAGMENT_RATIOS, LayerCut
 

@@ -13,6 +13,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 FIELDS: dict[str, Any] = {"clients": 6, "hidden": (10,), "local_steps": 2, "quiet": True}
 
+# The mean over the owners of a label would show the labels of clients.
+NO_HEAD = {"update.owned_head": False}
+
 
 @pytest.mark.parametrize(
     "fields",
@@ -20,7 +23,7 @@ FIELDS: dict[str, Any] = {"clients": 6, "hidden": (10,), "local_steps": 2, "quie
         {
             "method": "heterofl",
             "weights": "uniform",
-            "override": {"update.owned_head": False},
+            "override": NO_HEAD,
             "rounds": 3,
             "privacy": "central",
         },

@@ -183,7 +183,7 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/server/round_server.py",
         (
-            "follower.close(self.params, delta, moved, self._lr_steps / self.ledger.reported)",
+            "follower.close(self.params, delta, moved, self._lr_steps / max(1, self.ledger.reported))",
             "follower.close(self.params, delta, moved, self._lr_steps)",
             TERMS,
         ),

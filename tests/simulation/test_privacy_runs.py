@@ -34,6 +34,10 @@ def events(directory: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
 
 
+# The mean over the owners of a label would show the labels of clients.
+NO_HEAD = {"update.owned_head": False}
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -41,7 +45,7 @@ def events(directory: Path) -> list[dict[str, object]]:
         {
             "method": "heterofl",
             "weights": "uniform",
-            "override": {"update.owned_head": False},
+            "override": NO_HEAD,
             "rounds": 4,
             "privacy": ADAPTIVE,
         },

@@ -8,8 +8,10 @@ from refusals import refuses
 
 from fedraa import Experiment
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
+from fedraa.cli.plan_privacy import privacy_lines
 from fedraa.components.state import save_state
 from fedraa.composition.registry import find_method
+from fedraa.engine.build import build_run
 from fedraa.ledger.participation import PARTICIPATION, draw_cohort
 from fedraa.messages import SharedBuffer, Task, Update
 from fedraa.privacy.accountant import (
@@ -287,3 +289,10 @@ def test_values_that_would_leak_are_refused(field: str, values: dict[str, Any]) 
 def test_delta_without_privacy_is_refused() -> None:
     with refuses("privacy_delta"):
         Experiment(privacy_delta=1e-5)
+
+
+@pytest.mark.parametrize(("privacy", "epsilon"), [(None, 8.0), ("central", 0.0), ("central", -1.0)])
+def test_epsilon_that_no_noise_has_is_refused(privacy: str | None, epsilon: float, library: Any) -> None:
+    spec = build_run(Experiment(engine="local", method="fedasync", clients=4, privacy=privacy))
+    with refuses("epsilon", got=epsilon):
+        privacy_lines(spec, epsilon)
