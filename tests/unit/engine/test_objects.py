@@ -110,7 +110,7 @@ def test_call_with_the_objects_in_place_gives_the_same_model(run: fl.History, tm
 
 def test_every_page_has_that_call(run: fl.History, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = run_command(run.experiment, run.config["given"])
-    folder = fl.report([run.directory], tmp_path / "page.html")
+    folder = fl.report([run.directory], tmp_path / "page.html", theme="light")
     assert "mlp" not in (tmp_path / "page.html").read_text()
     assert pd.read_csv(folder / "runs.csv")["command"].tolist() == [told]
     settings = pd.read_csv(folder / "configuration.csv").set_index("setting").iloc[:, 0]

@@ -50,7 +50,7 @@ def test_table_has_the_values_of_the_last_evaluation(tmp_path: Path) -> None:
     percentiles = [row[f"{percent} %"] for percent in (5, 25, 50, 75, 95)]
     assert percentiles == pytest.approx([0.11, 0.15, 0.2, 0.25, 0.29])
     assert (row["worst client"], row["worst"], row["best client"], row["best"]) == ("0", 0.1, "2", 0.3)
-    fl.report([directory], tmp_path / "report.html")
+    fl.report([directory], tmp_path / "report.html", theme="light")
     assert "Jain" in (tmp_path / "report.html").read_text()
     assert len(list((tmp_path / "report_files").glob("*-fairness.pdf"))) == 1
 

@@ -146,9 +146,9 @@ def own_method() -> fl.Method:
 
 def test_own_methods_are_reported_and_compared(tmp_path: Path) -> None:
     methods = [own_method(), "fedavg", "fed-raa"]
-    frame = fl.compare(methods, time=2, scheduler="random", **SMALL, out=tmp_path / "runs")  # type: ignore[arg-type]  # objects, too
+    frame = fl.compare(methods, time=1, scheduler="random", **SMALL, out=tmp_path / "runs")  # type: ignore[arg-type]  # objects, too
     assert list(frame["method"]) == ["mine", "fedavg", "fed-raa"]
-    fl.report([tmp_path / "runs"], tmp_path / "page.html")
+    fl.report([tmp_path / "runs"], tmp_path / "page.html", theme="light")
     assert "mine" in (tmp_path / "page.html").read_text()
 
 
