@@ -43,6 +43,7 @@ def check_runnable(spec: RunSpec) -> None:
     if spec.method.schedule.scheduled:
         _check_feasible(spec)
     _check_inputs(spec)
+    spec.method.local.algorithm.check_model(spec.traced.module)
     _check_small_batches(spec)
     _check_local_schedule(spec)
     _check_adapters(spec)
