@@ -140,6 +140,9 @@ class LocalAlgorithm:
         """Additional passes over the client's data in each task."""
         return 0
 
+    def check_model(self, module: nn.Module) -> None:
+        """Raise InputError if the algorithm cannot train this model. A run calls it before its start."""
+
     def train(self, run: LocalRun) -> None:
         """Train the task. `run` is the task in training."""
         for inputs, labels in run.minibatches():

@@ -10,7 +10,6 @@ from fedraa.aggregation.adapters import find_adapters
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.fltrust import FLTrust
-from fedraa.aggregation.robust.krum import DistanceRule
 from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.client.flat_module import BatchedModule
 from fedraa.client.local_algorithm import LocalAlgorithm
@@ -45,6 +44,7 @@ def check_runnable(spec: RunSpec) -> None:
     if spec.method.schedule.scheduled:
         _check_feasible(spec)
     _check_inputs(spec)
+    spec.method.local.algorithm.check_model(spec.traced.module)
     _check_small_batches(spec)
     _check_local_schedule(spec)
     _check_adapters(spec)
@@ -217,8 +217,14 @@ def _check_robust(spec: RunSpec) -> None:
 
 
 def _check_attack(spec: RunSpec) -> None:
-    """Raise InputError if attackers cannot replace their deltas by those that follow from the deltas of all clients."""
-    if spec.attack is None or not spec.attack.attack.colludes:
+    """Raise InputError if too few clients are honest, or attackers cannot replace deltas by those of other clients."""
+    if spec.attack is None:
+        return
+    count = spec.experiment.personalised
+    if count is not None and count > len(spec.personal_clients):
+        expected = f"at most {len(spec.personal_clients)}, the number of honest clients with their own test samples"
+        raise InputError("personalised", got=count, expected=expected)
+    if not spec.attack.attack.colludes:
         return
     attack = text_of(spec.attack.attack)
     if spec.experiment.server_shards > 1:
@@ -269,12 +275,26 @@ def warn_of_many_attackers(spec: RunSpec) -> list[str]:
     if spec.attack is None or description is None:
         return []
     aggregator = AGGREGATOR.resolve(description)
+    if not isinstance(aggregator, RobustAggregator):
+        return []
+    clients = spec.experiment.client_count
     attackers = len(spec.attack.attackers)
-    if not isinstance(aggregator, DistanceRule) or attackers <= aggregator.attackers:
+    tolerated = aggregator.count_tolerated(clients)
+    if tolerated is None or attackers <= tolerated:
         return []
     return [
-        f"aggregator: {text_of(aggregator)} withstands {aggregator.attackers}, and the run has {attackers} attackers; "
-        f"set its attackers to {attackers} unless that is meant"
+        f"aggregator: {text_of(aggregator)} withstands {tolerated} of {clients} clients, and the run has {attackers} "
+        "attackers; give it a larger number or share unless that is meant"
+    ]
+
+
+def warn_of_no_evaluation(spec: RunSpec) -> list[str]:
+    """Return a sentence if clients keep personal models, and none of them can be evaluated."""
+    if not (spec.method.local.algorithm.has_personal_model or spec.personal_names) or spec.personal_clients:
+        return []
+    return [
+        f"method: the personal models of {spec.experiment.method} are not evaluated, because no client that trains has "
+        "its own test samples; give test samples of the same clients"
     ]
 
 

@@ -51,15 +51,20 @@ class Features:
         self.values = args[0].flatten(1)
 
 
-@contextmanager
-def last_features(module: nn.Module) -> Iterator[Features]:
-    """Yield the input of the module's last linear layer in the last forward pass. Raise InputError without one."""
+def find_last_linear(module: nn.Module) -> nn.Linear:
+    """Return the module's last linear layer. Raise InputError without one."""
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
     if not linear:
         problem = f"moon compares the inputs of the last linear layer, and {type(module).__name__} has none"
         raise InputError("method", problem, hint="give a model that ends with a linear layer")
+    return linear[-1]
+
+
+@contextmanager
+def last_features(module: nn.Module) -> Iterator[Features]:
+    """Yield the input of the module's last linear layer in the last forward pass."""
     features = Features()
-    handle = linear[-1].register_forward_pre_hook(features.read)
+    handle = find_last_linear(module).register_forward_pre_hook(features.read)
     try:
         yield features
     finally:
@@ -88,6 +93,9 @@ class ModelContrast(LocalAlgorithm):
     def passes(self) -> float:
         # Two forward passes. A forward and a backward pass take three times as long as a forward pass.
         return 2 / 3
+
+    def check_model(self, module: nn.Module) -> None:
+        find_last_linear(module)
 
     def train(self, run: LocalRun) -> None:
         previous = run.state["previous_model"]

@@ -12,6 +12,8 @@ from tiny import LR, Stepped, minibatches, spec
 from torch import nn
 from torch.nn import functional as F
 
+import fedraa as fl
+from fedraa.engine.build import build_run
 from fedraa.methods.moon import contrast
 from fedraa.submodels import flatten_parameters
 
@@ -32,6 +34,12 @@ def test_contrast_of_equal_features_is_ln_2_without_a_gradient() -> None:
     [gradient] = torch.autograd.grad(loss, z)
     assert float(loss) == pytest.approx(math.log(2))
     np.testing.assert_allclose(gradient, [[0.0, 0.0]], atol=1e-7)
+
+
+def test_model_without_a_linear_layer_is_refused_before_the_run() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with refuses("method"):
+        build_run(fl.Experiment(method="moon", clients=4), model=model)
 
 
 def module_of(run: Any, params: np.ndarray) -> nn.Sequential:

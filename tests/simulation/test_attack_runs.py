@@ -136,19 +136,25 @@ def test_attack_that_cannot_be_run_is_refused(field: str, fields: dict[str, Any]
         build_run(Experiment(**SMALL | fields))
 
 
-def test_more_attackers_than_the_aggregator_withstands_give_a_warning() -> None:
+@pytest.mark.parametrize(
+    ("weak", "strong"),
+    [("krum", "krum(attackers=2)"), ("trimmed-mean(trim=0.2)", "trimmed-mean(trim=0.25)"), ("bulyan", "median")],
+)
+def test_more_attackers_than_the_aggregator_withstands_give_a_warning(weak: str, strong: str) -> None:
     fields = {**SMALL, "clients": 8, "method": "fedavg", "attack": "sign-flip", "attackers": 0.25}
     with pytest.warns(RunWarning, match=r"^aggregator: "):
-        build_run(Experiment(**fields, aggregator="krum"))
+        build_run(Experiment(**fields, aggregator=weak))
     with warnings.catch_warnings():
         warnings.simplefilter("error", RunWarning)
-        build_run(Experiment(**fields, aggregator="krum(attackers=2)"))
+        build_run(Experiment(**fields, aggregator=strong))
 
 
 def test_personal_models_are_evaluated_for_honest_clients() -> None:
     spec = build_run(Experiment(**SMALL, method="ditto", attack="label-flip"))
     assert spec.attack is not None
     assert set(spec.personal_clients) == set(range(6)) - spec.attack.attackers
+    with refuses("personalised", got=6):
+        build_run(Experiment(**SMALL, method="ditto", attack="label-flip", personalised=6))
 
 
 def test_root_of_fltrust_that_is_an_attacker_is_refused() -> None:

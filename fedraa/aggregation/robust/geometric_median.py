@@ -33,6 +33,9 @@ class GeometricMedian(RobustAggregator):
     def min_clients(self) -> int:
         return 3
 
+    def count_tolerated(self, clients: int) -> int:
+        return (clients - 1) // 2
+
     def combine(self, votes: Votes) -> Numbers:
         centre = weighted_mean(votes.rows, votes.weights)
         for _ in range(self.iterations):

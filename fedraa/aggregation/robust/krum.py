@@ -51,6 +51,9 @@ class DistanceRule(RobustAggregator):
     def min_clients(self) -> int:
         return 2 * self.attackers + 3
 
+    def count_tolerated(self, clients: int) -> int:
+        return self.attackers
+
     def combine(self, votes: Votes) -> Numbers:
         total = np.zeros(self._size)
         count = np.zeros(self._size)

@@ -32,5 +32,8 @@ class CoordinateMedian(RobustAggregator):
     def min_clients(self) -> int:
         return self.min_coverage
 
+    def count_tolerated(self, clients: int) -> int:
+        return (clients - 1) // 2
+
     def combine(self, votes: Votes) -> Numbers:
         return median_of_rows(votes.rows, self.min_coverage)

@@ -96,6 +96,10 @@ class RobustAggregator(Aggregator):
         """The smallest number of clients among which the rule protects."""
         return 1
 
+    def count_tolerated(self, clients: int) -> int | None:
+        """Return the number of attackers among the clients of a round that the rule withstands; None if it has none."""
+        return None
+
     @property
     def voters(self) -> int:
         """The number of clients with a vote so far."""

@@ -45,6 +45,9 @@ class TrimmedMean(RobustAggregator):
             return self.min_coverage
         return max(MIN_MAJORITY, math.ceil(1 / self.trim - ROUNDING))
 
+    def count_tolerated(self, clients: int) -> int:
+        return math.floor(self.trim * clients + ROUNDING)
+
     def combine(self, votes: Votes) -> Numbers:
         return combine_chunks(votes.rows, self._trim_chunk)
 
