@@ -28,7 +28,7 @@ def print_line(text: str) -> None:
 
 
 def say_next(run: Path) -> None:
-    """Print the commands that show and check a run, in a terminal; elsewhere the run has logged them."""
+    """Print the commands that show and check a run, if this is a terminal. Otherwise the run has logged them."""
     if is_shown():
         print_line(f"next: {next_commands(run)}")
 
@@ -58,7 +58,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
 
 
 def _stack_rows(table: Table) -> Table:
-    """Return the table with every row as lines `header  value` below the value of its first column."""
+    """Return the table in a narrow form: a block of lines `header  value` for each row."""
     stacked = Table(title=table.title, show_header=False, box=box.SIMPLE_HEAD)
     stacked.add_column(no_wrap=True)
     stacked.add_column(overflow="fold")
@@ -74,7 +74,7 @@ def _stack_rows(table: Table) -> Table:
 
 
 def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
-    """Show the process, activity, seconds and share of the available time of each row."""
+    """Show how each process spent its time: activity, seconds, and share of the available time."""
     table = Table("process", "activity", "seconds", "share", box=box.SIMPLE_HEAD)
     for process, activity, seconds, share in rows:
         table.add_row(process, activity, f"{seconds:.2f}", f"{share:.1%}")
@@ -117,7 +117,7 @@ def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
 
 
 def _note_text(summary: Mapping[str, Any]) -> str:
-    """Return the note of a summary as the end of a cell."""
+    """Return the note of a summary, to be appended to the text of a cell."""
     if "note" not in summary:
         return ""
     return f": {summary['note']}"

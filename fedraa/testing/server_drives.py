@@ -1,4 +1,4 @@
-"""Drives for the server's components."""
+"""Drives, which call a component with synthetic inputs, for the components of the server."""
 
 from copy import deepcopy
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ ROUND = 3
 
 
 class SchedulerDrive(Drive):
-    """A drive that requests fragments for idle clients with random costs."""
+    """A drive of a scheduler, which requests fragments for idle clients with random costs."""
 
     stateful: ClassVar[bool] = True
     covers: ClassVar[bool] = False
@@ -59,7 +59,7 @@ class SchedulerDrive(Drive):
 
 
 class StalenessDrive(Drive):
-    """A drive that requests the weights at staleness 0 to 7."""
+    """A drive of a staleness weight, which requests the weights at staleness 0 to 7."""
 
     covers: ClassVar[bool] = False
 
@@ -69,7 +69,7 @@ class StalenessDrive(Drive):
 
 
 class ParticipationDrive(Drive):
-    """A drive that draws cohorts."""
+    """A drive of a participation, which draws cohorts."""
 
     covers: ClassVar[bool] = False
 
@@ -79,7 +79,7 @@ class ParticipationDrive(Drive):
 
 
 class AsyncRuleDrive(Drive):
-    """A drive that applies random client updates to a model."""
+    """A drive of an asynchronous rule, which applies random client updates to a model."""
 
     stateful: ClassVar[bool] = True
     sized: ClassVar[bool] = True
@@ -111,7 +111,7 @@ class AsyncRuleDrive(Drive):
 
 
 class AggregatorDrive(Drive):
-    """A drive that closes a round at every third step. In every other round one client trains the whole model."""
+    """A drive of an aggregator with three deltas per round. In every second round one client trains the whole model."""
 
     stateful: ClassVar[bool] = True
     sized: ClassVar[bool] = True
@@ -150,7 +150,7 @@ class AggregatorDrive(Drive):
 
 
 class OptimizerDrive(Drive):
-    """A drive that calls a server optimizer with random mean deltas."""
+    """A drive of a server optimizer, which gets random mean deltas."""
 
     stateful: ClassVar[bool] = True
     sized: ClassVar[bool] = True
