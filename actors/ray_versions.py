@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 import ray.exceptions
 from ray import _raylet
-from ray._private import node, ray_constants, services, worker
+from ray._private import node, ray_constants, services, utils, worker
 from ray._private.runtime_env import packaging
 from ray.core.generated import gcs_service_pb2, ray_client_pb2
 
@@ -32,6 +32,8 @@ NO_PORT = -1
 STAND_IN = "cat"
 AGENTS = ("--dashboard_agent_command", "--runtime_env_agent_command")
 OPTIONAL_PROCESSES = ("start_monitor", "start_log_monitor", "start_api_server")
+# Early versions of Ray have another name for this function.
+FIND_MISSING_LIBRARIES = "get_dashboard_dependency_error"
 # The names of the ports that a raylet reads from files, since Ray 2.54.
 PORT_NAMES = (
     "METRICS_AGENT_PORT_NAME",
@@ -144,12 +146,19 @@ def minimal_ray() -> Iterator[None]:
     with ExitStack() as stack:
         for name in OPTIONAL_PROCESSES:
             stack.enter_context(_replaced(node.Node, name, _start_nothing))
+        # Ray looks for the libraries of the dashboard by importing them, which would delay the start of the raylet.
+        if hasattr(utils, FIND_MISSING_LIBRARIES):
+            stack.enter_context(_replaced(utils, FIND_MISSING_LIBRARIES, _find_nothing_missing))
         stack.enter_context(_replaced(services, "start_ray_process", _without_agents(services.start_ray_process)))
         yield
 
 
 def _start_nothing(of: Any, **options: Any) -> None:
     """Replace the start of an optional process and do nothing."""
+
+
+def _find_nothing_missing() -> None:
+    """Replace the search for missing libraries of Ray's dashboard, which the reduced cluster does not start."""
 
 
 def _without_agents(start: Any) -> Any:

@@ -33,6 +33,8 @@ Custom components (pass a name, "package.module:Name", or an object):
     Attack           the way in which some clients change their data or their deltas
     ServerOptimizer  the server's step along this mean
     Participation    the clients that take part in a round
+    Selection        the clients that train next, by their losses, durations and participations
+    SelectionContext  the observations that a Selection receives
     SubmodelPolicy   the part of the model that a client trains in a round
     GradientTransform  a change of the gradient in a local step
     LocalOptimizer   the step along the gradient in local training
@@ -93,7 +95,8 @@ if TYPE_CHECKING:
     from fedraa.data.transforms import Transform
     from fedraa.errors import Inconsistent, Interrupted, PromiseBroken, RunFailed, RunWarning
     from fedraa.evaluation.metrics import Metric
-    from fedraa.ledger.participation import Participation
+    from fedraa.ledger.participation import Participation, Selection
+    from fedraa.ledger.selection_context import SelectionContext
     from fedraa.models.lora import lora, merged
     from fedraa.objectives.objective import Objective
     from fedraa.rundir.history import History
@@ -137,6 +140,8 @@ __all__ = [
     "RunFailed",
     "RunWarning",
     "Scheduler",
+    "Selection",
+    "SelectionContext",
     "ServerOptimizer",
     "StalenessWeight",
     "SubmodelPolicy",
@@ -189,6 +194,8 @@ _HOMES = {
     "RunFailed": "fedraa.errors",
     "RunWarning": "fedraa.errors",
     "Scheduler": "schedulers",
+    "Selection": "fedraa.ledger.participation",
+    "SelectionContext": "fedraa.ledger.selection_context",
     "ServerOptimizer": "fedraa.server.optimizers",
     "StalenessWeight": "fedraa.server.staleness",
     "SubmodelPolicy": "fedraa.submodels.policies.policy",

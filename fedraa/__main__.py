@@ -2,11 +2,14 @@
 
 import sys
 
+from fedraa.quick_imports import quick_imports
+
 
 def main() -> int:
     """Run the command line. Ctrl-C also prints a sentence during the import, which takes a moment."""
     try:
-        from fedraa.cli.main import main as command
+        with quick_imports():
+            from fedraa.cli.main import main as command
     except KeyboardInterrupt:
         sys.stderr.write("\nfedraa: interrupted\n")
         return 130

@@ -103,6 +103,7 @@ class Task:
             again with every task.
         first: The number of the task's first minibatch, counted over all tasks of the client.
         asks: Names of buffers that the update must contain besides the parameters.
+        cut_at: Number of local steps after which the client stops because of a deadline. None: the task is not cut.
     """
 
     id: int
@@ -121,6 +122,7 @@ class Task:
     steps: int | None = None
     first: int = 0
     asks: tuple[str, ...] = ()
+    cut_at: int | None = None
 
     @property
     def size(self) -> int:

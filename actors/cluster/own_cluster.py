@@ -42,7 +42,7 @@ PAUSE_SECONDS = 2.0
 FROZEN_SECONDS = 30.0
 CENTRAL_PROCESSES = {"raylet": "raylet", "gcs_server": "GCS"}
 # Importing this module here would take as long as all other work before a cluster starts.
-PRELOADED = "actors.worker.worker"
+PRELOADED = "actors.worker.preload"
 TOKEN = "RAY_AUTH_TOKEN"
 MODE = "RAY_AUTH_MODE"
 

@@ -99,6 +99,7 @@ class RayExecutor:
     _calls: dict[AnyRef, Call] = field(default_factory=dict)
     _outcomes: dict[int, Update | Fault] = field(default_factory=dict)
     _faults: deque[Fault] = field(default_factory=deque)
+    _cancelled: set[int] = field(default_factory=set)
     _last: str = ""
 
     @classmethod
@@ -149,6 +150,11 @@ class RayExecutor:
         self._faults.clear()
         self._outcomes.clear()
         return outcomes
+
+    def cancel(self, task: int) -> None:
+        # A task that a worker has already received is trained to its end, and its outcome is ignored.
+        if self._outcomes.pop(task, None) is None and not self._queues.cancel(task):
+            self._cancelled.add(task)
 
     def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
         pending = PendingEvaluation(self.receive, ray.put(params), ray.put(kept))
@@ -366,6 +372,9 @@ class RayExecutor:
 
     def _settle_task(self, task: Task, outcome: Update | Fault) -> None:
         self._queues.ended(task, well=isinstance(outcome, Update))
+        if task.id in self._cancelled:
+            self._cancelled.remove(task.id)
+            return
         self._outcomes[task.id] = outcome
 
     def _evaluate_again(self, pending: PendingEvaluation, wrong: str) -> None:

@@ -57,6 +57,18 @@ class Queues:
         else:
             self._alone.add(task.id)
 
+    def cancel(self, number: int) -> bool:
+        """Remove a task that waits. Return False if it does not wait, because a worker has received it."""
+        for waiting in self._waiting:
+            remaining = [entry for entry in waiting if entry[1] != number]
+            if len(remaining) < len(waiting):
+                waiting[:] = remaining
+                heapq.heapify(waiting)
+                del self._tasks[number]
+                self._alone.discard(number)
+                return True
+        return False
+
     def record_duration(self, seconds: float, work: float) -> None:
         """Record the duration of an amount of work."""
         self._pace = seconds / work

@@ -25,7 +25,7 @@ from benchmarks.studies.verdict import (
     decide_verdict,
     measure_advantage,
 )
-from fedraa.cli.display import print_line
+from fedraa.cli.console import print_line
 from fedraa.errors import InputError
 from fedraa.rundir.atomic_files import write_text
 

@@ -33,7 +33,7 @@ from benchmarks.studies.tables import (
 )
 from benchmarks.studies.weak import weak_points
 from fedraa.cli.compare import differences_table
-from fedraa.cli.display import print_line, print_table
+from fedraa.cli.console import print_line, print_table
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
 from fedraa.report.compare import DIFFERENCES

@@ -31,16 +31,17 @@ class Metric:
     within: tuple[float, float] = (0.0, math.inf)
 
 
-def _last_value(column: str, factor: float = 1.0) -> Callable[[History], float]:
+def read_last(column: str, factor: float = 1.0) -> Callable[[History], float]:
+    """Return a reader of a column of the last evaluation, times a factor."""
     return lambda history: factor * float(history.evals[column].iloc[-1])
 
 
 SHARE = (0.0, 100.0)
-ACCURACY = Metric("accuracy %", _last_value("accuracy", 100), within=SHARE)
-CLIENT_MEAN = Metric("client accuracy %", _last_value("client_mean", 100), within=SHARE)
-CLIENT_STD = Metric("deviation %", _last_value("client_std", 100), "less")
-CLIENT_WORST = Metric("worst client %", _last_value("client_worst", 100), within=SHARE)
-LOSS = Metric("test loss", _last_value("loss"), "less", ".3f")
+ACCURACY = Metric("accuracy %", read_last("accuracy", 100), within=SHARE)
+CLIENT_MEAN = Metric("client accuracy %", read_last("client_mean", 100), within=SHARE)
+CLIENT_STD = Metric("deviation %", read_last("client_std", 100), "less")
+CLIENT_WORST = Metric("worst client %", read_last("client_worst", 100), within=SHARE)
+LOSS = Metric("test loss", read_last("loss"), "less", ".3f")
 
 
 def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t", "bytes", "flops"]) -> Metric:

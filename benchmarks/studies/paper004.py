@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from fedraa.api import compare
-from fedraa.cli.display import print_line, print_table
+from fedraa.cli.console import print_line, print_table
 from fedraa.config.experiment import Experiment
 from fedraa.report.compare import mean_interval, mean_time
 

@@ -7,7 +7,16 @@ from benchmarks.studies.study import Study
 from fedraa.config.experiment import Experiment
 from fedraa.data.partition import make_partitioner
 
-CLASSES = {"digits": 10, "mnist": 10, "cifar10": 10, "cifar10-subset": 10, "agnews": 4, "emnist": 47, "cifar100": 100}
+CLASSES = {
+    "digits": 10,
+    "mnist": 10,
+    "cifar10": 10,
+    "cifar10-subset": 10,
+    "agnews": 4,
+    "emnist": 47,
+    "cifar100": 100,
+    "roles": 62,
+}
 # If a setting has more values than this in a study, the sentence omits it, because the study varies it.
 MAX_VALUES = 3
 

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from fedraa.api import run
-from fedraa.cli.display import print_line
+from fedraa.cli.console import print_line
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS
 
 RUNS, EVENTS_EACH = 100, 10_000

@@ -29,7 +29,7 @@ from benchmarks.system.compat_checks import (
     run_flower,
     start_head,
 )
-from fedraa.cli.display import print_line
+from fedraa.cli.console import print_line
 from fedraa.errors import InputError
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fedraa.cli.display import print_line
+from fedraa.cli.console import print_line
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("fedraa", "actors", "schedulers", "benchmarks", "examples")

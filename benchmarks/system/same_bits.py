@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
     differences = (_describe_difference(name, digests_here.get(name), digests_at_base.get(name)) for name in names)
     differing = [line for line in differences if line]
     # The other checkout may not have this function.
-    from fedraa.cli.display import print_line
+    from fedraa.cli.console import print_line
 
     print_line("\n".join([*differing, f"{len(names) - len(differing)} of {len(names)} runs are equal"]))
     if differing or not names:
@@ -171,6 +172,7 @@ def _list_experiments() -> dict[str, Callable[[Path], object]]:
     return plain | interrupted
 
 
+@cache
 def _method_names() -> list[str]:
     """Return the names of all methods from the command line, because the imports differ between two commits."""
     command = [sys.executable, "-m", "fedraa", "methods", "--json"]

@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from pathlib import Path
 
-from fedraa.cli.display import print_line
+from fedraa.cli.console import print_line
 from fedraa.errors import InputError
 
 ROOT = Path(__file__).parents[2]

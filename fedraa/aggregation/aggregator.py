@@ -4,9 +4,11 @@ A delta is the trained weights minus the weights that the client received, on th
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import ClassVar, Self
 
 import numpy as np
@@ -33,6 +35,8 @@ class ClientDelta:
         lr: Local learning rate of the client, as the mean over the steps of its task.
         steps: Number of local steps of the task.
         fragment: The fixed fragment that it trained, None for the whole model and for sampled submodels.
+        path_length: The length of the client's path if each local gradient has length 1: the sum over its gradients of
+            their factors in the delta. For SGD it is the sum of the learning rates of its steps.
     """
 
     client: int
@@ -41,6 +45,7 @@ class ClientDelta:
     lr: float
     steps: int = 1
     fragment: int | None = None
+    path_length: float = 1.0
 
     @property
     def where(self) -> Index | slice:
@@ -92,12 +97,17 @@ class Aggregator(Stateful, ABC):
 
     A custom aggregator needs `add` and `finish`. It creates its state in `start` and reports its memory in `memory`.
     `keeps` names state that outlives a round. `corrects` is True if values that the aggregator keeps for each client
-    correct the client's delta. `accepts_signs` is True if only the signs of a delta count. A run works on a copy.
+    correct the client's delta. `refuses` has the options of local training that break it, with the reason of each.
+    `accepts_signs` is True if only the signs of a delta count. `weighs` is False if the weights of the clients do not
+    count. `needs_reports` is False if a round without any delta still moves the model. A run works on a copy.
     """
 
     keeps: ClassVar[str] = ""
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
     accepts_signs: ClassVar[bool] = False
+    weighs: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
+    needs_reports: ClassVar[bool] = True
 
     def bind(self, size: int, clients: int) -> Self:
         """Return a copy for one run, with a model of `size` parameters and `clients` clients."""

@@ -41,6 +41,11 @@ class BoundAggregator(Stateful):
         return sizes
 
     @property
+    def needs_reports(self) -> bool:
+        """False if a round without any delta still moves the model."""
+        return getattr(self._part, "needs_reports", True)
+
+    @property
     def unprotected(self) -> int | None:
         """The number of coordinates that a robust aggregator could not protect in the last round; None for others."""
         number: int | None = getattr(self._part, "unprotected", None)

@@ -123,11 +123,13 @@ def make_attack_plan(attack: Any, share: float, *, clients: int, seed: int) -> A
         seed: Seed of the run.
 
     Raises:
-        InputError: The share is less than one client, or not less than all.
+        InputError: There is only one client, or the share is less than one client or not less than all.
     """
     if attack is None:
         return None
     count = round(share * clients)
+    if clients == 1:
+        raise InputError("attack", "a run with one client has no honest client", hint="give more clients")
     if not 0 < count < clients:
         expected = f"a share that is 1 to {clients - 1} of the {clients} clients"
         raise InputError("attackers", got=share, expected=expected)

@@ -12,12 +12,13 @@ from fedraa.client.trainer import Trainer, Work
 from fedraa.data.sources.clients import ReadEpoch
 from fedraa.data.tree import Tree
 from fedraa.messages import Task, Update
+from fedraa.privacy.local import LocallyPrivateTrainer
 
 
 class AttackedTrainer:
     """A trainer around another trainer. It leaves tasks of honest clients unchanged."""
 
-    def __init__(self, trainer: Trainer, plan: AttackPlan) -> None:
+    def __init__(self, trainer: Trainer | LocallyPrivateTrainer, plan: AttackPlan) -> None:
         self._trainer = trainer
         self._plan = plan
 
@@ -58,5 +59,5 @@ class AttackedTrainer:
         return replace(update, params=np.asarray(task.params + forged, np.float32))
 
 
-TaskTrainer = Trainer | AttackedTrainer
-"""A trainer of tasks, with attackers or without."""
+TaskTrainer = Trainer | LocallyPrivateTrainer | AttackedTrainer
+"""A trainer of tasks, with local privacy and attackers or without."""

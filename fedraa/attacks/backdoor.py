@@ -43,6 +43,12 @@ class Backdoor(Attack):
         if not is_numeric or leaves[0].dim() not in (2, 4):
             problem = "its trigger needs samples of one array, which are images or vectors of numbers"
             raise InputError("attack", problem, hint="give label-flip, or another data set")
+        sides = leaves[0].shape[2:]
+        if leaves[0].dim() == 4 and self.size >= min(sides):
+            raise InputError("attack.size", got=self.size, expected=f"less than {min(sides)}, the side of an image")
+        if leaves[0].dim() == 2 and self.size**2 >= leaves[0].shape[1]:
+            problem = f"samples have {leaves[0].shape[1]} features, and the trigger would replace all"
+            raise InputError("attack.size", problem, got=self.size, expected="size^2 below this number")
         self._value = leaves[0].max().item()
 
     def stamp(self, x: Tree) -> Tree:

@@ -31,6 +31,8 @@ class LabelFlip(Attack):
         if (self.source is None) != (self.target is None):
             pair = (self.source, self.target)
             raise InputError("attack.target", got=pair, expected="both source and target, or neither")
+        if self.source is not None and self.source == self.target:
+            raise InputError("attack.target", got=self.target, expected="a label other than source")
 
     def start(self, classes: int, example: Tree) -> None:
         self._classes = classes

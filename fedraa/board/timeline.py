@@ -8,7 +8,7 @@ from fedraa.board.sampling import Floats, json_number, json_numbers
 from fedraa.rundir.task_timeline import TaskTimeline
 
 # The fates of tasks in the page's words, by their numbers.
-WORDS = np.array(["running", "done", "dropped"])
+WORDS = np.array(["running", "done", "dropped", "lost"])
 # Largest number of tasks that a plot shows one by one.
 BARS = 1200
 # Number of stretches of time for more tasks.
@@ -18,8 +18,8 @@ BINS = 240
 def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[str, Any]:
     """Return the tasks from `low` to `high` of all clients, or of clients at even distances.
 
-    `bars` has the client, fragment, start, end, staleness and fate (running, done or dropped) of every task. If there
-    are too many tasks, `busy` [clients, bins] has the share of each stretch in which the client worked instead.
+    `bars` has the client, fragment, start, end, staleness and fate (running, done, dropped or lost) of every task. If
+    there are too many tasks, `busy` [clients, bins] has the share of each stretch in which the client worked instead.
 
     Args:
         log: The tasks of the run.

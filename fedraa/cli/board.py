@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedraa.board.board import Board
 from fedraa.board.server import BoardServer
-from fedraa.cli.display import print_line
+from fedraa.cli.console import print_line
 from fedraa.errors import InputError
 
 PORTS = range(65536)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedraa import api
 from fedraa.callbacks import ProgressBar
-from fedraa.cli.display import print_line, print_table
+from fedraa.cli.console import print_line, print_table
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.config.sections import StopOptions

@@ -1,11 +1,15 @@
-"""The console of pages of text: it has the width of the terminal, or a fixed width in a pipe."""
+"""The consoles of the command line, and its lines and tables."""
 
 import os
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 # Characters of a line in a pipe or a file.
 PIPE_WIDTH = 100
+# Characters of the widest table.
+WIDEST = 10_000
 
 
 def page_console() -> Console:
@@ -14,3 +18,48 @@ def page_console() -> Console:
     if not console.is_terminal and ("COLUMNS" not in os.environ or console.width > PIPE_WIDTH):
         console.width = PIPE_WIDTH
     return console
+
+
+def print_line(text: str) -> None:
+    """Print one line for the user."""
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_table(table: Table, console: Console | None = None) -> None:
+    """Print a table without cutting any text off.
+
+    Without a terminal the table gets the width that it needs, or that of `console`. In a terminal that is too narrow
+    for its words, every row becomes several lines.
+    """
+    is_flexible = console is None
+    console = console or Console()
+    for column in table.columns:
+        column.overflow = "fold"
+    # The first column has names.
+    table.columns[0].no_wrap = True
+    wanted = console.measure(table, options=console.options.update(width=WIDEST))
+    if is_flexible and not console.is_terminal:
+        console = Console(width=max(console.width, wanted.maximum))
+    # Less padding between columns needs fewer line breaks.
+    if wanted.maximum > console.width:
+        table.padding = (0, 1, 0, 0)
+        wanted = console.measure(table, options=console.options.update(width=WIDEST))
+    if wanted.minimum > console.width:
+        table = _stack_rows(table)
+    console.print(table)
+
+
+def _stack_rows(table: Table) -> Table:
+    """Return the table in a narrow form: a block of lines `header  value` for each row."""
+    stacked = Table(title=table.title, show_header=False, box=box.SIMPLE_HEAD)
+    stacked.add_column(no_wrap=True)
+    stacked.add_column(overflow="fold")
+    columns = [list(map(str, column.cells)) for column in table.columns]
+    names = [str(column.header) for column in table.columns[1:]]
+    for heading, *values in zip(*columns, strict=True):
+        stacked.add_row(f"[bold]{table.columns[0].header}[/bold]", f"[bold]{heading}[/bold]")
+        for name, value in zip(names, values, strict=True):
+            if value:
+                stacked.add_row(name, value)
+        stacked.add_section()
+    return stacked

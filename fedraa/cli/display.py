@@ -5,72 +5,24 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fedraa.callbacks.events import Progress
 from fedraa.callbacks.progress_bar import progress_line
 from fedraa.callbacks.progress_log import next_commands
+from fedraa.cli.console import print_line, print_table
 from fedraa.numbers import format_count, format_quantity
 from fedraa.rundir.failures import describe_clients
 from fedraa.rundir.history import History
 from fedraa.rundir.status import Status
 from fedraa.waiting import is_shown
 
-# Characters of the widest table.
-WIDEST = 10_000
-
-
-def print_line(text: str) -> None:
-    """Print one line for the user."""
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
-
 
 def say_next(run: Path) -> None:
     """Print the commands that show and check a run, if this is a terminal. Otherwise the run has logged them."""
     if is_shown():
         print_line(f"next: {next_commands(run)}")
-
-
-def print_table(table: Table, console: Console | None = None) -> None:
-    """Print a table without cutting any text off.
-
-    Without a terminal the table gets the width that it needs, or that of `console`. In a terminal that is too narrow
-    for its words, every row becomes several lines.
-    """
-    is_flexible = console is None
-    console = console or Console()
-    for column in table.columns:
-        column.overflow = "fold"
-    # The first column has names.
-    table.columns[0].no_wrap = True
-    wanted = console.measure(table, options=console.options.update(width=WIDEST))
-    if is_flexible and not console.is_terminal:
-        console = Console(width=max(console.width, wanted.maximum))
-    # Less padding between columns needs fewer line breaks.
-    if wanted.maximum > console.width:
-        table.padding = (0, 1, 0, 0)
-        wanted = console.measure(table, options=console.options.update(width=WIDEST))
-    if wanted.minimum > console.width:
-        table = _stack_rows(table)
-    console.print(table)
-
-
-def _stack_rows(table: Table) -> Table:
-    """Return the table in a narrow form: a block of lines `header  value` for each row."""
-    stacked = Table(title=table.title, show_header=False, box=box.SIMPLE_HEAD)
-    stacked.add_column(no_wrap=True)
-    stacked.add_column(overflow="fold")
-    columns = [list(map(str, column.cells)) for column in table.columns]
-    names = [str(column.header) for column in table.columns[1:]]
-    for heading, *values in zip(*columns, strict=True):
-        stacked.add_row(f"[bold]{table.columns[0].header}[/bold]", f"[bold]{heading}[/bold]")
-        for name, value in zip(names, values, strict=True):
-            if value:
-                stacked.add_row(name, value)
-        stacked.add_section()
-    return stacked
 
 
 def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
@@ -145,6 +97,8 @@ def closing_table(history: History) -> None:
         "staleness": f"mean {total['staleness_mean']:.2f}, max {total['staleness_max']}",
         "faults": total["faults"],
     }
+    if "lost" in total:
+        rows["lost"] = f"{total['lost']} late tasks"
     if total["dropped"]:
         rows["dropped"] = _with_reasons(f"{total['dropped']} tasks", retried)
     if quarantined:

@@ -72,7 +72,7 @@ class Doctor:
     """Print JSON instead of lines, for a report of a fault."""
 
     def __call__(self) -> None:
-        from fedraa.cli.display import print_line
+        from fedraa.cli.console import print_line
 
         diagnosis = diagnose(self.address)
         if self.json:

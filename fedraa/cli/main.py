@@ -21,6 +21,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, count_cores
 from fedraa.config.sections import ClusterOptions, StopOptions
 from fedraa.errors import without_effect
+from fedraa.quick_imports import quick_imports
 from fedraa.waiting import Waiting
 
 DESCRIPTION = "Federated learning of model fragments and submodels on unequal devices."
@@ -44,8 +45,9 @@ class Run:
             show_status_line(quiet=self.experiment.quiet) as waiting,
             _prestart_ray(self.experiment, self.experiment.client_count, waiting),
         ):
-            from fedraa.api import run
-            from fedraa.cli.display import closing_table, say_next
+            with quick_imports():
+                from fedraa.api import run
+                from fedraa.cli.display import closing_table, say_next
 
             callbacks = with_bar(self.callbacks, waiting)
             history = run(self.experiment, callbacks=callbacks, restarts=self.restarts)
@@ -82,8 +84,9 @@ class Resume:
     def __call__(self) -> None:
         limits = {name: getattr(self, name) for name in StopOptions.model_fields if getattr(self, name) is not None}
         with show_status_line(quiet=self.quiet) as waiting:
-            from fedraa.api import resume
-            from fedraa.cli.display import closing_table, say_next
+            with quick_imports():
+                from fedraa.api import resume
+                from fedraa.cli.display import closing_table, say_next
 
             callbacks = with_bar(self.callbacks, waiting)
             history = resume(
@@ -118,7 +121,8 @@ class Compare:
 
     def __call__(self) -> None:
         with show_status_line(quiet=self.experiment.quiet) as waiting:
-            from fedraa.cli.compare import run_comparison
+            with quick_imports():
+                from fedraa.cli.compare import run_comparison
 
             run_comparison(self.methods, self.seeds, self.experiment, self.terms, self.tuned, waiting)
 
@@ -143,7 +147,8 @@ class Tune:
 
     def __call__(self) -> None:
         with show_status_line(quiet=self.experiment.quiet) as waiting:
-            from fedraa.cli.tune import run_tuning
+            with quick_imports():
+                from fedraa.cli.tune import run_tuning
 
             run_tuning(self.methods, self.space, self.trials, self.experiment, self.jobs, waiting)
 
@@ -159,7 +164,8 @@ class Methods:
     """Print JSON."""
 
     def __call__(self) -> None:
-        from fedraa.cli.methods import show_methods
+        with quick_imports():
+            from fedraa.cli.methods import show_methods
 
         show_methods(self.names, as_json=self.json)
 
@@ -171,6 +177,8 @@ class Plan:
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     data: Path | None = None
     """Folder for clients.png, a picture of the data partition, which is also printed as a table (default: none)."""
+    epsilon: float | None = None
+    """Privacy loss for which to show the noise, with --privacy (default: none)."""
     config: Path | None = None
     """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
@@ -178,7 +186,7 @@ class Plan:
         with show_status_line() as waiting:
             from fedraa.cli.plan import show_plan
 
-            show_plan(self.experiment, self.data, waiting)
+            show_plan(self.experiment, self.data, waiting, self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -190,7 +198,7 @@ class Replay:
 
     def __call__(self) -> None:
         with show_status_line() as waiting:
-            from fedraa.cli.display import print_line
+            from fedraa.cli.console import print_line
             from fedraa.replay.replay import replay
 
             assert waiting is not None
@@ -222,7 +230,7 @@ class Report:
         if self.trust and not self.landscape:
             raise without_effect("trust", True, "no --landscape", "give --landscape, or leave it out")
         with show_status_line() as waiting:
-            from fedraa.cli.display import print_line
+            from fedraa.cli.console import print_line
             from fedraa.report import report, to_tensorboard, to_wandb
 
             assert waiting is not None
@@ -277,10 +285,12 @@ class Check:
 
     def __call__(self) -> None:
         with show_status_line() as waiting:
-            from fedraa.cli.display import print_line
+            from fedraa.cli.console import print_line
             from fedraa.errors import PromiseBroken
             from fedraa.numbers import format_count
-            from fedraa.testing.kit import check
+
+            with quick_imports():
+                from fedraa.testing.kit import check
 
             assert waiting is not None
             waiting.say(f"checking {self.component} in small experiments")
@@ -299,7 +309,7 @@ class New:
     """Folder to create."""
 
     def __call__(self) -> None:
-        from fedraa.cli.display import print_line
+        from fedraa.cli.console import print_line
         from fedraa.cli.new import write_study
 
         written = write_study(self.folder)

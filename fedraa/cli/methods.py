@@ -10,9 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedraa.callbacks.callback import Callback
-from fedraa.cli.console import page_console
-from fedraa.cli.display import print_line, print_table
+from fedraa.cli.console import page_console, print_line, print_table
 from fedraa.cli.method_values import join_values, show_values
 from fedraa.client.local_training import LocalTraining
 from fedraa.components.imports import import_user_module, is_path
@@ -21,15 +19,10 @@ from fedraa.composition import registry
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import values_by_path
 from fedraa.errors import InputError, closest_name
-from fedraa.testing.kinds import KINDS
 
 AXES = ("submodel", "local", "update", "schedule")
 # The table shows only values of local training that differ from these defaults.
 PLAIN = LocalTraining(momentum=0.0)
-BASES: dict[str, type | tuple[type, ...]] = {
-    **{kind.seam.name: kind.base for kind in KINDS.values()},
-    "callbacks": Callback,
-}
 
 
 def show_methods(names: Sequence[str], *, as_json: bool) -> None:
@@ -142,10 +135,16 @@ def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
 
     Only classes are listed, because a component that is a function looks like any other function.
     """
+    # The list of built-in methods would wait a tenth of a second for these imports.
+    from fedraa.callbacks.callback import Callback
+    from fedraa.testing.kinds import KINDS
+
+    bases: dict[str, type | tuple[type, ...]] = {kind.seam.name: kind.base for kind in KINDS.values()}
+    bases["callbacks"] = Callback
     rows = []
     for name, value in vars(module).items():
         if isinstance(value, type) and value.__module__ == module.__name__:
-            field = next((field for field, base in BASES.items() if issubclass(value, base)), None)
+            field = next((field for field, base in bases.items() if issubclass(value, base)), None)
             if field is not None:
                 note = (vars(value).get("__doc__") or "").strip().partition("\n")[0]
                 rows.append((f"{module.__name__}:{name}", "--" + field.replace("_", "-"), note))

@@ -72,7 +72,7 @@ class Submit:
 
     def __call__(self) -> None:
         from actors.cluster.submit import submit_command
-        from fedraa.cli.display import print_line
+        from fedraa.cli.console import print_line
 
         submit_command(self.command, self.address, self.working_dir, print_line)
 

@@ -10,9 +10,10 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from fedraa.cli.display import print_line, print_table
+from fedraa.cli.console import print_line, print_table
 from fedraa.cli.plan_data import show_data
 from fedraa.cli.plan_outlook import async_outlook, drawn_outlook, first_round, rounds_outlook
+from fedraa.cli.plan_privacy import privacy_lines
 from fedraa.components.text import is_foreign, text_of
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import Fleet, Floats
@@ -41,7 +42,9 @@ MAX_FACTORS = 1000
 MAX_WIDTHS = 6
 
 
-def show_plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | None = None) -> None:
+def show_plan(
+    experiment: Experiment, data: Path | None = None, waiting: Waiting | None = None, epsilon: float | None = None
+) -> None:
     """Print the cost of the experiment. Raises ValueError, as `run` would, if it cannot run.
 
     With the folder `data`, the data partition is shown as well.
@@ -50,6 +53,7 @@ def show_plan(experiment: Experiment, data: Path | None = None, waiting: Waiting
         experiment: The experiment.
         data: A folder for a picture of the data partition; None for no picture.
         waiting: The status line of slow preparations.
+        epsilon: The privacy loss for which the noise is shown; None for no noise.
     """
     if waiting is None:
         spec = build_run(experiment)
@@ -85,6 +89,8 @@ def show_plan(experiment: Experiment, data: Path | None = None, waiting: Waiting
         clients = f"each of the {spec.max_participants} clients that take part"
         print_line(f"per client     {format_quantity(per_client, 'B')} of the server memory for {clients}")
     print_line(f"expected       {outlook}")
+    for line in privacy_lines(spec, epsilon):
+        print_line(line)
     for name, part in custom_components(experiment.model_dump(mode="json")):
         print_line(f"component      {name} {part}")
 

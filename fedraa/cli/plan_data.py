@@ -7,7 +7,7 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from fedraa.cli.display import print_line, print_table
+from fedraa.cli.console import print_line, print_table
 from fedraa.components.text import text_of
 from fedraa.data import Federated
 from fedraa.engine.run_spec import RunSpec

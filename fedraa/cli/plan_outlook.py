@@ -1,6 +1,7 @@
 """The expected number of steps and the duration of a run, from its first tasks or a dry run."""
 
 from collections.abc import Callable, Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from fedraa.devices.costs import BYTES
 from fedraa.devices.fleet import Floats
 from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.forecast import dry_run
-from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Dispatch
@@ -143,13 +144,32 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
         total: The number of tasks of that round.
     """
     limits = spec.limits
-    longest = max(task.cost for task in tasks)
+    longest = _round_duration(spec, sorted(task.cost for task in tasks), total)
     steps = limits.steps or np.inf
     if limits.time is not None:
         steps = min(steps, limits.time // longest)
     time = steps * longest
     condition = f"if all rounds are like the first{_goal_note(spec)}{_sample_note(len(tasks), total)}"
     return f"{steps:.0f} rounds of {longest:.4g} in time {time:.4g}, {condition}"
+
+
+def _round_duration(spec: RunSpec, costs: Sequence[float], total: int) -> float:
+    """Return the modelled duration of a round.
+
+    Args:
+        spec: The run.
+        costs: The durations of tasks, or of a sample of them, ascending.
+        total: The number of tasks of the round.
+    """
+    schedule: Any = spec.method.schedule
+    last = len(costs)
+    if schedule.over_selection > 1:
+        participation: Any = participation_of(schedule)
+        last = ceil(len(costs) * participation.count / total)
+    duration = costs[last - 1]
+    if schedule.deadline is not None:
+        duration = min(duration, schedule.deadline)
+    return duration
 
 
 def _goal_note(spec: RunSpec) -> str:
@@ -161,7 +181,9 @@ def _goal_note(spec: RunSpec) -> str:
 
 
 def _unknown_losses_note(spec: RunSpec) -> str:
-    """Return a note for a user-defined scheduler: losses, which `plan` does not know, may change its choices."""
+    """Return a note about choices that depend on losses, which a dry run does not have."""
+    if getattr(spec.method.schedule, "next_client", "uniform") != "uniform":
+        return "; the dry run draws the next client at random, and the selection will choose differently"
     if not is_foreign(spec.experiment.model_dump(mode="json")["scheduler"]):
         return ""
     return "; a scheduler that uses losses will choose differently when the first losses are known"

@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedraa.cli.display import print_line, print_table
+from fedraa.cli.console import print_line, print_table
 from fedraa.components.text import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.tuning.journal import Trial

@@ -90,8 +90,8 @@ class BatchedTrainer(Trainer):
                 if last != step:
                     continue
                 task = work[row].task
-                self._compress_update(local_step, task, row)
-                extras = local_step.optimizer_state(row)
+                extras = self._compress_update(local_step, task, row)
+                extras |= local_step.optimizer_state(row)
                 if local_step.squares is not None:
                     extras["squares"] = local_step.squares[row]
                 trained[row] = Update(

@@ -6,7 +6,7 @@ message, rounded up.
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -48,6 +48,13 @@ class Compressor(ABC):
     @abstractmethod
     def bytes(self, coordinates: int) -> int:
         """Return the bytes on the wire for a delta of `coordinates` entries. The counts of traffic use this number."""
+
+    def for_feedback(self) -> "Compressor | None":
+        """Return the compressor to use with error feedback; None if its error can be larger than the delta.
+
+        The kept error would then grow from task to task.
+        """
+        return self
 
 
 def wire_bytes(compressor: Compressor, coordinates: int) -> int:
@@ -94,20 +101,27 @@ class TopK(Compressor):
 class RandomK(Compressor):
     """A random `share` of the entries, multiplied by the number of entries over the number of kept ones.
 
-    The mean over the random choices is the delta. The message holds the values and a seed for their positions.
+    The mean over the random choices is the delta. The message holds the values and a seed for their positions. Error
+    feedback needs entries that are not `scaled`.
     """
 
     share: Share
+    scaled: bool = True
     drops: ClassVar[bool] = True
 
     def apply(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
         size = delta.numel()
         kept = torch.from_numpy(rng.choice(size, count_kept(self.share, size), replace=False)).to(delta.device)
-        factor = size / max(1, len(kept))
+        factor = 1.0
+        if self.scaled:
+            factor = size / max(1, len(kept))
         return torch.zeros_like(delta).index_copy_(0, kept, delta[kept] * factor)
 
     def bytes(self, coordinates: int) -> int:
         return round_up_bits(count_kept(self.share, coordinates) * FLOAT_BITS + SEED_BITS)
+
+    def for_feedback(self) -> Compressor:
+        return replace(self, scaled=False)
 
 
 @dataclass(frozen=True)
@@ -150,6 +164,9 @@ class QSGD(Compressor):
     def bytes(self, coordinates: int) -> int:
         return round_up_bits(FLOAT_BITS + coordinates * (1 + self.levels.bit_length()))
 
+    def for_feedback(self) -> None:
+        return None
+
 
 @dataclass(frozen=True)
 class Sign(Compressor):
@@ -166,6 +183,9 @@ class Sign(Compressor):
     def bytes(self, coordinates: int) -> int:
         return round_up_bits(coordinates)
 
+    def for_feedback(self) -> Compressor | None:
+        return None
+
 
 @dataclass(frozen=True)
 class ScaledSign(Sign):
@@ -180,6 +200,9 @@ class ScaledSign(Sign):
 
     def bytes(self, coordinates: int) -> int:
         return round_up_bits(coordinates + FLOAT_BITS)
+
+    def for_feedback(self) -> Compressor:
+        return self
 
 
 def count_kept(share: float, coordinates: int) -> int:
@@ -200,7 +223,8 @@ def _parse_number(text: str) -> Compressor:
         if kind == "qsgd" and int(number) >= 1:
             return QSGD(int(number))
         if kind in ("topk", "randomk") and 0 < float(number) <= 1:
-            return {"topk": TopK, "randomk": RandomK}[kind](float(number))
+            share = float(number)
+            return TopK(share) if kind == "topk" else RandomK(share)
     raise InputError("compress", got=text, expected=EXPECTED)
 
 

@@ -1,6 +1,7 @@
 """The steps of local training: a local optimizer and the terms that change its gradient."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedraa.client.compression import COMPRESSOR, Compressor
+from fedraa.client.error_feedback import compress_with_feedback
 from fedraa.client.flat_module import BatchedModule, FlatModule
 from fedraa.client.gradient_transforms import (
     EPSILON,
@@ -52,8 +54,13 @@ class StepComponents:
 
     @classmethod
     def of(cls, solver: LocalTraining) -> Self:
+        compressor = COMPRESSOR.resolve(solver.compressor)
+        if solver.error_feedback != "none":
+            for_feedback = compressor.for_feedback()
+            assert for_feedback is not None, "compressors without a small error are refused before the run"
+            compressor = for_feedback
         return cls(
-            COMPRESSOR.resolve(solver.compressor),
+            compressor,
             LOCAL_OPTIMIZER.resolve(solver.local_optimizer),
             tuple(GRADIENT_TRANSFORM.resolve(term) for term in solver.transforms),
         )
@@ -155,28 +162,49 @@ class LocalStep:
         """Change the gradient of every step by this term, before all other terms."""
         self._terms.insert(0, term)
 
+    @contextmanager
+    def limit_to(self, only: Tensor) -> Iterator[None]:
+        """Set the gradient to 0 outside of these coordinates [k] in the steps of a block, also for norms of it."""
+        mask = self._mask
+        self._mask = only.to(torch.float32)
+        if mask is not None:
+            self._mask *= mask
+        yield
+        self._mask = mask
+
     def rate(self, steps_taken: int) -> float:
         """Return the learning rate after this number of steps."""
         return self._lr * self._factor(steps_taken)
 
-    def compress(self, rng: np.random.Generator, row: int | EllipsisType = ..., personal: Tensor | None = None) -> None:
+    def compress(
+        self,
+        rng: np.random.Generator,
+        row: int | EllipsisType = ...,
+        personal: Tensor | None = None,
+        kept: Tensor | None = None,
+    ) -> None:
         """Replace the trained weights by the received weights plus the decoded delta on the sent coordinates.
 
         Args:
             rng: Randomness of the compressor, which depends on the client and its task.
             row: The row of the task in a stack.
             personal: True for coordinates [k] that the client does not send.
+            kept: The client's values of error feedback [k], changed in place; None without error feedback.
         """
         w, anchor = self.model.weights[row], self._anchor[row]
-        sent = None
+        sent: Tensor | slice = slice(None)
         if self._mask is not None:
             sent = self._mask[row] > 0
         if personal is not None:
-            sent = ~personal if sent is None else sent & ~personal
-        if sent is None:
-            w.copy_(anchor + self._compress_delta(w - anchor, rng))
+            sent = ~personal if isinstance(sent, slice) else sent & ~personal
+        delta = (w - anchor)[sent]
+        if kept is None:
+            arrived = self._compress_delta(delta, rng)
         else:
-            w[sent] = anchor[sent] + self._compress_delta((w - anchor)[sent], rng)
+            kind = self.settings.error_feedback
+            compress = partial(self._compress_delta, rng=rng)
+            arrived, kept[sent] = compress_with_feedback(kind, delta, kept[sent], compress)
+        w[sent] = anchor[sent] + arrived
 
     def _compress_delta(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
         """Return the delta as the server receives it. Raises InputError if a custom compressor changes its shape."""

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from pydantic import NonNegativeInt
 
 from fedraa.client.auto_steps import AutoSteps
+from fedraa.client.error_feedback import ErrorFeedback
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
@@ -52,6 +53,7 @@ class LocalTraining:
             influence. It needs the classification objective.
         compressor: Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit,
             qsgd:LEVELS, scaled-sign, sign, or a custom Compressor.
+        error_feedback: Correction of the compressor's errors in later tasks: none, ef or ef21.
         transforms: Custom GradientTransforms of the gradient, after the proximal term.
         split: Number of layers in the client's part in split learning (SplitFed); 0 turns it off.
         full_rate: While a submodel trains, divide its activations by its share of the units, and multiply its learning
@@ -85,6 +87,7 @@ class LocalTraining:
     label_masked: bool = False
     logit_calibration: UpToOne = 0.0
     compressor: Any = "none"
+    error_feedback: ErrorFeedback = "none"
     transforms: tuple[Any, ...] = ()
     split: NonNegativeInt = 0
     full_rate: bool = False
@@ -150,6 +153,22 @@ class LocalTraining:
     def passed_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
         """Return `samples_in` times the passes per step, plus the samples of the extra passes over the data."""
         return np.asarray(self.samples_in(steps, shard) * self.passes + shard * self.extra_epochs)
+
+    def path_length(self, lr: float, steps: int) -> float:
+        """Return the length of a path of SGD steps by gradients of length 1 (lr * ||a||_1, FedNova).
+
+        With momentum m and the proximal weight mu, the path x follows v <- m v + 1 - mu x, x <- x + lr v.
+
+        Args:
+            lr: Mean learning rate of the steps.
+            steps: Number of local steps.
+        """
+        velocity = 0.0
+        length = 0.0
+        for _ in range(steps):
+            velocity = self.momentum * velocity + 1 - self.prox_mu * length
+            length += lr * velocity
+        return length
 
     def count_steps(self, shard: int) -> int:
         """Return the local steps of one task of a client with `shard` samples."""

@@ -75,7 +75,8 @@ class TaskRun:
             loss = self._step.step(inputs, labels, penalty)
         else:
             before = self.weights.clone()
-            loss = self._step.step(inputs, labels, penalty)
+            with self._step.limit_to(only):
+                loss = self._step.step(inputs, labels, penalty)
             self.weights.copy_(torch.where(only, self.weights, before))
         if self._counts:
             self.record_loss(loss)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.client.activation_scale import scale_readers
+from fedraa.client.error_feedback import FEEDBACK
 from fedraa.client.flat_module import FlatModule
 from fedraa.client.input_adversary import Adversary
 from fedraa.client.kept_buffer import PERSONAL_LAYERS
@@ -143,7 +144,7 @@ class Trainer:
         mask = None if personal is None else self._to_tensor(personal)
         run = TaskRun(local_step, minibatches, kept, mask)
         algorithm.train(run)
-        self._compress_update(local_step, task, personal=mask)
+        extras |= self._compress_update(local_step, task, personal=mask)
         if local_step.squares is not None:
             extras["squares"] = local_step.squares
         if local_step.adversary is not None:
@@ -177,8 +178,10 @@ class Trainer:
 
     def _compress_update(
         self, local_step: LocalStep, task: Task, row: int | EllipsisType = ..., personal: Tensor | None = None
-    ) -> None:
+    ) -> dict[str, Tensor]:
         """Replace the task's trained weights by those that the server receives.
+
+        Return the client's values of error feedback, as an extra buffer of the update if there are any.
 
         Args:
             local_step: The steps of the task.
@@ -186,8 +189,14 @@ class Trainer:
             row: Its row, if the buffers hold several tasks.
             personal: True for coordinates [k] that the client does not send.
         """
-        if not self._components.compressor.lossless:
-            local_step.compress(generator(self._seed, "compress", task.client, task.turn), row, personal)
+        if self._components.compressor.lossless:
+            return {}
+        extras: dict[str, Tensor] = {}
+        if self._solver.error_feedback != "none":
+            extras[FEEDBACK.key] = torch.tensor(task.extra_values(FEEDBACK.key), device=self._device)
+        rng = generator(self._seed, "compress", task.client, task.turn)
+        local_step.compress(rng, row, personal, extras.get(FEEDBACK.key))
+        return extras
 
     def reset(self) -> None:
         """Delete all modules and buffers, because an exception may have left a partial gradient in them."""
@@ -282,6 +291,8 @@ class Trainer:
 
     def _steps(self, task: Task, samples: int) -> int:
         """Return the number of local steps of a task on a client with this number of samples."""
+        if task.cut_at is not None:
+            return task.cut_at
         if task.steps is not None:
             return task.steps
         return self._solver.count_steps(samples)

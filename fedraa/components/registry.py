@@ -18,7 +18,13 @@ from fedraa.errors import InputError
 
 T = TypeVar("T")
 Made = TypeVar("Made", bound=Callable[..., Any])
-PLUGIN_PACKAGES = ["fedraa.methods", "fedraa.aggregation.robust", "fedraa.attacks"]
+PLUGIN_PACKAGES = [
+    "fedraa.methods",
+    "fedraa.aggregation.robust",
+    "fedraa.attacks",
+    "fedraa.privacy",
+    "fedraa.selection",
+]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Any
 from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.client.compression import COMPRESSOR, Sign
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.client.local_algorithm import LocalAlgorithm
@@ -16,7 +17,7 @@ from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import transform_name
-from fedraa.errors import InputError
+from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Objective
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.policies.growing import Growing
@@ -44,20 +45,53 @@ def check_terms(name: str, method: Method) -> None:
         raise InputError("gradient_transforms", got=local.transforms, expected="a tuple of GradientTransforms")
     for term in local.transforms:
         GRADIENT_TRANSFORM.resolve(term)
+    _check_compression(name, method)
+    _check_refused(name, method)
+
+
+def _check_compression(name: str, method: Method) -> None:
+    """Raise InputError for a compressor that the server or error feedback does not allow."""
+    local = method.local
     compressor = COMPRESSOR.resolve(local.compressor)
-    optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
     if isinstance(compressor, Sign) and not (compressor.scaled or _accepts_signs(method)):
         problem = f"the server of {name} would add signs as if they were deltas"
         hint = "use scaled-sign, or the method signsgd: its server takes a majority vote"
         raise InputError("compress", problem, got="sign", hint=hint)
+    if local.error_feedback == "none":
+        return
+    if compressor.lossless:
+        raise without_effect("error_feedback", local.error_feedback, "compress none")
+    if compressor.for_feedback() is None:
+        problem = f"its error can be larger than the delta, so that {local.error_feedback} would add up errors"
+        hint = "use topk, randomk, scaled-sign or 8bit, or set error_feedback to none"
+        raise InputError("compress", problem, got=text_of(local.compressor), hint=hint)
+
+
+def _check_refused(name: str, method: Method) -> None:
+    """Raise InputError for an option that a part of the method refuses, because it breaks the method's mathematics."""
+    local = method.local
+    auxiliary = getattr(method.update, "auxiliary", None)
+    aggregator = getattr(method.update, "aggregator", None)
     refused = dict(local.algorithm.refuses)
     if auxiliary is not None:
         refused |= auxiliary.refuses
+    is_robust = False
+    if aggregator is not None:
+        resolved = AGGREGATOR.resolve(aggregator)
+        refused |= getattr(resolved, "refuses", {})
+        is_robust = isinstance(resolved, RobustAggregator)
+    compressor = COMPRESSOR.resolve(local.compressor)
+    # Clients compute their values before compression, so that any loss counts. The server has the decoded delta.
+    is_compressed = compressor.drops
+    if "compress" in local.algorithm.refuses:
+        is_compressed = not compressor.lossless
+    optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
     # For each option: True if the option is on, its value, and the value that turns it off.
     options = {
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
-        "compress": (compressor.drops, local.compressor, "none"),
+        "compress": (is_compressed, local.compressor, "none"),
+        "aggregator": (is_robust, text_of(aggregator), "covered"),
         "local_optimizer": (not isinstance(optimizer, SGD), text_of(local.local_optimizer), "sgd"),
         "sam_rho": (local.sam_rho, local.sam_rho, "0"),
     }
@@ -174,6 +208,10 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         if levels[0] == 1:
             full = "capacities 1, with which clients train the whole model"
             reasons |= dict.fromkeys(("submodel.stride", "submodel.shuffled", *RATE_BY_SHARE), full)
+    aggregator = getattr(method.update, "aggregator", None)
+    is_vote = aggregator is not None and not AGGREGATOR.resolve(aggregator).weighs
+    if is_vote and chosen_value(experiment, "weights") == "samples":
+        reasons["weights"] = f"aggregator {text_of(aggregator)}, for which each client has one vote"
     names: dict[str, str] = {}
     for name, why in reasons.items():
         names |= dict.fromkeys((name, *SHORTCUTS.get(name, ())), why)

@@ -96,10 +96,11 @@ def find_method(source: Any) -> Method:
 
 def _find_by_name(name: str) -> Method:
     """Return the registered method of this name, or the method at the import path `package.module:NAME`."""
-    registered = list_methods()
-    if name in registered:
-        return registered[name]
+    load_plugins()
+    if name in _registered:
+        return _registered[name]
     if not is_path(name):
+        registered = list_methods()
         suggestion = suggest_closest(name, registered)
         if suggestion:
             raise InputError("method", got=name, expected="a name from `fedraa methods`", hint=suggestion)

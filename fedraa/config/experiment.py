@@ -21,6 +21,7 @@ from fedraa.config.sections import (
     LocalOptions,
     MethodOptions,
     OutputOptions,
+    PrivacyOptions,
     ProblemOptions,
     StopOptions,
 )
@@ -33,6 +34,7 @@ class Experiment(
     ClusterOptions,
     ExecutionOptions,
     FaultOptions,
+    PrivacyOptions,
     AttackOptions,
     EvaluationOptions,
     StopOptions,

@@ -42,6 +42,12 @@ _RULES = (
         "give --attack, such as sign-flip",
     ),
     _Rule(
+        "privacy_delta",
+        lambda experiment: experiment.privacy is None,
+        lambda experiment: "no privacy",
+        "give --privacy, such as central",
+    ),
+    _Rule(
         "client_evals_of",
         lambda experiment: experiment.client_evals is None,
         lambda experiment: "no client_evals",

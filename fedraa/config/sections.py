@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, field_validator, model_validator
 from fedraa.config.overrides import read_overrides
 from fedraa.config.section import Component, Override, Section
 from fedraa.errors import InputError
-from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
+from fedraa.numbers import AtLeastOne, Count, Decay, NotNegative, Positive, Share, UpToOne
 
 TARGET = r"^[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 DEFAULT_CLIENTS = 10
@@ -121,7 +121,19 @@ class MethodOptions(Section):
     server_lr: Positive | None = None
     """Learning rate of the server's step along the mean delta of a round or a buffer (default: the method's)."""
     participation: Component | None = None
-    """Clients of a round: all, sample:K, bernoulli:P, or a custom Participation (default: the method's)."""
+    """Clients of a round: all, sample:K, bernoulli:P, uniform:K, weighted:K, round-robin:K, available:K,
+    power-of-choice:K, oort:K, tifl:K, or a custom Selection or Participation (default: the method's)."""
+    next_client: Component | None = None
+    """Client that trains next, if --concurrency of an asynchronous method leaves a choice: uniform, weighted,
+    round-robin, available, power-of-choice, oort, or a custom Selection (default: the method's)."""
+    over_selection: AtLeastOne | None = None
+    """Factor by which a round starts more clients than it needs. The first ones count, and the work of the others is
+    lost (default: 1)."""
+    deadline: Positive | None = None
+    """Time after which a round closes, in the units of --time (default: none)."""
+    late: Literal["drop", "partial"] | None = None
+    """Work of a client that is not ready at the deadline: drop loses it, partial keeps the local steps that fit
+    (default: drop)."""
     concurrency: Count | None = None
     """Number of clients of an asynchronous method that train at the same time (default: all)."""
     buffer_size: Count | None = None
@@ -148,6 +160,9 @@ class MethodOptions(Section):
     compress: Component | None = None
     """Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit, qsgd:LEVELS, scaled-sign,
     sign (for signsgd), or a custom Compressor (default: the method's)."""
+    error_feedback: Literal["none", "ef", "ef21"] | None = None
+    """Memory of each client for the errors of --compress: ef adds the last error to the next delta, ef21 compresses the
+    difference to the delta that the server knows (default: the method's)."""
     personal_layers: tuple[str, ...] | None = None
     """Layers that stay at each client and are never sent: names of modules or parameters, patterns such as "head.*", or
     last-layer, all-but-last-layer or batch-norm (default: the method's)."""
@@ -281,6 +296,15 @@ class AttackOptions(Section):
     """Attack: sign-flip, scaling, gaussian, alie, ipm, label-flip, backdoor, or a custom Attack (default: none)."""
     attackers: Share | None = None
     """Share of the clients that carry out the attack; the seed draws them (default: 0.2)."""
+
+
+class PrivacyOptions(Section):
+    """Differential privacy of clients."""
+
+    privacy: Component | None = None
+    """Privacy: central, central-adaptive or local, such as central(noise=1.0, clip=1.0) (default: none)."""
+    privacy_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Delta at which epsilon is computed (default: N^-1.1 for N clients)."""
 
 
 class FaultOptions(Section):

@@ -2,12 +2,13 @@
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedraa.components.calls import one_line
 from fedraa.components.imports import is_path
@@ -169,16 +170,25 @@ def _load_custom(path: str, data_dir: Path | None, targets: Targets | None) -> D
     return as_dataset(source, targets)
 
 
-def _load_digits() -> Dataset:
-    """Return the 8x8 digits of scikit-learn (UCI, Alpaydin and Kaynak 1998) in one fixed split, stratified by label.
+@cache
+def _read_digits() -> npt.NDArray[np.float64]:
+    """Return the table of the digits: one row per image, with the label in the last column.
 
-    The table is read from the files of scikit-learn without an import, because importing scikit-learn takes longer
-    than starting a worker. `digits_split.npy` holds the rows of its `train_test_split` with random_state 0.
+    It is read from the files of scikit-learn without an import, because importing scikit-learn takes longer than
+    starting a worker.
     """
     package = find_spec("sklearn")
     # fedraa depends on scikit-learn, so the package is installed.
     assert package is not None
-    table = np.loadtxt(Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    return np.loadtxt(Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+
+
+def _load_digits() -> Dataset:
+    """Return the 8x8 digits of scikit-learn (UCI, Alpaydin and Kaynak 1998) in one fixed split, stratified by label.
+
+    `digits_split.npy` holds the rows of scikit-learn's `train_test_split` with random_state 0.
+    """
+    table = _read_digits()
     images, labels = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)
     train, test = np.split(np.load(Path(__file__).with_name("digits_split.npy")), [-DIGITS_TEST])
     x_train, x_test = as_float32(images[train]), as_float32(images[test])

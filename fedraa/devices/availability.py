@@ -57,6 +57,22 @@ class Availability:
             work -= max(0.0, end - begin)
         return float("inf")
 
+    def find_start(self, client: int, now: float) -> float:
+        """Return the first time from `now` at which the device is available, or infinity."""
+        spans = self.spans.get(client)
+        if spans is None:
+            return now
+        base = 0.0
+        period = self.periods.get(client, self.period)
+        if period is not None:
+            base = now // period * period
+        for begin, end in spans:
+            if now < base + end:
+                return max(now, base + begin)
+        if period is None:
+            return float("inf")
+        return base + period + spans[0][0]
+
     def described(self) -> dict[str, Any]:
         spans = {str(client): spans for client, spans in self.spans.items()}
         described: dict[str, Any] = {"spans": spans, "period": self.period}
@@ -87,10 +103,8 @@ class Daily:
             start: The start time of the task.
             work: The duration that the device must be available.
         """
-        phase = float(generator(self.seed, "availability", client).uniform(0, self.period))
         length = self.share * self.period
-        # This is the time that has passed since the device last became available.
-        since = (start - phase) % self.period
+        since = self._since_start(client, start)
         begin, left = start, length - since
         if since >= length:
             begin, left = start + self.period - since, length
@@ -100,6 +114,18 @@ class Daily:
         if last == 0:
             whole, last = whole - 1, length
         return begin + left + (self.period - length) + whole * self.period + last
+
+    def find_start(self, client: int, now: float) -> float:
+        """Return the first time from `now` at which the device is available."""
+        since = self._since_start(client, now)
+        if since < self.share * self.period:
+            return now
+        return now + self.period - since
+
+    def _since_start(self, client: int, now: float) -> float:
+        """Return the time since the device last became available."""
+        phase = float(generator(self.seed, "availability", client).uniform(0, self.period))
+        return (now - phase) % self.period
 
     def described(self) -> dict[str, Any]:
         return {"share": self.share, "period": self.period, "seed": self.seed}
@@ -119,6 +145,12 @@ class Timing:
     seed: int
     jitter: float
     availability: Availability | Daily | None = None
+
+    def find_start(self, client: int, now: float) -> float:
+        """Return the first time from `now` at which the client's device is available, or infinity."""
+        if self.availability is None:
+            return now
+        return self.availability.find_start(client, now)
 
     def due(self, client: int, turn: int, now: float, cost: float) -> float:
         """Return the end time of a task. Its duration is uniform in cost * [1 - jitter, 1 + jitter].

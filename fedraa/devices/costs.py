@@ -73,6 +73,7 @@ class CostModel(Stateful):
         self._mean_size = float(sizes.mean())
         self._solver = solver
         self._measure = measure
+        self._full_widths = full
         self._full = measure(full)
         self._unit = settings.unit
         self._frozen = settings.frozen
@@ -108,7 +109,7 @@ class CostModel(Stateful):
             memory=cost.memory / self._full.memory,
         )
 
-    def cost(self, widths: Widths, client: int, down: float, up: float) -> float:
+    def cost(self, widths: Widths, client: int, down: float, up: float, steps: int | None = None) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
         Unlike `table`, this does not use observed durations. On the wall clock an update is held back for this
@@ -119,8 +120,9 @@ class CostModel(Stateful):
             client: The client.
             down: The number of bytes that the client receives.
             up: The number of bytes that the client sends.
+            steps: The local steps of a task that was cut short; None for a whole task.
         """
-        passed = self._sample_passes(widths, client)
+        passed = self._sample_passes(widths, client, steps)
         on_device = float(self.fleet.cost(self.load(widths, passed, down, up), client))
         return (on_device + float(self._server_time(passed))) * self._unit
 
@@ -153,13 +155,21 @@ class CostModel(Stateful):
             )
         return flops / self._server
 
-    def flops(self, widths: Widths, client: int) -> float:
-        """Return the FLOPs of one task on the client."""
-        return self._trained_cost(widths).flops * self._sample_passes(widths, client)
+    def flops(self, widths: Widths, client: int, steps: int | None = None) -> float:
+        """Return the FLOPs of one task on the client. `steps` are those of a task that was cut short."""
+        return self._trained_cost(widths).flops * self._sample_passes(widths, client, steps)
 
-    def samples(self, widths: Widths, client: int) -> float:
-        """Return the number of training samples in all local steps of one task."""
+    def count_steps(self, widths: Widths, client: int) -> int:
+        """Return the local steps of one whole task."""
         steps = self.steps(widths, client)
+        if steps is None:
+            return self._solver.count_steps(int(self._sizes[client]))
+        return steps
+
+    def samples(self, widths: Widths, client: int, steps: int | None = None) -> float:
+        """Return the number of training samples in one task. `steps` are those of a task that was cut short."""
+        if steps is None:
+            steps = self.steps(widths, client)
         shard = int(self._sizes[client])
         if steps is None:
             return float(self._solver.samples(shard))
@@ -219,6 +229,21 @@ class CostModel(Stateful):
             table[client] *= self._duration_ratio(client)
         return table
 
+    def expected_durations(self, shapes: Sequence[Widths]) -> Floats:
+        """Return the modelled duration of one task of every client [N].
+
+        It is the mean over the shapes that the client can hold. Without shapes it is that of the full model. A client
+        that can hold none of them gets the longest duration of the other clients.
+
+        Args:
+            shapes: The submodels from which a scheduler chooses.
+        """
+        table = self.table(shapes or [self._full_widths])
+        held = np.isfinite(table)
+        durations = np.where(held, table, 0.0).sum(axis=1) / np.maximum(1, held.sum(axis=1))
+        durations[~held.any(axis=1)] = durations.max()
+        return np.asarray(durations)
+
     def observe(self, widths: Widths, client: int, real: float) -> bool:
         """Record a real duration of a task; return True if the cost table changed.
 
@@ -240,9 +265,13 @@ class CostModel(Stateful):
         self._fresh.clear()
         return True
 
-    def _sample_passes(self, widths: Widths, client: int) -> float:
-        """Return the number of sample passes, forward and backward, in one task on the client."""
-        steps = self.steps(widths, client)
+    def _sample_passes(self, widths: Widths, client: int, steps: int | None = None) -> float:
+        """Return the number of sample passes, forward and backward, in one task on the client.
+
+        `steps` are those of a task that was cut short.
+        """
+        if steps is None:
+            steps = self.steps(widths, client)
         shard = int(self._sizes[client])
         if steps is None:
             return self._solver.passed_samples(shard)

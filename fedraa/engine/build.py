@@ -35,7 +35,13 @@ from fedraa.devices.fedscale import read_fedscale_availability
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
 from fedraa.engine.objects import object_names, objects_of
-from fedraa.engine.preflight import check_runnable, warn_of_no_adapters, warn_of_no_batch_norm, warn_of_small_shards
+from fedraa.engine.preflight import (
+    check_runnable,
+    warn_of_many_attackers,
+    warn_of_no_adapters,
+    warn_of_no_batch_norm,
+    warn_of_small_shards,
+)
 from fedraa.engine.process_guard import exclusive_process
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import (
@@ -50,6 +56,7 @@ from fedraa.evaluation.metrics import make_metrics, refuse_misfit
 from fedraa.models import build_model
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Objective, describe_misfit, make_objective
+from fedraa.privacy.privacy import PRIVACY
 from fedraa.settings.resolve import resolve_method, with_capacities
 from fedraa.submodels import drop_weights, flatten_parameters
 from fedraa.submodels.indices import count_owners
@@ -168,6 +175,9 @@ def build_run(
     if attack is not None:
         check_attack(attack.attack, objective)
         attack.attack.start(dataset.classes, example)
+    privacy = None
+    if experiment.privacy is not None:
+        privacy = PRIVACY.resolve(experiment.privacy)
     spec = RunSpec(
         experiment=experiment,
         method=method,
@@ -185,6 +195,7 @@ def build_run(
         transforms=transforms,
         state=state,
         attack=attack,
+        privacy=privacy,
     )
     doing("checking that the experiment can be run")
     with naming_whole_methods(method):
@@ -200,6 +211,7 @@ def build_run(
             *warn_of_small_shards(spec),
             *warn_of_no_adapters(spec),
             *warn_of_no_batch_norm(spec),
+            *warn_of_many_attackers(spec),
         )
     )
     return spec

@@ -66,6 +66,9 @@ class Executor(Protocol):
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
         """Return the outcomes that arrived, in order of arrival; wait up to `timeout` seconds for the first."""
 
+    def cancel(self, task: int) -> None:
+        """Forget a submitted task. Its outcome is not returned any more."""
+
     def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
         """Start an evaluation of the full model [d], which may change in the meantime.
 
@@ -211,6 +214,11 @@ class LocalExecutor:
         if outcome is None:
             return []
         return [outcome]
+
+    def cancel(self, task: int) -> None:
+        self._tasks.pop(task, None)
+        self._trained.pop(task, None)
+        self._alone.discard(task)
 
     def busy(self) -> tuple[int, int]:
         return int(bool(self._tasks)), 1

@@ -36,7 +36,14 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
     setup = ServerSetup(
         params=params,
         submodels=spec.submodels,
-        run=RunContext(spec.traced, experiment.client_count, experiment.seed, params, spec.example),
+        run=RunContext(
+            spec.traced,
+            experiment.client_count,
+            experiment.seed,
+            params,
+            spec.example,
+            sent=None if spec.shared is None else int(spec.shared.sum()),
+        ),
         policy=method.submodel,
         task_table=_make_task_table(spec, record),
         record=record,
@@ -44,10 +51,13 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         labels_held=spec.labels_held,
         inputs=sum(leaf[0].numel() for leaf in list_leaves(spec.example)),
         grad_mix=method.local.grad_mix,
+        path_length=method.local.path_length,
         learn=spec.wall,
         store=store,
         share=share,
+        timing=spec.timing,
         attack=spec.attack,
+        privacy=None if spec.privacy is None or spec.privacy.local else spec.privacy,
         shared=spec.shared,
     )
     server = method.schedule.server(method.update, setup)
@@ -111,5 +121,6 @@ def make_worker_spec(spec: RunSpec) -> WorkerSpec:
         scale_inner=method.submodel.scales,
         state=spec.state,
         attack=spec.attack,
+        privacy=spec.privacy,
         kept_models=spec.kept_models,
     )

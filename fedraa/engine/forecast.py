@@ -24,6 +24,7 @@ class Forecast:
         tasks: Updates per fragment.
         staleness_mean: Mean staleness, counted in versions of the fragment.
         staleness_max: Largest staleness.
+        clients: The client of each update.
     """
 
     time: float
@@ -31,6 +32,7 @@ class Forecast:
     tasks: tuple[int, ...]
     staleness_mean: float
     staleness_max: int
+    clients: tuple[int, ...] = ()
 
 
 def dry_run(
@@ -62,6 +64,7 @@ def dry_run(
     due = DueQueue()
     tasks = [0] * model.fragments
     staleness: list[int] = []
+    clients: list[int] = []
     now = 0.0
 
     def send_task(client: int) -> None:
@@ -75,6 +78,7 @@ def dry_run(
         update = update_without_values(ledger, ledger.in_flight[number])
         staleness.append(update.staleness)
         tasks[update.fragment] += 1
+        clients.append(update.client)
         if applied is None:
             result = ApplyResult(0.0, new_version=len(staleness) % rule.per_step == 0)
         else:
@@ -83,4 +87,4 @@ def dry_run(
         for client in done.next_clients:
             send_task(client)
     known = staleness or [0]
-    return Forecast(now, ledger.step, tuple(tasks), float(np.mean(known)), max(known))
+    return Forecast(now, ledger.step, tuple(tasks), float(np.mean(known)), max(known), tuple(clients))

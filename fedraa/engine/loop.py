@@ -170,7 +170,11 @@ class Loop:
         elif self._checkpoints.due(step):
             self._write_checkpoint()
 
-        # 5. Time moves to the next outcome: on the virtual clock that of the task that is due first, on the wall clock
+        # 5. A Poisson round may have no clients. It ends at once.
+        elif not self._tasks:
+            self._waiting_clients.extend(self.server.end_empty_round(self.clock.now))
+
+        # 6. Time moves to the next outcome: on the virtual clock that of the task that is due first, on the wall clock
         # the first that has arrived and is due. None means that the outcome is missing, or that the task was sent again
         # after a failure.
         else:
@@ -208,7 +212,8 @@ class Loop:
         if self.clock.wall:
             return self.clock.elapsed_seconds() > limit
         # The task of a waiting client may be due before the limit.
-        return not self._waiting_clients and self._tasks.next_due > limit
+        next_event = min(self._tasks.next_due, self.server.closes_at)
+        return bool(self._tasks) and not self._waiting_clients and next_event > limit
 
     def _begin_draining(self, reason: StopReason) -> None:
         """Save a checkpoint, from which the run can be extended as if its limit had always been larger. Then drain."""
@@ -265,6 +270,11 @@ class Loop:
         """
         due = self._tasks.next_due
         number = self._tasks.next_task
+        closes_at = self.server.closes_at
+        if closes_at < due:
+            self.clock.now = closes_at
+            self._close_round()
+            return None
         if due == inf:
             problem = f"none of the {len(self._tasks)} devices that train will be available again"
             raise RunFailed("availability", problem, hint="end the run earlier")
@@ -280,7 +290,8 @@ class Loop:
 
     def _next_on_wall_clock(self) -> tuple[Task, Outcome] | None:
         """Return the first outcome that has arrived and is due, with its task, or None if there is none yet."""
-        until_due = max(0.0, self._tasks.next_outcome_due - self.clock.elapsed_seconds())
+        next_event = min(self._tasks.next_outcome_due, self.server.closes_at)
+        until_due = max(0.0, next_event - self.clock.elapsed_seconds())
         with self.times.server.on("wait"):
             outcomes = self.executor.ready_outcomes(min(POLL_INTERVAL_S, until_due))
         for outcome in outcomes:
@@ -293,8 +304,24 @@ class Loop:
             self._collect_evaluation(0)
         self.clock.now = self.clock.elapsed_seconds()
         if self._tasks.next_outcome_due > self.clock.now:
+            if self.server.closes_at <= self.clock.now:
+                self._close_round()
             return None
         return self._tasks.pop_outcome()
+
+    def _close_round(self) -> None:
+        """End a round at its deadline."""
+        with self.times.server.on("mix"):
+            self._waiting_clients.extend(self.server.close_late(self.clock.now))
+        self._forget_lost_tasks()
+
+    def _forget_lost_tasks(self) -> None:
+        """Stop waiting for the tasks that the server has lost."""
+        for number in self.server.task_table.lost:
+            self._tasks.discard(number)
+            self._failures.forget_task(number)
+            self.executor.cancel(number)
+        self.server.task_table.lost.clear()
 
     def _accept_outcome(self, outcome: Outcome, number: int | None) -> Outcome | None:
         """Return the outcome if it is an accepted update or a fault of the client.
@@ -356,6 +383,7 @@ class Loop:
         before = self.times.server.seconds["mix"]
         with self.times.server.on("mix"):
             self._waiting_clients.extend(self.server.commit(outcome, self.clock.now))
+        self._forget_lost_tasks()
         self._report_progress(self.times.server.seconds["mix"] - before)
 
     def _drop_task(self, task: Task, error: str) -> None:
@@ -364,6 +392,7 @@ class Loop:
         Raise RunFailed if no client is left, or if the options end the run at a bad client.
         """
         self._waiting_clients.extend(self.server.drop(task.id, error, self.clock.now))
+        self._forget_lost_tasks()
         bad = self.server.ledger.bad_clients
         if bad.stop and task.client in bad.left_out:
             raise RunFailed(
@@ -372,7 +401,7 @@ class Loop:
                 hint="give --on-bad-client skip to continue without such clients",
             )
         last = f"the last, client {task.client} with task {task.id}: {error}"
-        if not self._tasks and not self._waiting_clients:
+        if len(bad.left_out) == self.server.ledger.clients:
             failed = f"all {len(bad.left_out)} failed {bad.retries + 1} times in a row"
             raise RunFailed("clients", f"{failed}; {last}")
         if bad.hopeless:

@@ -10,6 +10,7 @@ from fedraa.aggregation.adapters import find_adapters
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.fltrust import FLTrust
+from fedraa.aggregation.robust.krum import DistanceRule
 from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.client.flat_module import BatchedModule
 from fedraa.client.local_algorithm import LocalAlgorithm
@@ -21,8 +22,10 @@ from fedraa.engine import memory_check
 from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError, without_effect
-from fedraa.ledger.participation import All
+from fedraa.ledger.participation import All, Bernoulli, Sample
 from fedraa.messages import KEPT_PREFIX
+from fedraa.models.statistics import has_statistics
+from fedraa.privacy.privacy import refuse_missing_library
 from fedraa.server.async_rule import factor_at
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
@@ -47,6 +50,7 @@ def check_runnable(spec: RunSpec) -> None:
     _check_adapters(spec)
     _check_robust(spec)
     _check_attack(spec)
+    _check_privacy(spec)
     _check_batch_norm(spec)
     if spec.experiment.vmap_batch > 1:
         _check_stack(spec)
@@ -58,9 +62,11 @@ def check_runnable(spec: RunSpec) -> None:
         factor_at(0, STALENESS.resolve(staleness))
     server = make_server(spec, _discard_event)
     # The first task and the state of a checkpoint show errors of custom components before the run.
-    task = server.assign(next(iter(server.begin())), 0.0)
+    asks: tuple[str, ...] = ()
+    for client in list(server.begin())[:1]:
+        asks = server.assign(client, 0.0).asks
     server.state()
-    for name in task.asks:
+    for name in asks:
         if name.startswith(KEPT_PREFIX) or getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
             continue
         problem = f"{spec.experiment.method} requires {name} from its clients, which they do not send"
@@ -193,11 +199,15 @@ def _check_robust(spec: RunSpec) -> None:
     voters = clients
     if spec.method.asynchronous:
         voters = min(clients, spec.method.update.per_step)
-    voters = getattr(participation_of(spec.method.schedule), "count", voters)
+    participation = participation_of(spec.method.schedule)
+    if isinstance(participation, Sample):
+        voters = participation.count
+    elif isinstance(participation, Bernoulli):
+        voters = round(participation.share * clients)
     if voters < aggregator.min_clients:
         problem = f"{text_of(aggregator)} needs {aggregator.min_clients} clients at once to protect; it gets {voters}"
         raise InputError("aggregator", problem, hint="give more clients, or another aggregator")
-    every_client = isinstance(participation_of(spec.method.schedule), All)
+    every_client = isinstance(participation, All)
     if isinstance(aggregator, FLTrust) and spec.attack is not None and aggregator.root in spec.attack.attackers:
         problem = f"client {aggregator.root} holds the root data of FLTrust, and the seed draws it as an attacker"
         raise InputError("aggregator", problem, hint="give another root, such as fltrust(root=1), or another seed")
@@ -207,10 +217,28 @@ def _check_robust(spec: RunSpec) -> None:
 
 
 def _check_attack(spec: RunSpec) -> None:
-    """Raise InputError for attackers that see the deltas of other clients, if these are in several processes."""
-    if spec.attack is not None and spec.attack.attack.colludes and spec.experiment.server_shards > 1:
-        problem = f"{text_of(spec.attack.attack)} needs all deltas in one process"
+    """Raise InputError if attackers cannot replace their deltas by those that follow from the deltas of all clients."""
+    if spec.attack is None or not spec.attack.attack.colludes:
+        return
+    attack = text_of(spec.attack.attack)
+    if spec.experiment.server_shards > 1:
+        problem = f"{attack} needs all deltas in one process"
         raise InputError("server_shards", problem, got=spec.experiment.server_shards, hint="leave it out")
+    auxiliary = getattr(spec.method.update, "auxiliary", None)
+    if auxiliary is not None and auxiliary.reads_deltas:
+        problem = f"the server of {spec.experiment.method} reads each delta before {attack} can replace it"
+        raise InputError("attack", problem, hint="give an attack that needs no other deltas, such as sign-flip")
+
+
+def _check_privacy(spec: RunSpec) -> None:
+    """Raise InputError for privacy without its library, and for a model whose buffers are estimated on private data."""
+    if spec.privacy is None:
+        return
+    refuse_missing_library()
+    if has_statistics(spec.traced.module) or spec.state.changes:
+        kind = type(spec.traced.module).__name__
+        problem = f"{kind} has statistics of training samples, as batch norm has, which are not private"
+        raise InputError("model", problem, hint="give a model with group norm or without normalisation")
 
 
 def _lacks_batch_norm(spec: RunSpec) -> bool:
@@ -232,6 +260,21 @@ def warn_of_no_batch_norm(spec: RunSpec) -> list[str]:
     return [
         f"method: clients of {spec.experiment.method} keep the parameters of batch norm, and "
         f"{type(spec.traced.module).__name__} has none, so that it trains like fedavg; give a model with batch norm"
+    ]
+
+
+def warn_of_many_attackers(spec: RunSpec) -> list[str]:
+    """Return a sentence if the run has more attackers than its aggregator withstands."""
+    description = getattr(spec.method.update, "aggregator", None)
+    if spec.attack is None or description is None:
+        return []
+    aggregator = AGGREGATOR.resolve(description)
+    attackers = len(spec.attack.attackers)
+    if not isinstance(aggregator, DistanceRule) or attackers <= aggregator.attackers:
+        return []
+    return [
+        f"aggregator: {text_of(aggregator)} withstands {aggregator.attackers}, and the run has {attackers} attackers; "
+        f"set its attackers to {attackers} unless that is meant"
     ]
 
 

@@ -27,7 +27,7 @@ from fedraa.engine.resume_guard import first_difference, pinned_settings
 from fedraa.engine.run_description import PENDING_EVALS_KEY, describe_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, short_text
-from fedraa.ledger.participation import PARTICIPATION
+from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION
 from fedraa.objectives import Target
 from fedraa.rundir.atomic_files import write_text
 from fedraa.rundir.checkpoint import ASKED, choose_checkpoint, read_head
@@ -43,6 +43,7 @@ from fedraa.server.staleness import STALENESS
 # The registries of those components that may be described by text or by a mapping.
 _REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
+    "next_client": NEXT_CLIENT,
     "scheduler": SCHEDULER,
     "staleness": STALENESS,
     "aggregator": AGGREGATOR,

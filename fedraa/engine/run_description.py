@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
             "metrics": list(spec.metric_spec.own),
             "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
             **_describe_attackers(spec),
+            **_describe_privacy(spec),
         },
         "versions": {"python": platform.python_version(), **{name: installed_version(name) for name in PACKAGES}},
         "commit": source_commit(),
@@ -84,6 +86,13 @@ def _describe_attackers(spec: RunSpec) -> dict[str, list[int]]:
     if spec.attack is None:
         return {}
     return {"attackers": sorted(spec.attack.attackers)}
+
+
+def _describe_privacy(spec: RunSpec) -> dict[str, dict[str, Any]]:
+    """Return the terms of the privacy loss, if the run has privacy."""
+    if spec.privacy_terms is None:
+        return {}
+    return {"privacy": spec.privacy_terms.described()}
 
 
 def _describe_inputs(spec: RunSpec) -> Any:
@@ -109,6 +118,8 @@ def described_base(spec: RunSpec) -> dict[str, object] | None:
     }
 
 
+# The packages and the source of a process stay the same after their import.
+@cache
 def installed_version(package: str) -> str | None:
     """Return the version of an installed package; None for a plain checkout."""
     try:
@@ -117,6 +128,7 @@ def installed_version(package: str) -> str | None:
         return None
 
 
+@cache
 def source_commit() -> str | None:
     """Return the commit of this source tree, or None if it is no git checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]

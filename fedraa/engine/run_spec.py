@@ -10,6 +10,7 @@ import numpy.typing as npt
 from fedraa.attacks.attack import AttackPlan
 from fedraa.attacks.backdoor import Backdoor
 from fedraa.callbacks.events import Limits
+from fedraa.client.error_feedback import FEEDBACK
 from fedraa.client.kept_buffer import PERSONAL_LAYERS, KeptBuffer
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.client.split import ClientHalf, measure_stem
@@ -25,10 +26,12 @@ from fedraa.devices.fleet import Fleet
 from fedraa.evaluation.evaluator import ATTACK_SUCCESS
 from fedraa.evaluation.metrics import NamedMetric
 from fedraa.evaluation.personal import EvaluationData, KeptModels, choose_clients
-from fedraa.ledger.participation import Participation
+from fedraa.ledger.participation import PARTICIPATION, Poisson, Selection
 from fedraa.messages import Vector
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Classification, MetricSpec, Objective, make_target, refuse_no_accuracy
+from fedraa.privacy.accountant import PrivacyTerms
+from fedraa.privacy.privacy import Privacy, default_delta
 from fedraa.rng import generator
 from fedraa.server.schedule import Barrier, Schedule
 from fedraa.submodels import IndexSet, Traced
@@ -73,6 +76,8 @@ class RunSpec:
     """The policy for state that the model changes by itself."""
     attack: AttackPlan | None = None
     """The attack of some clients."""
+    privacy: Privacy | None = None
+    """The privacy mechanism."""
     _personal_counts: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
     """The parameters of personal layers by submodel shape."""
 
@@ -191,7 +196,7 @@ class RunSpec:
 
     @cached_property
     def personal_clients(self) -> list[int]:
-        """The clients with personal models in evaluations, drawn from those that have test samples.
+        """The clients with personal models in evaluations, drawn from the honest ones that have test samples.
 
         Without `personalised` they are at most `PERSONAL_EVALS` clients of a method that keeps personal models.
         """
@@ -200,7 +205,8 @@ class RunSpec:
             count = PERSONAL_EVALS
         if count is None:
             return []
-        return choose_clients(self.data, count, generator(self.experiment.seed, "personalised"))
+        attackers = frozenset() if self.attack is None else self.attack.attackers
+        return choose_clients(self.data, count, generator(self.experiment.seed, "personalised"), attackers)
 
     @property
     def kept_buffers(self) -> tuple[KeptBuffer, ...]:
@@ -211,6 +217,8 @@ class RunSpec:
             names = LOCAL_OPTIMIZER.resolve(solver.local_optimizer).buffers(solver.momentum)
         buffers = [KeptBuffer(f"optimizer_{name}") for name in names]
         buffers += solver.algorithm.kept
+        if solver.error_feedback != "none":
+            buffers.append(FEEDBACK)
         if self.shared is not None:
             buffers.append(replace(PERSONAL_LAYERS, coordinates=np.flatnonzero(~self.shared)))
         return tuple(buffers)
@@ -219,6 +227,24 @@ class RunSpec:
     def kept_bytes(self) -> int:
         """The bytes of the values that each client keeps between its tasks."""
         return BYTES * sum(buffer.count(self.params.size) for buffer in self.kept_buffers)
+
+    @property
+    def privacy_terms(self) -> PrivacyTerms | None:
+        """The terms of the privacy loss, or None without privacy.
+
+        Sampling counts only in Poisson rounds of whole models: the coverage of submodels would show the cohort.
+        """
+        if self.privacy is None:
+            return None
+        participation = participation_of(self.method.schedule)
+        sampling = None
+        if isinstance(participation, Poisson) and self.method.submodel.whole and self.shared is None:
+            sampling = participation.share
+        per_release = None
+        if self.method.asynchronous:
+            per_release = self.method.update.per_step
+        delta = self.experiment.privacy_delta or default_delta(self.experiment.client_count)
+        return PrivacyTerms(self.privacy.noise, delta, per_release, sampling, self.privacy.local)
 
     def without_training_rows(self) -> "RunSpec":
         """Return the run without the training data that evaluations do not need.
@@ -281,11 +307,11 @@ class RunSpec:
         return replace(self.data, dataset=replace(dataset, **no_rows))
 
 
-def participation_of(schedule: Schedule) -> Participation | None:
+def participation_of(schedule: Schedule) -> Selection | None:
     """Return the component that chooses a schedule's clients in each round, or None if the schedule has no rounds."""
     if not isinstance(schedule, Barrier):
         return None
-    return schedule.choose_participation()
+    return PARTICIPATION.resolve(schedule.participation)
 
 
 def make_figures(objective: Objective, metrics: Sequence[NamedMetric]) -> MetricSpec:

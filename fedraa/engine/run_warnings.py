@@ -13,6 +13,7 @@ from fedraa.data.federated import Federated
 from fedraa.data.tree import Array, Tree, list_leaves, map_tree
 from fedraa.errors import RunWarning
 from fedraa.models.statistics import kept_buffers
+from fedraa.numbers import format_count
 from fedraa.objectives import Objective
 from fedraa.objectives.builtin import Classification, MultiLabel, NextToken, Regression, Segmentation
 from fedraa.rundir.summary import NO_STEP
@@ -200,9 +201,13 @@ def _draw_like(x: Tensor, *, factor: float, generator: torch.Generator) -> Tenso
 
 
 def find_no_step(summary: Mapping[str, Any]) -> str | None:
-    """Return a sentence if a run ended before its first step."""
+    """Return a sentence if a run ended before its first step, or if no update arrived before the rounds closed."""
     if summary["steps"]:
-        return None
+        if summary["tasks"]:
+            return None
+        lost = summary.get("lost", 0)
+        problem = f"no update arrived in time: {format_count(lost, 'task')} of clients were lost"
+        return f"{problem}, so the metrics are those of the untrained model; give a longer deadline"
     meets_target = ", which meets the target already; set a harder target"
     remedies = {"time": "; give it more time", "accuracy": meets_target, "target": meets_target}
     remedy = remedies.get(summary["reason"], "")

@@ -56,9 +56,21 @@ class TasksInFlight:
     def remove(self, number: int) -> Task:
         """Remove a finished task and return it."""
         task = self._sent.pop(number).task
+        self._drop_finished()
+        return task
+
+    def discard(self, number: int) -> None:
+        """Remove a task for which nothing waits any more, with its outcome if it has arrived."""
+        del self._sent[number]
+        self._outcomes.pop(number, None)
+        self._drop_finished()
+        while self._arrived_by_due_time and self._arrived_by_due_time.next_task not in self._outcomes:
+            self._arrived_by_due_time.pop()
+
+    def _drop_finished(self) -> None:
+        """Remove finished tasks from the head of the heap."""
         while self._by_due_time and self._by_due_time.next_task not in self._sent:
             self._by_due_time.pop()
-        return task
 
     def has_arrived(self, number: int | None) -> bool:
         """Return True if the outcome of this task has arrived."""
@@ -79,4 +91,7 @@ class TasksInFlight:
     def pop_outcome(self) -> tuple[Task, Update | Fault]:
         """Remove the task that is due first among those with an outcome. Return the task and its outcome."""
         _, number = self._arrived_by_due_time.pop()
-        return self.remove(number), self._outcomes.pop(number)
+        outcome = self._outcomes.pop(number)
+        while self._arrived_by_due_time and self._arrived_by_due_time.next_task not in self._outcomes:
+            self._arrived_by_due_time.pop()
+        return self.remove(number), outcome

@@ -21,6 +21,8 @@ from fedraa.evaluation.evaluator import Evaluator
 from fedraa.evaluation.metrics import NamedMetric
 from fedraa.evaluation.personal import FineTuning, KeptModels, PersonalModels
 from fedraa.objectives import Classification, Objective
+from fedraa.privacy.local import LocallyPrivateTrainer
+from fedraa.privacy.privacy import Privacy
 from fedraa.submodels import Traced
 
 
@@ -42,13 +44,16 @@ class WorkerSpec:
     scale_inner: bool = False
     state: TrainingState = field(default_factory=TrainingState)
     attack: AttackPlan | None = None
+    privacy: Privacy | None = None
     kept_models: KeptModels | None = None
     """The personal models that clients keep, if the method has them."""
 
     def trainer(self, device: str) -> TaskTrainer:
-        """Return a trainer of the tasks. With an attack it changes the data and the deltas of the attackers."""
+        """Return a trainer of the tasks, which adds the noise of local privacy, and changes what attackers send."""
         keep_freed_memory()
-        trainer = self._make_trainer(device)
+        trainer: Trainer | LocallyPrivateTrainer = self._make_trainer(device)
+        if self.privacy is not None and self.privacy.local:
+            trainer = LocallyPrivateTrainer(trainer, self.privacy, self.seed)
         if self.attack is None:
             return trainer
         return AttackedTrainer(trainer, self.attack)

@@ -1,6 +1,6 @@
 """Personal models in evaluations: those that clients keep, or the global model after training on a client's data."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
@@ -42,15 +42,16 @@ class EvaluationData(Federated):
         return cls(**{item.name: getattr(data, item.name) for item in fields(data)} | own)
 
 
-def choose_clients(data: Federated, count: int, rng: np.random.Generator) -> list[int]:
+def choose_clients(data: Federated, count: int, rng: np.random.Generator, left_out: Collection[int] = ()) -> list[int]:
     """Return `count` clients that have test samples, or all of them, sampled uniformly and sorted.
 
     Args:
         data: The federated data.
         count: Number of clients.
         rng: Source of random numbers.
+        left_out: Clients that are not chosen.
     """
-    able = np.flatnonzero(np.diff(data.test_offsets) > 0)
+    able = np.setdiff1d(np.flatnonzero(np.diff(data.test_offsets) > 0), list(left_out))
     return sorted(rng.choice(able, min(count, len(able)), replace=False).tolist())
 
 
@@ -113,7 +114,7 @@ class FineTuning:
         plain = replace(
             solver, control=False, full_gradient=False, squares=False, adversary=False, grad_mix=1.0, split=0
         )
-        plain = replace(plain, compressor="none", logit_calibration=0.0, optimizer_state="reset")
+        plain = replace(plain, compressor="none", error_feedback="none", logit_calibration=0.0, optimizer_state="reset")
         self._solver = replace(plain, algorithm=LocalAlgorithm(), personal_layers=())
         self._widths = traced.widths(traced.full())
         self._trainer = Trainer(traced, self._solver, resident_bytes=0, **options)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from fedraa.components.calls import convert_errors
 from fedraa.ledger.bad_clients import RETRY, BadClients
+from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.concurrency import Concurrency
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped, Staleness
 from fedraa.ledger.task_ledger import TaskLedger, dispatch_rows, read_dispatches
@@ -21,6 +22,7 @@ class AsyncLedger(TaskLedger):
     Attributes:
         kept_tasks: The task of each client that trains the buffer of this task again.
         concurrency: The limit on the number of clients that train at the same time.
+        selector: Chooses the next client if `concurrency` has a limit. With None, the choice is uniform.
     """
 
     def __init__(
@@ -32,10 +34,12 @@ class AsyncLedger(TaskLedger):
         fragments: int = 1,
         scheduler: SchedulerRunner | None = None,
         concurrency: int | None = None,
+        selector: ClientSelector | None = None,
     ) -> None:
         super().__init__(clients=clients, seed=seed, bad_clients=bad_clients, fragments=fragments, scheduler=scheduler)
         self.kept_tasks: dict[int, Dispatch] = {}
         self.concurrency = Concurrency(clients, concurrency, seed)
+        self.selector = selector
         self._busy: set[int] = set()
 
     def use_costs(self, costs: Costs, bound: float | None) -> None:
@@ -46,7 +50,9 @@ class AsyncLedger(TaskLedger):
 
     def first_clients(self) -> Sequence[int]:
         """Return the clients that get a task at the start."""
-        return self.concurrency.first()
+        if self.selector is None or self.concurrency.limit is None:
+            return self.concurrency.first()
+        return self.selector.choose_first(self.concurrency.limit)
 
     def assign(self, client: int, now: float, *, fragment: int | None = None, may_resend: bool = True) -> Dispatch:
         """Decide a client's next task.
@@ -75,7 +81,16 @@ class AsyncLedger(TaskLedger):
         version = int(self.stats.counts[self.index(dispatch.fragment)])
         return Staleness(version - dispatch.version, self.step - dispatch.step)
 
-    def commit(self, task: int, *, loss: float, new_version: bool, keep_task: bool) -> Committed:
+    def commit(
+        self,
+        task: int,
+        *,
+        loss: float,
+        new_version: bool,
+        keep_task: bool,
+        duration: float = 0.0,
+        now: float = 0.0,
+    ) -> Committed:
         """Count an update that was applied.
 
         Args:
@@ -83,6 +98,8 @@ class AsyncLedger(TaskLedger):
             loss: Mean training loss of the task.
             new_version: True if the model has a new version.
             keep_task: True if the client trains the buffer of the task again.
+            duration: Time since the task was sent.
+            now: Time on the run's clock.
         """
         staleness = self.staleness(task)
         dispatch = self._finish_task(task)
@@ -94,24 +111,39 @@ class AsyncLedger(TaskLedger):
         if new_version:
             self.stats.counts[index] += 1
             self.step += 1
-        return Committed(dispatch, int(self.stats.counts[index]), staleness, self._next_clients(dispatch))
+        if self.selector is not None:
+            self.selector.record_update(
+                dispatch.client, dispatch.fragment, loss=loss, duration=duration, step=self.step
+            )
+        return Committed(dispatch, int(self.stats.counts[index]), staleness, self._next_clients(dispatch, now))
 
-    def drop(self, task: int) -> Dropped:
-        """Count a task that failed. A client that is retried still counts as training."""
+    def drop(self, task: int, now: float = 0.0) -> Dropped:
+        """Count a task that failed. A client that is retried still counts as training.
+
+        Args:
+            task: A task in flight.
+            now: Time on the run's clock.
+        """
         dispatch, action = self._fail_task(task)
         if action == RETRY:
             return Dropped(dispatch, action, (dispatch.client,))
-        return Dropped(dispatch, action, self._next_clients(dispatch))
+        return Dropped(dispatch, action, self._next_clients(dispatch, now))
 
     def state(self) -> State:
-        return super().state() | {"kept_tasks": dispatch_rows(self.kept_tasks.values())}
+        selector = {} if self.selector is None else self.selector.state()
+        return super().state() | {"kept_tasks": dispatch_rows(self.kept_tasks.values()), "selector": selector}
 
     def restore(self, state: State) -> None:
         super().restore(state)
         self.kept_tasks = {dispatch.client: dispatch for dispatch in read_dispatches(state["kept_tasks"])}
         self._busy = {dispatch.client for dispatch in self.in_flight.values()}
+        if self.selector is not None:
+            self.selector.restore(state["selector"])
 
-    def _next_clients(self, dispatch: Dispatch) -> tuple[int, ...]:
+    def _next_clients(self, dispatch: Dispatch, now: float) -> tuple[int, ...]:
         """Return the clients that get a task because this one has ended."""
         self._busy.discard(dispatch.client)
+        if self.selector is not None:
+            excluded = self._busy | self.bad_clients.left_out
+            return tuple(self.selector.choose_next(dispatch.task, step=self.step, now=now, excluded=excluded))
         return self.concurrency.next(dispatch.client, dispatch.task, self._busy, self.bad_clients.left_out)

@@ -26,6 +26,11 @@ class DueQueue:
         """Add a task."""
         heapq.heappush(self._heap, (due, task))
 
+    def discard(self, task: int) -> None:
+        """Remove a task, if it is in the queue."""
+        self._heap = [entry for entry in self._heap if entry[1] != task]
+        heapq.heapify(self._heap)
+
     def pop(self) -> tuple[float, int]:
         """Remove the first task. Return its due time and its number."""
         return heapq.heappop(self._heap)

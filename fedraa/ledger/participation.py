@@ -1,26 +1,75 @@
-"""Participation: the choice of clients for a round."""
+"""Participation: the choice of the clients that train next."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from operator import index
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedraa.components.calls import convert_errors
 from fedraa.components.registry import ComponentRegistry
+from fedraa.components.state import Stateful
 from fedraa.components.text import text_of
 from fedraa.errors import InputError, short_text
+from fedraa.ledger.selection_context import SelectionContext
 from fedraa.numbers import Count, Share
 from fedraa.rng import generator
 
 # Number of draws of a cohort, as a multiple of the number of clients, after which an empty cohort is an error.
 DRAWS_PER_CLIENT = 1000
-EXPECTED = "all, sample:K with K from 1 to the number of clients, or bernoulli:P with P over 0 and at most 1"
+EXPECTED = "all, sample:K with K from 1 to the number of clients, bernoulli:P or poisson:P with P over 0 and at most 1"
 
 
-class Participation(ABC):
-    """The choice of the cohort of each round."""
+class Selection(Stateful, ABC):
+    """The choice of clients by what the server has observed about them.
+
+    In rounds it chooses the cohort of each round. With an asynchronous method and a `concurrency`, it chooses the next
+    client whenever a client has finished. A custom selection defines `choose`:
+
+        class LeastTrained(Selection):
+            def choose(self, view, rng):
+                return sorted(view.candidates, key=view.participations.__getitem__)[: view.count]
+
+    A checkpoint holds all attributes of the object, or those that its class names in `state_fields`.
+
+    Attributes:
+        rounds_only: True if the selection has no meaning for an asynchronous method.
+        is_private: True if the choice depends neither on losses nor on numbers of samples.
+        count: Number of clients per round, None if the selection has no such number.
+    """
+
+    rounds_only: ClassVar[bool] = False
+    is_private: ClassVar[bool] = False
+    count: Any = None
+
+    @abstractmethod
+    def choose(self, view: SelectionContext, rng: np.random.Generator) -> Sequence[int]:
+        """Return clients from `view.candidates`, each at most once, and at least one.
+
+        An asynchronous server needs exactly `view.count` clients. Draw random numbers only from `rng`.
+        """
+
+    def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
+        """Return the clients of a round. Only a Participation can do this, without observations."""
+        raise AssertionError(f"{type(self).__name__} needs observations about clients")
+
+    def expected_size(self, clients: int) -> float | None:
+        """Return the expected number of clients of a round, or None if it is unknown."""
+        size: float | None = self.count
+        return size
+
+
+class Participation(Selection):
+    """The choice of the cohort of each round without observations about clients."""
+
+    rounds_only: ClassVar[bool] = True
+    is_private: ClassVar[bool] = True
+
+    def choose(self, view: SelectionContext, rng: np.random.Generator) -> Sequence[int]:
+        return self.cohort(len(view.samples), view.step, rng)
 
     @abstractmethod
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
@@ -39,6 +88,9 @@ class All(Participation):
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
         return range(clients)
+
+    def expected_size(self, clients: int) -> float:
+        return clients
 
 
 @dataclass(frozen=True)
@@ -65,11 +117,34 @@ class Bernoulli(Participation):
         drawn: list[int] = (rng.random(clients) < self.share).nonzero()[0].tolist()
         return drawn
 
+    def expected_size(self, clients: int) -> float:
+        return self.share * clients
+
+
+@dataclass(frozen=True)
+class Poisson(Bernoulli):
+    """Each client independently with the probability `share`, also if no client is drawn (Poisson sampling).
+
+    A round without clients ends at once. Privacy counts only this participation as sampling.
+    """
+
+
+# The participations that draw each client with a probability, by name.
+SHARES: dict[str, type[Bernoulli]] = {"bernoulli": Bernoulli, "poisson": Poisson}
+
+
+def needs_view(selection: Selection) -> bool:
+    """Return True if the component chooses by observations about clients.
+
+    A custom participation may be any object with a method `cohort`.
+    """
+    return isinstance(selection, Selection) and not isinstance(selection, Participation)
+
 
 def draw_cohort(
-    participation: Participation, clients: int, round: int, seed: int, left_out: Collection[int] = (), alone: int = 0
+    participation: Selection, clients: int, round: int, seed: int, left_out: Collection[int] = ()
 ) -> Sequence[int]:
-    """Return the clients of a round, ascending and never empty.
+    """Return the clients of a round, ascending. Only `Poisson` may return no clients.
 
     Quarantined clients are removed after the draw, so they do not affect which other clients are drawn.
 
@@ -79,48 +154,79 @@ def draw_cohort(
         round: The round, from 0.
         seed: Seed of the run.
         left_out: Quarantined clients.
-        alone: Number of first rounds in which only the first client trains.
 
     Raises:
         InputError: `participation` returns no clients, or wrong ones.
     """
-    if round < alone:
-        return [next(client for client in range(clients) if client not in left_out)]
     for attempt in range(clients * DRAWS_PER_CLIENT):
         with convert_errors("participation", participation):
             drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
             # This is a fast path for a million clients.
             if isinstance(drawn, range) and drawn == range(clients) and not left_out:
                 return range(clients)
-            cohort = sorted(map(index, drawn))
-        if cohort:
-            if len(set(cohort)) < len(cohort) or not 0 <= cohort[0] <= cohort[-1] < clients:
-                problem = f"{type(participation).__name__} drew {short_text(cohort)}"
-                raise InputError("participation", problem, expected=f"clients from 0 to {clients - 1}, each once")
-            remaining = [client for client in cohort if client not in left_out]
-            if remaining:
-                return remaining
+            cohort = check_cohort(participation, drawn, clients)
+        remaining = [client for client in cohort if client not in left_out]
+        if remaining or isinstance(participation, Poisson):
+            return remaining
     problem = f"it draws no client of {clients}"
     if left_out:
         problem += ", or only quarantined ones"
     raise InputError("participation", problem, got=text_of(participation), hint="raise it")
 
 
-def _parse_text(text: str) -> Participation:
-    """Return the participation that the text `sample:K` or `bernoulli:P` describes."""
+def check_cohort(
+    selection: Selection, drawn: Sequence[int], clients: int, *, field: str = "participation"
+) -> list[int]:
+    """Return the clients that a selection chose, ascending.
+
+    Args:
+        selection: The selection, for errors.
+        drawn: The clients.
+        clients: Number of clients.
+        field: The field of the experiment that has the selection.
+
+    Raises:
+        InputError: Some client does not exist, or occurs twice.
+    """
+    cohort = sorted(map(index, drawn))
+    if cohort and (len(set(cohort)) < len(cohort) or not 0 <= cohort[0] <= cohort[-1] < clients):
+        problem = f"{type(selection).__name__} drew {short_text(cohort)}"
+        raise InputError(field, problem, expected=f"clients from 0 to {clients - 1}, each once")
+    return cohort
+
+
+def _parse_text(text: str, field: str = "participation") -> Selection:
+    """Return the selection that a text such as `sample:K`, `bernoulli:P` or `oort` describes.
+
+    Args:
+        text: The text.
+        field: The field of the experiment that has it.
+    """
     kind, _, number = text.partition(":")
+    make = PARTICIPATION.names().get(kind)
+    if make is not None and not number and kind not in ("sample", *SHARES):
+        return make()
     try:
         value = float(number)
     except ValueError:
         value = 0.0
-    if kind == "sample" and value >= 1 and value.is_integer():
-        return Sample(int(value))
-    if kind == "bernoulli" and 0 < value <= 1:
-        return Bernoulli(value)
-    custom = "" if kind in ("sample", "bernoulli") else ", or a custom one as package.module:Name"
-    raise InputError("participation", got=text, expected=EXPECTED + custom)
+    if kind in SHARES and 0 < value <= 1:
+        return SHARES[kind](value)
+    if make is not None and kind not in ("all", *SHARES) and value >= 1 and value.is_integer():
+        return make(count=int(value))
+    if make is None or kind in ("all", "sample", *SHARES):
+        expected = EXPECTED
+        if make is None:
+            others = ", ".join(name for name in PARTICIPATION.names() if name not in ("all", "sample", *SHARES))
+            expected += f", or one of {others}, or a custom one as package.module:Name"
+        raise InputError(field, got=text, expected=expected)
+    raise InputError(field, got=text, expected=f"{kind}:K with a number of clients K")
 
 
-PARTICIPATION: ComponentRegistry[Participation] = ComponentRegistry(
-    "participation", ("cohort",), {"all": All, "sample": Sample, "bernoulli": Bernoulli}, _parse_text
+PARTICIPATION: ComponentRegistry[Selection] = ComponentRegistry(
+    "participation", ("cohort",), {"all": All, "sample": Sample, **SHARES}, _parse_text
+)
+# The same components choose the next client of an asynchronous method. Its errors name another field.
+NEXT_CLIENT: ComponentRegistry[Selection] = replace(
+    PARTICIPATION, name="next_client", short=partial(_parse_text, field="next_client")
 )

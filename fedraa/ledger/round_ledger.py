@@ -1,19 +1,18 @@
 """The ledger of a synchronous server, which decides about rounds and holds no parameters."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from fedraa.ledger.bad_clients import BadClients
+from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped, Staleness
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State
 from schedulers import SchedulerRunner, count_once
-
-DrawCohort = Callable[[int, Collection[int]], Sequence[int]]
-"""A function that returns the clients of a round, given the round's number and the quarantined clients."""
+from schedulers.protocol import Ints
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,10 @@ class RoundLedger(TaskLedger):
         cohort: The clients of the round, in the order in which they get their tasks.
         position: The position of each client in the cohort.
         weight_sum: Sum of the weights of the whole cohort, also of clients that fail later.
+        started: Time at which the round began.
     """
 
-    state_fields: ClassVar[tuple[str, ...]] = ("_counts_before",)
+    state_fields: ClassVar[tuple[str, ...]] = ("_counts_before", "selector", "started")
 
     def __init__(
         self,
@@ -50,28 +50,34 @@ class RoundLedger(TaskLedger):
         clients: int,
         seed: int,
         bad_clients: BadClients,
-        draw_cohort: DrawCohort,
+        selector: ClientSelector,
         samples: Sequence[int] | None = None,
         fragments: int = 1,
         scheduler: SchedulerRunner | None = None,
     ) -> None:
         super().__init__(clients=clients, seed=seed, bad_clients=bad_clients, fragments=fragments, scheduler=scheduler)
-        self._draw_cohort = draw_cohort
+        self.selector = selector
         self._samples = samples
         self._counts_before = self.stats.counts.copy()
-        self._begin_round(())
+        self.started = 0.0
+        self._begin_round((), self.selector.choose_cohort(self.step, 0.0, ()))
 
     @property
     def reported(self) -> int:
         """The number of clients that have reported in this round."""
         return len(self._reported)
 
-    def begin_round(self) -> Sequence[int]:
-        """Draw the next cohort without quarantined clients and return it. Return no clients if all are quarantined."""
+    def begin_round(self, now: float = 0.0) -> Sequence[int]:
+        """Choose the next cohort without quarantined clients and return it. Return no clients if all are quarantined.
+
+        Args:
+            now: Time on the run's clock.
+        """
         quarantined = sorted(self.bad_clients.left_out)
         if len(quarantined) == self.clients:
             return ()
-        self._begin_round(quarantined)
+        self.started = now
+        self._begin_round(quarantined, self.selector.choose_cohort(self.step, now, quarantined))
         return self.cohort
 
     def weight(self, client: int) -> float:
@@ -93,20 +99,42 @@ class RoundLedger(TaskLedger):
         self.stats.counts[self.index(fragment)] += 1
         return dispatch
 
-    def commit(self, task: int, *, loss: float) -> Committed:
-        """Count a client's report."""
+    def commit(self, task: int, *, loss: float, duration: float = 0.0) -> Committed:
+        """Count a client's report.
+
+        Args:
+            task: A task in flight.
+            loss: Mean training loss of the task.
+            duration: Time since the task was sent.
+        """
         dispatch = self._finish_task(task)
+        self.selector.record_update(dispatch.client, dispatch.fragment, loss=loss, duration=duration, step=self.step)
         self.stats.losses[self.index(dispatch.fragment)] = loss
         self._reported.append(dispatch.fragment)
         self._missing -= 1
-        return Committed(dispatch, self.step + 1, Staleness(0, 0), round_complete=self._missing == 0)
+        return Committed(dispatch, self.step + 1, Staleness(0, 0), round_complete=self._is_complete())
 
     def drop(self, task: int) -> Dropped:
         """Count a client that failed. Its task no longer counts as an update of the fragment."""
         dispatch, action = self._fail_task(task)
         self.stats.counts[self.index(dispatch.fragment)] -= 1
         self._missing -= 1
-        return Dropped(dispatch, action, round_complete=self._missing == 0)
+        return Dropped(dispatch, action, round_complete=self._is_complete())
+
+    def lose(self, task: int, elapsed: float) -> Dispatch:
+        """Count a task that is too late for its round. It no longer counts as an update of the fragment.
+
+        Args:
+            task: A task in flight.
+            elapsed: Time since the task was sent.
+        """
+        dispatch = self.in_flight.pop(task)
+        index = self.index(dispatch.fragment)
+        self.stats.counts[index] -= 1
+        self.stats.sent[index] -= 1
+        self._missing -= 1
+        self.selector.record_lost(dispatch.client, elapsed)
+        return dispatch
 
     def close_round(self) -> RoundClosed:
         """End the round: a fragment has one more update if any client trained it."""
@@ -118,23 +146,35 @@ class RoundLedger(TaskLedger):
     def state(self) -> State:
         return super().state() | {
             "quarantined": list(self._quarantined),
+            "cohort": self._saved_cohort(),
             "missing": self._missing,
             "reported": np.array(self._reported, np.int64),
         }
 
     def restore(self, state: State) -> None:
         super().restore(state)
-        self._begin_round(state["quarantined"])
+        cohort: Sequence[int] = range(self.clients)
+        if state["cohort"] is not None:
+            cohort = state["cohort"].tolist()
+        self._begin_round(state["quarantined"], cohort)
         self._missing = state["missing"]
         self._reported[:] = state["reported"].tolist()
 
-    def _begin_round(self, quarantined: Collection[int]) -> None:
-        """Begin a round with a cohort without the quarantined clients.
+    def _is_complete(self) -> bool:
+        """Return True if the round has all updates that it needs, or can get no more."""
+        needed = self.selector.needed
+        return self._missing == 0 or (needed is not None and self.reported >= needed)
 
-        The cohort depends only on the step and on these clients.
-        """
+    def _saved_cohort(self) -> Ints | None:
+        """Return the cohort for a checkpoint. None means all clients, which may be a million."""
+        if isinstance(self.cohort, range):
+            return None
+        return np.array(self.cohort, np.int64)
+
+    def _begin_round(self, quarantined: Collection[int], cohort: Sequence[int]) -> None:
+        """Begin a round with a cohort that the selector chose without the quarantined clients."""
         self._quarantined = quarantined
-        self.cohort = self._draw_cohort(self.step, quarantined)
+        self.cohort = cohort
         self.position = {client: position for position, client in enumerate(self.cohort)}
         self.weight_sum = sum(self.weight(client) for client in self.cohort)
         self._missing = len(self.cohort)

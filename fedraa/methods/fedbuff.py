@@ -8,6 +8,7 @@ When delta = w - theta_sent arrives with staleness k:
         buffer = 0
 With a robust `aggregator` the buffer is full when it holds deltas of K clients, and one client has one vote:
     theta <- theta + server_lr * mean of s * aggregator(deltas)
+With central privacy every delta is clipped, and noise is added to each full buffer (privacy/central.py).
 
 From scratch: examples/fedbuff_from_scratch.py.
 
@@ -75,6 +76,7 @@ class FedBuffRule(Buffered):
     aggregator: Any = None
 
     keeps: ClassVar[str] = "buffer [d]"
+    adds_noise: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = (
         "_total",
         "_count",
@@ -112,12 +114,16 @@ class FedBuffRule(Buffered):
         self._gone = 0
         if self.aggregator is not None:
             self._robust = self.aggregator.bind(size, model.clients)
+            self._robust.sent = model.sent or size
 
     def leave(self, client: int) -> None:
         self._gone += 1
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         weight = factor_at(update.staleness, self._factor) * update.balance
+        if model.release_noise is not None and abs(weight) > 1:
+            problem = "with central privacy, no update may count for more than its clip"
+            raise InputError("staleness", problem, got=weight, expected="a weight of at most 1")
         if self._robust is None:
             add_scaled(self._total, update.coordinates, weight, update.new, update.sent)
             self._count += 1
@@ -135,6 +141,9 @@ class FedBuffRule(Buffered):
             if self._robust is not None:
                 factor = self._take_votes(self._robust)
                 unprotected = self._robust.unprotected
+            if model.release_noise is not None:
+                noise, covered = model.release_noise()
+                self._total[covered] += noise[covered]
             self._apply_buffer(model.params, factor)
             self._total.fill(0)
             self._moved.fill(False)

@@ -64,6 +64,10 @@ class DriftSum(RoundState):
     """H [d] of FedDyn: minus the sum of all deltas over the number of clients."""
 
     keeps: ClassVar[str] = "h [d]"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"aggregator": "H is the sum of all deltas, and a robust aggregator would not bound those of attackers in it"}
+    )
+    reads_deltas: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ("_drift", "_change")
 
     def start(self, run: RoundStateContext) -> None:

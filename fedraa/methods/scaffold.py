@@ -49,6 +49,7 @@ class ControlVariates(RoundState):
             "compress": "the control variate would take every entry that topk drops for a gradient of 0",
         }
     )
+    reads_deltas: ClassVar[bool] = True
     corrects: ClassVar[bool] = True
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1, up=1)
     state_fields: ClassVar[tuple[str, ...]] = ("_server", "_client", "_change")

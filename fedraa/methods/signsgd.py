@@ -36,6 +36,7 @@ class MajorityVote(Aggregator):
     """
 
     accepts_signs: ClassVar[bool] = True
+    weighs: ClassVar[bool] = False
     state_fields: ClassVar[tuple[str, ...]] = ("_votes",)
 
     def start(self, size: int, clients: int) -> None:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from math import inf
 from typing import Generic, TypeVar
 
 from fedraa.ledger.async_ledger import AsyncLedger
@@ -13,6 +14,7 @@ from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
 from fedraa.replay.task_clock import TaskClock
 from fedraa.server.async_rule import ApplyResult, AsyncRule, model_without_values, update_without_values
+from fedraa.server.partial_work import RoundEnd
 
 Ledger = TypeVar("Ledger", bound=AsyncLedger | RoundLedger)
 
@@ -42,7 +44,7 @@ class Checker(ABC, Generic[Ledger]):
         bill = None
         if self._rules.costs_known:
             widths = self._rules.resolved.fragments[self.ledger.index(decision.fragment)]
-            bill = self._rules.bill(widths, decision.client, held=decision.resent)
+            bill = self._rules.bill(widths, decision, self.clock.now, self.end)
         self.clock.depart(line, decision, bill)
 
     @abstractmethod
@@ -52,14 +54,32 @@ class Checker(ABC, Generic[Ledger]):
     def drop(self, line: Line) -> Dropped:
         """Check the decision about a failed task."""
         task = self.clock.end(line)
-        dropped = self.ledger.drop(task.decision.task)
+        dropped = self._drop_task(task.decision.task)
         line.expect_value("action", dropped.action)
         self._queue_clients(dropped)
         return dropped
 
+    @property
+    def end(self) -> RoundEnd | None:
+        """The end of the current round, None without a deadline."""
+        return None
+
+    @property
+    def closes_at(self) -> float:
+        """The time of the deadline; infinite without one."""
+        return inf if self.end is None else self.end.closes_at
+
+    @abstractmethod
+    def lost(self, line: Line) -> None:
+        """Check a task that was too late for its round."""
+
     @abstractmethod
     def round(self, line: Line) -> None:
         """Check the end of a round."""
+
+    @abstractmethod
+    def _drop_task(self, task: int) -> Dropped:
+        """Return the ledger's decision about a failed task."""
 
     @abstractmethod
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
@@ -89,7 +109,7 @@ class Checker(ABC, Generic[Ledger]):
         self.clock.waiting.extend(result.next_clients)
         self.due = None
         if result.round_complete:
-            self.due = "round"
+            self.due = "lost" if self.ledger.in_flight else "round"
 
 
 class AsyncChecker(Checker[AsyncLedger]):
@@ -122,7 +142,12 @@ class AsyncChecker(Checker[AsyncLedger]):
         loss = line.number_of("train_loss")
         result = self._apply_rule(line, task.decision, loss)
         done = self.ledger.commit(
-            task.decision.task, loss=loss, new_version=result.new_version, keep_task=result.keep_task
+            task.decision.task,
+            loss=loss,
+            new_version=result.new_version,
+            keep_task=result.keep_task,
+            duration=self.clock.now - task.started,
+            now=self.clock.now,
         )
         weight = None
         if self._weights_known:
@@ -139,12 +164,18 @@ class AsyncChecker(Checker[AsyncLedger]):
             self._rule.leave(dropped.dispatch.client)
         return dropped
 
+    def lost(self, line: Line) -> None:
+        raise line.wrong("this line ends a task that was late; an asynchronous server has no rounds")
+
     def round(self, line: Line) -> None:
         raise line.wrong("this line ends a round; an asynchronous server has no rounds")
 
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
         may_resend = self._rule is not None or line["bytes_down"] == 0
         return self.ledger.assign(client, self.clock.now, fragment=fragment, may_resend=may_resend)
+
+    def _drop_task(self, task: int) -> Dropped:
+        return self.ledger.drop(task, self.clock.now)
 
     def _apply_rule(self, line: Line, decision: Dispatch, loss: float) -> ApplyResult:
         """Return the rule's result for the update."""
@@ -176,17 +207,46 @@ class RoundChecker(Checker[RoundLedger]):
         super().__init__(rules, ledger, ledger.cohort)
         self._server_lr = rules.server_lr
         self._coverage = Coverage(rules)
+        # True if the round ends at its deadline.
+        self._ends_late = False
 
     def commit(self, line: Line) -> None:
-        decision = self.clock.arrive(line).decision
-        done = self.ledger.commit(decision.task, loss=line.number_of("train_loss"))
+        task = self.clock.arrive(line)
+        if not self._rules.wall and self.clock.now > self.closes_at:
+            raise line.field_error("t", f"at most {self.closes_at!r}, the deadline")
+        decision = task.decision
+        duration = self.clock.now - task.started
+        done = self.ledger.commit(decision.task, loss=line.number_of("train_loss"), duration=duration)
         weight = None
         if self._server_lr is not None:
             weight = self._server_lr * self.ledger.weight(decision.client) / self.ledger.weight_sum
         self._check_update(line, done, weight)
 
-    def round(self, line: Line) -> None:
+    @property
+    def end(self) -> RoundEnd | None:
+        if self._rules.deadline is None:
+            return None
+        return self._rules.deadline.end_of(self.ledger.started)
+
+    def lost(self, line: Line) -> None:
+        if not self.ledger.in_flight:
+            raise line.wrong("no task is in flight")
+        reason = "count"
         if self.due is None:
+            # The round ends at its deadline, which no task in flight meets.
+            reason = "deadline"
+            self.clock.close_late(line, self.closes_at)
+        elif self._ends_late:
+            reason = "deadline"
+        self._ends_late = reason == "deadline"
+        line.expect_value("reason", reason)
+        task = self.clock.lose(line)
+        self.ledger.lose(task.decision.task, self.clock.now - task.started)
+        self.due = "lost" if self.ledger.in_flight else "round"
+
+    def round(self, line: Line) -> None:
+        self._ends_late = False
+        if self.due is None and self.ledger.cohort:
             raise line.wrong(
                 f"this line ends a round, but the round must wait for {len(self.ledger.in_flight)} more updates"
             )
@@ -196,7 +256,10 @@ class RoundChecker(Checker[RoundLedger]):
         closed = self.ledger.close_round()
         self._coverage.check(line, closed.round, list(closed.fragments))
         self.due = None
-        self.clock.waiting.extend(self.ledger.begin_round())
+        self.clock.waiting.extend(self.ledger.begin_round(self.clock.now))
 
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
         return self.ledger.assign(client, self.clock.now, fragment=fragment)
+
+    def _drop_task(self, task: int) -> Dropped:
+        return self.ledger.drop(task)

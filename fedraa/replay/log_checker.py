@@ -10,7 +10,7 @@ from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
 
 # The kinds of lines, in the order of the summary.
-KINDS = ("dispatch", "commit", "drop", "round", "eval", "fault", "checkpoint", "end")
+KINDS = ("dispatch", "commit", "drop", "lost", "round", "eval", "fault", "checkpoint", "end")
 
 
 class Audit:
@@ -55,7 +55,13 @@ class Audit:
                 self._not_over(line)
                 self._check_settled(line)
                 self._checker.drop(line)
+            case "lost":
+                self._not_over(line)
+                self._check_settled(line)
+                self._checker.lost(line)
             case "round":
+                if self._checker.due is None:
+                    self._not_over(line)
                 self._checker.round(line)
             case "fault":
                 self._check_settled(line)
@@ -141,8 +147,11 @@ class Audit:
             return None
         if self._rules.wall and now < limit:
             return None
-        if not self._rules.wall and (self._clock.waiting or self._clock.first_due() <= limit):
-            return None
+        if not self._rules.wall:
+            if self._clock.waiting or not self._ledger.in_flight:
+                return None
+            if min(self._clock.first_due(), self._checker.closes_at) <= limit:
+                return None
         return limit
 
 

@@ -1,6 +1,5 @@
 """The rules of a run, rebuilt only from its config.json, without its data set and its model."""
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,19 +24,23 @@ from fedraa.devices.fleet import COLUMNS, Fleet, Floats
 from fedraa.errors import InputError, locate_error
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
-from fedraa.ledger.participation import PARTICIPATION, draw_cohort
+from fedraa.ledger.client_selector import ClientSelector
+from fedraa.ledger.dispatch import Dispatch
 from fedraa.ledger.round_ledger import RoundLedger
+from fedraa.ledger.selection_context import ClientFacts
 from fedraa.messages import ExtraBuffers
 from fedraa.numbers import Count, expected_text, format_count
 from fedraa.objectives import MetricSpec
-from fedraa.replay.log_line import read_lines
+from fedraa.replay.logged_selector import LoggedSelector
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CONFIG
 from fedraa.rundir.packed_columns import unpack_column as unpacked
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER
+from fedraa.server.partial_work import Deadline, RoundEnd, cut_task
 from fedraa.server.participation_correction import planned_balances
 from fedraa.server.schedule import SCHEDULER
+from fedraa.server.selection import make_async_selector, make_deadline, make_facts, make_round_selector
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.slices import LayerCut
@@ -100,12 +103,13 @@ class _Described(BaseModel):
 
 @dataclass(frozen=True)
 class Bill:
-    """The costs of a task: duration before jitter, bytes down and up, FLOPs."""
+    """The costs of a task: duration before jitter, bytes down and up, FLOPs, and the steps of a task cut short."""
 
     cost: float
     down: int
     up: int
     flops: float
+    cut_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,7 @@ class Rules:
     experiment: Experiment
     method: dict[str, dict[str, Any]]
     resolved: Resolved
-    cohorts: tuple[tuple[int, ...], ...] = ()
-    """The logged cohorts of a run with a custom Participation."""
+    directory: Path
 
     @classmethod
     def read(cls, directory: Path) -> "Rules":
@@ -137,10 +140,7 @@ class Rules:
             experiment = Experiment(**described.experiment)
         except ValueError as error:
             raise locate_error(error, f"{place}: experiment") from None
-        cohorts: tuple[tuple[int, ...], ...] = ()
-        if is_foreign(described.method["schedule"].get("participation")):
-            cohorts = _logged_cohorts(directory)
-        return cls(experiment, described.method, described.resolved, cohorts)
+        return cls(experiment, described.method, described.resolved, directory)
 
     @property
     def wall(self) -> bool:
@@ -234,21 +234,26 @@ class Rules:
         extra: ExtraBuffers = component_classes()[kind].extra_buffers
         return extra
 
-    def bill(self, widths: Widths, client: int, *, held: bool = False) -> Bill:
+    def bill(self, widths: Widths, decision: Dispatch, now: float, end: RoundEnd | None) -> Bill:
         """Return the costs of a task on a dense submodel of these widths, as costs are known now.
 
         Args:
             widths: Kept units per width group.
-            client: The client.
-            held: True if the client already holds the buffer, so that nothing is sent.
+            decision: The decision to send the task.
+            now: Time at which the task is sent.
+            end: The end of the round, None without a deadline.
         """
+        client = decision.client
         sent = self.costs.sent(widths)
         crossing = self.costs.activation_bytes(client)
         extra_down, extra_up, _ = self._extra_buffers
         down = 0
-        if not held:
+        if not decision.resent:
             down = self.costs.download.bytes(sent // 4) + extra_down * sent + crossing
         up = self.costs.compressor.bytes(sent // 4) + extra_up * sent + crossing
+        part = cut_task(end, self.costs, widths, decision, now, (down, up))
+        if part is not None:
+            return Bill(part.cost, down, up, self.costs.flops(widths, client, part.steps), part.steps)
         return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))
 
     def is_custom(self, choice: str, value: str) -> bool:
@@ -287,6 +292,7 @@ class Rules:
             fragments=len(self.resolved.fragments),
             scheduler=self.planner() if self.scheduled else None,
             concurrency=self.concurrency,
+            selector=self._async_selector(),
         )
 
     def async_rule(self) -> AsyncRule | None:
@@ -311,7 +317,7 @@ class Rules:
             clients=self.clients,
             seed=self.experiment.seed,
             bad_clients=self.bad_clients(),
-            draw_cohort=self.cohort,
+            selector=self._round_selector(),
             samples=samples,
             fragments=len(self.resolved.fragments),
             scheduler=self.planner() if self.scheduled else None,
@@ -336,29 +342,44 @@ class Rules:
         factors: list[float] = balances.tolist()
         return factors
 
-    def cohort(self, round: int, left_out: Collection[int] = ()) -> Sequence[int]:
-        """Return the clients of a round, without quarantined ones, in the order of their dispatch."""
-        if self.is_custom("schedule", "participation"):
-            if round < len(self.cohorts):
-                return self.cohorts[round]
-            return ()
-        participation = PARTICIPATION.own(self.method["schedule"].get("participation", "all"))
+    def _round_selector(self) -> ClientSelector:
+        """Return the selector of the cohorts. If it is custom, it repeats the logged cohorts."""
         policy = self.method["submodel"]
-        initial = 0
+        alone = 0
         if policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1:
-            initial = policy["initial"]
-        return draw_cohort(participation, self.clients, round, self.experiment.seed, left_out, initial)
+            alone = policy["initial"]
+        if self.is_custom("schedule", "participation"):
+            return LoggedSelector(self.directory, self.clients)
+        return make_round_selector(
+            self.method["schedule"].get("participation", "all"),
+            self._client_facts,
+            clients=self.clients,
+            seed=self.experiment.seed,
+            over_selection=self.method["schedule"].get("over_selection", 1.0),
+            alone=alone,
+        )
 
+    @cached_property
+    def deadline(self) -> Deadline | None:
+        """The deadline of the rounds, None without one."""
+        schedule = self.method["schedule"]
+        return make_deadline(schedule.get("deadline"), schedule.get("late", "drop"), self.timing)
 
-def _logged_cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
-    """Return the clients of each round of a log, as far as the log can be read."""
-    cohorts: list[list[int]] = [[]]
-    for line in read_lines(directory):
-        if line.kind == "dispatch":
-            cohorts[-1].append(int(line.at_least("client", 0)))
-        elif line.kind == "round":
-            cohorts.append([])
-    return tuple(map(tuple, cohorts))
+    def _async_selector(self) -> ClientSelector | None:
+        """Return the selector of the next clients, or None for the uniform choice."""
+        if self.is_custom("schedule", "next_client"):
+            return LoggedSelector(self.directory, self.clients)
+        return make_async_selector(
+            self.method["schedule"].get("next_client", "uniform"),
+            self._client_facts,
+            clients=self.clients,
+            seed=self.experiment.seed,
+            concurrency=self.concurrency,
+        )
+
+    def _client_facts(self) -> ClientFacts:
+        """Return the facts about the clients by which a selection chooses."""
+        return make_facts(self.costs, self.resolved.fragments, self.resolved.samples, self.timing)
 
 
 def _check_devices(path: Path, resolved: Resolved) -> None:

@@ -9,6 +9,7 @@ from fedraa.ledger.due_queue import DueQueue
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Bill, Rules
+from fedraa.server.tasks import lost_flops
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class LoggedTask:
     started: float
     due: float
     bill: Bill | None
+    cost: float = 0.0
 
 
 class TaskClock:
@@ -65,10 +67,12 @@ class TaskClock:
         if bill is not None:
             line.expect_value("cost", bill.cost)
             line.expect_value("bytes_down", bill.down)
+            if bill.cut_at is not None:
+                line.expect_value("cut_at", bill.cut_at)
         cost = line.at_least("cost", 0)
         line.at_least("bytes_down", int(not decision.resent))
         due = self._rules.timing.due(decision.client, decision.turn, self.now, cost)
-        self._tasks[decision.task] = LoggedTask(decision, self.now, due, bill)
+        self._tasks[decision.task] = LoggedTask(decision, self.now, due, bill, cost)
         if not self._rules.wall:
             self._due.push(due, decision.task)
 
@@ -102,6 +106,30 @@ class TaskClock:
         line.expect_value("client", task_ended.decision.client)
         line.expect_value("fragment", task_ended.decision.fragment)
         return task_ended
+
+    def close_late(self, line: Line, closes_at: float) -> None:
+        """Check that a `lost` line is the first after a deadline, and move the clock to it."""
+        if self._rules.wall:
+            self.advance_clock(line)
+            if line.t < closes_at:
+                raise line.field_error("t", f"{closes_at!r}, the deadline, or later")
+        elif self._due.next_due <= closes_at:
+            raise line.wrong(f"task {self._due.next_task} is due before the deadline {closes_at!r}")
+        else:
+            self.now = closes_at
+
+    def lose(self, line: Line) -> LoggedTask:
+        """Check a `lost` line at the current time: it ends the first task in flight, by the order of dispatch."""
+        line.expect_value("t", self.now)
+        line.expect_value("task", next(iter(self._ledger.in_flight)))
+        task = self._tasks.pop(self._in_flight(line))
+        line.expect_value("client", task.decision.client)
+        line.expect_value("fragment", task.decision.fragment)
+        line.at_least("flops", 0)
+        if task.bill is not None:
+            line.expect_value("flops", lost_flops(task.bill.flops, task.cost, self.now - task.started))
+        self._due.discard(task.decision.task)
+        return task
 
     def check_fault(self, line: Line) -> None:
         """Check that a `fault` concerns a task in flight, or no task."""

@@ -82,6 +82,9 @@ def forecast_run(run: Run) -> Forecast | None:
     schedule = run.config["method"]["schedule"]
     if schedule["kind"] != "AsyncSchedule" or not 0 < steps <= MOST_STEPS or run.clients > MOST_CLIENTS:
         return None
+    # A selection depends on losses and durations, which a dry run does not have.
+    if schedule.get("next_client", "uniform") != "uniform":
+        return None
     rules = Rules.read(run.directory)
     rule = rules.async_rule()
     if rule is None or rules.custom_components or not rules.costs_known:
@@ -92,7 +95,7 @@ def forecast_run(run: Run) -> Forecast | None:
 
     def task_cost(task: Dispatch) -> float:
         if task.resent:
-            return rules.bill(shapes[task.fragment], task.client, held=True).cost
+            return rules.bill(shapes[task.fragment], task, 0.0, None).cost
         return float(table[task.client, task.fragment])
 
     return dry_run(rules.async_ledger(), rule, rules.timing, task_cost, steps=steps)

@@ -14,7 +14,7 @@ from fedraa.report.landscape import load_model_and_samples, measure_sharpness, m
 from fedraa.report.outlook import compare_with_plan
 from fedraa.report.page import Section, render_page
 from fedraa.report.runs import Group, load_groups, runs_of
-from fedraa.report.theme import DARK, LIGHT, render_picture
+from fedraa.report.theme import DARK, LIGHT, Theme, render_picture
 from fedraa.report.verdict import describe_comparison
 from fedraa.rundir.atomic_files import replace_file, write_text
 
@@ -59,14 +59,21 @@ def report(
     pictures = [picture for section in sections for picture in section.pictures]
     # The pictures' names are file names.
     assert len({picture.name for picture in pictures}) == len(pictures)
-    images = {picture.name: {colours: render_picture(picture, colours) for colours in themes} for picture in pictures}
+    images: dict[str, dict[Theme, bytes]] = {}
+    prints: dict[str, bytes] = {}
+    for picture in pictures:
+        light, prints[picture.name] = render_picture(picture, LIGHT, "svg", "pdf")
+        by_theme = {LIGHT: light}
+        if DARK in themes:
+            (by_theme[DARK],) = render_picture(picture, DARK, "svg")
+        images[picture.name] = {colours: by_theme[colours] for colours in themes}
     for section in sections:
         for table in (*section.tables, *section.folded):
             write_text(folder / f"{table.name}.csv", table.csv)
             write_text(folder / f"{table.name}.tex", table.latex)
-    for picture in pictures:
-        with replace_file(folder / f"{picture.name}.pdf") as stream:
-            stream.write(render_picture(picture, LIGHT, "pdf"))
+    for name, pdf in prints.items():
+        with replace_file(folder / f"{name}.pdf") as stream:
+            stream.write(pdf)
     write_text(out, render_page(*_title_and_text(groups), sections, images, themes))
     return folder
 

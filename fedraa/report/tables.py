@@ -173,6 +173,8 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
         Metric(name, name, custom_reader(name), _format_by(".4g"), interval=True, better=metric_spec.better(name))
         for name in dict.fromkeys(chain.from_iterable(own_figures(run.summary) for run in runs))
     ]
+    if any("privacy" in run.summary for run in runs):
+        columns.append(Metric("epsilon", "ε", _read_epsilon, _format_by(".3g")))
     if any(run.summary["time_to_target"] is not None for run in runs):
         columns.append(
             Metric(
@@ -197,6 +199,12 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
     if sharpness:
         columns.append(Metric("sharpness", f"sharpness (ρ = {RHO:g})", sharpness.get, _format_by(".4f"), interval=True))
     return columns
+
+
+def _read_epsilon(run: Run) -> float | None:
+    """Return the privacy loss of a run, None without privacy or if it is infinite."""
+    privacy: dict[str, float | None] = run.summary.get("privacy", {})
+    return privacy.get("epsilon")
 
 
 def _of_bad_clients(runs: Sequence[Run]) -> list[Metric]:

@@ -19,6 +19,8 @@ SEQUENTIAL = "cividis"
 STYLES = ("-", "--", ":", "-.")
 # Characters per line of a legend, and the characters' worth of space for the key and the gap of an entry.
 CHARACTERS, KEY = 56, 6
+# The metadata that would make the bytes of two files differ.
+DATES = {"svg": "Date", "pdf": "CreationDate"}
 # Rows of a legend that fit into a figure, and the inches of each further row.
 ROWS, ROW = 2, 0.19
 
@@ -102,19 +104,24 @@ class Picture:
     draw: Callable[[], Figure]
 
 
-def render_picture(picture: Picture, theme: Theme, form: str = "svg") -> bytes:
-    """Return the picture as SVG or PDF, with reproducible bytes.
+def render_picture(picture: Picture, theme: Theme, *forms: str) -> list[bytes]:
+    """Return the picture in each form, with reproducible bytes.
 
     Args:
         picture: The picture.
         theme: The colours.
-        form: `svg` or `pdf`.
+        forms: `svg`, `pdf`, or both.
     """
-    stream = io.BytesIO()
-    date = {"svg": "Date", "pdf": "CreationDate"}[form]
+    rendered = []
     with mpl.rc_context(theme.settings):
-        picture.draw().savefig(stream, format=form, dpi=160, metadata={date: None})
-    return stream.getvalue()
+        figure = picture.draw()
+        for form in forms:
+            stream = io.BytesIO()
+            figure.savefig(stream, format=form, dpi=160, metadata={DATES[form]: None})
+            rendered.append(stream.getvalue())
+            # The first form has laid the figure out for all forms.
+            figure.set_layout_engine(None)
+    return rendered
 
 
 def line_style(i: int) -> dict[str, str]:

@@ -57,6 +57,9 @@ class History:
                 `drift` (root mean square distance between the clients' models and the model that they received),
                 `unprotected` (with a robust aggregator: coordinates that too few clients trained to be protected)
     eval        The full model on the test set: `step` and the columns of `evals`; a loss that is not finite is NaN
+    lost        Its client was too late for the round: `task`, `client`, `fragment`, `reason` (count: the round had
+                enough updates; deadline), `flops` (spent until then). A task that a deadline cut short has `cut_at`
+                (its local steps) in its `dispatch` line.
     fault       A failure of a worker: `task` and `worker` (NaN if none), `error`, `action` (retry, give up, none)
     checkpoint  With `checkpoint_every`: `step`
     end         `reason` (steps, time, accuracy, target or callback), `step`, `model_sha256`

@@ -22,11 +22,12 @@ class RunStats:
         wall: Real seconds of the last event.
         dispatched: Number of tasks that were sent.
         committed: Number of updates that were applied.
+        lost: Number of tasks that were too late for their round.
         faults: Number of faults of workers.
         rounds: Number of rounds that were closed.
         bytes_down: Bytes of all tasks that were sent.
         bytes_up: Bytes of all updates that were applied.
-        flops: Training FLOPs of all updates that were applied, added in the order of the log.
+        flops: Training FLOPs of all applied updates and of the finished parts of lost tasks, in the order of the log.
         staleness_sum: Sum of the stalenesses of all updates.
         staleness_max: Largest staleness.
         failures: The tasks that failed by their clients' fault.
@@ -40,6 +41,7 @@ class RunStats:
         self.wall = 0.0
         self.dispatched = 0
         self.committed = 0
+        self.lost = 0
         self.faults = 0
         self.rounds = 0
         self.bytes_down = 0
@@ -82,6 +84,10 @@ class RunStats:
                 self.dispatched += 1
             case "commit":
                 self._add_commit(event)
+            case "lost":
+                flops = float_number(event["flops"])
+                self.lost += 1
+                self.flops += flops
             case "drop":
                 self.failures.add(event)
             case "fault":

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from fedraa.errors import InputError
+from fedraa.privacy.accountant import PrivacyTerms
+from fedraa.rundir.event_reader import read_events
 from fedraa.rundir.history import History
 from fedraa.rundir.run_stats import RunStats, read_stats
 
@@ -65,6 +67,11 @@ def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> d
         **stats.failures.summary_entries(),
         "model_sha256": end["model_sha256"],
     }
+    if stats.lost:
+        totals["lost"] = stats.lost
+    if "privacy" in history.config["resolved"]:
+        terms = PrivacyTerms(**history.config["resolved"]["privacy"])
+        totals["privacy"] = terms.measure_loss(read_events(history.directory, partial=True))
     if metric_spec.own:
         totals["metrics"] = {name: _finite_or_none(evals[name].iloc[-1]) for name in metric_spec.own}
     return totals

@@ -33,6 +33,8 @@ class Fate(IntEnum):
     """Its update was applied."""
     DROPPED = 2
     """It failed by its client's fault."""
+    LOST = 3
+    """It was too late for its round."""
 
 
 class TaskTimeline:
@@ -67,6 +69,8 @@ class TaskTimeline:
         self.staleness = array("q")
         self.fate = array("b")
         self.commits = array("q")
+        # The tasks with traffic that counts, in the order of their ends.
+        self.billed = array("q")
         self.round_events: list[dict[str, Any]] = []
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
         self.t = 0.0
@@ -92,6 +96,10 @@ class TaskTimeline:
                 failure = _failure_fields(event)
                 self._end_task(self._in_flight.pop(event["task"]), t, Fate.DROPPED)
                 self.failures.append(failure)
+            case "lost":
+                place = self._in_flight.pop(event["task"])
+                self._end_task(place, t, Fate.LOST)
+                self.billed.append(place)
             case "fault":
                 self.failures.append(_failure_fields(event))
             case "round":
@@ -112,8 +120,8 @@ class TaskTimeline:
         return 1 - busy / (clients * self.t)
 
     def bytes_until(self, t: Floats) -> Floats:
-        """Return the bytes, down and up, of all tasks that were committed by the times `t` [K]."""
-        places = np.array(self.commits, np.int64)
+        """Return the bytes, down and up, of all tasks that were committed or lost by the times `t` [K]."""
+        places = np.array(self.billed, np.int64)
         per_task = np.array(self.bytes_down)[places] + np.array(self.bytes_up)[places]
         sums = np.concatenate(([0.0], np.cumsum(per_task, dtype=np.float64)))
         committed: Floats = sums[np.searchsorted(np.array(self.end)[places], t, side="right")]
@@ -177,6 +185,7 @@ class TaskTimeline:
         self.bytes_up[place] = bytes_up
         self.staleness[place] = staleness
         self.commits.append(place)
+        self.billed.append(place)
 
     def _end_task(self, place: int, t: float, fate: Fate) -> None:
         self.end[place] = t

@@ -4,12 +4,14 @@ The rules are in `fedraa/methods`, each in the file of its paper.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from fedraa.components.calls import convert_errors
 from fedraa.components.registry import ComponentRegistry
@@ -82,6 +84,9 @@ class AsyncModel:
         fragments: Number of fragments.
         at_a_time: Clients that train at a time. None means all.
         common: For each fragment, the positions in its buffer of the coordinates that all fragments hold.
+        sent: Number of coordinates that clients can send, without personal layers; None: all.
+        release_noise: Returns the noise [d] of central privacy for the sum of a full buffer, and the mask [d] of the
+            coordinates that it covers. None without central privacy, and for a rule that does not add it.
     """
 
     params: Vector
@@ -89,6 +94,8 @@ class AsyncModel:
     fragments: int
     at_a_time: int | None = None
     common: tuple[Index, ...] = ()
+    sent: int | None = None
+    release_noise: Callable[[], tuple[Vector, npt.NDArray[np.bool_]]] | None = None
 
     @property
     def at_work(self) -> int:
@@ -136,6 +143,8 @@ class AsyncRule(Stateful, ABC):
         needs_values: True if weights depend on the trained values, which are not in the log.
         bounded_by_weight: True if an update moves the model by at most its weight times the trained values.
         needs_all_clients: True if the model does not change while one client is away.
+        adds_noise: True if the rule adds `model.release_noise` to each full buffer. With central privacy, the updates
+            of other rules get noise one by one.
         participation_correction: Power of a client's data against its speed in the weights; 0 turns it off.
     """
 
@@ -145,6 +154,7 @@ class AsyncRule(Stateful, ABC):
     bounded_by_weight: ClassVar[bool] = False
     needs_all_clients: ClassVar[bool] = False
     is_delta_mix: ClassVar[bool] = False
+    adds_noise: ClassVar[bool] = False
     participation_correction: NotNegative = 0.0
     shared_weight: float = 1.0
     asynchronous: ClassVar[bool] = True

@@ -1,6 +1,7 @@
 """The asynchronous server: each client update is applied when it arrives."""
 
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import ClassVar
 
 import numpy as np
@@ -79,6 +80,13 @@ class AsyncServer(Stateful):
     def params(self) -> Vector:
         return self._store.params
 
+    @property
+    def closes_at(self) -> float:
+        return inf
+
+    def close_late(self, now: float) -> Iterable[int]:
+        raise AssertionError("an asynchronous server has no deadline")
+
     def begin(self) -> Iterable[int]:
         return self.ledger.first_clients()
 
@@ -106,16 +114,26 @@ class AsyncServer(Stateful):
         result = self._store.apply_update(task, flight.assignment, update, stale, balance)
         if result.keep_task:
             self._kept_flights[task.client] = flight
-        done = self.ledger.commit(task.id, loss=update.loss, new_version=result.new_version, keep_task=result.keep_task)
+        done = self.ledger.commit(
+            task.id,
+            loss=update.loss,
+            new_version=result.new_version,
+            keep_task=result.keep_task,
+            duration=now - flight.left,
+            now=now,
+        )
         self.task_table.commit(update, done, result.weight, now, unprotected=result.unprotected)
         if self._learn and self.task_table.costs.observe(task.widths, task.client, now - flight.left):
             self._plan_scheduler()
         return done.next_clients
 
+    def end_empty_round(self, now: float) -> Iterable[int]:
+        raise AssertionError("an asynchronous server has no rounds")
+
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         failed = self.task_table.in_flight[task].task
         self._store.drop(failed)
-        dropped = self.ledger.drop(task)
+        dropped = self.ledger.drop(task, now)
         self.task_table.drop(dropped, error, now)
         if dropped.action != RETRY:
             self._store.leave(failed.client)

@@ -38,6 +38,16 @@ class PolyakAveraging:
     def params(self) -> Vector:
         return self._mean.params
 
+    @property
+    def closes_at(self) -> float:
+        return self._server.closes_at
+
+    def close_late(self, now: float) -> Iterable[int]:
+        before = self._server.step
+        waiting = self._server.close_late(now)
+        self._update_mean(before)
+        return waiting
+
     def begin(self) -> Iterable[int]:
         return self._server.begin()
 
@@ -54,6 +64,12 @@ class PolyakAveraging:
         before = self._server.step
         waiting = self._server.drop(task, error, now)
         # If the dropped task was the last of a round, the other updates of the round have now moved the model.
+        self._update_mean(before)
+        return waiting
+
+    def end_empty_round(self, now: float) -> Iterable[int]:
+        before = self._server.step
+        waiting = self._server.end_empty_round(now)
         self._update_mean(before)
         return waiting
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
 from fedraa.rng import generator
 from fedraa.server.optimizers import ServerOptimizer
+from fedraa.server.partial_work import Deadline, RoundEnd
 from fedraa.server.round_state import RoundState
 from fedraa.server.tasks import Record, TaskTable
 from fedraa.server.update_checks import refuse_unsound
@@ -40,18 +42,23 @@ class RoundComponents:
         aggregator: Forms the mean delta of a round.
         optimizer: Takes the server's step.
         auxiliary: State beside the model.
+        path_length: Returns the length of a client's path by gradients of length 1, given its mean learning rate and
+            its number of local steps.
         reportable: Returns the coordinates that a client may report (HeteroFL's label-aware head). None: all.
         download: Compresses the model that is sent to the clients.
         shared: True for the coordinates [d] that clients send. None: no layer stays at the clients.
+        deadline: The deadline of the rounds, None without one.
     """
 
     submodels: SubmodelSampler | Sequence[Submodel]
     aggregator: BoundAggregator
     optimizer: ServerOptimizer
     auxiliary: RoundState
+    path_length: Callable[[float, int], float]
     reportable: Callable[[int], Mask] | None
     download: Compressor
     shared: Mask | None = None
+    deadline: Deadline | None = None
 
 
 class RoundServer(Stateful):
@@ -110,11 +117,13 @@ class RoundServer(Stateful):
         self._aggregator = components.aggregator
         self._optimizer = components.optimizer
         self._auxiliary = components.auxiliary
+        self._path_length = components.path_length
         self._followers: Sequence[RoundState | SubmodelSampler] = (self._auxiliary, self._sampler)
         self._record = record
         self._reportable = components.reportable
         self._download = components.download
         self._shared = components.shared
+        self._deadline = components.deadline
         self._coverage = CoverageCounter(len(params), np.int32)
         # Counts the coordinates of personal layers as well. Without such layers it is not used.
         self._trained = CoverageCounter(len(params), np.int32)
@@ -124,6 +133,10 @@ class RoundServer(Stateful):
     @property
     def step(self) -> int:
         return self.ledger.step
+
+    @property
+    def closes_at(self) -> float:
+        return inf if self._end is None else self._end.closes_at
 
     def begin(self) -> Iterable[int]:
         return self.ledger.cohort
@@ -138,6 +151,7 @@ class RoundServer(Stateful):
             context = RoundContext(client, self.step, position, cohort, now, self.params, self._run)
             assignment = self._sampler.draw(context)
             decision = self.ledger.assign(client, now, fragment=assignment.label)
+        self.task_table.round_end = self._end
         return self.task_table.dispatch(
             decision,
             now,
@@ -170,7 +184,15 @@ class RoundServer(Stateful):
         )
         lr = self.task_table.mean_lr(task, update.steps)
         fragment = assignment.label if self._fragments else None
-        contribution = ClientDelta(task.client, change, weight, lr, steps=update.steps, fragment=fragment)
+        contribution = ClientDelta(
+            task.client,
+            change,
+            weight,
+            lr,
+            steps=update.steps,
+            fragment=fragment,
+            path_length=self._path_length(lr, update.steps),
+        )
         self._auxiliary.receive(contribution, assignment, update)
         self._sampler.receive(assignment, update, weight)
         self._aggregator.add(contribution)
@@ -179,7 +201,7 @@ class RoundServer(Stateful):
         self._lr_steps += lr * update.steps
         self._square += change.squared
         self._lr = lr
-        done = self.ledger.commit(task.id, loss=update.loss)
+        done = self.ledger.commit(task.id, loss=update.loss, duration=now - flight.left)
         self.task_table.commit(update, done, self._optimizer.server_lr * weight / self.ledger.weight_sum, now)
         return self._next_clients(done, now)
 
@@ -187,6 +209,9 @@ class RoundServer(Stateful):
         dropped = self.ledger.drop(task)
         self.task_table.drop(dropped, error, now)
         return self._next_clients(dropped, now)
+
+    def end_empty_round(self, now: float) -> Iterable[int]:
+        return self._end_round("count", now)
 
     def state(self) -> State:
         return super().state() | {"in_flight": self.task_table.in_flight_state()}
@@ -196,14 +221,34 @@ class RoundServer(Stateful):
         super().restore(state)
         self.task_table.restore_in_flight(state["in_flight"], self.ledger.in_flight.values())
 
+    @property
+    def _end(self) -> RoundEnd | None:
+        """The end of the current round, None without a deadline."""
+        return None if self._deadline is None else self._deadline.end_of(self.ledger.started)
+
     def _next_clients(self, ended: Committed | Dropped, now: float) -> Iterable[int]:
         """If the round is complete, close it, begin the next one and return its cohort. Return no clients otherwise."""
         if not ended.round_complete:
             return ()
+        return self._end_round("count", now)
+
+    def close_late(self, now: float) -> Iterable[int]:
+        return self._end_round("deadline", now)
+
+    def _end_round(self, reason: str, now: float) -> Iterable[int]:
+        """Lose the tasks in flight, close the round, and return the cohort of the next round.
+
+        Args:
+            reason: The reason for which tasks are lost: `count` or `deadline`.
+            now: Time on the run's clock.
+        """
+        for number in list(self.ledger.in_flight):
+            self.ledger.lose(number, now - self.task_table.in_flight[number].left)
+            self.task_table.lose(number, reason, now)
         self._close_round(now)
         self.ledger.close_round()
         self._reset_round()
-        return self.ledger.begin_round()
+        return self.ledger.begin_round(now)
 
     def _reset_round(self) -> None:
         """Forget the sums and the snapshots of a round."""
@@ -219,7 +264,7 @@ class RoundServer(Stateful):
         coverage = self._coverage.finish()
         reported = self.ledger.reported
         protection = {}
-        if reported:
+        if reported or not self._aggregator.needs_reports:
             self._move_model(RoundTotals(coverage, self._lr))
             if self._aggregator.unprotected is not None:
                 protection["unprotected"] = self._aggregator.unprotected
@@ -243,7 +288,7 @@ class RoundServer(Stateful):
             self._optimizer.step(self.params, delta, moved)
         refuse_unsound("server_optimizer", self._optimizer, self.params)
         for follower in self._followers:
-            follower.close(self.params, delta, moved, self._lr_steps / self.ledger.reported)
+            follower.close(self.params, delta, moved, self._lr_steps / max(1, self.ledger.reported))
 
     def _cut_snapshot(self, submodel: Submodel) -> SharedBuffer:
         """Return the submodel's parameters at the start of the round, as clients receive them.

@@ -43,6 +43,7 @@ class RoundState(Stateful):
         keeps: A name for the state at the server.
         refuses: The settings of local training that are incompatible with the method, with the reasons. The keys are
             those of `check_terms` in composition/compatibility.py.
+        reads_deltas: True if `receive` reads the deltas of clients.
         momentum: True if the server has a momentum that clients may blend in.
         corrects: True if deltas are corrected by the state of each client.
         extra_buffers: Buffers that count as traffic.
@@ -51,6 +52,7 @@ class RoundState(Stateful):
 
     keeps: ClassVar[str] = ""
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    reads_deltas: ClassVar[bool] = False
     momentum: ClassVar[bool] = False
     corrects: ClassVar[bool] = False
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers()

@@ -1,11 +1,12 @@
 """Schedules: clients train asynchronously, or in rounds with a barrier. A schedule builds the server."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from fedraa.aggregation.checked_aggregator import BoundAggregator
+from fedraa.aggregation.coverage_mean import FilledMean
 from fedraa.aggregation.label_owners import LabelOwners
 from fedraa.attacks.collusion import CollusionAggregator
 from fedraa.client.compression import COMPRESSOR
@@ -13,15 +14,17 @@ from fedraa.client.lr_schedule import USUAL_SCHEDULES
 from fedraa.components.registry import ComponentRegistry
 from fedraa.errors import InputError
 from fedraa.ledger.async_ledger import AsyncLedger
-from fedraa.ledger.participation import PARTICIPATION, All, Participation, draw_cohort
+from fedraa.ledger.participation import PARTICIPATION
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import Vector
-from fedraa.numbers import Count, Positive, UpToOne
+from fedraa.numbers import AtLeastOne, Count, Positive, UpToOne
+from fedraa.privacy.private_mean import PrivateMean
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.async_server import AsyncServer
 from fedraa.server.round_server import RoundComponents, RoundServer
 from fedraa.server.round_state import RoundStateContext
 from fedraa.server.round_update import Mean
+from fedraa.server.selection import make_async_selector, make_deadline, make_round_selector
 from fedraa.server.server import Server, ServerSetup
 from fedraa.server.stores.local import LocalStore
 from fedraa.submodels.assignment import Assignment, Submodel
@@ -63,6 +66,14 @@ class AsyncSchedule(Schedule):
     """Idle clients receive fragments at once, at most `concurrency` clients at a time.
 
     A scheduler chooses the fragment.
+
+    Attributes:
+        scheduler: Chooses the fragments.
+        delay_bound: Largest duration of a task, None for the bound that follows from the costs.
+        updates: Number of server updates, None to stop by another limit.
+        concurrency: Number of clients that train at the same time, None for all.
+        polyak_fraction: Share of the last updates that the evaluated mean model covers; 0 evaluates the current model.
+        next_client: Chooses the next client whenever one has finished, if `concurrency` leaves a choice.
     """
 
     scheduler: Any = "gre-raa"
@@ -70,6 +81,7 @@ class AsyncSchedule(Schedule):
     updates: Count | None = None
     concurrency: Count | None = None
     polyak_fraction: UpToOne = 0.0
+    next_client: Any = "uniform"
 
     asynchronous: ClassVar[bool] = True
     scheduled: ClassVar[bool] = True
@@ -77,7 +89,14 @@ class AsyncSchedule(Schedule):
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         sizes = setup.task_table.sizes
         store = setup.store or LocalStore(
-            setup.params, setup.submodels, update, sizes, setup.share, self.concurrency, setup.shared
+            setup.params,
+            setup.submodels,
+            update,
+            sizes,
+            setup.share,
+            self.concurrency,
+            setup.shared,
+            setup.make_noisy_sum(update.per_step, whole=False),
         )
         ledger = AsyncLedger(
             clients=setup.run.clients,
@@ -86,6 +105,13 @@ class AsyncSchedule(Schedule):
             fragments=len(setup.submodels),
             scheduler=SchedulerRunner(SCHEDULER.own(self.scheduler)),
             concurrency=self.concurrency,
+            selector=make_async_selector(
+                self.next_client,
+                setup.client_facts,
+                clients=setup.run.clients,
+                seed=setup.run.seed,
+                concurrency=self.concurrency,
+            ),
         )
         server = AsyncServer(
             store,
@@ -130,7 +156,15 @@ class AsyncSampled(Schedule):
         def sample_assignment(client: int, step: int, now: float, params: Vector) -> Assignment:
             return sampler.draw(RoundContext(client, step, client, run.clients, now, params, run))
 
-        store = LocalStore(setup.params, (), update, setup.task_table.sizes, setup.share, shared=setup.shared)
+        store = LocalStore(
+            setup.params,
+            (),
+            update,
+            setup.task_table.sizes,
+            setup.share,
+            shared=setup.shared,
+            noisy_sum=setup.make_noisy_sum(update.per_step, whole=False),
+        )
         ledger = AsyncLedger(clients=run.clients, seed=run.seed, bad_clients=setup.bad_clients)
         server = AsyncServer(store, ledger, setup.task_table, sample=sample_assignment)
         server.collusion = setup.make_collusion(_count_voters(update, run.clients))
@@ -145,7 +179,21 @@ def _count_voters(update: AsyncRule, clients: int) -> int:
 
 
 class Barrier(Schedule):
-    """Rounds: all clients of a cohort train before the model moves."""
+    """Rounds: all clients of a cohort train before the model moves.
+
+    Attributes:
+        participation: The clients of a round.
+        over_selection: Factor by which a round starts more clients than it needs. The first ones count, and the work of
+            the others is lost.
+        deadline: Time after which a round closes, None for no deadline.
+        late: The work of a client that is not ready at the deadline: `drop` loses it, `partial` keeps the local steps
+            that fit.
+    """
+
+    participation: Any = "all"
+    over_selection: float = 1.0
+    deadline: Positive | None = None
+    late: Literal["drop", "partial"] = "drop"
 
     @abstractmethod
     def submodels(self, setup: ServerSetup) -> SubmodelSampler | Sequence[Submodel]:
@@ -155,42 +203,49 @@ class Barrier(Schedule):
         """Return the scheduler with its costs, or None without a scheduler."""
         return None
 
-    def choose_participation(self) -> Participation:
-        return All()
-
     def server(self, update: Mean, setup: ServerSetup) -> Server:
         run = setup.run
         size = run.traced.size
         clients = run.clients
-        participation = self.choose_participation()
         submodels = self.submodels(setup)
         alone = submodels.alone if isinstance(submodels, SubmodelSampler) else 0
-
-        def choose_cohort(round: int, quarantined: Collection[int]) -> Sequence[int]:
-            return draw_cohort(participation, clients, round, run.seed, quarantined, alone)
-
         ledger = RoundLedger(
             clients=clients,
             seed=run.seed,
             bad_clients=setup.bad_clients,
-            draw_cohort=choose_cohort,
+            selector=make_round_selector(
+                self.participation,
+                setup.client_facts,
+                clients=clients,
+                seed=run.seed,
+                over_selection=self.over_selection,
+                alone=alone,
+            ),
             samples=setup.task_table.sizes if update.weights == "samples" else None,
             fragments=len(setup.submodels),
             scheduler=self.planner(setup),
         )
         collusion = setup.make_collusion(clients)
-        if collusion is None:
-            aggregator = BoundAggregator(update.resolve_aggregator(), run)
-        else:
-            aggregator = CollusionAggregator(update.resolve_aggregator(), run, collusion)
+        rule = update.resolve_aggregator()
+        if setup.privacy is not None:
+            whole = setup.policy.whole and setup.shared is None
+            expected = PARTICIPATION.resolve(self.participation).expected_size(clients)
+            noisy_sum = setup.make_noisy_sum(expected or clients, whole=whole)
+            assert noisy_sum is not None
+            rule = PrivateMean(noisy_sum, fixed=whole or isinstance(rule, FilledMean))
+        aggregator = BoundAggregator(rule, run)
+        if collusion is not None:
+            aggregator = CollusionAggregator(rule, run, collusion)
         components = RoundComponents(
             submodels=submodels,
             aggregator=aggregator,
             optimizer=update.resolve_optimizer().bind(size),
             auxiliary=update.auxiliary.bind(RoundStateContext(size, clients, setup.inputs, setup.grad_mix)),
+            path_length=setup.path_length,
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.resolve(self.download_compressor),
             shared=setup.shared,
+            deadline=make_deadline(self.deadline, self.late, setup.timing),
         )
         return RoundServer(setup.params, run, ledger, components, setup.task_table, setup.record)
 
@@ -204,18 +259,21 @@ class Rounds(Barrier):
         rounds: Number of rounds, None to stop by another limit.
         polyak_fraction: Share of the last rounds that the evaluated mean model covers; 0 evaluates the current model.
         download_compressor: Compression of the model that the server sends.
+        over_selection: Factor by which a round starts more clients than it needs.
+        deadline: Time after which a round closes, None for no deadline.
+        late: The work of a client that is not ready at the deadline: drop or partial.
     """
 
     participation: Any = "all"
     rounds: Count | None = None
     polyak_fraction: UpToOne = 0.0
     download_compressor: Any = "none"
+    over_selection: AtLeastOne = 1.0
+    deadline: Positive | None = None
+    late: Literal["drop", "partial"] = "drop"
 
     def submodels(self, setup: ServerSetup) -> SubmodelSampler:
         return setup.policy.bind(setup.run)
-
-    def choose_participation(self) -> Participation:
-        return PARTICIPATION.own(self.participation)
 
 
 @dataclass(frozen=True)
@@ -230,6 +288,10 @@ class ScheduledRounds(Barrier):
     delay_bound: Positive | None = None
     rounds: Count | None = None
     polyak_fraction: UpToOne = 0.0
+    participation: Any = "all"
+    over_selection: AtLeastOne = 1.0
+    deadline: Positive | None = None
+    late: Literal["drop", "partial"] = "drop"
 
     scheduled: ClassVar[bool] = True
 

@@ -1,6 +1,6 @@
 """The interface between the loop and a server, synchronous or not, and the inputs from which a server is built."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,9 +9,14 @@ import numpy.typing as npt
 
 from fedraa.attacks.attack import AttackPlan
 from fedraa.attacks.collusion import Collusion
+from fedraa.devices.availability import Timing
 from fedraa.ledger.bad_clients import BadClients
+from fedraa.ledger.selection_context import ClientFacts
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State, Task, Update, Vector
+from fedraa.privacy.noisy_sum import NoisySum
+from fedraa.privacy.privacy import Privacy
+from fedraa.server.selection import make_facts
 from fedraa.server.stores.local import Share, Store
 from fedraa.server.tasks import Record, TaskTable
 from fedraa.submodels.assignment import Mask, Submodel
@@ -40,6 +45,13 @@ class Server(Protocol):
     def params(self) -> Vector:
         """The current full model [d]."""
 
+    @property
+    def closes_at(self) -> float:
+        """The time at which the server stops waiting for the tasks in flight; infinite without a deadline."""
+
+    def close_late(self, now: float) -> Iterable[int]:
+        """End the round at its deadline, log a `lost` event for each task in flight, and return the waiting clients."""
+
     def begin(self) -> Iterable[int]:
         """Return the clients that wait for work at the start."""
 
@@ -60,6 +72,9 @@ class Server(Protocol):
             error: The reason of the failure.
             now: Time on the run's clock.
         """
+
+    def end_empty_round(self, now: float) -> Iterable[int]:
+        """End a round that has no clients. Return the clients that now wait for work."""
 
     def state(self) -> State:
         """Return the state for a checkpoint. The loop calls this only between two of the calls above."""
@@ -83,10 +98,14 @@ class ServerSetup:
         labels_held: The labels of each client.
         inputs: Numbers in one sample.
         grad_mix: The weight of a client's gradient beside the server's momentum.
+        path_length: Returns the length of a client's path by gradients of length 1, given its mean learning rate and
+            its number of local steps.
         learn: True if costs follow real durations.
         store: Keeps an asynchronous server's parameters. With None, the server keeps them in this process.
         share: Places the buffers that the server sends.
+        timing: The model of the time that tasks take.
         attack: The attack of some clients, if there is one.
+        privacy: Central privacy, if the run has it.
         shared: True for the coordinates [d] that clients send, without those of personal layers. None: all.
     """
 
@@ -100,11 +119,19 @@ class ServerSetup:
     labels_held: npt.NDArray[np.bool_]
     inputs: int
     grad_mix: float
+    path_length: Callable[[float, int], float]
     learn: bool
     store: Store | None
     share: Share
+    timing: Timing
     attack: AttackPlan | None = None
+    privacy: Privacy | None = None
     shared: Mask | None = None
+
+    def client_facts(self) -> ClientFacts:
+        """Return the facts about the clients by which a selection chooses."""
+        shapes = [submodel.widths for submodel in self.submodels]
+        return make_facts(self.task_table.costs, shapes, self.task_table.sizes, self.timing)
 
     def make_collusion(self, voters: int) -> Collusion | None:
         """Return the deltas that attackers see, or None if no attackers collude.
@@ -115,3 +142,14 @@ class ServerSetup:
         if self.attack is None or not self.attack.attack.colludes:
             return None
         return Collusion(self.attack, self.run.traced.size, voters)
+
+    def make_noisy_sum(self, cohort: float, *, whole: bool) -> NoisySum | None:
+        """Return the clipping and the noise of central privacy, or None without it.
+
+        Args:
+            cohort: Expected number of clients in a round, or number of updates in a buffer.
+            whole: True if the noise covers all coordinates in every release.
+        """
+        if self.privacy is None:
+            return None
+        return NoisySum(self.privacy, self.run.traced.size, cohort=cohort, whole=whole, seed=self.run.seed)

@@ -12,6 +12,7 @@ from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
 from fedraa.messages import KEPT_PREFIX, Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.client_states import ClientStates
+from fedraa.server.partial_work import RoundEnd, cut_task
 from fedraa.server.stores.local import shared_again
 from fedraa.submodels.assignment import Assignment, Mask
 
@@ -77,6 +78,10 @@ class TaskTable(Stateful):
         """The number of applied updates of each client."""
         self.quarantined: dict[int, str] = {}
         """The reason for each quarantined client."""
+        self.round_end: RoundEnd | None = None
+        """The end of the current round, which cuts tasks short; None without a deadline."""
+        self.lost: list[int] = []
+        """The tasks that were lost since the loop last removed them from those that it waits for."""
         self.staleness = 0.0
         self.sizes = sizes
         self.costs = costs
@@ -123,6 +128,12 @@ class TaskTable(Stateful):
         if decision.resent:
             down = 0
         steps = self.costs.steps(widths, client)
+        cost = self.costs.cost(widths, client, down, up)
+        part = cut_task(self.round_end, self.costs, widths, decision, now, (down, up))
+        cut = {}
+        if part is not None:
+            cost = part.cost
+            cut = {"cut_at": part.steps}
         task = Task(
             id=decision.task,
             client=client,
@@ -133,15 +144,17 @@ class TaskTable(Stateful):
             widths=widths,
             buffer=buffer,
             lr=self._lr(self._run_progress(decision.step, now), widths),
-            cost=self.costs.cost(widths, client, down, up),
+            cost=cost,
             mask=assignment.mask,
             extras={**(extras or {}), **self.client_states.send(client, assignment)},
             bytes_up=up,
             steps=steps,
             first=int(self._taken[client]),
             asks=asks + self.client_states.names,
+            **cut,
         )
-        self._taken[client] += steps or 0
+        if steps is not None:
+            self._taken[client] += cut.get("cut_at", steps)
         self._record(
             "dispatch",
             now,
@@ -154,6 +167,7 @@ class TaskTable(Stateful):
             feasible_fragments=list(decision.feasible),
             fragment_updates=list(decision.fragment_updates),
             bytes_down=down,
+            **cut,
         )
         self.in_flight[task.id] = InFlightTask(task, assignment, now)
         return task
@@ -172,7 +186,7 @@ class TaskTable(Stateful):
         task = flight.task
         self.client_states.receive(flight.assignment, update)
         self.applied[task.client] += 1
-        self._trained += self.costs.samples(task.widths, task.client)
+        self._trained += self.costs.samples(task.widths, task.client, task.cut_at)
         protection = {}
         if unprotected:
             protection["unprotected"] = unprotected
@@ -190,7 +204,7 @@ class TaskTable(Stateful):
             weight=weight,
             bytes_up=task.bytes_up,
             samples=self.sizes[task.client],
-            flops=self.costs.flops(task.widths, task.client),
+            flops=self.costs.flops(task.widths, task.client, task.cut_at),
             train_loss=update.loss,
             **protection,
         )
@@ -208,6 +222,29 @@ class TaskTable(Stateful):
         if action == QUARANTINED:
             self.quarantined[task.client] = error
         self._record("drop", now, task=task.id, client=task.client, fragment=task.fragment, error=error, action=action)
+
+    def lose(self, number: int, reason: str, now: float) -> None:
+        """Log a task whose client was too late for its round, and remove it from the tasks in flight.
+
+        The client has received the model, and has trained for a part of the task's modelled duration.
+
+        Args:
+            number: The number of the task.
+            reason: The reason: `count` if the round had enough updates, `deadline` if it closed at its deadline.
+            now: Time on the run's clock.
+        """
+        flight = self.in_flight.pop(number)
+        task = flight.task
+        self.lost.append(number)
+        self._record(
+            "lost",
+            now,
+            task=number,
+            client=task.client,
+            fragment=task.fragment,
+            reason=reason,
+            flops=lost_flops(self.costs.flops(task.widths, task.client, task.cut_at), task.cost, now - flight.left),
+        )
 
     def mean_lr(self, task: Task, steps: int) -> float:
         """Return the mean learning rate of a task over this number of local steps."""
@@ -279,6 +316,17 @@ class TaskTable(Stateful):
         return replace(flight, task=replace(flight.task, extras={**flight.task.extras, **kept}))
 
 
+def lost_flops(flops: float, cost: float, elapsed: float) -> float:
+    """Return the FLOPs that a client has spent on a lost task.
+
+    Args:
+        flops: The FLOPs of the task.
+        cost: The modelled duration of the task.
+        elapsed: Time since the task was sent.
+    """
+    return flops * min(1.0, elapsed / cost)
+
+
 def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
     """Return the values of a task in flight for a checkpoint, without those of its decision.
 
@@ -295,6 +343,7 @@ def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
         "cost": task.cost,
         "bytes_up": task.bytes_up,
         "steps": task.steps,
+        "cut_at": task.cut_at,
         "first": task.first,
         "asks": list(task.asks),
         "extras": {name: task.extra_values(name) for name in task.extras if not name.startswith(KEPT_PREFIX)},
@@ -342,4 +391,5 @@ def _restored_task(state: State, decision: Dispatch, assignment: Assignment) -> 
         steps=state["steps"],
         first=state["first"],
         asks=tuple(state["asks"]),
+        cut_at=state["cut_at"],
     )

@@ -26,6 +26,7 @@ from fedraa.config.overrides import Overrides
 from fedraa.config.sections import LocalOptions, MethodOptions
 from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Classification, make_objective
+from fedraa.privacy.compatibility import check_privacy
 from fedraa.submodels.policies.policy import AUTO, Capacities
 from fedraa.submodels.policies.slices import FRAGMENT_RATIOS, LayerCut
 
@@ -69,6 +70,7 @@ def resolve_method(experiment: Experiment) -> Method:
         method = replace(method, local=replace(method.local, logit_calibration=0.0))
     check_objective(str(experiment.method), method, objective, vmap_batch=experiment.vmap_batch)
     check_terms(str(experiment.method), method)
+    check_privacy(experiment, method)
     check_personal(str(experiment.method), method, server_shards=experiment.server_shards)
     for name, why in fields_without_effect(experiment, method).items():
         value = experiment.override[name] if name in experiment.override else getattr(experiment, name)

@@ -28,7 +28,7 @@ SHARDS = 10
 class PolicyDrive(Drive):
     """A drive of a submodel policy: in every round, all clients draw a submodel and return an update."""
 
-    stateful: ClassVar[bool] = True
+    stateful = True
     state_fields: ClassVar[tuple[str, ...]] = ("_params", "_sampler")
 
     def __init__(self, part: Any, size: int = SIZE) -> None:

@@ -46,7 +46,7 @@ class Drive(Stateful, ABC):
     `seconds` has the duration of each call of the component.
     """
 
-    stateful: ClassVar[bool] = False
+    stateful: bool = False
     """True if decisions may depend on earlier ones, with a state that `state` and `restore` save."""
     covers: ClassVar[bool] = True
     """True if the component could change coordinates that it must not touch."""

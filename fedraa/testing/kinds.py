@@ -21,7 +21,7 @@ from fedraa.data.load import SOURCES
 from fedraa.data.partition import PARTITIONERS, Partitioner, make_partitioner
 from fedraa.data.transforms.make import TRANSFORMS, make_transform
 from fedraa.evaluation.metrics import METRICS, Metric
-from fedraa.ledger.participation import PARTICIPATION, Participation
+from fedraa.ledger.participation import PARTICIPATION, Selection
 from fedraa.objectives import Objective, make_objective
 from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
@@ -184,7 +184,7 @@ _LIST = (
     ),
     Kind(
         "participation",
-        Participation,
+        Selection,
         PARTICIPATION,
         server_drives.ParticipationDrive,
         "all",

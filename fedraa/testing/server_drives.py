@@ -7,7 +7,9 @@ import numpy as np
 
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.components.state import save_state
-from fedraa.ledger.participation import draw_cohort
+from fedraa.ledger.client_selector import ClientSelector
+from fedraa.ledger.participation import needs_view
+from fedraa.ledger.selection_context import ClientFacts
 from fedraa.messages import Index, State
 from fedraa.server.async_rule import AsyncModel, ClientUpdate
 from fedraa.testing.drive import CLIENTS, COVERED, SIZE, Drive, draw_coordinates, draw_numbers, make_rng
@@ -17,12 +19,14 @@ from schedulers import FragmentStats, SchedulerRunner
 FRAGMENTS = 3
 # Number of client deltas per round.
 ROUND = 3
+# Number of clients from which a cohort is drawn.
+COHORT_CLIENTS = 12
 
 
 class SchedulerDrive(Drive):
     """A drive of a scheduler, which requests fragments for idle clients with random costs."""
 
-    stateful: ClassVar[bool] = True
+    stateful = True
     covers: ClassVar[bool] = False
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
@@ -69,19 +73,38 @@ class StalenessDrive(Drive):
 
 
 class ParticipationDrive(Drive):
-    """A drive of a participation, which draws cohorts."""
+    """A drive of a participation, which draws cohorts. After each cohort, some of its clients report losses."""
 
     covers: ClassVar[bool] = False
 
+    def __init__(self, part: Any, size: int = SIZE) -> None:
+        super().__init__(deepcopy(part), size)
+        self.stateful = needs_view(part)
+        facts = ClientFacts(
+            make_rng(0).integers(10, 99, COHORT_CLIENTS), make_rng(1).uniform(1, 9, COHORT_CLIENTS), start_now
+        )
+        self._selector = ClientSelector(self.part, facts, clients=COHORT_CLIENTS, seed=3)
+
     def step(self, k: int) -> object:
         with self.watch_arguments({}):
-            return list(draw_cohort(self.part, 12, k, 3))
+            cohort = self._selector.choose_cohort(k, float(k), ())
+        draw = make_rng(2, k)
+        for client in cohort[::2]:
+            loss, duration = draw.uniform(0, 3, 2).tolist()
+            self._selector.record_update(client, client % 2, loss=loss, duration=duration, step=k)
+        return list(cohort)
+
+    def state(self) -> State:
+        return self._selector.state()
+
+    def restore(self, state: State) -> None:
+        self._selector.restore(state)
 
 
 class AsyncRuleDrive(Drive):
     """A drive of an asynchronous rule, which applies random client updates to a model."""
 
-    stateful: ClassVar[bool] = True
+    stateful = True
     sized: ClassVar[bool] = True
     own: ClassVar[int] = 9
     state_fields: ClassVar[tuple[str, ...]] = ("_params", "part")
@@ -113,7 +136,7 @@ class AsyncRuleDrive(Drive):
 class AggregatorDrive(Drive):
     """A drive of an aggregator with three deltas per round. In every second round one client trains the whole model."""
 
-    stateful: ClassVar[bool] = True
+    stateful = True
     sized: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ("part",)
 
@@ -152,7 +175,7 @@ class AggregatorDrive(Drive):
 class OptimizerDrive(Drive):
     """A drive of a server optimizer, which gets random mean deltas."""
 
-    stateful: ClassVar[bool] = True
+    stateful = True
     sized: ClassVar[bool] = True
     own: ClassVar[int] = 4
     state_fields: ClassVar[tuple[str, ...]] = ("_params", "part")
@@ -169,3 +192,8 @@ class OptimizerDrive(Drive):
         if (before != self._params)[~moved].any():
             self.broken.setdefault(COVERED, "moves coordinates outside `moved`, which no client covered")
         return self._params.tobytes()
+
+
+def start_now(client: int, now: float) -> float:
+    """Return the current time: every client is available."""
+    return now

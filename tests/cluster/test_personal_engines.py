@@ -21,6 +21,7 @@ FIELDS: dict[str, Any] = {"clients": 4, "hidden": (8,), "partition": "labels:3",
         {"method": "apfl", "rounds": 3},
         {"method": "feddyn-async", "updates": 8, "buffer_size": 2},
         {"method": "fed-raa", "updates": 12, "personal_layers": ("last-layer",)},
+        {"method": "fed-raa", "updates": 12, "compress": "randomk:0.2", "error_feedback": "ef"},
     ],
     ids=lambda fields: str(fields["method"]),
 )

@@ -8,7 +8,13 @@ from benchmarks.__main__ import COMMANDS
 from fedraa.cli.main import _parse_arguments, main
 
 ROOT = Path(__file__).parents[2]
-SHORTER = {"--seeds 0 1 2": "--seeds 0", "--time 8": "--time 1", "--time 3": "--time 1", "--time 5": "--time 1"}
+SHORTER = {
+    "--seeds 0 1 2": "--seeds 0",
+    "--seeds 0 1 ": "--seeds 0 ",
+    "--time 8": "--time 1",
+    "--time 3": "--time 1",
+    "--time 5": "--time 1",
+}
 # Programs that a test cannot run. Only the existence of the files that they name is checked.
 NOT_RUN = ("chmod", "docker", "export", "helm", "kind", "kubectl", "ray", "sbatch", "source", "ssh")
 

@@ -13,7 +13,8 @@ PARTS = next(iter(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)))
 RUNS = [
     "--method fed-raa --updates 6 --scheduler {0}:HighestLoss --staleness {0}:slow --partition {0}:ByParity "
     "--metrics {0}:Top3 --callbacks {0}:Enough",
-    "--method fedasync --updates 6 --async-rule {0}:LessOfTheFirst --compress {0}:Half",
+    "--method fedasync --updates 6 --async-rule {0}:LessOfTheFirst --compress {0}:Half "
+    "--next-client {0}:LeastTrained --concurrency 2",
     "--method fedavg --rounds 2 --aggregator {0}:Median --server-optimizer {0}:SignStep "
     "--gradient-transforms {0}:Lasso --participation {0}:Odd",
     "--method fedavg --rounds 2 --submodel {0}:FirstHalf",

@@ -1,5 +1,7 @@
 """Compressors against formulas, published values and means over many draws, and signSGD's vote against NumPy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from tiny import CLIENTS, LR, SEED, WIDTHS, Stepped, close, minibatches, spec, s
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.compression import COMPRESSOR
+from fedraa.client.error_feedback import ErrorFeedback, compress_with_feedback
 from fedraa.rng import generator
 from fedraa.vectors.delta_view import DeltaView
 
@@ -159,3 +162,79 @@ def test_signsgd_against_numpy() -> None:
     stepped.round()
     expected = theta + 0.01 * np.sign(np.where(deltas < 0, -1, 1).sum(axis=0))
     close(stepped.server.params[certain], expected[certain])
+
+
+def send_often(kind: ErrorFeedback, text: str, tasks: int) -> tuple[list[list[float]], np.ndarray]:
+    """Return what counts at the server after each task with the delta (3, -1.1, 0.5, -0.2), and the kept values."""
+    delta, kept, arrived = torch.tensor([3, -1.1, 0.5, -0.2], dtype=torch.float64), torch.zeros(4).double(), []
+    for _ in range(tasks):
+        sent, kept = compress_with_feedback(kind, delta, kept, lambda values: decode(text, values))
+        arrived.append(sent.tolist())
+    return arrived, kept.numpy()
+
+
+def test_error_feedback_against_published_values() -> None:
+    sent, error = send_often("ef", "topk:0.25", 3)
+    assert sent == [[3, 0, 0, 0], [3, 0, 0, 0], pytest.approx([0, -3.3, 0, 0])]
+    assert error == pytest.approx([3, 0, 1.5, -0.6])
+    sent, error = send_often("ef", "scaled-sign", 2)
+    assert np.array(sent) == pytest.approx(np.array([[1.2, -1.2, 1.2, -1.2], [1.7, -1.7, -1.7, 1.7]]))
+    assert error == pytest.approx([3.1, 0.7, 1.5, -0.9])
+    sent, kept = send_often("ef21", "topk:0.25", 3)
+    assert sent == [[3, 0, 0, 0], [3, -1.1, 0, 0], [3, -1.1, 0.5, 0]]
+    assert kept == pytest.approx([3, -1.1, 0.5, 0])
+
+
+def test_random_entries_are_not_scaled_with_error_feedback() -> None:
+    """An error of (d / k - 1) times the delta would grow from task to task."""
+    compressor = COMPRESSOR.resolve("randomk:0.1").for_feedback()
+    assert compressor is not None
+    rng, delta, error = np.random.default_rng(0), torch.ones(100), torch.zeros(100)
+    largest = 0.0
+    for _ in range(300):
+        _, error = compress_with_feedback("ef", delta, error, lambda values: compressor.apply(values, rng))
+        largest = max(largest, float(error.abs().max()))
+    # Every entry waits for a tenth of the tasks on average.
+    assert 10 < largest < 100
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ra-fed", "fed-raa"])
+@pytest.mark.parametrize("kind", ["ef", "ef21"])
+def test_error_feedback_of_runs_against_numpy(method: str, kind: ErrorFeedback) -> None:
+    """Each client has one value for each coordinate of the full model, and a task changes only those it trains."""
+    fields: dict[str, object] = {"momentum": 0.0}
+    if method == "fed-raa":
+        fields |= {"prox_mu": 0.0, "ratios": (0.4, 0.6), "scheduler": "random"}
+    exact, run = spec(method, **fields), spec(method, compress="topk:0.2", error_feedback=kind, **fields)
+    stepped, plain = Stepped(run), Stepped(exact)
+    kept = np.zeros((CLIENTS, run.traced.size))
+    waiting, tasks = list(stepped.server.begin()), 0
+    while tasks < 9:
+        started = [stepped.server.assign(client, 0.0) for client in waiting]
+        waiting = []
+        for task in started:
+            tasks += 1
+            update = stepped.train(task)
+            extras = {name: value for name, value in task.extras.items() if "error_feedback" not in name}
+            delta = plain.train(replace(task, extras=extras)).params.astype(float) - task.params
+            mask = np.ones(task.size, bool) if task.mask is None else task.mask
+            places = np.arange(run.traced.size)[stepped.server.task_table.in_flight[task.id].assignment.where]
+            memory = kept[task.client, places]
+            values = delta[mask] + memory if kind == "ef" else delta[mask] - memory
+            sent = np.zeros_like(values)
+            largest = np.argsort(-np.abs(values), kind="stable")[: round(0.2 * len(values))]
+            sent[largest] = values[largest]
+            counts = sent if kind == "ef" else memory + sent
+            new = values - sent if kind == "ef" else counts
+            np.testing.assert_allclose((update.params - task.params)[mask], counts, atol=3e-6)
+            kept[task.client, places] = new
+            waiting += stepped.server.commit(update, 1.0)
+    states = stepped.server.task_table.client_states._rows["kept_error_feedback"]
+    for client in range(CLIENTS):
+        np.testing.assert_allclose(states.peek_row(client), kept[client], atol=3e-6)
+
+
+@pytest.mark.parametrize("text", ["qsgd:4", "sign"])
+def test_error_feedback_needs_a_compressor_whose_error_is_small(text: str) -> None:
+    with refuses("compress", got=text):
+        spec("fedavg", compress=text, error_feedback="ef")

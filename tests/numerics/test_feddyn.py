@@ -48,6 +48,12 @@ def test_rounds_end_at_the_minimum_where_h_is_0() -> None:
     np.testing.assert_allclose(kept(stepped, "drift"), [[-2.0], [2.0]], atol=1e-4)
 
 
+@pytest.mark.parametrize("compress", ["topk:0.5", "randomk:0.5", "qsgd:4", "8bit", "scaled-sign"])
+def test_lossy_compression_is_refused(compress: str) -> None:
+    with refuses("compress", got=compress):
+        spec("feddyn", compress=compress)
+
+
 def play(rule: FedDynRule, updates: list[tuple[int, Any, list[float]]], size: int) -> Vector:
     """Return the model after updates of a client, its coordinates and its delta, of two clients."""
     model = AsyncModel(np.zeros(size, np.float32), 2, 1)

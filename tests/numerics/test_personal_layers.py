@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from quadratic import Pair, close, kept, quadratic
+from quadratic import Pair, close, kept, quadratic, train_round
 from refusals import refuses
 from tiny import Stepped, minibatches, spec
 from torch import nn
@@ -59,6 +59,30 @@ def test_frozen_part_does_not_move_by_momentum_or_decay() -> None:
         velocity = 0.9 * velocity + (body + head - 1) + 0.5 * body
         body -= 0.1 * velocity
     close(update.params, [body, 0])
+
+
+def test_frozen_part_does_not_count_for_the_norm_of_a_clipped_gradient() -> None:
+    stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), local_epochs=2, clip=0.3)
+    update = stepped.train(stepped.server.assign(0, 0.0))
+    # By hand: the gradient of one number at a time is shortened to 0.3.
+    head = 0.0
+    for _ in range(10):
+        head -= 0.1 * max(-0.3, head - 1)
+    close(update.extras["kept_personal_layers"], [head])
+    body = 0.0
+    for _ in range(2):
+        body -= 0.1 * max(-0.3, body + head - 1)
+    close(update.params, [body, 0])
+
+
+@pytest.mark.parametrize("aggregator", ["norm-bound(max_norm=0.1)", "centred-clipping(radius=0.1)"])
+@pytest.mark.parametrize("fields", [{"method": "fedavg"}, {"method": "fedbuff", "buffer_size": 2}], ids=str)
+def test_bound_on_norms_is_for_the_layers_that_are_sent(aggregator: str, fields: dict[str, Any]) -> None:
+    more: dict[str, Any] = {"aggregator": aggregator, "personal_layers": ("body",), "local_steps": 2}
+    stepped = quadratic(targets=(1.0, -0.25), model=Pair(), **fields, **more)
+    train_round(stepped)
+    # The deltas of the head are 0.18, which is shortened to 0.1, and -0.045.
+    close(stepped.server.params, [0, (0.1 - 0.045) / 2])
 
 
 def test_lg_fedavg_shares_the_last_layer() -> None:

@@ -1,5 +1,6 @@
 """Runs with attackers: attacked deltas give the expected model; runs resume, replay and measure backdoors."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, resume, run
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server, make_worker_spec
+from fedraa.errors import RunWarning
 from fedraa.rundir.history import History
 
 SMALL: dict[str, Any] = {
@@ -120,13 +122,33 @@ def test_backdoor_has_a_metric_that_leaves_out_the_target(tmp_path: Path) -> Non
         ("attackers", {"method": "fedavg", "attack": None, "attackers": 0.3}),
         ("attackers", {"method": "fedavg", "attack": "alie", "attackers": 0.01}),
         ("attack", {"method": "fedavg", "attack": "little"}),
+        ("attack", {"method": "scaffold", "attack": "alie"}),
+        ("attack", {"method": "feddyn", "attack": "ipm"}),
         ("attack.target", {"method": "fedavg", "attack": "backdoor(target=12)"}),
+        ("attack.size", {"method": "fedavg", "attack": "backdoor(size=8)"}),
+        ("attack.target", {"method": "fedavg", "attack": "label-flip(source=3, target=3)"}),
+        ("attack", {"method": "fedavg", "attack": "sign-flip", "clients": 1}),
         ("attack", {"method": "fedavg", "attack": "label-flip", "objective": "regression"}),
     ],
 )
 def test_attack_that_cannot_be_run_is_refused(field: str, fields: dict[str, Any]) -> None:
     with refuses(field):
         build_run(Experiment(**SMALL | fields))
+
+
+def test_more_attackers_than_the_aggregator_withstands_give_a_warning() -> None:
+    fields = {**SMALL, "clients": 8, "method": "fedavg", "attack": "sign-flip", "attackers": 0.25}
+    with pytest.warns(RunWarning, match=r"^aggregator: "):
+        build_run(Experiment(**fields, aggregator="krum"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RunWarning)
+        build_run(Experiment(**fields, aggregator="krum(attackers=2)"))
+
+
+def test_personal_models_are_evaluated_for_honest_clients() -> None:
+    spec = build_run(Experiment(**SMALL, method="ditto", attack="label-flip"))
+    assert spec.attack is not None
+    assert set(spec.personal_clients) == set(range(6)) - spec.attack.attackers
 
 
 def test_root_of_fltrust_that_is_an_attacker_is_refused() -> None:

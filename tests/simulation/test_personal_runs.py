@@ -30,6 +30,8 @@ DYNAMIC: list[dict[str, Any]] = [
     {"method": "feddyn", "rounds": 5, "participation": "sample:3"},
     {"method": "moon", "rounds": 5, "participation": "sample:3"},
     {"method": "feddyn-async", "updates": 10, "buffer_size": 2},
+    {"method": "fed-raa", "updates": 12, "compress": "topk:0.1", "error_feedback": "ef"},
+    {"method": "heterofl", "rounds": 5, "compress": "topk:0.1", "error_feedback": "ef21"},
 ]
 RUNS: list[dict[str, Any]] = [
     {"method": "fedper", "rounds": 5, "participation": "sample:3"},

@@ -10,8 +10,10 @@ from refusals import refuses
 import fedraa
 from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, resume, run
+from fedraa.client.trainer import Trainer
 from fedraa.composition.registry import find_method
 from fedraa.engine.build import build_run
+from fedraa.messages import Task, Update
 from fedraa.rundir.history import History
 from fedraa.server.async_rule import AsyncModel, ClientUpdate
 
@@ -96,6 +98,9 @@ def test_buffer_waits_for_clients_and_averages_the_deltas_of_one() -> None:
     [
         {"method": "fedavg", "aggregator": "krum(attackers=3)"},
         {"method": "fedavg", "aggregator": "multi-krum(attackers=2)", "participation": "sample:6"},
+        {"method": "fedavg", "aggregator": "multi-krum(attackers=1, selected=8)"},
+        {"method": "fedavg", "aggregator": "median", "participation": "bernoulli:0.25"},
+        {"method": "feddyn", "aggregator": "median"},
         {"method": "fedbuff", "aggregator": "bulyan(attackers=1)", "buffer_size": 6},
         {"method": "fedbuff", "aggregator": "fltrust"},
         {"method": "fedbuff", "aggregator": "covered"},
@@ -108,6 +113,33 @@ def test_buffer_waits_for_clients_and_averages_the_deltas_of_one() -> None:
 def test_combinations_without_protection_are_refused(fields: dict[str, Any]) -> None:
     with refuses("aggregator"):
         build_run(Experiment(**SMALL, **fields))
+
+
+@pytest.mark.parametrize(
+    "aggregator", ["median", "trimmed-mean", "krum", "multi-krum", "bulyan", "centred-clipping", "fltrust"]
+)
+def test_weights_are_refused_if_each_client_has_one_vote(aggregator: str) -> None:
+    with refuses("weights", got="samples"):
+        build_run(Experiment(**SMALL, method="fedavg", aggregator=aggregator, weights="samples"))
+    build_run(Experiment(**SMALL, method="fedavg", aggregator="geometric-median", weights="samples"))
+
+
+@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
+def test_failed_client_does_not_end_a_run_of_multi_krum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one client fewer than `selected` + f, a round takes the median."""
+    train = Trainer.train
+
+    def fail_once(self: Trainer, task: Task, *data: Any) -> Update:
+        if task.client == 2 and task.turn == 1:
+            raise RuntimeError("the battery is empty")
+        return train(self, task, *data)
+
+    monkeypatch.setattr(Trainer, "train", fail_once)
+    fields = {"method": "fedavg", "aggregator": "multi-krum(attackers=1, selected=7)", "rounds": 3}
+    history = run(Experiment(**SMALL, **fields, client_retries=0, out=tmp_path / "run"))
+    rounds = [line for line in history.lines() if line["kind"] == "round"]
+    assert [line["clients"] for line in rounds] == [8, 7, 7]
+    assert [line["unprotected"] > 0 for line in rounds] == [False, True, True]
 
 
 def test_coordinates_without_protection_are_logged(tmp_path: Path) -> None:

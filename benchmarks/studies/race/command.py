@@ -15,7 +15,7 @@ from benchmarks.studies.race.record import SUFFIX, read_record
 from benchmarks.studies.race.runs import PARTS, Part, Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
 from benchmarks.studies.study import Finished
-from fedraa.cli.display import print_line
+from fedraa.cli.console import print_line
 from fedraa.errors import InputError
 from fedraa.rundir.history import History
 

@@ -45,13 +45,22 @@ class Letters(nn.Module):
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        self.embed, self.hidden = nn.Embedding(classes, WIDTH), nn.Conv1d(WIDTH, UNITS, SEEN)
+        self.embed = nn.Embedding(classes, WIDTH)
+        self.hidden: nn.Module = nn.Conv1d(WIDTH, UNITS, SEEN)
         self.head = nn.Linear(UNITS, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         h = nn.functional.pad(self.embed(x).transpose(1, 2), (SEEN - 1, 0))
         out: Tensor = self.head(torch.relu(self.hidden(h)).transpose(1, 2))
         return out
+
+
+class LettersBatchNorm(Letters):
+    """The model with batch norm after the convolution."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(classes)
+        self.hidden = nn.Sequential(self.hidden, nn.BatchNorm1d(UNITS))
 
 
 def _load_samples(data_dir: Path | None) -> tuple[Samples, Samples, int]:

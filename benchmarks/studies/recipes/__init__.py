@@ -2,7 +2,19 @@
 
 from collections.abc import Callable
 
-from benchmarks.studies.recipes import fedsam, fleets, quilt, raa, ramfed, robust, shuffled, subdismo
+from benchmarks.studies.recipes import (
+    fedsam,
+    fleets,
+    personal,
+    privacy,
+    quilt,
+    raa,
+    ramfed,
+    robust,
+    selection,
+    shuffled,
+    subdismo,
+)
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Study
 
@@ -44,8 +56,12 @@ RECIPES: dict[str, Recipe] = {
         fleets.best_lr,
         quilt.quilt_parts,
         quilt.quilt_parts_skewed,
+        privacy.privacy_central,
         robust.robust_alie,
         robust.robust_attacks,
         robust.robust_backdoor,
+        personal.personal_cifar10,
+        personal.personal_shakespeare,
+        selection.selection_lognormal,
     )
 }

@@ -1,5 +1,7 @@
 """Networks of the smaller sizes."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -71,6 +73,29 @@ def small_resnet(classes: int) -> nn.Sequential:
     layer. With 10 classes it has 39,082 parameters, 37,120 of them in blocks.
     """
     return _build_resnet(3, 4, classes)
+
+
+def batch_norm_cnn(classes: int) -> nn.Sequential:
+    """Return three convolutions with batch norm and a dense layer, for 32x32 images of three channels."""
+    return _build_batch_norm_cnn(3, (16, 32, 64), classes)
+
+
+def digits_batch_norm_cnn(classes: int) -> nn.Sequential:
+    """Return two convolutions with batch norm and a dense layer, for 8x8 images of one channel."""
+    return _build_batch_norm_cnn(1, (8, 16), classes)
+
+
+def _build_batch_norm_cnn(channels: int, widths: Sequence[int], classes: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for width in widths:
+        layers += [
+            nn.Conv2d(channels, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
+        channels = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 
 def digits_resnet(classes: int) -> nn.Sequential:

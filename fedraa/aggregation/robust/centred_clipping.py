@@ -4,7 +4,7 @@ v = 0 at the start; in each round or buffer, `iterations` times:
     v <- v + mean over i of (delta_i - v) * min(1, r_i / ||delta_i - v||)
     theta <- theta + server_lr * v
 Submodels: the norm runs over the client's coordinates S_i, and r_i = radius * sqrt(|S_i| / d); a coordinate of v moves
-by the mean over the clients that trained it.
+by the mean over the clients that trained it. Personal layers do not count for d.
 
 The mean is over the clients of the round or the buffer. A division by all clients would shorten the steps of a buffer.
 The paper has radius 10 without and 100 with momentum 0.9; it should be about the norm of honest deltas minus v.
@@ -40,6 +40,7 @@ class CentredClipping(RobustAggregator):
     radius: Positive = 10.0
     iterations: Count = 1
 
+    weighs: ClassVar[bool] = False
     keeps: ClassVar[str] = "last aggregate [d]"
     state_fields: ClassVar[tuple[str, ...]] = ("_centre",)
 
@@ -50,7 +51,7 @@ class CentredClipping(RobustAggregator):
     def combine(self, votes: Votes) -> Numbers:
         covered = combine_chunks(votes.rows, count_rows) > 0
         for _ in range(self.iterations):
-            norms, shares = measure_rows(votes.rows, self._centre)
+            norms, shares = measure_rows(votes.rows, self._centre, self.sent)
             factors = clip_factors(norms, shares, self.radius)
             # The mean of s_i (delta_i - v) is the mean of s_i delta_i minus v times the mean of s_i.
             pulled = weighted_mean(votes.rows, np.ones(len(factors)), factors)

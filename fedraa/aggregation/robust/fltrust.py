@@ -35,6 +35,7 @@ class FLTrust(RobustAggregator):
     root: Annotated[int, Field(ge=0)] = 0
 
     buffers: ClassVar[bool] = False
+    weighs: ClassVar[bool] = False
 
     @property
     def min_clients(self) -> int:

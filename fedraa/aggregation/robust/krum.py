@@ -8,7 +8,7 @@ Submodels:
     distance of two clients = ||.||^2 on their common coordinates * d / number of these; without any: infinite
     fixed fragments: the rule runs inside each fragment
     the selected deltas are averaged per coordinate over the clients that trained it
-    a fragment with fewer than 2f + 3 clients, or without enough comparable ones, takes the coordinate-wise median
+    a fragment with too few clients, or without enough comparable ones, takes the coordinate-wise median
 
 Multi-Krum keeps most of the data, so that it learns faster than Krum. With unequal data both drop honest clients.
 
@@ -17,6 +17,7 @@ Read next: aggregation/robust/rows.py (the rows of the clients), aggregation/rob
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from fedraa.aggregation.robust.rows import (
     stack_chunk,
     weighted_mean,
 )
-from fedraa.errors import InputError
 from fedraa.numbers import Count
 from fedraa.vectors.chunked import map_chunks
 
@@ -44,6 +44,8 @@ class DistanceRule(RobustAggregator):
     """
 
     attackers: Count = 1
+
+    weighs: ClassVar[bool] = False
 
     @property
     def min_clients(self) -> int:
@@ -94,16 +96,19 @@ class Krum(DistanceRule):
 @AGGREGATOR.register("multi-krum")
 @dataclass
 class MultiKrum(DistanceRule):
-    """Mean of the `selected` deltas with the closest neighbours (Blanchard et al. 2017); by default of n - f deltas."""
+    """Mean of the `selected` deltas with the closest neighbours (Blanchard et al. 2017); by default of n - f deltas.
+
+    It needs `selected` + f clients.
+    """
 
     selected: Count | None = None
 
+    @property
+    def min_clients(self) -> int:
+        return max(super().min_clients, (self.selected or 0) + self.attackers)
+
     def select(self, squared: Numbers) -> list[int]:
-        most = len(squared) - self.attackers
-        count = most if self.selected is None else self.selected
-        if count > most:
-            expected = f"at most {most}, the {len(squared)} clients without {self.attackers} attackers"
-            raise InputError("aggregator.selected", got=count, expected=expected)
+        count = self.selected or len(squared) - self.attackers
         return select_best(score_rows(squared, self.attackers), count)
 
 

@@ -9,6 +9,7 @@ Read next: aggregation/robust/rows.py (the rows of the clients), server/round_se
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.rows import MIN_MAJORITY, Numbers, RobustAggregator, Votes, median_of_rows
@@ -24,6 +25,8 @@ class CoordinateMedian(RobustAggregator):
     """
 
     min_coverage: Count = MIN_MAJORITY
+
+    weighs: ClassVar[bool] = False
 
     @property
     def min_clients(self) -> int:

@@ -2,6 +2,7 @@
 
     delta = weighted mean of delta_i * min(1, M_i / ||delta_i||)
 Submodels: the norm runs over the client's coordinates S_i, and M_i = max_norm * sqrt(|S_i| / d).
+Personal layers do not count for d.
 
 The weights are those of the method. It bounds scaled deltas, as of a backdoor, but not many small wrong ones.
 `max_norm` should be about the norm of honest deltas; the paper has 1.5 to 5. A delta of 0 is not scaled.
@@ -26,7 +27,7 @@ class NormBound(RobustAggregator):
     max_norm: Positive = 3.0
 
     def combine(self, votes: Votes) -> Numbers:
-        norms, shares = measure_rows(votes.rows)
+        norms, shares = measure_rows(votes.rows, sent=self.sent)
         return weighted_mean(votes.rows, votes.weights, clip_factors(norms, shares, self.max_norm))
 
 
@@ -35,8 +36,8 @@ def clip_factors(norms: Numbers, shares: Numbers, bound: float) -> Numbers:
 
     Args:
         norms: Norms [n].
-        shares: Share of all coordinates that each vector has [n].
-        bound: Largest norm of a vector that has all coordinates.
+        shares: Share of the sent coordinates that each vector has [n].
+        bound: Largest norm of a vector that has all of them.
     """
     limits = bound * np.sqrt(shares)
     return np.divide(limits, norms, out=np.ones_like(norms), where=norms > limits)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
 from fedraa.messages import Vector
 from fedraa.submodels.assignment import Mask
+from fedraa.submodels.policies.policy import RunContext
 from fedraa.vectors.chunked import map_chunks
 
 Numbers = npt.NDArray[np.float64]
@@ -67,6 +68,7 @@ class RobustAggregator(Aggregator):
         buffers: True if the rule also works on the buffer of an asynchronous server.
         unprotected: Number of coordinates that too few clients trained in the last round or buffer. They keep their
             values, or take the median.
+        sent: Number of coordinates that clients can send, without personal layers.
     """
 
     buffers: ClassVar[bool] = True
@@ -74,8 +76,12 @@ class RobustAggregator(Aggregator):
 
     def start(self, size: int, clients: int) -> None:
         self._size = size
+        self.sent = size
         self.unprotected = 0
         self._clear()
+
+    def see(self, run: RunContext) -> None:
+        self.sent = run.sent or self._size
 
     def _clear(self) -> None:
         self._rows: dict[int, Vector] = {}
@@ -207,11 +213,14 @@ def weighted_mean(rows: Rows, factors: Numbers, scales: Numbers | None = None) -
     return combine_chunks(rows, chunk_mean)
 
 
-def measure_rows(rows: Rows, centre: npt.NDArray[np.floating] | None = None) -> tuple[Numbers, Numbers]:
-    """Return the norm [n] of each row on its own coordinates, and the share [n] of all coordinates that it has.
+def measure_rows(
+    rows: Rows, centre: npt.NDArray[np.floating] | None = None, sent: int | None = None
+) -> tuple[Numbers, Numbers]:
+    """Return the norm [n] of each row on its own coordinates, and the share [n] of the sent coordinates that it has.
 
     Args:
         rows: The rows, n arrays [d].
+        sent: Number of coordinates that clients can send; None for d.
         centre: A vector [d] that is subtracted from each row; None for 0.
     """
 
@@ -229,7 +238,7 @@ def measure_rows(rows: Rows, centre: npt.NDArray[np.floating] | None = None) -> 
     for chunk_squared, chunk_counts in map_chunks(size, measure_piece):
         squared += chunk_squared
         counts += chunk_counts
-    return np.sqrt(squared), counts / max(1, size)
+    return np.sqrt(squared), counts / max(1, sent or size)
 
 
 def stack_chunk(rows: Rows, piece: slice) -> Numbers:

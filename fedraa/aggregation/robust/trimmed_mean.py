@@ -11,7 +11,7 @@ Read next: aggregation/robust/rows.py (the rows of the clients), server/round_se
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -36,6 +36,8 @@ class TrimmedMean(RobustAggregator):
 
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
     min_coverage: Count | None = None
+
+    weighs: ClassVar[bool] = False
 
     @property
     def min_clients(self) -> int:

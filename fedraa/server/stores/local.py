@@ -7,7 +7,8 @@ from typing import Protocol
 from fedraa.components.calls import convert_errors
 from fedraa.components.state import save_state
 from fedraa.errors import InputError
-from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
+from fedraa.messages import Buffer, Index, SharedBuffer, State, Task, Update, Vector
+from fedraa.privacy.noisy_sum import NoisySum
 from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 from fedraa.server.running_mean import Mean, MeanHere
 from fedraa.server.update_checks import refuse_unsound
@@ -144,6 +145,7 @@ class LocalStore:
         share: Share = SharedBuffer,
         at_a_time: int | None = None,
         shared: Mask | None = None,
+        noisy_sum: NoisySum | None = None,
     ) -> None:
         """Bind the rule to the model.
 
@@ -155,10 +157,18 @@ class LocalStore:
             share: Makes the buffers that tasks carry.
             at_a_time: Number of clients that train at the same time. None means all.
             shared: True for the coordinates [d] that clients send; None: all.
+            noisy_sum: The clipping and the noise of central privacy; None without it.
         """
         self.params = params
         self._fragments = fragments
-        self._model = AsyncModel(params, len(sizes), max(1, len(fragments)), at_a_time)
+        self._noisy_sum = noisy_sum
+        release = None
+        if noisy_sum is not None and rule.adds_noise:
+            release = noisy_sum.release
+        sent = None if shared is None else int(shared.sum())
+        self._model = AsyncModel(
+            params, len(sizes), max(1, len(fragments)), at_a_time, sent=sent, release_noise=release
+        )
         self._rule = rule.bind(self._model)
         self._sizes = sizes
         self._share = share
@@ -187,12 +197,17 @@ class LocalStore:
     ) -> ApplyResult:
         assignment = self._sent_part(assignment)
         where = where_of(assignment.submodel) if assignment.mask is None else assignment.where
+        fragment = task.fragment if self._fragments else 0
+        new = assignment.trained(update.params)
+        sent = assignment.trained(task.params)
+        if self._noisy_sum is not None:
+            new = self._make_private(self._noisy_sum, new, sent, index_of(where), fragment)
         client_update = ClientUpdate(
             task.client,
-            task.fragment if self._fragments else 0,
+            fragment,
             index_of(where),
-            assignment.trained(update.params),
-            assignment.trained(task.params),
+            new,
+            sent,
             stale,
             self._sizes[task.client],
             update.loss,
@@ -200,6 +215,24 @@ class LocalStore:
             where if isinstance(where, IndexRuns) else None,
         )
         return checked_apply(self._rule, client_update, self._model)
+
+    def _make_private(
+        self, noisy_sum: NoisySum, new: Vector, sent: Vector, where: Index | slice, fragment: int
+    ) -> Vector:
+        """Return the trained weights [k] with a clipped change, and with noise if the rule takes updates one by one.
+
+        Args:
+            noisy_sum: The clipping and the noise.
+            new: The trained weights [k].
+            sent: The weights [k] that the client received.
+            where: Their coordinates.
+            fragment: The fragment, or 0.
+        """
+        change = noisy_sum.clip(new - sent, where, fragment)
+        if not self._rule.adds_noise:
+            noise, _ = noisy_sum.release()
+            change = change + noise[where]
+        return sent + change
 
     def _sent_part(self, assignment: Assignment) -> Assignment:
         """Return the assignment without the coordinates that clients do not send."""
@@ -224,10 +257,16 @@ class LocalStore:
         return shared_again(tasks, lambda task: self._share(task.params))
 
     def state(self) -> State:
-        return rule_state(self._rule, self.params)
+        state = rule_state(self._rule, self.params)
+        if self._noisy_sum is None:
+            return state
+        return {"rule": state, "noisy_sum": save_state(self._noisy_sum)}
 
     def restore(self, params: Vector, state: State) -> None:
         self.params[:] = params
+        if self._noisy_sum is not None:
+            self._noisy_sum.restore(state["noisy_sum"])
+            state = state["rule"]
         self._rule.restore(state)
         self._cuts = {}
 

@@ -42,6 +42,7 @@ class RunContext:
         seed: Seed of the run.
         params: Initial parameters [d]. A policy's `bind` may change them.
         example: A minibatch of samples, from which a policy can find the shapes of activations.
+        sent: Number of coordinates that clients can send, without personal layers; None: all.
     """
 
     traced: Traced
@@ -49,6 +50,7 @@ class RunContext:
     seed: int
     params: Vector | None = None
     example: Tree | None = None
+    sent: int | None = None
     _submodels: OrderedDict[tuple[bytes, ...], Submodel] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def whole(self) -> Submodel:

@@ -51,6 +51,13 @@ def test_raylet_that_gets_ports_as_arguments_keeps_its_agents(monkeypatch: pytes
     assert ray_versions._without_agents(start) is start
 
 
+def test_minimal_ray_does_not_import_the_libraries_of_the_dashboard() -> None:
+    code = "import sys; from ray._private import utils; from actors.ray_versions import minimal_ray\n"
+    code += "with minimal_ray(): missing = utils.get_dashboard_dependency_error()\n"
+    code += "sys.exit(missing is not None or 'aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
 def test_files_are_visited_with_and_without_the_option_for_gitignore(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

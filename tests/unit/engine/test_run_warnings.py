@@ -173,3 +173,10 @@ def test_sum_of_two_fragments_is_twice_the_target(tmp_path: Path) -> None:
         predicted = history.load_model()(torch.from_numpy(x[300:])).numpy().ravel()
     factor = float(predicted @ y[300:] / (y[300:] @ y[300:]))
     assert factor == pytest.approx(2, abs=0.25)
+
+
+def test_a_run_whose_work_was_all_lost_warns(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"method": "fedavg", "rounds": 2, "clients": 3, "hidden": (8,), "engine": "local"}
+    with pytest.warns(RunWarning, match="^no update arrived in time: 6 tasks .* deadline$"):
+        history = fl.run(**fields, deadline=1e-6, quiet=True, out=tmp_path / "run")
+    assert history.summary["lost"] == 6

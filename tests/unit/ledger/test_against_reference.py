@@ -15,6 +15,7 @@ from reference.task_clock import Tasks
 
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
+from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.concurrency import Concurrency
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
 from fedraa.ledger.participation import Sample, draw_cohort
@@ -96,7 +97,8 @@ class Setting:
         return AsyncLedger(**self.given(), concurrency=self.limit)
 
     def round_ledger(self) -> RoundLedger:
-        return RoundLedger(**self.given(), draw_cohort=self.cohort, samples=SAMPLES)
+        selector = ClientSelector(Sample(3), None, clients=CLIENTS, seed=SEED)
+        return RoundLedger(**self.given(), selector=selector, samples=SAMPLES)
 
 
 def line(kind: str, **fields: object) -> Line:

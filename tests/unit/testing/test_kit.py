@@ -19,10 +19,12 @@ from fedraa.testing.drive import COVERED, GIVEN
 from fedraa.testing.kinds import KINDS, is_correct
 from fedraa.testing.kit import PROCESS, RUNS, SEEDED, STATE, WORKERS
 
+SELECTIONS = ("uniform", "weighted", "round-robin", "available", "power-of-choice", "oort", "tifl")
 VALUES = {
     ("submodel", "fragments"): "fragments((0.4, 0.6))",
     ("participation", "sample"): "sample:3",
     ("participation", "bernoulli"): "bernoulli:0.5",
+    **{("participation", name): f"{name}:3" for name in SELECTIONS},
     ("compressor", "topk"): "topk:0.2",
     ("compressor", "randomk"): "randomk:0.2",
     ("compressor", "qsgd"): "qsgd:4",
@@ -47,6 +49,7 @@ IN_SHORT = {
     "staleness": ("constant", "polynomial"),
     "async-rule": ("convex-mix", "buffer", "ringleader"),
     "aggregator": ("covered", "memorised", "flora"),
+    "participation": ("all", "sample:3", "bernoulli:0.5", "oort:3"),
 }
 
 

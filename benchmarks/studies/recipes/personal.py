@@ -1,0 +1,75 @@
+"""Personal methods beside FedAvg."""
+
+from typing import Any
+
+from benchmarks.studies.metrics import ACCURACY, SHARE, Metric, read_last
+from benchmarks.studies.race.shakespeare import ROLES
+from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.study import Cell, Study
+
+NETWORKS = "benchmarks.studies.recipes.networks"
+FINE_TUNED = "fedavg, fine-tuned"
+ROWS: dict[str, dict[str, Any]] = {
+    FINE_TUNED: {"method": "fedavg"},
+    "fedrep": {"method": "fedrep", "local.algorithm.head_epochs": 1},
+    "fedbn": {"method": "fedbn"},
+    "ditto": {"method": "ditto"},
+}
+PERSONAL_MEAN = Metric("personal accuracy %", read_last("personal_mean", 100), within=SHARE)
+PERSONAL_WORST = Metric("worst client %", read_last("personal_worst", 100), within=SHARE)
+NOTES = (
+    "The personal accuracy is the mean over the clients, each with its personal model on its own test samples. The "
+    "row of fedavg trains the global model on the client's samples before each evaluation, for the epochs of a task.",
+    "The last column is the accuracy of the global model on all test samples. The head of fedrep's global model is "
+    "not trained.",
+    "All rows have the same learning rate. fedrep trains the head for one more epoch per task, and ditto takes twice "
+    "the steps of fedavg.",
+)
+
+
+def personal_cifar10(scale: Scale) -> Study:
+    """FedRep, FedBN and Ditto beside fine-tuned FedAvg on CIFAR-10, Dirichlet 0.3."""
+    common: dict[str, Any] = {
+        "clients": 20,
+        "personalised": 20,
+        "partition": "dirichlet",
+        "dirichlet": 0.3,
+        "local_epochs": 2,
+        "lr": 0.05,
+    }
+    common |= scale.pick_value(
+        {"dataset": "digits", "model": f"{NETWORKS}:digits_batch_norm_cnn", "rounds": 10},
+        {"dataset": "cifar10-subset", "model": f"{NETWORKS}:batch_norm_cnn", "rounds": 20},
+        {"dataset": "cifar10", "model": f"{NETWORKS}:batch_norm_cnn", "rounds": 200},
+    )
+    return _personal_study(scale, "personal_cifar10", "Personal methods on CIFAR-10", common)
+
+
+def personal_shakespeare(scale: Scale) -> Study:
+    """FedRep, FedBN and Ditto beside fine-tuned FedAvg on Shakespeare, a client per role."""
+    common: dict[str, Any] = {
+        "dataset": "benchmarks.studies.race.shakespeare:roles",
+        "model": "benchmarks.studies.race.shakespeare:LettersBatchNorm",
+        "objective": "next-token",
+        "personalised": ROLES,
+        "local_epochs": 1,
+        "lr": 0.7,
+        "rounds": scale.pick_value(2, 30, 100),
+    }
+    return _personal_study(scale, "personal_shakespeare", "Personal methods on Shakespeare", common)
+
+
+def _personal_study(scale: Scale, name: str, title: str, common: dict[str, Any]) -> Study:
+    """Return a study of the personal methods with the same local work.
+
+    Args:
+        scale: The scale.
+        name: The study's name.
+        title: Its title.
+        common: The fields of all its experiments.
+    """
+    rounds = common["rounds"]
+    common |= {"weights": "samples", "batch_size": 32, "momentum": 0.0, "eval_every": rounds}
+    cells = [Cell(row, scale.experiment(**common, **own)) for row, own in ROWS.items()]
+    metrics = (PERSONAL_MEAN, PERSONAL_WORST, ACCURACY)
+    return Study(name, title, cells, metrics, reference=FINE_TUNED, notes=NOTES)

@@ -1,0 +1,90 @@
+"""The privacy of a run before it starts: the epsilon of its noise, and the noise for an epsilon."""
+
+import numpy as np
+
+from fedraa.cli.plan_outlook import MAX_SIMULATED, first_ledger, make_task_cost
+from fedraa.engine.factories import make_cost_model
+from fedraa.engine.forecast import dry_run
+from fedraa.engine.run_spec import RunSpec, participation_of
+from fedraa.errors import InputError, without_effect
+from fedraa.ledger.participation import draw_cohort
+from fedraa.privacy.accountant import (
+    find_gaussian_noise,
+    find_poisson_noise,
+    gaussian_epsilon,
+    group_updates,
+    largest_squared,
+    poisson_epsilon,
+)
+from fedraa.server.schedule import SCHEDULER
+from schedulers import SchedulerRunner
+
+
+def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
+    """Return lines about the privacy of a run without failures: its epsilon, and the noise for `epsilon` if given."""
+    terms = spec.privacy_terms
+    if epsilon is not None and not epsilon > 0:
+        raise InputError("epsilon", got=epsilon, expected="a number above 0")
+    if terms is None:
+        if epsilon is not None:
+            raise without_effect("epsilon", epsilon, "no privacy", "give --privacy, such as central")
+        return []
+    steps = spec.limits.steps
+    squared = None
+    if steps is not None and spec.limits.time is None:
+        squared = count_participation(spec, steps)
+    if steps is None or squared is None:
+        if epsilon is not None:
+            problem = "the participation of the clients is not known before the run"
+            raise InputError("epsilon", problem, got=epsilon, hint="run it: the summary has epsilon")
+        return ["privacy        epsilon depends on the participation of the clients; the summary of the run has it"]
+    wanted = 0.0
+    if terms.sampling is not None:
+        expected = poisson_epsilon(terms.noise, terms.sampling, steps, terms.delta)
+        source = f"{steps} Poisson rounds"
+        if epsilon is not None:
+            wanted = find_poisson_noise(epsilon, terms.sampling, steps, terms.delta)
+    else:
+        expected = gaussian_epsilon(terms.noise, squared, terms.delta)
+        source = f"at most {squared} in the sum of squares of a client's updates"
+        if epsilon is not None:
+            wanted = find_gaussian_noise(epsilon, squared, terms.delta)
+    lines = [f"privacy        noise {terms.noise:g} gives epsilon {expected:.4g} at delta {terms.delta:.3g} ({source})"]
+    if epsilon is not None:
+        lines.append(f"for epsilon    {epsilon:g}: noise {wanted:.4g}")
+    return lines
+
+
+def count_participation(spec: RunSpec, steps: int) -> int | None:
+    """Return the largest sum of squares of a client's updates per release, in a run of `steps` without failures.
+
+    Return None for an asynchronous run whose order of updates is not known before it starts.
+    """
+    terms = spec.privacy_terms
+    assert terms is not None
+    seed = spec.experiment.seed
+    clients = spec.experiment.client_count
+    participation = participation_of(spec.method.schedule)
+    if participation is not None:
+        return largest_squared(draw_cohort(participation, clients, round, seed) for round in range(steps))
+    schedule = spec.method.schedule
+    if spec.wall or not schedule.scheduled or clients > MAX_SIMULATED:
+        return None
+    updates = _forecast_clients(spec, steps)
+    if terms.local:
+        # The tasks that are in flight at the end are releases as well.
+        return int(np.bincount(updates, minlength=clients).max()) + 1
+    events = [{"kind": "commit", "client": client} for client in updates]
+    return largest_squared(group_updates(events, terms.per_release))
+
+
+def _forecast_clients(spec: RunSpec, steps: int) -> tuple[int, ...]:
+    """Return the client of each update of an asynchronous run."""
+    schedule = spec.method.schedule
+    table = make_cost_model(spec).table([part.widths for part in spec.submodels])
+    planner = SchedulerRunner(SCHEDULER.own(schedule.scheduler))
+    planner.plan(table, schedule.delay_bound)
+    everyone = np.arange(len(table))
+    cost = make_task_cost(spec, table, everyone)
+    forecast = dry_run(first_ledger(spec, planner), spec.method.update, spec.timing, cost, steps=steps)
+    return forecast.clients

@@ -1,0 +1,169 @@
+"""The choice of clients in a run: a selection with its observations, checked and saved in checkpoints."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+
+from fedraa.components.calls import convert_errors
+from fedraa.components.state import save_state
+from fedraa.components.text import is_ours, text_of
+from fedraa.errors import InputError, short_text
+from fedraa.ledger.participation import Selection, check_cohort, draw_cohort, needs_view
+from fedraa.ledger.selection_context import ClientFacts, ClientStats
+from fedraa.messages import State
+from fedraa.rng import generator
+
+
+class ClientSelector:
+    """The choice of the clients of a round, or of the next client of an asynchronous server.
+
+    A Participation needs no observations, so none are kept for it.
+
+    Args:
+        selection: Chooses the clients. The selector changes its state.
+        facts: The facts about the clients. None for a Participation.
+        clients: Number of clients.
+        seed: Seed of the run.
+        over_selection: Factor by which a round starts more clients than it needs.
+        alone: Number of first rounds in which only the first client trains.
+        field: The field of the experiment that has the selection, for errors.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        facts: ClientFacts | None,
+        *,
+        clients: int,
+        seed: int,
+        over_selection: float = 1.0,
+        alone: int = 0,
+        field: str = "participation",
+    ) -> None:
+        self._field = field
+        self._selection = selection
+        self._clients = clients
+        self._seed = seed
+        self._alone = alone
+        self.stats: ClientStats | None = None
+        if needs_view(selection):
+            assert facts is not None
+            self.stats = ClientStats(facts)
+        self.needed: int | None = None
+        """The number of updates after which a round ends, None if it waits for all of its clients."""
+        if over_selection > 1:
+            self.needed = _count_of(selection, "over_selection", over_selection)
+            started = min(clients, ceil(over_selection * self.needed))
+            if not needs_view(selection):
+                self._selection = replace(selection, count=started)  # type: ignore[type-var]
+            self._started = started
+        else:
+            self._started = min(clients, getattr(selection, "count", None) or clients)
+
+    def choose_cohort(self, round: int, now: float, left_out: Collection[int]) -> Sequence[int]:
+        """Return the clients of a round, ascending and never empty.
+
+        Args:
+            round: The round, from 0.
+            now: Time on the run's clock.
+            left_out: Quarantined clients.
+        """
+        if round < self._alone:
+            return [next(client for client in range(self._clients) if client not in left_out)]
+        if not needs_view(self._selection):
+            return draw_cohort(self._selection, self._clients, round, self._seed, left_out)
+        rng = generator(self._seed, "selection", round)
+        return self._choose(self._started, rng, step=round, now=now, excluded=left_out)
+
+    def choose_first(self, count: int) -> Sequence[int]:
+        """Return the clients that train first at an asynchronous server."""
+        rng = generator(self._seed, "selection")
+        return self._choose(count, rng, step=0, now=0.0, excluded=())
+
+    def choose_next(self, task: int, *, step: int, now: float, excluded: Collection[int]) -> Sequence[int]:
+        """Return the client that trains after a task of an asynchronous server, or none if all clients are excluded.
+
+        Args:
+            task: The number of the ended task.
+            step: Server step.
+            now: Time on the run's clock.
+            excluded: Clients that train, and quarantined clients.
+        """
+        if len(excluded) == self._clients:
+            return ()
+        rng = generator(self._seed, "selection", task)
+        return self._choose(1, rng, step=step, now=now, excluded=excluded, exactly=True)
+
+    def record_update(self, client: int, label: int, *, loss: float, duration: float, step: int) -> None:
+        """Record an update of a client. The arguments are those of `ClientStats.record_update`."""
+        if self.stats is not None:
+            self.stats.record_update(client, label, loss=loss, duration=duration, step=step)
+
+    def record_lost(self, client: int, elapsed: float) -> None:
+        """Record that a task of a client was lost after this time."""
+        if self.stats is not None:
+            self.stats.record_lost(client, elapsed)
+
+    def state(self) -> State:
+        if self.stats is None:
+            return {}
+        return {"selection": save_state(self._selection), "stats": self.stats.state()}
+
+    def restore(self, state: State) -> None:
+        if self.stats is not None:
+            self._selection.restore(state["selection"])
+            self.stats.restore(state["stats"])
+
+    def _choose(
+        self,
+        count: int,
+        rng: np.random.Generator,
+        *,
+        step: int,
+        now: float,
+        excluded: Collection[int],
+        exactly: bool = False,
+    ) -> Sequence[int]:
+        """Return the clients that the selection chooses, ascending.
+
+        Args:
+            count: Number of clients to choose.
+            rng: The source of randomness.
+            step: Server step, or round.
+            now: Time on the run's clock.
+            excluded: Clients that cannot be chosen.
+            exactly: True if the server needs exactly `count` clients.
+
+        Raises:
+            InputError: The selection chooses no client, or wrong ones.
+        """
+        assert self.stats is not None
+        is_candidate = np.ones(self._clients, bool)
+        is_candidate[list(excluded)] = False
+        candidates = np.flatnonzero(is_candidate)
+        view = self.stats.view(candidates, min(count, len(candidates)), step=step, now=now)
+        with convert_errors(self._field, self._selection):
+            chosen = check_cohort(self._selection, self._selection.choose(view, rng), self._clients, field=self._field)
+        name = type(self._selection).__name__
+        if not chosen or not is_candidate[chosen].all():
+            problem = f"{name} chose {short_text(chosen)}"
+            raise InputError(self._field, problem, expected="at least one client, all from view.candidates")
+        if exactly and len(chosen) != view.count:
+            problem = f"{name} chose {len(chosen)} clients"
+            raise InputError(self._field, problem, expected=f"{view.count}, as in view.count")
+        return chosen
+
+
+def _count_of(selection: Selection, field: str, got: object) -> int:
+    """Return a selection's number of clients per round.
+
+    Raises:
+        InputError: The selection has no such number, which `field` needs.
+    """
+    if getattr(selection, "count", None) is None or not is_ours(type(selection)):
+        problem = f"{text_of(selection)} has no number of clients per round"
+        raise InputError(field, problem, got=got, hint="give a participation such as sample:10")
+    count: int = selection.count
+    return count

@@ -1,0 +1,160 @@
+"""The observations about clients by which a selection chooses, and the view of them that it receives."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.components.state import Stateful
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+# The weight of the newest value in the running means of a submodel's losses and durations.
+RUNNING_MEAN_WEIGHT = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class ClientFacts:
+    """The facts about the clients that are known before the first task.
+
+    Attributes:
+        samples: Training samples of each client [N].
+        durations: Modelled duration of a task of each client [N], in time units.
+        find_start: Returns the time from which a client is available, given the client and the current time.
+    """
+
+    samples: Ints
+    durations: Floats
+    find_start: Callable[[int, float], float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SelectionContext:
+    """The state of the server when it chooses clients.
+
+    Arrays are read-only, with one entry per client [N], except `candidates`. If clients train different submodels, the
+    loss and the duration of a client are relative to the running mean of the submodel that it trained, because a small
+    submodel has another loss and a shorter duration than a large one.
+
+    Attributes:
+        candidates: Clients that can be chosen, ascending; no client that trains now, and none that is quarantined.
+        count: Number of clients to choose.
+        step: Server step, or round, from 0.
+        now: Time on the run's clock, in time units.
+        samples: Training samples of each client.
+        losses: Mean training loss of the client's last update, infinite before the first one.
+        durations: Duration of the client's last task. Before the first one it is the modelled duration. The duration of
+            a task that was lost is the time until it was lost, if this is longer than the known duration.
+        participations: Number of the client's updates.
+        last_steps: Server step of the client's last update, -1 before the first one.
+        find_start: Returns the time from which a client is available, given the client and the current time.
+    """
+
+    candidates: Ints
+    count: int
+    step: int
+    now: float
+    samples: Ints
+    losses: Floats
+    durations: Floats
+    participations: Ints
+    last_steps: Ints
+    find_start: Callable[[int, float], float]
+
+    def is_available(self, client: int) -> bool:
+        """Return True if the client's device is available now."""
+        return self.find_start(client, self.now) <= self.now
+
+
+@dataclass(eq=False)
+class RunningMeans(Stateful):
+    """The running mean of a value for each submodel."""
+
+    means: dict[int, float] = field(default_factory=dict)
+
+    state_fields: ClassVar[tuple[str, ...]] = ("means",)
+
+    def add(self, label: int, value: float) -> None:
+        """Add a value of the submodel with this label."""
+        mean = self.means.get(label, value)
+        self.means[label] = mean + RUNNING_MEAN_WEIGHT * (value - mean)
+
+    def divide(self, values: Floats, labels: Ints) -> Floats:
+        """Return the values [N], divided by the running means of their submodels if there are several submodels.
+
+        Args:
+            values: The values [N].
+            labels: The submodel of each value [N], -1 for values that belong to no submodel. They stay unchanged if no
+                value was added yet, and are divided by the mean over the submodels otherwise.
+        """
+        if len(self.means) < 2:
+            return values.copy()
+        divisors = np.full(len(values), np.mean(list(self.means.values())))
+        for label, mean in self.means.items():
+            divisors[labels == label] = mean
+        return values / np.where(divisors > 0, divisors, 1.0)
+
+
+class ClientStats(Stateful):
+    """The observations about each client [N], from its updates and its lost tasks."""
+
+    state_fields: ClassVar[tuple[str, ...]] = (
+        "losses",
+        "durations",
+        "participations",
+        "last_steps",
+        "labels",
+        "mean_losses",
+        "mean_durations",
+    )
+
+    def __init__(self, facts: ClientFacts) -> None:
+        clients = len(facts.samples)
+        self.facts = facts
+        self.losses = np.full(clients, np.inf)
+        self.durations = facts.durations.copy()
+        self.participations = np.zeros(clients, np.int64)
+        self.last_steps = np.full(clients, -1)
+        self.labels = np.full(clients, -1)
+        """The submodel of each client's last update, -1 before the first one."""
+        self.mean_losses = RunningMeans()
+        self.mean_durations = RunningMeans()
+
+    def record_update(self, client: int, label: int, *, loss: float, duration: float, step: int) -> None:
+        """Record an update of a client.
+
+        Args:
+            client: The client.
+            label: The submodel that it trained.
+            loss: Mean training loss of the task.
+            duration: Time from the dispatch of the task to its update.
+            step: The server step at which the update arrived.
+        """
+        self.losses[client] = loss
+        self.durations[client] = duration
+        self.participations[client] += 1
+        self.last_steps[client] = step
+        self.labels[client] = label
+        self.mean_losses.add(label, loss)
+        self.mean_durations.add(label, duration)
+
+    def record_lost(self, client: int, elapsed: float) -> None:
+        """Record that a task of a client was lost after this time: its duration is at least as long."""
+        self.durations[client] = max(self.durations[client], elapsed)
+
+    def view(self, candidates: Ints, count: int, *, step: int, now: float) -> SelectionContext:
+        """Return the view for a choice of `count` of the candidates."""
+        arrays = {
+            "candidates": candidates,
+            "samples": self.facts.samples.view(),
+            "losses": self.mean_losses.divide(self.losses, self.labels),
+            "durations": self.mean_durations.divide(self.durations, self.labels),
+            "participations": self.participations.view(),
+            "last_steps": self.last_steps.view(),
+        }
+        for array in arrays.values():
+            array.flags.writeable = False
+        return SelectionContext(count=count, step=step, now=now, find_start=self.facts.find_start, **arrays)

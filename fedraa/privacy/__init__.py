@@ -1,0 +1,1 @@
+"""Differential privacy of clients: clipping, noise, and the accounting of epsilon."""

@@ -1,0 +1,166 @@
+"""The privacy loss of a run. The library dp-accounting computes every epsilon.
+
+    release b contains r_ib updates of client i:  sigma_i = noise / sqrt(sum over b of r_ib^2)
+    epsilon = max over the clients of the epsilon of a Gaussian mechanism at sigma_i
+A composition of Gaussian mechanisms is a Gaussian mechanism, so this is exact. Sampling makes epsilon smaller only if
+each client joins each round independently (Poisson sampling), if the cohort stays secret, and in rounds. A cohort of a
+fixed size, the order of asynchronous updates and the public coverage of submodels do not count as sampling.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import Any
+
+from fedraa.privacy.privacy import refuse_missing_library
+
+ADD_OR_REMOVE = "add or remove one client"
+ZERO_UPDATE = "replace the updates of one client by zero"
+ANY_UPDATE = "replace one client's updates by any others"
+
+
+@dataclass(frozen=True)
+class PrivacyTerms:
+    """The facts about a run that determine its privacy loss, besides its log.
+
+    Attributes:
+        noise: The noise multiplier.
+        delta: The delta at which epsilon is computed.
+        per_release: Updates per buffer of an asynchronous server; None for rounds.
+        sampling: Probability with which each client joins a round, if rounds are Poisson samples of secret cohorts.
+        local: True if each client adds the noise itself.
+    """
+
+    noise: float
+    delta: float
+    per_release: int | None = None
+    sampling: float | None = None
+    local: bool = False
+
+    def measure_loss(self, events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the privacy loss of the events of a log, in the form of summary.json.
+
+        `releases` is the number of rounds, buffers or updates that the server released, or the largest number of tasks
+        of a client with local privacy. `epsilon` is None if it is infinite.
+        """
+        if self.local:
+            releases = count_tasks(events)
+            epsilon = gaussian_epsilon(self.noise, releases, self.delta)
+            adjacency = ANY_UPDATE
+        else:
+            groups = group_updates(events, self.per_release)
+            releases = len(groups)
+            if self.sampling is None:
+                epsilon = gaussian_epsilon(self.noise, largest_squared(groups), self.delta)
+                adjacency = ZERO_UPDATE
+            else:
+                epsilon = poisson_epsilon(self.noise, self.sampling, releases, self.delta)
+                adjacency = ADD_OR_REMOVE
+        bounded = None
+        if isfinite(epsilon):
+            bounded = epsilon
+        return {"epsilon": bounded, "delta": self.delta, "releases": releases, "adjacency": adjacency}
+
+    def described(self) -> dict[str, Any]:
+        """Return the terms in the form of config.json."""
+        return dict(vars(self))
+
+
+def gaussian_epsilon(noise: float, squared: float, delta: float) -> float:
+    """Return the epsilon of Gaussian releases without sampling.
+
+    Args:
+        noise: The noise multiplier of a release.
+        squared: Sum over the releases of the square of the client's number of updates.
+        delta: The delta.
+    """
+    refuse_missing_library()
+    import dp_accounting
+
+    if squared == 0:
+        return 0.0
+    return float(dp_accounting.get_epsilon_gaussian(noise / sqrt(squared), delta))
+
+
+def poisson_epsilon(noise: float, share: float, rounds: int, delta: float) -> float:
+    """Return the epsilon of rounds with Poisson sampling, by the distribution of the privacy loss (PLD).
+
+    Args:
+        noise: The noise multiplier of a round.
+        share: Probability with which a client joins a round.
+        rounds: Number of rounds, also of empty ones.
+        delta: The delta.
+    """
+    refuse_missing_library()
+    from dp_accounting.pld import PLDAccountant
+
+    if not rounds:
+        return 0.0
+    accountant = PLDAccountant()
+    accountant.compose(_poisson_event(noise, share, rounds))
+    return float(accountant.get_epsilon(delta))
+
+
+def find_gaussian_noise(epsilon: float, squared: float, delta: float) -> float:
+    """Return the noise multiplier at which `gaussian_epsilon`, with the same arguments, is `epsilon`."""
+    refuse_missing_library()
+    import dp_accounting
+
+    return float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * sqrt(squared)
+
+
+def find_poisson_noise(epsilon: float, share: float, rounds: int, delta: float) -> float:
+    """Return the noise multiplier at which `poisson_epsilon`, with the same arguments, is `epsilon`."""
+    refuse_missing_library()
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    noise: float = dp_accounting.calibrate_dp_mechanism(
+        PLDAccountant, lambda noise: _poisson_event(noise, share, rounds), epsilon, delta, tol=1e-3
+    )
+    return noise
+
+
+def _poisson_event(noise: float, share: float, rounds: int) -> Any:
+    import dp_accounting
+
+    round = dp_accounting.PoissonSampledDpEvent(share, dp_accounting.GaussianDpEvent(noise))
+    return dp_accounting.SelfComposedDpEvent(round, rounds)
+
+
+def largest_squared(releases: Iterable[Iterable[int]]) -> int:
+    """Return the largest sum of squares of a client's numbers of updates, over all clients.
+
+    Args:
+        releases: The clients of the updates of each release.
+    """
+    squared: Counter[int] = Counter()
+    for clients in releases:
+        for client, count in Counter(clients).items():
+            squared[client] += count**2
+    return max(squared.values(), default=0)
+
+
+def group_updates(events: Iterable[Mapping[str, Any]], per_release: int | None) -> list[list[int]]:
+    """Return the clients of the updates of each release of a log.
+
+    Args:
+        events: The events of the log.
+        per_release: Updates per buffer of an asynchronous server; None for rounds.
+    """
+    releases: list[list[int]] = [[]]
+    for event in events:
+        if event["kind"] == "commit":
+            releases[-1].append(event["client"])
+        full = per_release is not None and len(releases[-1]) == per_release
+        if event["kind"] == "round" or full:
+            releases.append([])
+    # The last round or buffer has not been released.
+    return releases[:-1]
+
+
+def count_tasks(events: Iterable[Mapping[str, Any]]) -> int:
+    """Return the largest number of tasks that a client received in a log."""
+    tasks = Counter(event["client"] for event in events if event["kind"] == "dispatch")
+    return max(tasks.values(), default=0)

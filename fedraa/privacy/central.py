@@ -1,0 +1,26 @@
+"""Central privacy: clip every update, add Gaussian noise to their sum (DP-FedAvg, McMahan et al. 2018).
+
+    delta_i <- delta_i * min(1, clip / ||delta_i||)
+    sum = sum of delta_i + N(0, (noise * clip)^2 I)
+    rounds:  theta <- theta + server_lr * sum / D     D is the expected number of clients, whoever answers
+    buffer:  theta <- theta + server_lr * sum / K     after K updates
+    one by one: the noise is added to every update before the update rule
+
+Submodels: the norm runs over the client's coordinates, noise is added to all covered coordinates, and D is the number
+of clients that trained a coordinate, which depends on devices and not on data. Noise is drawn in float64 from a stream
+of the seed. It simulates a private run, and is no secure sampler.
+
+Use it if the clients trust the server. A `clip` of about the median norm of an update is a good start.
+
+Read next: privacy/noisy_sum.py (clipping and noise), privacy/accountant.py (epsilon).
+"""
+
+from dataclasses import dataclass
+
+from fedraa.privacy.privacy import PRIVACY, Privacy
+
+
+@PRIVACY.register("central")
+@dataclass
+class Central(Privacy):
+    """Clipped updates, and noise of standard deviation `noise * clip` on their sum (McMahan et al. 2018)."""

@@ -1,0 +1,65 @@
+"""Central privacy with a clip that follows a quantile of the norms of updates (Andrew et al. 2021).
+
+b_i = 1 if ||delta_i|| <= clip, otherwise 0
+share = 1/2 + (sum of (b_i - 1/2) + N(0, bit_noise^2)) / m
+clip <- clip * exp(-clip_lr * (share - quantile))        from the next round or buffer on
+noise of the updates: (noise^-2 - (2 bit_noise)^-2)^(-1/2)
+
+So the clip grows while too few updates are below it. The centred bit has the sensitivity 1/2, and `noise` is that of
+both releases together. Submodels: each fixed fragment has a clip.
+
+Use it if the norm of updates is unknown or changes during training. `bit_noise` must be over noise / 2. By default it
+is m / 20, so that small cohorts need an explicit value.
+
+Read next: privacy/central.py (the fixed clip), privacy/noisy_sum.py (clipping and noise).
+"""
+
+from dataclasses import dataclass
+from math import exp
+
+import numpy as np
+
+from fedraa.errors import InputError
+from fedraa.numbers import Positive, Share
+from fedraa.privacy.privacy import PRIVACY, Privacy
+
+# The default of `bit_noise`, as a share of the cohort.
+BIT_NOISE_SHARE = 1 / 20
+
+
+@PRIVACY.register("central-adaptive")
+@dataclass
+class CentralAdaptive(Privacy):
+    """Central privacy with a clip that follows a quantile of the norms (Andrew et al. 2021).
+
+    Attributes:
+        noise: Standard deviation of the noise of both releases together, as a multiple of the sensitivity.
+        clip: The first clip.
+        quantile: The share of updates that should be below the clip.
+        clip_lr: Speed of the adaptation.
+        bit_noise: Standard deviation of the noise on the number of updates below the clip; None for m / 20.
+    """
+
+    clip: Positive = 0.1
+    quantile: Share = 0.5
+    clip_lr: Positive = 0.2
+    bit_noise: Positive | None = None
+
+    def update_noise(self, cohort: float) -> float:
+        bit_noise = self._noise_of_bits(cohort)
+        rest = self.noise**-2 - (2 * bit_noise) ** -2
+        if rest <= 0:
+            problem = f"{cohort:g} clients at a time have bit noise {bit_noise:g}"
+            hint = f"give bit_noise over {self.noise / 2:g}, or less noise"
+            expected = f"less than {2 * bit_noise:g}, twice the bit noise"
+            raise InputError("privacy.noise", problem, got=self.noise, expected=expected, hint=hint)
+        return float(rest**-0.5)
+
+    def adapt_clip(self, clip: float, centred_sum: float, cohort: float, rng: np.random.Generator) -> float:
+        share = 0.5 + (centred_sum + rng.normal(0.0, self._noise_of_bits(cohort))) / cohort
+        return float(clip * exp(-self.clip_lr * (share - self.quantile)))
+
+    def _noise_of_bits(self, cohort: float) -> float:
+        if self.bit_noise is not None:
+            return self.bit_noise
+        return BIT_NOISE_SHARE * cohort

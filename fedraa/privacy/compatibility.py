@@ -1,0 +1,107 @@
+"""Checks that refuse runs with privacy in which unclipped values of clients would leave the clients.
+
+The state of batch norm, control variates, losses for a scheduler and sample counts as weights are such values.
+"""
+
+from typing import Any
+
+from fedraa.aggregation.coverage_mean import CoverageMean, FilledMean
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.client.compression import COMPRESSOR
+from fedraa.components.text import is_foreign, text_of
+from fedraa.composition.method import Method
+from fedraa.config.experiment import Experiment
+from fedraa.errors import InputError
+from fedraa.ledger.participation import PARTICIPATION
+from fedraa.privacy.privacy import PRIVACY
+from fedraa.server.round_state import RoundState
+from fedraa.server.schedule import SCHEDULER
+
+
+def check_privacy(experiment: Experiment, method: Method) -> None:
+    """Raise InputError if the method sends more than a clipped update, or weighs updates by private values."""
+    if experiment.privacy is None:
+        return
+    privacy = PRIVACY.resolve(experiment.privacy)
+    _check_sent_values(str(experiment.method), method)
+    if experiment.max_update_norm is not None:
+        problem = "the clip of privacy bounds the norm"
+        raise InputError("max_update_norm", problem, got=experiment.max_update_norm, hint="leave it out")
+    scheduler = getattr(method.schedule, "scheduler", None)
+    if scheduler is not None and is_foreign(text_of(scheduler)):
+        problem = "a custom scheduler may use training losses, which are not private"
+        raise InputError("scheduler", problem, got=text_of(scheduler), hint=f"use {', '.join(SCHEDULER.names())}")
+    _check_selection(method)
+    if privacy.local:
+        if COMPRESSOR.resolve(method.local.compressor).drops:
+            problem = "the noise of local privacy would be added after the compression"
+            raise InputError("compress", problem, got=text_of(method.local.compressor), hint="set it to none")
+        return
+    if experiment.server_shards > 1:
+        problem = "the noise is added to the sum of whole updates"
+        raise InputError("server_shards", problem, got=experiment.server_shards, hint="leave it out")
+    if method.asynchronous:
+        _check_async_rule(str(experiment.method), method.update)
+    else:
+        _check_rounds(str(experiment.method), method)
+
+
+def _check_selection(method: Method) -> None:
+    """Raise InputError if clients are chosen by their losses or by their numbers of samples."""
+    for field in ("participation", "next_client"):
+        source = getattr(method.schedule, field, None)
+        if source is not None and not getattr(PARTICIPATION.resolve(source), "is_private", False):
+            problem = "it may choose clients by losses or numbers of samples, which are not private"
+            hint = "use uniform, round-robin or available"
+            raise InputError(field, problem, got=text_of(source), hint=hint)
+
+
+def _check_sent_values(name: str, method: Method) -> None:
+    """Raise InputError if clients send other values than their update."""
+    local = method.local
+    auxiliary = getattr(method.update, "auxiliary", None)
+    receives = auxiliary is not None and type(auxiliary).receive is not RoundState.receive
+    for is_sent, value in (
+        (receives, "control variates or other state"),
+        (local.full_gradient, "a gradient of all samples"),
+        (local.squares or method.submodel.needs_squares, "squares of gradients"),
+        (bool(local.adversary), "the inputs of an adversary"),
+        (bool(local.split), "activations"),
+    ):
+        if is_sent:
+            problem = f"clients of {name} also send {value}, which are not clipped"
+            raise InputError("privacy", problem, hint="give another method, such as fedavg, fedbuff or fed-raa")
+    if getattr(method.update, "owned_head", False):
+        problem = f"the mean of {name} shows the labels that clients hold"
+        raise InputError("update.owned_head", problem, got=True, hint="give --override update.owned_head=false")
+
+
+def _check_rounds(name: str, method: Method) -> None:
+    """Raise InputError if the sum of a round is not that of updates with the weight 1."""
+    update = method.update
+    if update.weights != "uniform":
+        problem = "numbers of samples are private"
+        raise InputError("weights", problem, got=update.weights, expected="uniform", hint="give --weights uniform")
+    aggregator: Any = AGGREGATOR.resolve(update.aggregator)
+    if type(aggregator) not in (CoverageMean, FilledMean):
+        problem = f"central privacy bounds a mean, and {name} has {type(aggregator).__name__}"
+        raise InputError("aggregator", problem, hint="leave it out, or give --privacy local")
+    participation = PARTICIPATION.resolve(getattr(method.schedule, "participation", "all"))
+    if participation.expected_size(2) is None:
+        problem = "the expected number of clients, by which the sum is divided, is unknown"
+        got = text_of(participation)
+        raise InputError("participation", problem, got=got, expected="all, sample:K, bernoulli:P or poisson:P")
+
+
+def _check_async_rule(name: str, rule: Any) -> None:
+    """Raise InputError if the rule weighs updates by private values, or sums them without noise."""
+    if rule.participation_correction:
+        problem = "weights by numbers of samples may exceed 1"
+        raise InputError("update.participation_correction", problem, got=rule.participation_correction, hint="give 0")
+    if getattr(rule, "aggregator", None) is not None:
+        problem = "central privacy bounds a mean"
+        got = text_of(rule.aggregator)
+        raise InputError("aggregator", problem, got=got, hint="leave it out, or give --privacy local")
+    if rule.per_step > 1 and not rule.adds_noise:
+        problem = f"{name} combines updates in a way for which central privacy has no noise"
+        raise InputError("privacy", problem, hint="give fedbuff, or --privacy local")

@@ -1,0 +1,75 @@
+"""Local privacy: every client clips its update and adds Gaussian noise before it sends the update.
+
+    client i sends delta_i * min(1, clip / ||delta_i||) + N(0, (noise * 2 clip)^2 I), on the coordinates that it trains
+
+Any two updates of a client differ by at most 2 clip. That is the sensitivity. Every task is a release, so epsilon grows
+with the number of tasks of a client, and the summary has the largest epsilon.
+
+Use it if clients do not trust the server. The error of a mean of m updates is about 2 sqrt(m) times that of `central`.
+
+Read next: privacy/central.py (a trusted server), privacy/accountant.py (epsilon).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.client.trainer import Trainer, Work
+from fedraa.data.sources.clients import ReadEpoch
+from fedraa.data.tree import Tree
+from fedraa.messages import Task, Update, Vector
+from fedraa.privacy.privacy import PRIVACY, Privacy, measure_norm
+from fedraa.rng import generator
+
+
+@PRIVACY.register("local")
+@dataclass
+class Local(Privacy):
+    """Updates that each client clips and adds noise of standard deviation `2 * noise * clip` to."""
+
+    local: ClassVar[bool] = True
+
+
+class LocallyPrivateTrainer:
+    """A trainer around another trainer. It makes every update private before the client sends it."""
+
+    def __init__(self, trainer: Trainer, privacy: Privacy, seed: int) -> None:
+        self._trainer = trainer
+        self._privacy = privacy
+        self._seed = seed
+
+    def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
+        """Train one task. The arguments are those of `Trainer.train`."""
+        return self._make_private(task, self._trainer.train(task, x, y, read_epoch))
+
+    def train_all(self, work: Sequence[Work]) -> list[Update]:
+        """Train all tasks in order."""
+        updates = self._trainer.train_all(work)
+        return [self._make_private(one.task, update) for one, update in zip(work, updates, strict=True)]
+
+    def reset(self) -> None:
+        """Drop all modules and buffers of the trainer."""
+        self._trainer.reset()
+
+    def _make_private(self, task: Task, update: Update) -> Update:
+        """Return the update that the client sends."""
+        trained = np.ones(task.size, bool)
+        if task.mask is not None:
+            trained = task.mask
+        rng = generator(self._seed, "local-privacy", task.client, task.turn)
+        params = np.array(update.params)
+        params[trained] = task.params[trained] + privatise((params - task.params)[trained], self._privacy, rng)
+        return replace(update, params=params)
+
+
+def privatise(delta: Vector, privacy: Privacy, rng: np.random.Generator) -> Vector:
+    """Return a clipped update [k] with the noise of local privacy."""
+    norm = measure_norm(delta)
+    factor = 1.0
+    if norm > privacy.clip:
+        factor = privacy.clip / norm
+    noise = 2 * privacy.clip * privacy.update_noise(1) * rng.standard_normal(delta.size)
+    return np.asarray(factor * delta + noise, np.float32)

@@ -1,0 +1,82 @@
+"""Clipping and noise of central privacy in one run. The sum of the updates is in an aggregator or in an update rule."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.components.state import Stateful
+from fedraa.messages import Index, Vector
+from fedraa.privacy.privacy import Privacy, measure_norm
+from fedraa.rng import generator
+from fedraa.submodels.assignment import Mask
+
+
+class NoisySum(Stateful):
+    """The clips, and the noise of each release. A release is a round, a buffer, or one update.
+
+    Args:
+        privacy: The mechanism.
+        size: Number of parameters of the model, d.
+        cohort: Expected number of clients in a round, or number of updates in a buffer.
+        whole: True if every client trains all coordinates. The noise then covers them even without any update.
+        seed: Seed of the run.
+    """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_releases", "clips", "_centred", "_voters", "_scale")
+
+    def __init__(self, privacy: Privacy, size: int, *, cohort: float, whole: bool, seed: int) -> None:
+        self.cohort = cohort
+        self._privacy = privacy
+        self._multiplier = privacy.update_noise(cohort)
+        self._whole = whole
+        self._seed = seed
+        self._releases = 0
+        # The clip of each fragment; 0 stands for the whole model and for sampled submodels.
+        self.clips: dict[int, float] = {}
+        # For each fragment: the sum of the centred bits of this release, and their number.
+        self._centred: dict[int, float] = {}
+        self._voters: dict[int, int] = {}
+        # The largest clip of the updates that cover each coordinate [d]; 0 without an update.
+        self._scale = np.zeros(size)
+
+    def clip(self, delta: Vector, where: Index | slice, fragment: int) -> Vector:
+        """Return an update of at most the norm `clip`, and count it in this release.
+
+        Args:
+            delta: The update [k].
+            where: Its coordinates in the model.
+            fragment: The fixed fragment; 0 for the whole model and for sampled submodels.
+        """
+        bound = self.clips.setdefault(fragment, self._privacy.clip)
+        norm = measure_norm(delta)
+        self._centred[fragment] = self._centred.get(fragment, 0.0) + (0.5 if norm <= bound else -0.5)
+        self._voters[fragment] = self._voters.get(fragment, 0) + 1
+        self._scale[where] = np.maximum(self._scale[where], bound)
+        if norm <= bound:
+            return delta
+        return np.asarray(delta * (bound / norm), np.float32)
+
+    def release(self) -> tuple[Vector, Mask]:
+        """Return the noise [d] of this release and the mask [d] of the covered coordinates, and begin the next one."""
+        if self._whole:
+            self._scale.fill(self.clips.setdefault(0, self._privacy.clip))
+        covered = self._scale > 0
+        rng = generator(self._seed, "privacy", self._releases)
+        noise = self._multiplier * self._scale * rng.standard_normal(self._scale.size)
+        self._adapt_clips()
+        self._scale.fill(0.0)
+        self._releases += 1
+        return noise.astype(np.float32), covered
+
+    def _adapt_clips(self) -> None:
+        """Move the clip of each fragment that was trained in this release."""
+        rng = generator(self._seed, "privacy-bits", self._releases)
+        for fragment in sorted(self.clips):
+            cohort = self.cohort
+            if not self._whole:
+                cohort = self._voters.get(fragment, 0)
+            if cohort:
+                centred = self._centred.get(fragment, 0.0)
+                self.clips[fragment] = self._privacy.adapt_clip(self.clips[fragment], centred, cohort, rng)
+        self._centred.clear()
+        self._voters.clear()

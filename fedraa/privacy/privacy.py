@@ -1,0 +1,71 @@
+"""The registry of privacy mechanisms, and their base class."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.components.registry import ComponentRegistry
+from fedraa.errors import InputError
+from fedraa.numbers import Positive
+from fedraa.vectors.delta_view import DeltaView
+
+DELTA_EXPONENT = 1.1
+
+
+@dataclass
+class Privacy:
+    """A mechanism that clips client updates and adds Gaussian noise.
+
+    Attributes:
+        noise: Standard deviation of the noise, as a multiple of the sensitivity.
+        clip: Largest norm of an update.
+        local: True if each client adds the noise itself, so that the server needs no trust.
+    """
+
+    noise: Positive = 1.0
+    clip: Positive = 1.0
+
+    local: ClassVar[bool] = False
+
+    def update_noise(self, cohort: float) -> float:
+        """Return the noise multiplier of the updates, of which an adaptive clip leaves less than `noise` states.
+
+        Args:
+            cohort: Expected number of clients in a round, or number of updates in a buffer.
+        """
+        return self.noise
+
+    def adapt_clip(self, clip: float, centred_sum: float, cohort: float, rng: np.random.Generator) -> float:
+        """Return the clip of the next round or buffer.
+
+        Args:
+            clip: The current clip.
+            centred_sum: Sum over the clients of 1/2 if the norm of the update is at most the clip, and -1/2 otherwise.
+            cohort: Expected number of clients.
+            rng: The source of the noise.
+        """
+        return clip
+
+
+PRIVACY: ComponentRegistry[Privacy] = ComponentRegistry("privacy", ("update_noise", "adapt_clip"))
+
+
+def default_delta(clients: int) -> float:
+    """Return the delta of a run with this number of clients, N^-1.1, which is less than 1/N."""
+    return min(0.1, clients**-DELTA_EXPONENT)
+
+
+def measure_norm(delta: np.ndarray) -> float:
+    """Return the Euclidean norm of a delta [k], computed in float64."""
+    view = DeltaView(slice(None), delta, norm=True)
+    return float(np.sqrt(view.squared))
+
+
+def refuse_missing_library() -> None:
+    """Raise InputError if the library that computes epsilon is not installed."""
+    try:
+        import dp_accounting  # noqa: F401
+    except ImportError:
+        problem = "dp-accounting, which computes epsilon, is not installed"
+        raise InputError("privacy", problem, hint="pip install 'fedraa[privacy]'") from None

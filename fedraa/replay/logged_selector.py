@@ -1,0 +1,51 @@
+"""The choices of a custom selection, read from the log, because a replay runs no custom code."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from fedraa.ledger.client_selector import ClientSelector
+from fedraa.ledger.participation import All
+from fedraa.replay.log_line import read_lines
+
+
+class LoggedSelector(ClientSelector):
+    """A selector that repeats the choices of a log.
+
+    Args:
+        directory: The run directory.
+        clients: Number of clients.
+    """
+
+    def __init__(self, directory: Path, clients: int) -> None:
+        super().__init__(All(), None, clients=clients, seed=0)
+        self._cohorts: list[list[int]] = [[]]
+        # The client that got a task after each ended task, and the clients that got one at the start.
+        self._after: dict[int, int] = {}
+        self._first: list[int] = []
+        ended: int | None = None
+        for line in read_lines(directory):
+            match line.kind:
+                case "dispatch":
+                    client = int(line.at_least("client", 0))
+                    self._cohorts[-1].append(client)
+                    if ended is None:
+                        self._first.append(client)
+                    else:
+                        self._after[ended] = client
+                case "commit" | "drop":
+                    ended = int(line.at_least("task", 0))
+                case "round":
+                    self._cohorts.append([])
+
+    def choose_cohort(self, round: int, now: float, left_out: Collection[int]) -> Sequence[int]:
+        if round < len(self._cohorts):
+            return self._cohorts[round]
+        return ()
+
+    def choose_first(self, count: int) -> Sequence[int]:
+        return self._first
+
+    def choose_next(self, task: int, *, step: int, now: float, excluded: Collection[int]) -> Sequence[int]:
+        if task in self._after:
+            return (self._after[task],)
+        return ()

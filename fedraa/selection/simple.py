@@ -1,0 +1,95 @@
+"""Simple selections: uniform, by the number of samples, in turn, and by availability."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.ledger.participation import PARTICIPATION, Selection
+from fedraa.ledger.selection_context import SelectionContext
+from fedraa.numbers import Count
+
+
+@PARTICIPATION.register("uniform")
+@dataclass
+class Uniform(Selection):
+    """Clients without replacement, all with the same probability.
+
+    Unlike `sample:K` it leaves out quarantined clients before the draw, so that a round always has `count` clients.
+
+    Attributes:
+        count: Number of clients per round. Not for asynchronous methods.
+    """
+
+    count: Count | None = None
+
+    is_private: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ()
+
+    def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
+        drawn: list[int] = rng.choice(view.candidates, view.count, replace=False).tolist()
+        return drawn
+
+
+@PARTICIPATION.register("weighted")
+@dataclass
+class Weighted(Selection):
+    """Clients without replacement, with probability proportional to their training samples.
+
+    Attributes:
+        count: Number of clients per round. Not for asynchronous methods.
+    """
+
+    count: Count | None = None
+
+    state_fields: ClassVar[tuple[str, ...]] = ()
+
+    def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
+        samples = view.samples[view.candidates]
+        drawn: list[int] = rng.choice(view.candidates, view.count, replace=False, p=samples / samples.sum()).tolist()
+        return drawn
+
+
+@PARTICIPATION.register("round-robin")
+@dataclass
+class RoundRobin(Selection):
+    """Clients in turn, by their numbers.
+
+    Attributes:
+        count: Number of clients per round. Not for asynchronous methods.
+    """
+
+    count: Count | None = None
+
+    is_private: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ("_next",)
+
+    def __post_init__(self) -> None:
+        # The client whose turn is next.
+        self._next = 0
+
+    def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
+        first = int(np.searchsorted(view.candidates, self._next))
+        chosen: list[int] = np.roll(view.candidates, -first)[: view.count].tolist()
+        self._next = (chosen[-1] + 1) % len(view.samples)
+        return chosen
+
+
+@PARTICIPATION.register("available")
+@dataclass
+class Available(Selection):
+    """Clients with a device that is available now, at random. If there are too few, those available next fill up.
+
+    Attributes:
+        count: Number of clients per round. Not for asynchronous methods.
+    """
+
+    count: Count | None = None
+
+    is_private: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ()
+
+    def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
+        shuffled: list[int] = rng.permutation(view.candidates).tolist()
+        starts = {client: max(view.now, view.find_start(client, view.now)) for client in shuffled}
+        return sorted(shuffled, key=starts.__getitem__)[: view.count]

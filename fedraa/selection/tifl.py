@@ -1,0 +1,113 @@
+"""TiFL: each round takes clients of one tier of equally fast clients (Chai et al. 2020, Algorithm 2).
+
+Before the first round: sort the clients by the duration of a task, and cut them into n equal tiers
+    credits_t = ceil(rounds / n);  P_t = 1 / n
+Every I rounds, if the loss of the current tier did not fall: rank the tiers by loss, the highest first, j = 1, ..., n
+    P = (n + 1 - j) / D,  D = n (n + 1) / 2        # n = tiers with credits; without credits P = 0
+Each round: draw a tier by P, credits -= 1, then draw clients of the tier at random
+
+The paper ranks tiers by accuracy on validation data of the clients. This implementation ranks them by the mean of their
+clients' last training losses, which cost nothing. When all credits are used, all tiers get new ones.
+
+Read next: ledger/participation.py (the interface), ledger/selection_context.py (the observations).
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.errors import InputError
+from fedraa.ledger.participation import PARTICIPATION, Selection
+from fedraa.ledger.selection_context import Floats, Ints, SelectionContext
+from fedraa.numbers import Count
+
+
+def rank_probabilities(losses: Floats, credits: Ints) -> Floats:
+    """Return the probability of each tier [n]: those with a higher loss get more, those without credits get none.
+
+    Args:
+        losses: The loss of each tier [n].
+        credits: The remaining rounds of each tier [n].
+    """
+    probabilities = np.zeros(len(losses))
+    with_credits = np.flatnonzero(credits > 0)
+    ranked = with_credits[np.argsort(-losses[with_credits], kind="stable")]
+    count = len(ranked)
+    probabilities[ranked] = np.arange(count, 0, -1) / (count * (count + 1) / 2)
+    return probabilities
+
+
+@PARTICIPATION.register("tifl")
+@dataclass
+class TiFL(Selection):
+    """Clients of one tier of equally fast clients, so that no round waits for a slow client (Chai et al. 2020).
+
+    Attributes:
+        count: Number of clients per round.
+        tiers: Number of tiers.
+        rounds: Number of rounds that the tiers share.
+        interval: Rounds between two changes of the probabilities. None: the number of tiers.
+    """
+
+    count: Count | None = None
+    tiers: Count = 5
+    rounds: Count = 100
+    interval: Count | None = None
+
+    rounds_only: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ("_tier_of", "_credits", "_probabilities", "_tier", "_last_losses")
+
+    def __post_init__(self) -> None:
+        # The tier of each client, filled before the first round.
+        self._tier_of: list[int] = []
+        self._credits: list[int] = []
+        self._probabilities: list[float] = []
+        # The tier of the last round, and the loss of each tier at the last change.
+        self._tier = 0
+        self._last_losses: list[float] = []
+
+    def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
+        if not self._tier_of:
+            self._form_tiers(view.durations)
+        if view.step and view.step % (self.interval or self.tiers) == 0:
+            self._update_probabilities(view)
+        tiers = np.array(self._tier_of)[view.candidates]
+        # A tier of which all clients are quarantined cannot be drawn.
+        present = np.bincount(tiers, minlength=self.tiers) > 0
+        if not any(credit for credit, here in zip(self._credits, present, strict=True) if here):
+            self._credits = [ceil(self.rounds / self.tiers)] * self.tiers
+        weights = np.array(self._probabilities) * present * (np.array(self._credits) > 0)
+        if not weights.any():
+            weights = 1.0 * present * (np.array(self._credits) > 0)
+        self._tier = int(rng.choice(self.tiers, p=weights / weights.sum()))
+        self._credits[self._tier] -= 1
+        members = view.candidates[tiers == self._tier]
+        drawn: list[int] = rng.choice(members, min(view.count, len(members)), replace=False).tolist()
+        return drawn
+
+    def _form_tiers(self, durations: Floats) -> None:
+        """Divide the clients into tiers by the duration of a task [N]."""
+        clients = len(durations)
+        if clients < self.tiers:
+            problem = f"there are {clients} clients"
+            raise InputError("participation", problem, got=f"tiers={self.tiers}", hint="give fewer tiers")
+        tier_of = np.zeros(clients, int)
+        for tier, members in enumerate(np.array_split(np.argsort(durations, kind="stable"), self.tiers)):
+            tier_of[members] = tier
+        self._tier_of = tier_of.tolist()
+        self._credits = [ceil(self.rounds / self.tiers)] * self.tiers
+        self._probabilities = [1 / self.tiers] * self.tiers
+
+    def _update_probabilities(self, view: SelectionContext) -> None:
+        """Rank the tiers by loss if the loss of the last round's tier did not fall since the last change."""
+        tier_of = np.array(self._tier_of)
+        losses = np.full(self.tiers, np.inf)
+        for tier in range(self.tiers):
+            known = view.losses[(tier_of == tier) & (view.participations > 0)]
+            if len(known):
+                losses[tier] = known.mean()
+        if self._last_losses and losses[self._tier] >= self._last_losses[self._tier]:
+            self._probabilities = rank_probabilities(losses, np.array(self._credits)).tolist()
+        self._last_losses = losses.tolist()

@@ -1,0 +1,116 @@
+"""The selector of a run's clients, made from the selection of the schedule. A replay makes the same one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+
+import numpy as np
+
+from fedraa.components.text import text_of
+from fedraa.devices.availability import Timing
+from fedraa.devices.costs import CostModel, Widths
+from fedraa.errors import InputError
+from fedraa.ledger.client_selector import ClientSelector
+from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION, Selection, needs_view
+from fedraa.ledger.selection_context import ClientFacts
+from fedraa.selection.simple import Uniform
+from fedraa.server.partial_work import Deadline
+
+
+def make_round_selector(
+    source: object,
+    find_facts: Callable[[], ClientFacts],
+    *,
+    clients: int,
+    seed: int,
+    over_selection: float = 1.0,
+    alone: int = 0,
+) -> ClientSelector:
+    """Return the selector of a schedule in rounds.
+
+    Args:
+        source: The selection in any form.
+        find_facts: Returns the facts about the clients.
+        clients: Number of clients.
+        seed: Seed of the run.
+        over_selection: Factor by which a round starts more clients than it needs.
+        alone: Number of first rounds in which only the first client trains.
+
+    Raises:
+        InputError: A built-in selection has no number of clients, or more than there are.
+    """
+    selection = PARTICIPATION.own(source)
+    if _has_count(selection) and selection.count is None:
+        hint = "give the number, such as oort:10"
+        raise InputError("participation", "it needs a number of clients per round", got=text_of(selection), hint=hint)
+    if _has_count(selection) and selection.count > clients:
+        expected = f"at most {clients}, the number of clients"
+        raise InputError("participation.count", got=selection.count, expected=expected)
+    facts = find_facts() if needs_view(selection) else None
+    return ClientSelector(selection, facts, clients=clients, seed=seed, over_selection=over_selection, alone=alone)
+
+
+def make_async_selector(
+    source: object, find_facts: Callable[[], ClientFacts], *, clients: int, seed: int, concurrency: int | None
+) -> ClientSelector | None:
+    """Return the selector of an asynchronous schedule, or None for the uniform choice.
+
+    Args:
+        source: The selection in any form.
+        find_facts: Returns the facts about the clients.
+        clients: Number of clients.
+        seed: Seed of the run.
+        concurrency: Number of clients that train at the same time, None for all.
+
+    Raises:
+        InputError: The selection is for rounds, or there is nothing to choose.
+    """
+    selection = NEXT_CLIENT.own(source)
+    if isinstance(selection, Uniform) and selection.count is None:
+        return None
+    got = text_of(selection)
+    if not needs_view(selection) or selection.rounds_only:
+        problem = "it chooses the clients of rounds, and the method has none"
+        raise InputError("next_client", problem, got=got, hint="give uniform, oort or power-of-choice")
+    if _has_count(selection) and selection.count is not None:
+        problem = "the method chooses one client whenever another has finished"
+        hint = "leave the number out, and give concurrency"
+        raise InputError("next_client", problem, got=got, hint=hint)
+    if concurrency is None or concurrency >= clients:
+        problem = f"all {clients} clients train at the same time, so that there is no choice"
+        raise InputError("next_client", problem, got=got, hint="give a concurrency below the number of clients")
+    return ClientSelector(selection, find_facts(), clients=clients, seed=seed, field="next_client")
+
+
+def make_deadline(duration: float | None, late: str, timing: Timing) -> Deadline | None:
+    """Return the deadline of the rounds, or None without one.
+
+    Args:
+        duration: Time from the start of a round to its deadline.
+        late: `drop` or `partial`.
+        timing: The model of the time that tasks take.
+
+    Raises:
+        InputError: `late` is `partial`, and there is no deadline.
+    """
+    if duration is not None:
+        return Deadline(duration, late == "partial", timing)
+    if late == "partial":
+        raise InputError("late", "it needs a deadline", got=late, hint="also give --deadline")
+    return None
+
+
+def make_facts(costs: CostModel, shapes: Sequence[Widths], samples: Sequence[int], timing: Timing) -> ClientFacts:
+    """Return the facts about the clients of a run.
+
+    Args:
+        costs: The costs of tasks.
+        shapes: The submodels from which a scheduler chooses, none without a scheduler.
+        samples: Training samples of each client.
+        timing: The model of the time that tasks take.
+    """
+    return ClientFacts(np.array(samples, np.int64), costs.expected_durations(shapes), timing.find_start)
+
+
+def _has_count(selection: Selection) -> bool:
+    """Return True if the number of clients per round is a value of the selection."""
+    return is_dataclass(selection) and any(field.name == "count" for field in fields(selection))

@@ -1,0 +1,98 @@
+"""Private runs: a killed run resumes with the same bits, its directory replays, and its summary has epsilon."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from refusals import refuses
+from torch import nn
+
+import fedraa
+from benchmarks.system.killing import KillAt, Killed
+from fedraa import Experiment, resume, run
+from fedraa.cli.plan_privacy import privacy_lines
+from fedraa.engine.build import build_run
+from fedraa.rundir.history import History
+
+pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
+
+SMALL: dict[str, Any] = {
+    "engine": "local",
+    "hidden": (8,),
+    "clients": 8,
+    "local_steps": 2,
+    "checkpoint_every": 2,
+    "seed": 5,
+    "quiet": True,
+}
+ADAPTIVE = "central-adaptive(bit_noise=2.0)"
+
+
+def events(directory: Path) -> list[dict[str, object]]:
+    """Return the log without real times."""
+    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedavg", "weights": "uniform", "participation": "poisson:0.3", "rounds": 8, "privacy": "central"},
+        {
+            "method": "heterofl",
+            "weights": "uniform",
+            "override": {"update.owned_head": False},
+            "rounds": 4,
+            "privacy": ADAPTIVE,
+        },
+        {"method": "fed-raa-sync", "weights": "uniform", "rounds": 4, "privacy": "central"},
+        {"method": "fedbuff", "buffer_size": 3, "updates": 8, "privacy": ADAPTIVE},
+        {"method": "fedasync", "updates": 24, "privacy": "central"},
+        {"method": "fed-raa", "updates": 24, "privacy": ADAPTIVE},
+        {"method": "heterofl-async", "updates": 24, "privacy": "local"},
+    ],
+    ids=lambda fields: f"{fields['method']}-{fields['privacy']}",
+)
+def test_private_run_resumes_and_replays(fields: dict[str, Any], tmp_path: Path) -> None:
+    whole = run(Experiment(**SMALL, **fields, out=tmp_path / "whole"))
+    with pytest.raises(Killed):
+        run(Experiment(**SMALL, **fields, out=tmp_path / "killed"), callbacks=[KillAt(7)])
+    resumed = resume(tmp_path / "killed")
+    assert events(resumed.directory) == events(whole.directory)
+    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
+    assert resumed.summary["privacy"] == whole.summary["privacy"]
+    assert resumed.summary["privacy"]["epsilon"] > 0
+    fedraa.replay(resumed.directory)
+
+
+def test_empty_poisson_rounds_are_logged_and_move_the_model(tmp_path: Path) -> None:
+    fields = {"method": "fedavg", "weights": "uniform", "participation": "poisson:0.02", "privacy": "central"}
+    history = run(Experiment(**SMALL, **fields, rounds=6, out=tmp_path / "run"))
+    rounds = [line for line in events(tmp_path / "run") if line["kind"] == "round"]
+    assert len(rounds) == history.summary["privacy"]["releases"] == 6
+    assert any(line["clients"] == 0 for line in rounds)
+    losses = history.evals["loss"].to_numpy()
+    assert np.unique(losses).size == len(losses)
+    fedraa.replay(tmp_path / "run")
+
+
+def test_batch_norm_is_refused() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+    fields = {name: value for name, value in SMALL.items() if name != "hidden"}
+    with refuses("model"):
+        run(Experiment(**fields, method="fedasync", privacy="central"), model=model)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedbuff", "buffer_size": 3, "updates": 9, "privacy": "central"},
+        {"method": "fedavg", "weights": "uniform", "participation": "sample:3", "rounds": 6, "privacy": "central"},
+        {"method": "fed-raa", "updates": 20, "privacy": "central"},
+    ],
+    ids=lambda fields: fields["method"],
+)
+def test_plan_shows_the_epsilon_of_the_run(fields: dict[str, Any], tmp_path: Path) -> None:
+    experiment = Experiment(**SMALL, **fields, out=tmp_path / "run")
+    line = privacy_lines(build_run(experiment), None)[0]
+    assert f"gives epsilon {run(experiment).summary['privacy']['epsilon']:.4g} at" in line

@@ -1,0 +1,210 @@
+"""Runs with a selection of clients: a killed run resumes with the same bits, and its directory replays."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from refusals import refuses
+
+import fedraa
+from benchmarks.system.killing import KillAt, Killed
+from fedraa import Experiment, resume, run
+from fedraa.rundir.history import History
+
+SMALL: dict[str, Any] = {
+    "engine": "local",
+    "hidden": (8,),
+    "clients": 8,
+    "local_steps": 2,
+    "checkpoint_every": 2,
+    "seed": 5,
+    "quiet": True,
+}
+
+
+class LeastTrained(fedraa.Selection):
+    """A custom selection with a state: in turn it takes the clients with the fewest and with the lowest losses."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def choose(self, view: fedraa.SelectionContext, rng: np.random.Generator) -> list[int]:
+        self.calls += 1
+        values = view.participations if self.calls % 2 else view.losses
+        return sorted(view.candidates.tolist(), key=values.__getitem__)[: min(3, view.count)]
+
+
+def events(directory: Path) -> list[dict[str, object]]:
+    """Return the log without real times."""
+    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+
+
+def check_resume_and_replay(fields: dict[str, Any], directory: Path, kill_at: int) -> History:
+    """Assert that a run that is killed after `kill_at` commits and resumed equals an undisturbed one."""
+    whole = run(Experiment(**{**SMALL, **fields}, out=directory / "whole"))
+    with pytest.raises(Killed):
+        run(Experiment(**{**SMALL, **fields}, out=directory / "killed"), callbacks=[KillAt(kill_at)])
+    # A run with a custom object needs the object again.
+    objects = {name: value for name, value in fields.items() if isinstance(value, fedraa.Selection)}
+    resumed = resume(directory / "killed", **{name: type(value)() for name, value in objects.items()})
+    assert events(resumed.directory) == events(whole.directory)
+    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
+    fedraa.replay(resumed.directory)
+    return whole
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedavg", "participation": "oort:3"},
+        {"method": "heterofl", "participation": "oort(count=3, exploration=0.3, window=2)"},
+        {"method": "fed-raa-sync", "participation": "power-of-choice:3"},
+        {"method": "fedavg", "participation": "weighted:3"},
+        {"method": "scaffold", "participation": "round-robin:3"},
+        {"method": "fedavg", "participation": "available:3", "availability": "daily:0.4", "availability_period": 3.0},
+        {"method": "fedavg", "participation": "tifl(count=2, tiers=3, rounds=6, interval=1)"},
+        {"method": "fedavg", "participation": LeastTrained()},
+    ],
+    ids=lambda fields: f"{fields['method']}-{fields['participation']}",
+)
+def test_selection_of_rounds(fields: dict[str, Any], tmp_path: Path) -> None:
+    check_resume_and_replay({**fields, "rounds": 8}, tmp_path, kill_at=13)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fed-raa", "next_client": "oort"},
+        {"method": "fedbuff", "next_client": "power-of-choice", "buffer_size": 2},
+        {"method": "fedasync", "next_client": "round-robin", "clock": "virtual"},
+        {"method": "fedasync", "next_client": "weighted"},
+        {"method": "fedasync", "next_client": "available", "availability": "daily:0.4", "availability_period": 3.0},
+        {"method": "fed-raa", "next_client": LeastTrained()},
+    ],
+    ids=lambda fields: f"{fields['method']}-{fields['next_client']}",
+)
+def test_selection_of_the_next_client(fields: dict[str, Any], tmp_path: Path) -> None:
+    whole = check_resume_and_replay({**fields, "updates": 20, "concurrency": 3}, tmp_path, kill_at=13)
+    at_work: set[object] = set()
+    for line in whole.lines():
+        if line["kind"] == "dispatch":
+            assert line["client"] not in at_work
+            at_work.add(line["client"])
+            assert len(at_work) <= 3
+        elif line["kind"] == "commit":
+            at_work.discard(line["client"])
+
+
+SLOW: dict[str, Any] = {"duration_jitter": 0.3, "compute": "lognormal:1"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedavg", "participation": "sample:3", "over_selection": 1.6},
+        {"method": "heterofl", "participation": "oort:3", "over_selection": 1.3},
+        {"method": "fedavg", "participation": "sample:4", "deadline": 0.05},
+        {"method": "scaffold", "participation": "sample:4", "deadline": 0.05, "over_selection": 1.5},
+        {"method": "fednova", "deadline": 0.15, "late": "partial", "local_steps": 8},
+        {"method": "heterofl", "deadline": 0.06, "late": "partial", "local_steps": None, "local_epochs": 1},
+        {"method": "fed-raa-sync", "deadline": 0.05, "late": "partial", "local_steps": 8},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+def test_lost_and_partial_work(fields: dict[str, Any], tmp_path: Path) -> None:
+    whole = check_resume_and_replay({**SLOW, **fields, "rounds": 8}, tmp_path, kill_at=9)
+    kinds = [line["kind"] for line in whole.lines()]
+    cut = [line for line in whole.lines() if "cut_at" in line]
+    if fields.get("late") == "partial":
+        assert cut
+    else:
+        assert not cut
+        assert "lost" in kinds
+
+
+def test_the_wall_clock_replays(tmp_path: Path) -> None:
+    fields = {**SMALL, "method": "fed-raa", "next_client": "oort", "concurrency": 3, "updates": 20}
+    history = run(Experiment(**fields, clock="wall", time_scale=0.01, out=tmp_path / "run"))
+    assert "consistent" in fedraa.replay(history.directory)
+
+
+def test_power_of_choice_takes_the_clients_with_the_highest_loss(tmp_path: Path) -> None:
+    """With all clients as candidates, each cohort follows from the losses in the log."""
+    fields = {**SMALL, "method": "fedavg", "participation": "power-of-choice(count=3, candidates=8)", "rounds": 8}
+    losses = np.full(8, np.inf)
+    cohort: list[int] = []
+    for line in run(Experiment(**fields, out=tmp_path / "run")).lines():
+        if line["kind"] == "dispatch":
+            cohort.append(int(line["client"]))
+        elif line["kind"] == "round":
+            cohort.clear()
+        elif line["kind"] == "commit":
+            if len(cohort) == 3:
+                assert cohort == sorted(np.argsort(-losses, kind="stable")[:3].tolist())
+                cohort = [*cohort, -1]
+            losses[int(line["client"])] = line["train_loss"]
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("participation", {"method": "fedavg", "participation": "oort"}),
+        ("participation", {"method": "fedavg", "participation": "oort:0"}),
+        ("participation", {"method": "fedavg", "participation": "power-of-choice(count=3, candidates=2)"}),
+        ("participation.count", {"method": "fedavg", "participation": "oort:9"}),
+        ("next_client", {"method": "fed-raa", "next_client": "oort:3", "concurrency": 3}),
+        ("next_client", {"method": "fed-raa", "next_client": "oort"}),
+        ("next_client", {"method": "fed-raa", "next_client": "sample:3", "concurrency": 3}),
+        ("next_client", {"method": "fed-raa", "next_client": "tifl", "concurrency": 3}),
+        ("next_client", {"method": "fed-raa", "next_client": "nobody", "concurrency": 3}),
+    ],
+)
+def test_a_selection_that_does_not_fit_is_refused(field: str, fields: dict[str, Any], tmp_path: Path) -> None:
+    with refuses(field):
+        run(Experiment(**{**SMALL, **fields}, out=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_partial_work_is_the_largest_number_of_steps_that_fits(tmp_path: Path) -> None:
+    """Without transfer and jitter a step takes 1/8 of a task, so tau = floor(D / (duration / 8)), at most 8."""
+    fields = {**SMALL, "method": "fedavg", "compute": "lognormal:1", "duration_jitter": 0, "local_steps": 8}
+    whole = run(Experiment(**fields, rounds=1, out=tmp_path / "whole"))
+    durations = {line["client"]: float(line["cost"]) for line in whole.lines() if line["kind"] == "dispatch"}
+    deadline = 0.7 * float(np.median(list(durations.values())))
+    history = run(Experiment(**fields, rounds=1, deadline=deadline, late="partial", out=tmp_path / "cut"))
+    flops = {line["client"]: float(line["flops"]) for line in whole.lines() if line["kind"] == "commit"}
+    committed = {line["client"]: line for line in history.lines() if line["kind"] == "commit"}
+    for line in history.lines():
+        if line["kind"] == "dispatch":
+            client = line["client"]
+            steps = min(8, int(deadline / (durations[client] / 8) + 1e-9))
+            assert line.get("cut_at", 8) == steps
+            assert committed[client]["flops"] == pytest.approx(flops[client] * steps / 8, rel=0.03)
+
+
+def test_over_selection_takes_the_first_answers(tmp_path: Path) -> None:
+    """Of ceil(1.5 * 4) clients the four fastest count, and the work of the others is billed until the round ends."""
+    fields = {**SMALL, "method": "fedavg", "compute": "lognormal:1", "duration_jitter": 0, "rounds": 1}
+    history = run(Experiment(**fields, participation="sample:4", over_selection=1.5, out=tmp_path / "run"))
+    lines = list(history.lines())
+    costs = {line["client"]: float(line["cost"]) for line in lines if line["kind"] == "dispatch"}
+    fastest = sorted(costs, key=costs.__getitem__)
+    assert len(costs) == 6
+    assert [line["client"] for line in lines if line["kind"] == "commit"] == fastest[:4]
+    lost = {line["client"]: float(line["flops"]) for line in lines if line["kind"] == "lost"}
+    assert lost.keys() == set(fastest[4:])
+    end = costs[fastest[3]]
+    whole = next(float(line["flops"]) for line in lines if line["kind"] == "commit")
+    assert [lost[client] for client in lost] == pytest.approx([whole * end / costs[client] for client in lost])
+
+
+def test_replay_finds_a_wrong_lost_line(tmp_path: Path) -> None:
+    fields = {**SMALL, "method": "fedavg", "participation": "sample:4", "deadline": 0.05, "compute": "lognormal:1"}
+    directory = run(Experiment(**fields, rounds=4, out=tmp_path / "run")).directory
+    log = (directory / "events.jsonl").read_text()
+    assert '"reason": "deadline"' in log or '"reason":"deadline"' in log
+    changed = log.replace('"deadline"', '"count"', 1)
+    (directory / "events.jsonl").write_text(changed)
+    with pytest.raises(fedraa.Inconsistent, match="reason"):
+        fedraa.replay(directory)
