@@ -127,8 +127,7 @@ class MethodOptions(Section):
     """Client that trains next, if --concurrency of an asynchronous method leaves a choice: uniform, weighted,
     round-robin, available, power-of-choice, oort, or a custom Selection (default: the method's)."""
     over_selection: AtLeastOne | None = None
-    """Factor by which a round starts more clients than it needs. The first ones count, and the work of the others is
-    lost (default: 1)."""
+    """Factor by which a round starts more clients than it needs; the work of the last ones is lost (default: 1)."""
     deadline: Positive | None = None
     """Time after which a round closes, in the units of --time (default: none)."""
     late: Literal["drop", "partial"] | None = None
