@@ -12,7 +12,7 @@ from torch import nn
 
 import fedraa as fl
 
-# Pixels of a side of the synthetic images, and the number of their classes.
+# The side of a synthetic image in pixels, and the number of classes.
 SIDE, CLASSES = 16, 10
 
 

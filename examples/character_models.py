@@ -1,4 +1,4 @@
-"""Small models of the next character, from characters [b, t] to logits [b, t, letters], and their training data."""
+"""Small models that predict the next character, from [b, t] to logits [b, t, letters], and their training data."""
 
 from itertools import product
 

@@ -1,6 +1,7 @@
 """Fed-RAA from scratch: each device trains one fragment of the model, and the server never waits (Algorithms 1 and 2).
 
-With the random numbers of `fedraa run` it has the same events and parameters: tests/simulation/test_from_scratch.py.
+The program uses the random numbers of `fedraa run` and has the same events and parameters:
+tests/simulation/test_from_scratch.py.
 """
 
 import heapq
@@ -58,7 +59,7 @@ def local_sgd(received, x, y, rng, lr=0.05, momentum=0.5, epochs=5, batch=32):
 
 
 def delay_bound(costs):
-    """Return K* of Theorem 2: fast clients take large fragments, and K* is the longest of these tasks."""
+    """Return K* of Theorem 2: the cost of the longest task if fast clients take large fragments."""
     fast_first = np.argsort(costs.sum(axis=1), kind="stable")
     large_first = np.argsort(-costs.sum(axis=0), kind="stable")
     ranks = -(-np.arange(1, len(costs) + 1) * costs.shape[1] // len(costs)) - 1
@@ -82,7 +83,7 @@ def train(theta, shards, costs, rng, updates, alpha=0.6, jitter=0.1, **local):
             events.append(("dispatch", now, sum(turns), n, j, q[j], None))
             heapq.heappush(queue, (due, sum(turns), n, turns[n], j, q[j], theta[fragments[j]]))
             turns[n] += 1
-        # Algorithm 1: the next client returns its fragment. The staleness weight s is 1: stale or fresh.
+        # Algorithm 1: the next client returns its fragment. The weight is alpha for any staleness.
         now, task, n, turn, j, version, received = heapq.heappop(queue)
         w = local_sgd(received, *shards[n], rng("batches", n, turn), **local)
         staleness = q[j] - version

@@ -1,6 +1,7 @@
-"""FedBuff from scratch: the server adds deltas in a buffer and applies it when it is full (Nguyen et al. 2022).
+"""FedBuff from scratch: the server collects deltas in a buffer, and applies a full buffer (Nguyen et al. 2022).
 
-With the random numbers of `fedraa run` it has the same events and parameters: tests/simulation/test_from_scratch.py.
+The program uses the random numbers of `fedraa run` and has the same events and parameters:
+tests/simulation/test_from_scratch.py.
 """
 
 import heapq

@@ -1,6 +1,7 @@
-"""FedRolex from scratch: clients train a window of the hidden units that moves each round (Alam et al. 2022).
+"""FedRolex from scratch: clients train a window of hidden units, which moves each round (Alam et al. 2022).
 
-With the random numbers of `fedraa run` it has the same coverage and parameters: tests/simulation/test_from_scratch.py.
+The program uses the random numbers of `fedraa run` and has the same coverage and parameters:
+tests/simulation/test_from_scratch.py.
 """
 
 import math
@@ -68,8 +69,7 @@ def train(theta, shards, costs, rng, rounds, capacities, jitter=0.1, **local):
             mine = window_coordinates(len(theta), capacities[n % len(capacities)], start=k)
             total[mine] += local_sgd(theta[mine], x, y, rng("batches", n, k), **local)
             coverage[mine] += 1
-        # The mean of each coordinate over the clients that trained it; a coordinate that no client trained stays as it
-        # is.
+        # Each coordinate becomes the mean over the clients that trained it, or stays as it is if no client did.
         theta = np.where(coverage > 0, total / np.maximum(coverage, 1), theta)
         # The round ends when the slowest client is done.
         ends = [now + costs[n] * rng("jitter", n, k).uniform(1 - jitter, 1 + jitter) for n in range(len(shards))]

@@ -10,9 +10,9 @@ import fedraa as fl
 
 
 class Shortened(fl.AsyncRule):
-    """theta <- theta + a delta, where a falls with staleness and with the delta's length relative to the usual one."""
+    """theta <- theta + a delta, where a falls with staleness and with the relative length of the delta."""
 
-    # The memory of the rule, which `fedraa methods` shows.
+    # `fedraa methods` shows this description of the values that the rule keeps.
     keeps = "usual length per fragment"
     # The weights depend on the values of updates, which the log does not have.
     measures = True

@@ -87,7 +87,7 @@ def compare_results(claim: PaperClaim, results: Sequence[Result]) -> list[Advant
 
 
 def _columns(claim: PaperClaim, result: Result) -> list[str]:
-    """Return the columns in which the claim's rows are compared, then EVERYWHERE for pairs that name their columns."""
+    """Return the columns in which all pairs are compared, and EVERYWHERE for the pairs that name a column."""
     columns = list(dict.fromkeys(column for _, column, _ in result.lines))
     if claim.columns:
         columns = [column for column in columns if column in claim.columns]
@@ -156,7 +156,7 @@ def _format_row(claim: PaperClaim, comparisons: Sequence[Advantage], results: Se
 
 
 def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
-    """Return the comparisons as text: each one if there are few, otherwise the number that hold, and the worst one."""
+    """Describe each comparison if there are few, otherwise the number that hold and the worst comparison."""
     if len(comparisons) <= MAX_LISTED:
         return "; ".join(f"{comparison.where}: {comparison.text}" for comparison in comparisons)
     holding = sum(comparison.holds for comparison in comparisons)
@@ -169,7 +169,7 @@ def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
 
 
 def _lower_margin(comparison: Advantage) -> float:
-    """Return the interval's lower end minus the value of no advantage; minus infinity for an unknown advantage."""
+    """Return how far the interval's lower end is above `no advantage`; minus infinity if the advantage is unknown."""
     if math.isnan(comparison.mean):
         return -math.inf
     return comparison.low - comparison.least

@@ -11,8 +11,8 @@ from fedraa.report.statistics import half_interval95, mean_or_nan
 def confidence_interval(values: Sequence[float], within: tuple[float, float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean: Student's interval of transformed values.
 
-    The transform is the arcsine of the root, or the logarithm if the range has no upper end. Returns None for fewer
-    than two values, and if one of them is not finite.
+    Values are transformed by the arcsine of the square root, or by the logarithm if the range has no upper end. Returns
+    None for fewer than two values, and if one of them is not finite.
 
     Args:
         values: The values of the seeds.

@@ -17,10 +17,10 @@ from fedraa.rundir.task_timeline import read_timeline
 
 @dataclass(frozen=True)
 class Metric:
-    """A column of a table: its name with its unit, its reader and format, and the better direction if it has one.
+    """A column of a table: `of` reads its value from a run, and `better` is its better direction, if it has one.
 
-    A target that a run never reached is infinite. With `own_units` the units differ from the paper's, and only
-    multiples can be compared. `within` is the range of possible values.
+    A target that a run never reached is infinite. With `own_units` the paper has other units, so only ratios between
+    rows can be compared with the paper. `within` is the range of possible values.
     """
 
     name: str
@@ -45,7 +45,7 @@ LOSS = Metric("test loss", read_last("loss"), "less", ".3f")
 
 
 def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t", "bytes", "flops"]) -> Metric:
-    """Return the metric of a quantity spent until the first evaluation at the target accuracy.
+    """Return a metric: the time, bytes, steps or FLOPs until the first evaluation at the target accuracy.
 
     Args:
         target: The accuracy, or one per data set.
@@ -97,7 +97,7 @@ def _idle_percent(history: History) -> float:
     """Return the share of all clients' time in which they had no task, in percent."""
     idle = read_timeline(history.directory).idle_share(history.experiment.client_count)
     assert idle is not None, "a run that has ended took time"
-    # The rounding removes the rounding errors of the sums.
+    # `round` removes the floating-point errors of the sums.
     return round(100 * abs(idle), 9)
 
 

@@ -117,7 +117,7 @@ def _draw_panels(part: SubFigure, study: Study, columns: Sequence[str], runs: Se
 
 
 def _limit_accuracy_axis(axes: Axes, ranges: Sequence[tuple[float, float]]) -> None:
-    """Limit the vertical axis to these ranges of accuracies, which leave out the first steps of the curves."""
+    """Limit the vertical axis to these ranges of accuracies. The first steps of the curves may lie outside."""
     if ranges:
         low = min(low for low, _ in ranges)
         high = max(high for _, high in ranges)

@@ -305,7 +305,7 @@ def best_of(numbers: Sequence[Entry]) -> Entry | None:
 
 
 def _paper_groups(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Yield, for each column and metric, our numbers of the rows for which the paper has numbers as well."""
+    """Yield a group for each column and metric: our numbers of the rows that also have a number in the paper."""
     for column, metric in product(study.columns, study.metrics):
         here = [e for e in numbers if (e.column, e.metric.name) == (column, metric.name)]
         here = [e for e in here if e.paper is not None and e.values and metric.better]
@@ -356,7 +356,7 @@ def _at_column(column: str) -> str:
 
 
 def _by_paper(a: Entry, b: Entry) -> tuple[Entry, Entry]:
-    """Return the two numbers, first the one that is better in the paper."""
+    """Return both numbers, the one that is better in the paper first."""
     assert a.paper is not None
     assert b.paper is not None
     if (a.paper > b.paper) == (a.metric.better == "more"):

@@ -21,10 +21,9 @@ VERDICTS = (REPRODUCED, ONLY, NOISE, OTHER_WAY, NOT_RUN)
 
 @dataclass(frozen=True)
 class Advantage:
-    """By how much one number is better than another: the mean and its 95 % interval.
+    """The advantage of one number over another, with its 95 % interval: a difference or, with `ratio`, a ratio.
 
-    It is a difference or, with `ratio`, the worse number divided by the better one. `low` and `high` are equal if
-    nothing is random. Both are infinite if one of the two reached the target in no run.
+    `low` and `high` are equal if nothing is random. Both are infinite if one of the two never reached the target.
     """
 
     where: str
@@ -69,10 +68,9 @@ def _number_text(value: float) -> str:
 def measure_advantage(
     where: str, names: tuple[str, str], better: Line, worse: Line, *, less: bool, ratio: bool
 ) -> Advantage:
-    """Return the advantage of one line over another, paired by seeds if both lines have them.
+    """Return the advantage of the line `better` over `worse`. If both lines have values by seed, these are paired.
 
-    Runs with the same seed share the data, the split and the first model, so that these add no noise to their
-    difference.
+    Runs with the same seed have the same data, split and first model, so the difference of a pair has less noise.
 
     Args:
         where: The size and the column of the lines.
@@ -89,7 +87,7 @@ def measure_advantage(
 
 
 def _advantage_interval(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
-    """Return mean, low and high of a - b, or of a / b."""
+    """Return the mean, and the low and the high end of the interval, of a - b or of a / b."""
     if not (math.isfinite(a.mean) and math.isfinite(b.mean)):
         return _compare_reached(a, b)
     paired = len(a.by_seed) == len(b.by_seed) > 1 and np.isfinite([*a.by_seed, *b.by_seed]).all()
@@ -104,7 +102,7 @@ def _advantage_interval(a: Line, b: Line, *, ratio: bool) -> tuple[float, float,
 
 
 def _paired(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, ratio: bool) -> tuple[float, float]:
-    """Return middle and half width of Student's interval of paired differences, if `ratio` those of logarithms."""
+    """Return middle and half width of Student's interval of paired differences, or of log ratios with `ratio`."""
     gaps = np.log(x / y) if ratio else x - y
     n = len(gaps)
     half = float(stats.t.ppf(1 - LEVEL / 2, n - 1) * float(gaps.std(ddof=1)) / math.sqrt(n))
@@ -126,9 +124,9 @@ def _compare_reached(a: Line, b: Line) -> tuple[float, float, float]:
 
 
 def _welch_interval(a: Line, b: Line, *, ratio: bool) -> tuple[float, float]:
-    """Return middle and half width of Welch's interval, of logarithms by the delta method if `ratio`.
+    """Return middle and half width of Welch's interval, or of the log ratio (delta method) with `ratio`.
 
-    The half width is NaN if the lines have no spread to estimate it from.
+    The half width is NaN if it cannot be estimated, because a line has no spread of values.
     """
     middle = math.log(a.mean / b.mean) if ratio else a.mean - b.mean
     if a.n == b.n == 1:

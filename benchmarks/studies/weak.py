@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-# A row with a smaller share (accuracy - chance) / (100 - chance) is at chance.
+# A row counts as at chance if (accuracy - chance) / (100 - chance) is below this value.
 AT_CHANCE = 0.1
-# A column above SATURATED_PERCENT whose rows differ by less than CLOSE_PERCENT orders no rows.
+# A column is saturated if all rows are above SATURATED_PERCENT and differ by less than CLOSE_PERCENT.
 SATURATED_PERCENT, CLOSE_PERCENT = 90.0, 3.0
 ACCURACIES = ("accuracy %", "client accuracy %")
 

@@ -36,7 +36,7 @@ class Settings:
 
 
 class BareProcesses:
-    """Processes that hold the shards of the clients, distributed evenly, and train them.
+    """Processes among which the clients' data are distributed evenly, and which train the clients.
 
     Args:
         widths: The widths of the model's layers.

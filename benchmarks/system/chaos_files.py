@@ -40,7 +40,7 @@ Damage = Callable[[bytes, np.random.Generator], bytes]
 
 @dataclass(frozen=True)
 class Row:
-    """A disturbance: its kind, target and outcome, and the lost and doubled tasks of a run that ended."""
+    """A disturbance, its target and its outcome. `lost` and `doubled` count tasks of a run that ended."""
 
     kind: str
     what: str
@@ -325,7 +325,7 @@ def simultaneous_starts(folder: Path, together: int, rounds: int, common_flags: 
 
 
 def tally_rows(rows: Iterable[Row], disturbances: int = 1) -> Tally:
-    """Return the tally of rows, each of which stands for this number of disturbances."""
+    """Count the right outcomes of the rows. Each row stands for this number of disturbances."""
     rows = list(rows)
     wrong = [row for row in rows if row.outcome not in (HARMLESS, NOTICED)]
     for row in wrong:

@@ -44,7 +44,7 @@ CHOSEN = ASYNCHRONOUS + ROUNDS
 FREEZE = 10.0
 # Mean seconds between two kills.
 PAUSE = 2.0
-# The numbers of deaths and of freezes at chosen tasks of one run.
+# The number of workers' deaths and the number of their freezes, at chosen tasks of one run.
 DEATHS, FREEZES = 18, 2
 WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
 
@@ -249,7 +249,7 @@ def tear_file(directory: Path, rng: np.random.Generator) -> bool:
 
 
 def judge_runs(count: int, runs: Iterable[Path], undisturbed: Path) -> Tally:
-    """Return the tally of `count` disturbances in these runs. No disturbance counts as right unless all runs are.
+    """Compare runs that had `count` disturbances with the undisturbed run. One wrong run makes all of them wrong.
 
     Args:
         count: The number of disturbances.

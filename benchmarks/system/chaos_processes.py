@@ -57,7 +57,8 @@ def make_experiment(out: Path, engine: str, **changes: Any) -> Experiment:
 class Aim:
     """A sender of signals to processes below `root` whose titles contain `name`, spread over a run's log.
 
-    `hits` are the processes. `seconds` are the times until each of them was gone.
+    `hits` are the ids of the processes that got a signal. `seconds` has the time until each of these processes was
+    gone.
 
     Args:
         root: The id of the parent process.

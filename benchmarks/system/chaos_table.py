@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "chaos.csv"
 
 @dataclass(frozen=True)
 class Tally:
-    """The outcome of `count` disturbances: `right` outcomes, and committed tasks that were lost or doubled.
+    """The outcome of `count` disturbances: how many ended right, and the committed tasks that were lost or doubled.
 
     `slowest` is the time in seconds until the last of the frozen processes was noticed.
     """

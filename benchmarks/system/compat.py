@@ -1,7 +1,7 @@
 """A table of the versions of Python, Ray and the other dependencies with which fedraa works.
 
     python -m benchmarks compat                           # the combinations that the table does not have
-    python -m benchmarks compat --only ray-2.40.0 lowest  # these, whether the table has them or not
+    python -m benchmarks compat --only ray-2.40.0 lowest  # only these, again if the table has them
 
 `uv` makes a virtual environment for each combination. The checks start the same small run in several ways, and all
 models of a combination must have equal bits. Each line of `benchmarks/results/compat.csv` is written as soon as its

@@ -93,7 +93,7 @@ class Environment:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the variables of its processes, with a token for the cluster that the checks start."""
+        """Return the environment variables of the checks' processes, with a token for the cluster that they start."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "PYTHON"))}
         return inherited | {
             "OMP_NUM_THREADS": "1",

@@ -1,7 +1,7 @@
 """A survey of models of torchvision, timm and transformers: can each be cut, and are its cuts right?
 
     python -m benchmarks cut_models                                      # listed models without a line in the table
-    python -m benchmarks cut_models --only timm:xcit_tiny_12_p16_224     # these, listed or not
+    python -m benchmarks cut_models --only timm:xcit_tiny_12_p16_224     # only these models, listed or not
 
 Each line of `benchmarks/results/cut_models.csv` is written immediately, so that an interrupted survey continues. The
 verdict is `cut` (random cuts of the model are right, see `cut_check`), `refused` in one sentence, cut and `wrong`, or

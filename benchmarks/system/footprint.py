@@ -34,10 +34,10 @@ def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -
 
 
 def measure_footprint(dataset: Dataset, method: str, clients: int = 10, **fields: Any) -> list[Figure]:
-    """Return the memory that the largest model adds to the peaks of server and worker, and its lower bounds.
+    """Return the peak memory that the largest model adds to server and worker, each with a lower bound.
 
-    The server's bound is the plan's: three times the model, and the method's state. The worker's bound is the largest
-    submodel, its gradient and its momentum, without activations.
+    The bound of the server is the estimate of `fedraa plan`: three times the model, and the method's state. The
+    worker's bound is the largest submodel, its gradient and its momentum, without activations.
 
     Args:
         dataset: The data.

@@ -203,8 +203,8 @@ def make_experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
 class Taken:
     """An applied update and the copies after it: real seconds, and CPU seconds over all threads.
 
-    `peak` is the peak memory of the process meanwhile, in bytes. `kept` is its memory between two updates, the larger
-    of before and after this one. `update` is the size of the update.
+    `peak` is the peak memory of the process meanwhile, in bytes. `kept` is the memory of the process before or after
+    the update, whichever is larger. `update` is the size of the update.
     """
 
     size: int

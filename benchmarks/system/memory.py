@@ -2,9 +2,9 @@
 
     python -m benchmarks.system.memory
 
-The private memory of each process is read every second. A line is fitted to the values after the warm-up, the first
-third. One table gives for each process the level and the slope per 1,000 updates, and the growth of the object store.
-The other one gives the memory of each process at every 2,000th update.
+The private memory of each process is read every second. The first third of the run is a warm-up. A line is fitted to
+the later values. One table gives for each process the level and the slope per 1,000 updates, and the growth of the
+object store. The other one gives the memory of each process at every 2,000th update.
 """
 
 import os

@@ -181,7 +181,7 @@ def _method_names() -> list[str]:
 
 
 def _model_fields(method: str) -> dict[str, Any]:
-    """Return the fields of the model: a model with adapters for the methods that average adapters, else none."""
+    """Return a model with adapters for the methods that average adapters, and no fields for other methods."""
     import torch
     from torch import nn
 

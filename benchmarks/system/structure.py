@@ -60,7 +60,7 @@ def files_that_name(method: str) -> list[str]:
 def read_next(method_file: str) -> list[str]:
     """Return the files that the docstring of a method file says to read next.
 
-    Raises ValueError if no run of the method imports one of them: it would not be on the path.
+    Raises ValueError for a file that no run of the method imports.
     """
     path = ROOT / f"fedraa/methods/{method_file}.py"
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""

@@ -34,7 +34,7 @@ MODELS = {"small": 50, "mnist": 200, "large": 1024, WIDEST: 20_000}
 
 @dataclass(frozen=True)
 class Figure:
-    """A median of repetitions and, if measured, the median of its floor; `cpu` is the ratio of CPU seconds."""
+    """A median over repetitions in fedraa and, if measured, in bare code (`floor`); `cpu` is a ratio of CPU times."""
 
     what: str
     clients: int
@@ -51,7 +51,7 @@ class Figure:
         return self.fedraa / self.floor
 
     def numbers(self) -> list[str]:
-        """Return as text: fedraa's value with its unit, the floor's, their ratio, and the ratio of CPU seconds."""
+        """Return four texts: fedraa's value with its unit, the floor, their ratio, and the ratio of CPU seconds."""
         compared_values = ("" if value is None else f"{value:.3g}" for value in (self.floor, self.ratio, self.cpu))
         return [f"{self.fedraa:.3g} {self.unit}", *compared_values]
 

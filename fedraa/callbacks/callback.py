@@ -30,38 +30,38 @@ class Callback:
     """True if the run waits for the return values of the overridden hooks, so that it can end at the exact event.
 
     With True and an `on_eval`, the run waits for each evaluation before it continues. With False, return values are
-    ignored, calls cost less on Ray, and evaluations run beside the training. The value is read when a run starts. If it
-    was False then, evaluations are delivered as late as they are in the log.
+    ignored, calls cost less on Ray, and evaluations run beside the training. The value is read when a run starts. With
+    False, an evaluation is delivered at its position in the log, which may be after later steps.
     """
 
     def on_prepare(self, doing: str | None) -> None:
         """Receive a description of the work before training, such as "reading digits", or None.
 
         None means that the run starts or was refused. The hook is called before `on_start`. On Ray it is also called
-        after it, while the cluster and its workers start.
+        after `on_start`, while the cluster and its workers start.
         """
 
     def on_start(self, run: RunStart) -> None:
-        """Receive the start of the run, before all events. A resumption calls it again."""
+        """Receive the start of the run, before all events. The hook is called again when the run is resumed."""
 
     def on_dispatch(self, event: Event) -> bool | None:
         """Receive a task that was sent to a client, with the fields of its `dispatch` line in events.jsonl."""
         return None
 
     def on_commit(self, event: Event) -> bool | None:
-        """Receive a client's update that the server has applied: a `commit` line."""
+        """Receive a client's update that the server accepted, with the fields of its `commit` line."""
         return None
 
     def on_drop(self, event: Event) -> bool | None:
-        """Receive a client's task that failed because of the client: a `drop` line."""
+        """Receive a task that failed because of its client, with the fields of its `drop` line."""
         return None
 
     def on_round(self, event: Event) -> bool | None:
-        """Receive a completed round: a `round` line."""
+        """Receive a completed round, with the fields of its `round` line."""
         return None
 
     def on_fault(self, event: Event) -> bool | None:
-        """Receive a fault that was handled: a `fault` line. Equal runs may have different faults."""
+        """Receive a handled fault, with the fields of its `fault` line. Equal runs may have different faults."""
         return None
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool | None:

@@ -56,7 +56,7 @@ class RunStart:
     limits: Limits
     resumed: bool
     metric_spec: MetricSpec = field(default_factory=MetricSpec)
-    """The metrics of every evaluation, and the better direction of each."""
+    """The metrics of every evaluation, each with its better direction (higher or lower)."""
     asynchronous: bool = True
     """True if a step is an update of an asynchronous method, False if it is a round."""
 

@@ -17,15 +17,15 @@ PARAMS_PER_BATCH = 100
 
 
 class MLflow(Callback):
-    """A writer of every metric and t by server step, and of the run's settings and end, to an MLflow run.
+    """A callback that writes every metric and t by server step, the run's settings and its end to an MLflow run.
 
-    A resumed run continues the same MLflow run. A run that is stopped or fails has the status KILLED there.
+    A resumed run continues the same MLflow run. A run that is stopped or fails has the status KILLED in MLflow.
 
     Args:
         experiment: The name of the MLflow experiment, which is created if it does not exist.
         uri: The tracking store, such as http://host:5000 or sqlite:////path/mlflow.db. None takes the environment
             variable MLFLOW_TRACKING_URI, or else the file mlflow.db beside the run's directory.
-        name: The name of the MLflow run; None for that of the run's directory.
+        name: The name of the MLflow run; None for the name of the run directory.
 
     Raises InputError if the package mlflow is missing.
     """

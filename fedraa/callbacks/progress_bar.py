@@ -27,12 +27,13 @@ SETTLED_S = 1.0
 class ProgressBar(Callback):
     """A progress bar, which a terminal shows until the run ends and a notebook keeps. Other outputs show nothing.
 
-    It also shows slow preparations before the run starts. `waiting` is a status line that already shows them.
+    It also shows slow preparations before the run starts. `waiting` is a status line that already shows these
+    preparations.
     """
 
     blocking = False
     place = ""
-    """A label of one of several runs, shown before the name of its method."""
+    """The label of this run among several runs, shown before the name of its method."""
 
     def __init__(self, waiting: Waiting | None = None) -> None:
         self._waiting = waiting

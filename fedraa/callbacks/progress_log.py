@@ -1,4 +1,4 @@
-"""The progress of a run as lines of Python's logging: one per evaluation, and one after 30 s without any."""
+"""The progress of a run in Python's logging: a line per evaluation, and a line after 30 s without another."""
 
 import csv
 import time
@@ -17,8 +17,8 @@ from fedraa.waiting import Heartbeat, printed_log
 class ProgressLog(Callback):
     """A callback that logs a run to the logger `fedraa` at the level INFO.
 
-    The lines are printed if logging is not configured. `place` is a label of one of several runs. Evaluations from
-    before a resumption are not logged again.
+    The lines are printed if logging is not configured. `place` is the label of this run among several runs. Evaluations
+    from before a resumption are not logged again.
     """
 
     blocking = False

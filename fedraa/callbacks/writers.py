@@ -55,7 +55,7 @@ def _at_once(path: str, flags: int) -> int:
 
 
 class TensorBoard(Callback):
-    """A TensorBoard writer of every metric and t by server step.
+    """A callback that writes every metric and t by server step to TensorBoard.
 
     Args:
         directory: The folder of all runs, which `tensorboard --logdir` reads.
@@ -101,14 +101,14 @@ class TensorBoard(Callback):
 
 
 class WandB(Callback):
-    """A writer of every metric and t by server step, and of the run's end, to a project of Weights & Biases.
+    """A callback that writes every metric and t by server step, and the run's end, to Weights & Biases.
 
-    A resumed run continues the same run there.
+    A resumed run continues the same run in Weights & Biases.
 
     Args:
-        project: The project.
-        name: The name of the run; None for that of its directory.
-        group: The group of the run.
+        project: The name of the Weights & Biases project.
+        name: The name of the run; None for the name of its directory.
+        group: The group in which Weights & Biases shows the run.
 
     Raises InputError if the package wandb is missing.
     """

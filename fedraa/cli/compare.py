@@ -44,7 +44,7 @@ def run_comparison(
         seeds: The seeds.
         experiment: The settings that all methods share.
         terms: The source of settings that the flags leave open.
-        tuned: The file of a tuning.
+        tuned: The file that `fedraa tune` wrote.
         waiting: The status line to use until the runs start.
     """
     if experiment.quiet:
@@ -87,7 +87,7 @@ def _of_paper(method: str) -> str:
 
 
 class _ResultPrinter:
-    """A callback that prints the result of each of `count` runs with the remaining time, and labels `bar`."""
+    """A callback that prints each run's result and the remaining time, and labels the progress bar of each run."""
 
     def __init__(self, count: int, bar: ProgressBar) -> None:
         self.folder = Path()
@@ -186,7 +186,10 @@ def _summary_title(frame: pd.DataFrame, dataset: str, stop: StopOptions) -> str:
 
 
 def _time_to_target_cells(group: pd.DataFrame, base: float | None) -> list[str]:
-    """Return the time to the target, or how many runs reached it; and its ratio to `base`, the first method's time."""
+    """Return two cells: the time to the target and its ratio to `base`, the time of the first method.
+
+    If some runs missed the target, the first cell is the number of runs that reached it.
+    """
     mean = mean_time(group)
     if not mean:
         return [f"reached in {group['time_to_target'].notna().sum()} of {len(group)}", "–"]

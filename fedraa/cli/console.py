@@ -50,7 +50,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
 
 
 def _stack_rows(table: Table) -> Table:
-    """Return the table with every row as lines `header  value` below the value of its first column."""
+    """Return the table in a narrow form: a block of lines `header  value` for each row."""
     stacked = Table(title=table.title, show_header=False, box=box.SIMPLE_HEAD)
     stacked.add_column(no_wrap=True)
     stacked.add_column(overflow="fold")

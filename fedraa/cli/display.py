@@ -20,13 +20,13 @@ from fedraa.waiting import is_shown
 
 
 def say_next(run: Path) -> None:
-    """Print the commands that show and check a run, in a terminal; elsewhere the run has logged them."""
+    """Print the commands that show and check a run, if this is a terminal. Otherwise the run has logged them."""
     if is_shown():
         print_line(f"next: {next_commands(run)}")
 
 
 def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
-    """Show the process, activity, seconds and share of the available time of each row."""
+    """Show how each process spent its time: activity, seconds, and share of the available time."""
     table = Table("process", "activity", "seconds", "share", box=box.SIMPLE_HEAD)
     for process, activity, seconds, share in rows:
         table.add_row(process, activity, f"{seconds:.2f}", f"{share:.1%}")
@@ -69,7 +69,7 @@ def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
 
 
 def _note_text(summary: Mapping[str, Any]) -> str:
-    """Return the note of a summary as the end of a cell."""
+    """Return the note of a summary, to be appended to the text of a cell."""
     if "note" not in summary:
         return ""
     return f": {summary['note']}"

@@ -67,9 +67,9 @@ class Doctor:
     """Show versions, machine and cluster, and the known faults that apply here."""
 
     address: str | None = None
-    """Address of a Ray cluster that is checked also (default: RAY_ADDRESS, if it is set)."""
+    """Address of a Ray cluster that is also checked (default: RAY_ADDRESS, if it is set)."""
     json: bool = False
-    """Print JSON instead of lines, as a report of a fault needs it."""
+    """Print JSON instead of lines, for a report of a fault."""
 
     def __call__(self) -> None:
         from fedraa.cli.console import print_line

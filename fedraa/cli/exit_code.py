@@ -107,7 +107,7 @@ def _print_error(text: str, error: BaseException, code: int) -> int:
 
 
 def find_user_code(error: BaseException) -> str | None:
-    """Return the user's innermost function that an error has passed, and its place; None if there is none."""
+    """Return the innermost function of the user's code in the traceback, with its file and line, or None."""
     places = [
         f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}, line {line})"
         for frame, line in traceback.walk_tb(error.__traceback__)

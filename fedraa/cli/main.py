@@ -75,7 +75,7 @@ class Resume:
     quiet: bool = False
     """Print neither progress nor results."""
     callbacks: tuple[str, ...] = ()
-    """Callbacks, which first receive the earlier events of the run, as in `fedraa run` (default: none)."""
+    """Callbacks, as in `fedraa run`, which first receive the earlier events of the run (default: none)."""
     trust: bool = False
     """Import the custom model and components that the run directory names."""
     restarts: int = 0
@@ -277,7 +277,7 @@ class Check:
     """Check a custom component: same results from the same seed, exact resume, memory."""
 
     component: tyro.conf.Positional[str]
-    """Component as package.module:Name, also with values, as package.module:Name(share=0.1)."""
+    """Component as package.module:Name, or with values as package.module:Name(share=0.1)."""
     as_: Annotated[str | None, tyro.conf.arg(name="as")] = None
     """Kind of a component that is a function: staleness, partitioner, metric, ... (default: by its class)."""
     ray: bool = False

@@ -68,7 +68,7 @@ def parse_command(commands: Commands, arguments: Sequence[str], description: str
 def _answer_help(commands: Commands, arguments: Sequence[str]) -> None:
     """Print the help of a command and exit, if the arguments ask for it.
 
-    A command that follows `--`, as after `fedraa submit --`, answers for itself.
+    In `fedraa submit -- run --help`, the help is that of the command after `--`.
     """
     words = list(arguments)
     if "--" in words and HELP_FLAGS.isdisjoint(words[: words.index("--")]):
@@ -217,7 +217,7 @@ def _unknown_word_error(token: str, program: str, commands: Functions, arguments
 
 
 def _too_many_values_error(token: str, program: str, arguments: Sequence[str]) -> InputError | None:
-    """Return the error about a further value of a flag that takes one; None if no flag has a value before it."""
+    """Return the error about a second value after a flag that takes one value, or None if it is another mistake."""
     values: list[str] = []
     flag = ""
     for word in arguments:

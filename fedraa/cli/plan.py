@@ -240,7 +240,7 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunn
 
 def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
     """Return the clients of each class of equal devices, or groups from fast to slow if there are many classes."""
-    # The number of the class of each client, which every attribute of the devices divides further.
+    # The class of each client, as a number. Each attribute of the devices divides the classes further.
     class_of = np.zeros(len(fleet), np.int64)
     classes = class_of[:1]
     for column in (fleet.compute, fleet.downlink, fleet.uplink, fleet.latency, fleet.memory):

@@ -28,7 +28,7 @@ def show_data(spec: RunSpec, folder: Path) -> None:
         mean = label_concentration(counts).mean()
         whole = label_concentration(counts.sum(axis=0))
         print_line(
-            f"label skew     sum of squared label shares {mean:.3f}, mean of the clients; {whole:.3f} of all samples"
+            f"label skew     sum of squared label shares: {mean:.3f} (mean of the clients), {whole:.3f} (all samples)"
         )
     title = f"{spec.data.dataset.name}, {text_of(spec.experiment.partition)}, {len(spec.data.sizes)} clients"
     print_line(f"picture        {write_clients_picture(spec.data, folder, title)}")

@@ -38,7 +38,7 @@ def first_round(spec: RunSpec) -> tuple[list[Task], int]:
 
 
 def spread_by_rank(costs: Floats, count: int) -> Ints:
-    """Return the ascending positions of `count` costs of [N] that are spread evenly by rank, or of all if N is less."""
+    """Select at most `count` of the costs [N], spread evenly from the lowest to the highest. Return their positions."""
     if len(costs) <= count:
         return np.arange(len(costs))
     by_cost = np.argsort(costs, kind="stable")
@@ -84,7 +84,7 @@ def _steps_within(spec: RunSpec, rate: float) -> float:
 
 
 def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
-    """Return the ledger of an asynchronous run of this planner's clients, in its state at the start."""
+    """Return the initial ledger of an asynchronous run with the planner's clients."""
     clients, fragments = planner.costs.shape
     concurrency = None
     if spec.at_a_time < clients:
@@ -100,12 +100,12 @@ def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
 
 
 def make_task_cost(spec: RunSpec, table: Floats, clients: Ints) -> Callable[[Dispatch], float]:
-    """Return the cost of a task of the n-th of these clients.
+    """Return a function that computes the cost of a task. In the task, client i is the i-th of `clients`.
 
     Args:
         spec: The run.
         table: The costs of all clients on all fragments [N, M].
-        clients: The clients [n].
+        clients: The numbers of the simulated clients [n].
     """
     costs = make_cost_model(spec)
     shapes = [submodel.widths for submodel in spec.submodels]
@@ -173,7 +173,7 @@ def _round_duration(spec: RunSpec, costs: Sequence[float], total: int) -> float:
 
 
 def _goal_note(spec: RunSpec) -> str:
-    """Return the condition that a target is not reached before; empty without a target."""
+    """Return the text `, unless TARGET is reached before`, or an empty text without a target."""
     goal = spec.limits.goal
     if goal is None:
         return ""
@@ -190,7 +190,7 @@ def _unknown_losses_note(spec: RunSpec) -> str:
 
 
 def _sample_note(sample: int, total: int) -> str:
-    """Return a note that a sample of the clients was simulated; empty if it has all clients."""
+    """Return a note that only a sample of the clients was simulated, or an empty text if it has all clients."""
     if sample == total:
         return ""
     return f", from a simulation of {sample} of the {total} clients"

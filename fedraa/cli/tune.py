@@ -30,7 +30,7 @@ def run_tuning(
 
     Args:
         methods: Names of methods.
-        space: The values to try, as the flag takes them.
+        space: The values to try, in the form of the option `--space`.
         trials: The number of trials of each method.
         experiment: Data, devices, budget and seed of all trials.
         jobs: The number of trials that run at the same time.

@@ -35,7 +35,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
 
     MAY_CHANGE: ClassVar[frozenset[str]] = frozenset()
-    """Fields that may be different when a run is resumed, because the steps before stay the same."""
+    """Fields that may be different when a run is resumed, because they do not affect the earlier steps."""
 
     @classmethod
     def may_change(cls) -> frozenset[str]:

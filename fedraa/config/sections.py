@@ -68,7 +68,7 @@ class ClientOptions(Section):
     quantity:BETA, zipf, powerlaw, lognormal, noise, rotation, colour, natural, or a custom Partitioner (default: iid,
     or natural if the data have clients)."""
     dirichlet: Positive | None = None
-    """Concentration of the Dirichlet partition, which it implies if partition is not set (default: 0.5)."""
+    """Concentration of the Dirichlet partition; it selects this partition if --partition is not set (default: 0.5)."""
     validation: Decay = 0.0
     """Share of each client's training samples that is held back for evaluation, instead of the test samples."""
 
@@ -127,8 +127,7 @@ class MethodOptions(Section):
     """Client that trains next, if --concurrency of an asynchronous method leaves a choice: uniform, weighted,
     round-robin, available, power-of-choice, oort, or a custom Selection (default: the method's)."""
     over_selection: AtLeastOne | None = None
-    """Factor by which a round starts more clients than it needs. The first ones count, and the work of the others is
-    lost (default: 1)."""
+    """Factor by which a round starts more clients than it needs; the work of the last ones is lost (default: 1)."""
     deadline: Positive | None = None
     """Time after which a round closes, in the units of --time (default: none)."""
     late: Literal["drop", "partial"] | None = None
@@ -361,7 +360,7 @@ class ClusterOptions(Section):
     server_node: str | None = None
     """Node of the server: its id, address or name, or a resource that it has (default: the driver's node)."""
     server_shards: Count = 1
-    """Number of actors, with the server, over which the fragments of an asynchronous method are spread."""
+    """Number of actors, including the server, over which the fragments of an asynchronous method are spread."""
     data_on_nodes: bool = False
     """Read the data set on every node from its own data_dir, instead of sending it from the driver."""
 

@@ -1,4 +1,4 @@
-"""A check, for tests of custom components, of the promises that runs rely on.
+"""A check for tests of custom components: it tests the promises that runs rely on.
 
 import fedraa as fl
 

@@ -1,4 +1,4 @@
-"""Drives for components of clients: policies, gradient transforms, optimizers, compressors, metrics, partitioners."""
+"""Drives, which call a component with synthetic inputs, for policies, gradient transforms, optimizers and others."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -26,7 +26,7 @@ SHARDS = 10
 
 
 class PolicyDrive(Drive):
-    """A drive in which all clients draw a submodel and return an update in every round."""
+    """A drive of a submodel policy: in every round, all clients draw a submodel and return an update."""
 
     stateful = True
     state_fields: ClassVar[tuple[str, ...]] = ("_params", "_sampler")
@@ -76,7 +76,7 @@ def _trace_model() -> Traced:
 
 
 class TermDrive(Drive):
-    """A drive in which half of the coordinates are masked. There, gradient, weights and received weights are 0."""
+    """A drive of a gradient transform. Half of the coordinates are masked: gradient and weights are 0."""
 
     pieces: ClassVar[bool] = True
 
@@ -110,7 +110,7 @@ class TermDrive(Drive):
 
 
 class LocalOptimizerDrive(Drive):
-    """A drive that takes three steps on the buffers of two clients: on both together, one by one, and in pieces.
+    """A drive of a local optimizer. It steps on the buffers of two clients together, one by one, and in pieces.
 
     Weights and gradients of masked coordinates are 0.
     """
@@ -162,7 +162,7 @@ class LocalOptimizerDrive(Drive):
 
 
 class CompressorDrive(Drive):
-    """A drive that compresses deltas of three sizes."""
+    """A drive of a compressor, which compresses deltas of three sizes."""
 
     def step(self, k: int) -> object:
         size = (self.size, 1, 0)[k % 3]
@@ -178,7 +178,7 @@ class CompressorDrive(Drive):
 
 
 class MetricDrive(Drive):
-    """A drive that evaluates random outputs."""
+    """A drive of a metric, which evaluates random outputs."""
 
     covers: ClassVar[bool] = False
 
@@ -191,7 +191,7 @@ class MetricDrive(Drive):
 
 
 class PartitionerDrive(Drive):
-    """A drive that partitions random labels."""
+    """A drive of a partitioner, which partitions random labels."""
 
     covers: ClassVar[bool] = False
 

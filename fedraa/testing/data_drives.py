@@ -52,7 +52,7 @@ class TransformDrive(Drive):
             if not torch.allclose(changed, among_all, rtol=1e-4, atol=1e-5, equal_nan=True):
                 self.broken.setdefault(
                     EACH,
-                    "changes a sample in a small batch and in a large one differently; a transform that is not random "
+                    "changes a sample differently in a small batch and in a large one; a transform that is not random "
                     "is applied to batches of any size, so let it change each sample independently, or define `fitted`",
                 )
         return changed.numpy().tobytes()

@@ -94,7 +94,7 @@ def _asynchronous_fields(field: str) -> Fields:
 
 
 def _round_fields(field: str, **more: Any) -> Fields:
-    """Return the fields of a method with rounds, in which every client trains a different mask."""
+    """Return the fields of an experiment in rounds, in which every client trains a different mask."""
     return lambda part: {"method": "ra-fed", field: part, "rounds": ROUNDS, **more}
 
 
@@ -120,7 +120,7 @@ def _compressor_fields(part: Any) -> dict[str, Any]:
 
 
 def _policy_fields(part: Any) -> dict[str, Any]:
-    """Return the fields of a method with a policy of this class, or of a basic method with this policy."""
+    """Return the fields of an experiment with this policy, in a method that uses its class, or else a basic method."""
     base: Method = list_methods()["fed-raa" if part.scheduled else "fedavg"]
     if type(base.submodel) is not type(part):
         for method in list_methods().values():
@@ -132,7 +132,7 @@ def _policy_fields(part: Any) -> dict[str, Any]:
 
 
 def _list_fields(field: str) -> Fields:
-    """Return a function that returns the fields of an experiment. `field` is a list with only the component."""
+    """Return a function that returns the fields of an experiment. `field` takes a list of components, here one."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 
 

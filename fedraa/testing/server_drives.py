@@ -1,4 +1,4 @@
-"""Drives for the server's components."""
+"""Drives, which call a component with synthetic inputs, for the components of the server."""
 
 from copy import deepcopy
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ COHORT_CLIENTS = 12
 
 
 class SchedulerDrive(Drive):
-    """A drive that requests fragments for idle clients with random costs."""
+    """A drive of a scheduler, which requests fragments for idle clients with random costs."""
 
     stateful = True
     covers: ClassVar[bool] = False
@@ -63,7 +63,7 @@ class SchedulerDrive(Drive):
 
 
 class StalenessDrive(Drive):
-    """A drive that requests the weights at staleness 0 to 7."""
+    """A drive of a staleness weight, which requests the weights at staleness 0 to 7."""
 
     covers: ClassVar[bool] = False
 
@@ -73,7 +73,7 @@ class StalenessDrive(Drive):
 
 
 class ParticipationDrive(Drive):
-    """A drive that draws cohorts. After each cohort, some of its clients report losses."""
+    """A drive of a participation, which draws cohorts. After each cohort, some of its clients report losses."""
 
     covers: ClassVar[bool] = False
 
@@ -102,7 +102,7 @@ class ParticipationDrive(Drive):
 
 
 class AsyncRuleDrive(Drive):
-    """A drive that applies random client updates to a model."""
+    """A drive of an asynchronous rule, which applies random client updates to a model."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -134,7 +134,7 @@ class AsyncRuleDrive(Drive):
 
 
 class AggregatorDrive(Drive):
-    """A drive that closes a round at every third step. In every other round one client trains the whole model."""
+    """A drive of an aggregator with three deltas per round. In every second round one client trains the whole model."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -173,7 +173,7 @@ class AggregatorDrive(Drive):
 
 
 class OptimizerDrive(Drive):
-    """A drive that calls a server optimizer with random mean deltas."""
+    """A drive of a server optimizer, which gets random mean deltas."""
 
     stateful = True
     sized: ClassVar[bool] = True

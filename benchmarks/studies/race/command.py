@@ -71,7 +71,7 @@ def _select(options: RunOptions) -> tuple[list[Setting], list[Entrant], list[Par
 
 
 def _refusals(settings: Sequence[Setting], entrants: Sequence[Entrant]) -> dict[tuple[str, str], str]:
-    """Return, by setting and entrant, the reason for which an entrant cannot be run."""
+    """Return the reasons why entrants cannot be run, by setting and entrant."""
     reasons = {(s.name, e.name): e.refusal_reason(s) for s, e in product(settings, entrants)}
     return {place: reason for place, reason in reasons.items() if reason is not None}
 

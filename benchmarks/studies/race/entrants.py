@@ -21,7 +21,7 @@ def _even_ratios(count: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A method of the table, or the limit; `knobs` are its other tuned values, as `fedraa tune` takes them.
+    """A method in the race, or the limit. `knobs` are the values that are tuned besides learning rate and task length.
 
     NAME-lent is NAME with those parts of our method that any method can have.
     """
@@ -35,7 +35,7 @@ class Entrant:
         return self.name.removesuffix(LENT)
 
     def fields(self, setting: Setting) -> dict[str, Any]:
-        """Return the experiment's fields in this setting. The entrant LIMIT is one client with all data and devices."""
+        """Return the fields of the entrant's experiment. LIMIT trains one client with all data and all compute."""
         fields = dict(setting.fields) | {"method": self.method()}
         if self.name.endswith(LENT):
             fields |= split_paths(parts_of_ours(setting), {})
@@ -55,7 +55,7 @@ class Entrant:
         return None
 
     def space(self, setting: Setting) -> dict[str, object]:
-        """Return the values to tune. Our method has the lengths `auto:LENGTH`, which also count the sending time."""
+        """Return the values to tune. Our method has task lengths `auto:LENGTH`, which also count the sending time."""
         lengths: list[int | str] = list(setting.lengths)
         if self.name == OURS:
             lengths = [f"auto:{length}" for length in setting.lengths]
@@ -82,7 +82,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class EveryArrival:
-    """Server learning rates of methods with a step at every update: from `low` to `high`, divided by the clients."""
+    """Server learning rates of methods that step at every update: `low` to `high`, over the number of clients."""
 
     low: float
     high: float

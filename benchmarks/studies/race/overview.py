@@ -62,7 +62,7 @@ def _rank_rivals(times: pd.DataFrame) -> pd.DataFrame:
 
 
 def _compare_best(setting: Setting, rivals: pd.DataFrame, times: pd.DataFrame) -> tuple[str, str, str]:
-    """Return the fastest other method, how many times as fast ours is, and the p-value of the difference.
+    """Return the fastest other method, the speed of our method relative to it, and the p-value of the difference.
 
     Args:
         setting: The setting.

@@ -98,7 +98,7 @@ class Race:
     def _recorded_values(self, entrant: Entrant) -> dict[str, Any] | None:
         """Return the values of the entrant's recorded tuned runs; None without such runs.
 
-        The file of tuned values lacks those of entrants to which parts of ours are lent.
+        The file of tuned values does not have the entrants with the suffix `-lent`.
         """
         tuned = (run.fields for run in self.recorded if (run.entrant, run.part) == (entrant.name, "tuned"))
         fields = next(tuned, None)
@@ -108,7 +108,7 @@ class Race:
         return {name: recorded[name] for name in entrant.space(self.setting) if name in recorded}
 
     def cell(self, entrant: Entrant, part: Part) -> Cell | None:
-        """Return the entrant's experiment in this part; None if there is none, or not before other runs have ended."""
+        """Return the entrant's experiment in this part; None if it has none, or if other runs must end first."""
         if (entrant.name == LIMIT and part != "tuned") or entrant.refusal_reason(self.setting) is not None:
             return None
         values = {} if part == "untuned" else self.values(entrant)
@@ -202,10 +202,11 @@ class Race:
         return Experiment(**fields)
 
     def _evaluation_interval(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:
-        """Return the number of server steps between two evaluations; None in a method with rounds: each is evaluated.
+        """Return the number of server steps between two evaluations; None in a method that evaluates each round.
 
         Between two evaluations all asynchronous methods train the same number of batches. The entrant `limit` (SGD on
-        one client with all data, in rounds) trains a quarter of it. A step applies one client update or a full buffer.
+        one client with all data, in rounds) trains a quarter of this number. A step applies one client update or a full
+        buffer.
         """
         method = resolve_method(self._make_experiment(fields))
         between: float = self.setting.between

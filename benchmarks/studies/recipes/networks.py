@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """Two dense layers on a normed residual stream, as in a transformer. The signal also passes beside them."""
+    """Two dense layers on a normed residual stream, as in a transformer. The input is added to their output."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -37,13 +37,14 @@ class Scale:
 
     @property
     def seeds(self) -> Sequence[int]:
-        """Return the seeds of a study whose runs take seconds: five, because three separate the methods less."""
+        """Return five seeds, for a study with runs of seconds: three seeds would separate the methods less."""
         return self.pick_value((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS)
 
     def experiment(self, dataset: str, **fields: Any) -> Experiment:
         """Return an experiment on a data set by name; `cifar10-subset` is a file in the folder of the data.
 
-        A field may also be the path of a method's value. Raises ValueError if the folder is needed and missing.
+        A field may also be the path of a method's value. Raises ValueError if the data set needs the folder of the
+        data.
         """
         fields = split_paths(fields, {})
         if dataset == "digits":
