@@ -17,7 +17,8 @@ from actors.cluster.processes import cpu_seconds, load_factor
 from actors.ray_versions import AnyRef
 
 GROUP = "pulse"
-# Maximum seconds between two checks that count as silence. An actor's answer cannot arrive while no check runs.
+# The time between two checks adds at most this many seconds to an actor's silence. An answer cannot arrive while no
+# check runs.
 MAX_COUNTED_SECONDS = 2.0
 # An answer may take this many times as long as the slowest answer so far.
 SLOWNESS_FACTOR = 10.0

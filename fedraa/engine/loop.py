@@ -202,12 +202,12 @@ class Loop:
         On the virtual clock, return True if the next update is after the limit.
         """
         limit = self._limits.time
-        # An evaluation that is due belongs to a step before the limit.
+        # An evaluation that is due is made first, because its model is from before the limit.
         if limit is None or self.evaluations.due(self.server.step):
             return False
         if self.clock.wall:
             return self.clock.elapsed_seconds() > limit
-        # The task of a waiting client may be due before the limit.
+        # While a client waits, the limit is not yet decided: its next task may be due before the limit.
         return not self._waiting_clients and min(self._tasks.next_due, self.server.closes_at) > limit
 
     def _begin_draining(self, reason: StopReason) -> None:
@@ -397,10 +397,10 @@ class Loop:
             )
         last = f"the last, client {task.client} with task {task.id}: {error}"
         if not self._tasks and not self._waiting_clients:
-            failed = f"all {len(bad.left_out)} failed {bad.retries + 1} times in a row"
+            failed = f"all {len(bad.left_out)} clients failed {bad.retries + 1} times in a row"
             raise RunFailed("clients", f"{failed}; {last}")
         if bad.hopeless:
-            raise RunFailed("clients", f"the first {MAX_FIRST_FAILURES} all failed; {last}")
+            raise RunFailed("clients", f"the first {MAX_FIRST_FAILURES} clients all failed; {last}")
 
     def _report_progress(self, commit_seconds: float) -> None:
         busy, workers = self.executor.busy()

@@ -82,7 +82,7 @@ class AsyncModel:
         fragments: Number of fragments.
         at_a_time: Clients that train at a time. None means all.
         common: For each fragment, the positions in its buffer of the coordinates that all fragments hold.
-        sent: Number of coordinates that clients can send, without personal layers; None: all.
+        sent: Number of coordinates that clients send. None means all; personal layers are not sent.
     """
 
     params: Vector
@@ -236,7 +236,7 @@ def factor_at(staleness: int, factor: Any) -> float:
         return float(weight)
     raise InputError(
         "staleness",
-        f"{getattr(factor, '__name__', factor)} returned it at staleness {staleness}",
+        f"{getattr(factor, '__name__', factor)} returned a wrong weight for an update of staleness {staleness}",
         got=weight,
         expected=f"a finite number of at most {MAX_WEIGHT:g} in size",
     )
