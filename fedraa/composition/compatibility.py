@@ -81,7 +81,8 @@ def _check_refused(name: str, method: Method) -> None:
         refused |= getattr(resolved, "refuses", {})
         is_robust = isinstance(resolved, RobustAggregator)
     compressor = COMPRESSOR.resolve(local.compressor)
-    # Clients compute their values before compression, so that any loss counts. The server has the decoded delta.
+    # The server's state uses the decoded delta, which is wrong only if entries are dropped. State at clients uses the
+    # delta before compression, so any lossy compressor makes it differ from the delta at the server.
     is_compressed = compressor.drops
     if "compress" in local.algorithm.refuses:
         is_compressed = not compressor.lossless

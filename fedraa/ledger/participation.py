@@ -142,7 +142,7 @@ def draw_cohort(
         remaining = [client for client in cohort if client not in left_out]
         if remaining:
             return remaining
-    problem = f"it draws no client of {clients}"
+    problem = f"it draws none of the {clients} clients"
     if left_out:
         problem += ", or only quarantined ones"
     raise InputError("participation", problem, got=text_of(participation), hint="raise it")
@@ -200,7 +200,8 @@ def _parse_text(text: str, field: str = "participation") -> Selection:
 PARTICIPATION: ComponentRegistry[Selection] = ComponentRegistry(
     "participation", ("cohort",), {"all": All, "sample": Sample, "bernoulli": Bernoulli}, _parse_text
 )
-# The same components choose the next client of an asynchronous method. Its errors name another field.
+# The same components choose the next client of an asynchronous method. Errors of this registry
+# name the field `next_client`.
 NEXT_CLIENT: ComponentRegistry[Selection] = replace(
     PARTICIPATION, name="next_client", short=partial(_parse_text, field="next_client")
 )

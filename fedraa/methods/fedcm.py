@@ -32,7 +32,7 @@ class GlobalMomentum(RoundState):
     keeps: ClassVar[str] = "Delta [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "momentum": "the server divides deltas by lr * steps, and local momentum makes deltas larger than that, more in every round",
+            "momentum": "the server divides deltas by lr * steps, and local momentum lengthens them again every round",
             "local_optimizer": "the server divides deltas by lr * steps, which gives a mean gradient only with SGD",
         }
     )
