@@ -33,7 +33,7 @@ class SharedBuffer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RemoteBuffer:
-    """The buffer [size] of a submodel with values in another process. A subclass holds the place of the values."""
+    """The buffer [size] of a submodel with values in another process. A subclass stores where the values are."""
 
     size: int
 

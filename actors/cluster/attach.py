@@ -75,7 +75,7 @@ def package_folders() -> list[str]:
 
 
 def _join_error(address: str, text: str) -> InputError:
-    """Return the error about a cluster that Ray failed to join with this error text."""
+    """Turn the text of Ray's error, with which it failed to join a cluster, into an InputError."""
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if len(versions) == 2:
         remote, local = (f"Ray {ray_version} and Python {python}" for ray_version, python in versions)

@@ -295,9 +295,9 @@ class RayExecutor:
         return f"worker did not start: {(str(cause).strip().splitlines() or [''])[-1].strip()}"
 
     def _ready_or_load(self, handle: WorkerHandle, answer: str | Blocks) -> None:
-        """Record the node of a started worker, and load that node's data blocks if there are hosts.
+        """Handle a worker's answer to its first calls: the id of its node, or the data blocks that the node has loaded.
 
-        Or record loaded blocks.
+        After the id, request the node's blocks if the run has data hosts.
         """
         if isinstance(answer, Blocks):
             handle.blocks = answer

@@ -17,7 +17,8 @@ from actors.cluster.processes import cpu_seconds, load_factor
 from actors.ray_versions import AnyRef
 
 GROUP = "pulse"
-# Maximum seconds between two checks that count as silence. An actor's answer cannot arrive while no check runs.
+# The time between two checks adds at most this many seconds to an actor's silence. An answer cannot arrive while no
+# check runs.
 MAX_COUNTED_SECONDS = 2.0
 # An answer may take this many times as long as the slowest answer so far.
 SLOWNESS_FACTOR = 10.0
@@ -108,7 +109,7 @@ class LivenessProbe:
         return max(bound * load_factor(), SLOWNESS_FACTOR * self._slowest)
 
     def _used_cpu(self, seconds: float) -> bool:
-        """Return True if the process has used CPU time in these seconds, and then restart the bound.
+        """Return True if the process used CPU time in the last `seconds`. If so, count its silence from 0 again.
 
         Only processes of this node can be inspected.
         """
@@ -133,10 +134,10 @@ def ping(self: object) -> tuple[str, int]:
 def actor_class(kind: Any) -> Any:
     """Return a class as an actor class with a liveness probe.
 
-    Ray's task events are off, because it would store millions of them in a long run.
+    Ray's task events are off, because Ray would store millions of events in a long run.
     """
     members = {"ping": ping, "__module__": kind.__module__}
     own = type(kind.__name__, (kind,), members)
-    # Its type declares fewer options than Ray accepts.
+    # The type of `ray.remote` declares fewer options than Ray accepts.
     as_actor: Any = ray.remote
     return as_actor(concurrency_groups={GROUP: 1}, enable_task_events=False)(own)

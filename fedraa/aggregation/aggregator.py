@@ -63,7 +63,8 @@ class RoundTotals:
     """The counts of a finished round.
 
     Attributes:
-        counts: Number of clients that trained each coordinate [d]. A slice is computed without the rest.
+        counts: Number of clients that trained each coordinate [d]. A slice can be read without computing the other
+            entries.
         lr: Local learning rate of the client that reported last.
     """
 

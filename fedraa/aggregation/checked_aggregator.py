@@ -60,7 +60,7 @@ class BoundAggregator(Stateful):
             delta, moved = self._part.finish(totals)
         for name, array, kind in (("delta", delta, np.float32), ("moved", moved, np.bool_)):
             if not isinstance(array, np.ndarray) or array.shape != (self._size,) or array.dtype != kind:
-                problem = f"{type(self._part).__name__}.finish returned it as {name}"
+                problem = f"{type(self._part).__name__}.finish returned a wrong value as {name}"
                 expected = f"an array of {np.dtype(kind)} [{self._size}]"
                 raise InputError("aggregator", problem, got=array, expected=expected)
         if not at_most(delta, LARGEST):

@@ -44,7 +44,7 @@ class ALIE(Attack):
 
 
 def paper_z(clients: int, attackers: int) -> float:
-    """Return the z of the paper: s more honest clients, closer to the attackers than to the mean, make a majority."""
+    """Return the paper's z: s honest clients, enough for a majority, are farther from the mean than attackers."""
     honest = clients - attackers
     supporters = max(1, clients // 2 + 1 - attackers)
     if honest <= supporters:

@@ -9,7 +9,7 @@ from fedraa.submodels import Traced
 
 
 def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...], *, inner: bool = False) -> None:
-    """Scale the inputs of each layer that reads cut units and makes whole ones by (size of the group) / (kept units).
+    """Scale the inputs of each layer that has cut inputs and uncut outputs by (size of the group) / (kept units).
 
     The logits of a fragment are then W_j (h_j / r_j) + b. Therefore the full model's logits, a sum over fragments, are
     the r-weighted mean of the logits that the clients trained.
@@ -18,7 +18,7 @@ def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...], *,
         module: The fragment's module.
         traced: The traced full model.
         widths: Kept units of each group.
-        inner: Also scale the inputs of layers that read cut units and make cut units. This is needed if units are
+        inner: Also scale the inputs of layers that have cut inputs and cut outputs. This is needed if units are
             assigned again in every round (IST), because the full model's units then read the units of all groups.
     """
     entries = chain.from_iterable(group.entries for group in traced.groups)

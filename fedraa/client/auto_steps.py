@@ -44,13 +44,13 @@ class AutoSteps:
         return cls(int(match["minimum"]), kappa)
 
     def minimum_steps(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return H for tasks that take no time to send, if a pass over the client's data has `whole` batches."""
+        """Return the number of local steps H if sending takes no time. A pass over the data has `whole` batches."""
         if self.minimum is None:
             return np.minimum(SHORT, whole)
         return np.full_like(whole, self.minimum)
 
     def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return H for tasks that take `move` to send and `step` per batch.
+        """Return the number of local steps H from the times of sending and computing.
 
         Args:
             move: Time to send the fragment both ways.

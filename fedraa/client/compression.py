@@ -50,9 +50,9 @@ class Compressor(ABC):
         """Return the bytes on the wire for a delta of `coordinates` entries. The counts of traffic use this number."""
 
     def for_feedback(self) -> "Compressor | None":
-        """Return the compressor to use with error feedback; None if its error can be larger than the delta.
+        """Return the compressor to use with error feedback, or None if error feedback is impossible.
 
-        The kept error would then grow from task to task.
+        It is impossible if the error can be larger than the delta: the kept error would grow from task to task.
         """
         return self
 
@@ -62,7 +62,7 @@ def wire_bytes(compressor: Compressor, coordinates: int) -> int:
     with convert_errors("compress", compressor):
         size = compressor.bytes(coordinates)
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
-        problem = f"{type(compressor).__name__}.bytes returned this value for {coordinates} coordinates"
+        problem = f"{type(compressor).__name__}.bytes returned a wrong number of bytes for {coordinates} coordinates"
         raise InputError("compress", problem, got=size, expected="a whole number from 0")
     return int(size)
 

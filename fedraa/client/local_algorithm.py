@@ -46,7 +46,7 @@ class LocalRun(Protocol):
         """The learning rate of the current minibatch."""
 
     def minibatches(self, stream: str = "", epochs: int | None = None) -> Iterator[tuple[Any, Tensor]]:
-        """Yield the inputs and labels of each minibatch of the task. Those of the stream "" count as local steps.
+        """Yield the inputs and labels of each minibatch of the task. Only steps on the stream "" count as local steps.
 
         Args:
             stream: The name of a random order. Orders of different names are independent.
@@ -60,7 +60,7 @@ class LocalRun(Protocol):
         only: Tensor | None = None,
         penalty: Callable[[], Tensor] | None = None,
     ) -> None:
-        """Take a step of the local optimizer. In the stream "" its loss counts for the training loss.
+        """Take a step of the local optimizer. On a minibatch of the stream "", its loss is part of the training loss.
 
         Args:
             inputs: The inputs of a minibatch.
@@ -73,19 +73,19 @@ class LocalRun(Protocol):
         """Run the module with other weights, without gradients and dropout. A hook may read the values of a layer."""
 
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss and the gradient at `weights`, with all gradient transforms. It is valid until the next call.
+        """Return the loss and the transformed gradient at `weights`. The next call overwrites the gradient.
 
         The algorithm must set `needs_whole_gradient`.
         """
 
     def record_loss(self, loss: Tensor) -> None:
-        """Count the loss of a minibatch for the training loss, if the algorithm takes no `step` on it."""
+        """Add the loss of a minibatch to the training loss. Needed only for minibatches without a call of `step`."""
 
     def separate_steps(self, weights: Tensor | None = None, pull: float = 0.0) -> AbstractContextManager[None]:
-        """Take the steps of a block with a new optimizer, and without SAM and what the server sends besides the model.
+        """Take the steps in this `with` block with a new optimizer, without SAM and terms that the server sends.
 
         Args:
-            weights: The weights that the steps of the block train instead of `weights`, changed in place.
+            weights: The weights that these steps train, in place. None: the weights of the run.
             pull: The weight of a proximal term to the received weights.
         """
 

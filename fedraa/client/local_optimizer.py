@@ -18,7 +18,7 @@ from fedraa.components.registry import ComponentRegistry
 from fedraa.messages import KEPT_PREFIX
 from fedraa.numbers import Decay, NotNegative, Positive, UpToOne
 
-# The prefix of the names of its buffers that a client keeps.
+# The prefix of the names of optimizer buffers that a client keeps between its tasks.
 OPTIMIZER_PREFIX = KEPT_PREFIX + "optimizer_"
 # Name of the buffer that counts the steps of each coordinate.
 STEP = "step"
@@ -252,7 +252,7 @@ def _collapse_uniform(steps: Tensor) -> Tensor:
 
 
 def _cut_buffer(buffer: Tensor, piece: slice | EllipsisType) -> Tensor:
-    """Return a chunk of a buffer. A single number may stand for all coordinates."""
+    """Return a chunk of a buffer. A buffer of one number, which applies to all coordinates, is returned whole."""
     if buffer.shape[-1] == 1:
         return buffer
     return buffer[piece]

@@ -136,7 +136,7 @@ class LocalStep:
 
         Args:
             received: The received weights [k].
-            pull: The weight of a proximal term to them.
+            pull: The weight of a proximal term that pulls towards the received weights.
         """
         again = copy(self)
         again.settings = replace(self.settings, prox_mu=pull, control=False, grad_mix=1.0, sam_rho=0.0)
@@ -164,7 +164,7 @@ class LocalStep:
 
     @contextmanager
     def limit_to(self, only: Tensor) -> Iterator[None]:
-        """Set the gradient to 0 outside of these coordinates [k] in the steps of a block, also for norms of it."""
+        """Train only the coordinates [k] where `only` is True in this `with` block. All other gradients are 0."""
         mask = self._mask
         self._mask = only.to(torch.float32)
         if mask is not None:

@@ -136,7 +136,7 @@ class LocalTraining:
 
     @property
     def extra_epochs(self) -> int:
-        """Return the passes over the data besides the local steps. The full-batch gradient takes one."""
+        """Return the passes over the data in addition to the local steps, such as one for the full-batch gradient."""
         return self.full_gradient + self.algorithm.epochs
 
     def passed_samples(self, shard: int) -> float:
@@ -144,9 +144,9 @@ class LocalTraining:
         return self.samples(shard) * self.passes + shard * self.extra_epochs
 
     def samples_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
-        """Return the expected number of samples in a number of steps, which may begin anywhere in a pass.
+        """Return the number of samples in `steps` local steps, each counted as a mean minibatch of a pass.
 
-        Each step counts as the mean minibatch of a pass. The arguments describe one client, or all clients at once.
+        The steps may begin anywhere in a pass. The arguments describe one client, or all clients at once.
         """
         return np.asarray(steps * shard / self.count_minibatches(shard))
 

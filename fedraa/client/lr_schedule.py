@@ -22,7 +22,7 @@ USUAL_SCHEDULES = {
     "step": "steps:150,250:0.1",
     "steps": "steps:150,250:0.1",
 }
-# Last point of a cosine over time or passes, as a share of its length.
+# A cosine over time or passes stops falling at this share of its length, so that the factor stays above 0.
 LAST = 0.99
 
 

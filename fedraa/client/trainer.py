@@ -387,7 +387,7 @@ def _select_rows(inputs: Tree, chosen: Tensor) -> Tree:
 
 
 def mean_width_share(traced: Traced, widths: tuple[int, ...]) -> float:
-    """Return the mean over all groups of the share of units that a cut keeps, or 1 without groups.
+    """Return the share of units that a cut keeps, as the mean over all width groups, or 1 without groups.
 
     If all shares are equal, this is the model rate of HeteroFL.
     """

@@ -39,7 +39,7 @@ def check_terms(name: str, method: Method) -> None:
         problem = f"the server of {name} keeps no momentum"
         raise InputError("local.grad_mix", problem, got=local.grad_mix, hint="leave it out")
     if local.auto is not None and local.split:
-        problem = f"{name} sends activations at every step, so that costs do not decide their number"
+        problem = f"{name} sends activations at every step, so that the number of steps cannot follow from costs"
         raise InputError("local_steps", problem, got=local.steps, hint="give a number")
     if not isinstance(local.transforms, list | tuple):
         raise InputError("gradient_transforms", got=local.transforms, expected="a tuple of GradientTransforms")
@@ -81,7 +81,8 @@ def _check_refused(name: str, method: Method) -> None:
         refused |= getattr(resolved, "refuses", {})
         is_robust = isinstance(resolved, RobustAggregator)
     compressor = COMPRESSOR.resolve(local.compressor)
-    # Clients compute their values before compression, so that any loss counts. The server has the decoded delta.
+    # The server's state uses the decoded delta, which is wrong only if entries are dropped. State at clients uses the
+    # delta before compression, so any lossy compressor makes it differ from the delta at the server.
     is_compressed = compressor.drops
     if "compress" in local.algorithm.refuses:
         is_compressed = not compressor.lossless

@@ -264,7 +264,8 @@ def _write_line(text: str) -> None:
 def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Options:
     """Return the options with values for the partition and the number of clients, if these are not set.
 
-    If `dirichlet` is set, the partition is that of Dirichlet. Otherwise the data decide.
+    If `dirichlet` is set, the partition is that of Dirichlet. Otherwise the partition is `natural` if
+    the dataset assigns its samples to clients, and `iid` if not.
     """
     natural = isinstance(dataset, FederatedDataset) and dataset.has_clients
     partition = options.partition

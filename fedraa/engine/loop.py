@@ -208,12 +208,12 @@ class Loop:
     def _time_is_up(self) -> bool:
         """Return True if the time limit has passed, or if the next update on the virtual clock is after it."""
         limit = self._limits.time
-        # An evaluation that is due belongs to a step before the limit.
+        # An evaluation that is due is made first, because its model is from before the limit.
         if limit is None or self.evaluations.due(self.server.step):
             return False
         if self.clock.wall:
             return self.clock.elapsed_seconds() > limit
-        # The task of a waiting client may be due before the limit.
+        # While a client waits, the limit is not yet decided: its next task may be due before the limit.
         next_event = min(self._tasks.next_due, self.server.closes_at)
         return bool(self._tasks) and not self._waiting_clients and next_event > limit
 

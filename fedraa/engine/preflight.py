@@ -97,18 +97,18 @@ def _check_feasible(spec: RunSpec) -> None:
             f"{where} costs {costs[worst]:.4g}",
             got=bound,
             expected=f"at least {costs[worst]:.4g}",
-            hint=f"leave it out for K* = {delay_bound(table):.4g}",
+            hint=f"leave it out for the derived bound, {delay_bound(table):.4g}",
         )
 
 
 def _check_all_return(spec: RunSpec) -> None:
-    """Raise InputError for clients that may never return, with a method that waits for every client."""
+    """Raise InputError if the method waits for every client and some clients may never return an update."""
     if spec.at_a_time < spec.experiment.client_count:
         problem = f"{spec.experiment.method} waits for every one of the {spec.experiment.client_count} clients"
         raise InputError("concurrency", problem, got=spec.at_a_time, hint="leave it out")
     availability = spec.timing.availability
     if availability is not None and availability.period is None:
-        problem = f"it has no period, and {spec.experiment.method} waits for every client"
+        problem = f"it does not repeat without a period, and {spec.experiment.method} waits for every client"
         raise InputError("availability", problem, got=spec.experiment.availability, hint="give --availability-period")
 
 
@@ -131,7 +131,7 @@ def _check_inputs(spec: RunSpec) -> None:
 
 
 def _check_small_batches(spec: RunSpec) -> None:
-    """Raise InputError if all clients have too few samples for a minibatch, or if some have and the run would end."""
+    """Raise InputError if no client has enough samples for a minibatch, or if one that lacks them would end the run."""
     min_batch = spec.state.min_batch
     sizes = spec.data.sizes
     kind = type(spec.traced.module).__name__
@@ -161,7 +161,7 @@ def _check_small_batches(spec: RunSpec) -> None:
 
 
 def _check_local_schedule(spec: RunSpec) -> None:
-    """Raise InputError for a schedule over local steps if each task has one step, at the full learning rate."""
+    """Raise InputError if a learning-rate schedule over local steps has no effect: every task has only one step."""
     solver = spec.method.local
     if lr_unit(solver.lr_schedule) != LOCAL or solver.auto is not None:
         return
@@ -188,7 +188,7 @@ def _check_adapters(spec: RunSpec) -> None:
 
 
 def _check_robust(spec: RunSpec) -> None:
-    """Raise InputError for a robust aggregator that gets too few clients at a time, or not its root client."""
+    """Raise InputError if a robust aggregator gets too few clients at a time, or if its root client may be missing."""
     description = getattr(spec.method.update, "aggregator", None)
     if description is None:
         return

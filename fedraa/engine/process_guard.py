@@ -44,7 +44,7 @@ def refuse_nested_run() -> None:
 
 @contextmanager
 def exclusive_process() -> Iterator[None]:
-    """Wait until no other thread is in such a block. At its end, restore the process's settings that a run changes.
+    """Let one thread at a time into this `with` block. At its end, restore the process's settings that a run changes.
 
     These are torch's default type, its number of threads, and the global generators of Python, NumPy and torch.
     """

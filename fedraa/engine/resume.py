@@ -265,7 +265,7 @@ def _check_further(value: object, before: Target, now: Target | None) -> None:
         now: The new target.
     """
     if now is None or now.name != before.name or now.value == before.value or not before.reached(now.value):
-        expected = f"a better {before.name} than {before}"
+        expected = f"a target for {before.name} that is harder to reach than {before}"
         raise InputError("target", got=value, expected=expected, hint="give one, or leave it out")
 
 

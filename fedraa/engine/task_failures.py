@@ -78,7 +78,7 @@ def check_clients_left(bad: BadClients, task: Task, error: str, clients: int) ->
         )
     last = f"the last, client {task.client} with task {task.id}: {error}"
     if len(bad.left_out) == clients:
-        failed = f"all {len(bad.left_out)} failed {bad.retries + 1} times in a row"
+        failed = f"all {len(bad.left_out)} clients failed {bad.retries + 1} times in a row"
         raise RunFailed("clients", f"{failed}; {last}")
     if bad.hopeless:
-        raise RunFailed("clients", f"the first {MAX_FIRST_FAILURES} all failed; {last}")
+        raise RunFailed("clients", f"the first {MAX_FIRST_FAILURES} clients all failed; {last}")

@@ -69,7 +69,7 @@ class NamedMetric:
         except Exception as error:
             raise InputError("metrics", f"{self.name} failed with {type(error).__name__}: {error}") from error
         if not isinstance(result, Tensor) or result.shape != labels.shape[:1] or result.is_complex():
-            problem = f"{self.name} returned this value for a batch of {len(labels)} samples"
+            problem = f"{self.name} returned a wrong value for a batch of {len(labels)} samples"
             expected = f"a tensor with one real number per sample, [{len(labels)}]"
             raise InputError("metrics", problem, got=result, expected=expected)
         return np.asarray(result.detach().cpu().to(torch.float64).numpy(), np.float64)

@@ -168,7 +168,7 @@ def draw_cohort(
         remaining = [client for client in cohort if client not in left_out]
         if remaining or isinstance(participation, Poisson):
             return remaining
-    problem = f"it draws no client of {clients}"
+    problem = f"it draws none of the {clients} clients"
     if left_out:
         problem += ", or only quarantined ones"
     raise InputError("participation", problem, got=text_of(participation), hint="raise it")
@@ -226,7 +226,8 @@ def _parse_text(text: str, field: str = "participation") -> Selection:
 PARTICIPATION: ComponentRegistry[Selection] = ComponentRegistry(
     "participation", ("cohort",), {"all": All, "sample": Sample, **SHARES}, _parse_text
 )
-# The same components choose the next client of an asynchronous method. Its errors name another field.
+# The same components choose the next client of an asynchronous method. Errors of this registry
+# name the field `next_client`.
 NEXT_CLIENT: ComponentRegistry[Selection] = replace(
     PARTICIPATION, name="next_client", short=partial(_parse_text, field="next_client")
 )

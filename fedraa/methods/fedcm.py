@@ -32,8 +32,8 @@ class GlobalMomentum(RoundState):
     keeps: ClassVar[str] = "Delta [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "momentum": "the server momentum is a delta over lr * steps, which it inflates again every round",
-            "local_optimizer": "the server momentum is a delta over lr * steps, a mean gradient only in SGD",
+            "momentum": "the server divides deltas by lr * steps, and local momentum lengthens them again every round",
+            "local_optimizer": "the server divides deltas by lr * steps, which gives a mean gradient only with SGD",
         }
     )
     momentum: ClassVar[bool] = True

@@ -122,7 +122,7 @@ RAM_FED = register(
             "`v = mean of all u_n + mean over the clients that trained it of (D_n − u_n); theta ← theta − lr v`; u_n "
             "is the last update of client n."
         ),
-        when="Regions are not trained for rounds: the memory moves them on.",
+        when="Some regions are not trained for several rounds: the memory still moves them.",
         update=Mean(aggregator=MemorisedMean()),
     )
 )

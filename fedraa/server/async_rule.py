@@ -84,7 +84,7 @@ class AsyncModel:
         fragments: Number of fragments.
         at_a_time: Clients that train at a time. None means all.
         common: For each fragment, the positions in its buffer of the coordinates that all fragments hold.
-        sent: Number of coordinates that clients can send, without personal layers; None: all.
+        sent: Number of coordinates that clients send. None means all; personal layers are not sent.
         release_noise: Returns the noise [d] of central privacy for the sum of a full buffer, and the mask [d] of the
             coordinates that it covers. None without central privacy, and for a rule that does not add it.
     """
@@ -244,7 +244,7 @@ def factor_at(staleness: int, factor: Any) -> float:
         return float(weight)
     raise InputError(
         "staleness",
-        f"{getattr(factor, '__name__', factor)} returned it at staleness {staleness}",
+        f"{getattr(factor, '__name__', factor)} returned a wrong weight for an update of staleness {staleness}",
         got=weight,
         expected=f"a finite number of at most {MAX_WEIGHT:g} in size",
     )

@@ -67,7 +67,7 @@ class AsyncServer(Stateful):
         self._balance = balance
         self._learn = learn
         self.collusion: Collusion | None = None
-        """It replaces the updates of attackers that see the deltas of other clients."""
+        """The attack of clients that see the deltas of other clients. It replaces their updates."""
         # The task in flight of each client that trains its buffer again.
         self._kept_flights: dict[int, InFlightTask] = {}
         self._plan_scheduler()

@@ -38,7 +38,8 @@ class ClientStates(Stateful):
             key: ClientRows(buffer.count(len(params)), clients, partial(_new_row, buffer, len(params)))
             for key, buffer in self._buffers.items()
         }
-        # For each buffer of some coordinates: the position in a row of each coordinate of the model, -1 for none.
+        # For each buffer that covers only some coordinates: the position in a client's row of each coordinate of the
+        # model [d], or -1 if the buffer does not have the coordinate.
         self._places: dict[str, Index] = {}
         for key, buffer in self._buffers.items():
             if buffer.coordinates is not None:
@@ -107,7 +108,7 @@ class ClientStates(Stateful):
         return values
 
     def _split(self, key: str, assignment: Assignment) -> tuple[Index, Index]:
-        """Return the positions in a submodel of the coordinates that the buffer has, and their positions in a row."""
+        """Find the submodel's coordinates that the buffer has. Return their positions in the submodel and in a row."""
         places = self._places[key]
         if assignment.submodel.index is not None:
             places = places[assignment.submodel.index]
@@ -116,6 +117,6 @@ class ClientStates(Stateful):
 
 
 def _new_row(buffer: KeptBuffer, parameters: int) -> Vector:
-    """Return the row of a client that has never trained, with NaN for values that a task determines."""
+    """Return the row of a client that has never trained. Values that its first task will supply are NaN."""
     start = np.nan if isinstance(buffer.start, str) else buffer.start
     return np.full(buffer.count(parameters), start, np.float32)

@@ -125,7 +125,7 @@ class RoundServer(Stateful):
         self._shared = components.shared
         self._deadline = components.deadline
         self._coverage = CoverageCounter(len(params), np.int32)
-        # Counts the coordinates of personal layers as well. Without such layers it is not used.
+        # Also counts the coordinates of personal layers, which are trained but not sent. Only used with such layers.
         self._trained = CoverageCounter(len(params), np.int32)
         self._last_trained = LastTrained(len(params))
         self._reset_round()

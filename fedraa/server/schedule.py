@@ -172,7 +172,7 @@ class AsyncSampled(Schedule):
 
 
 def _count_voters(update: AsyncRule, clients: int) -> int:
-    """Return the number of updates per server update of a buffered rule, and the number of clients for others."""
+    """Return the number of clients among which attackers collude: those of one buffer of the rule, or all."""
     if update.per_step > 1:
         return update.per_step
     return clients

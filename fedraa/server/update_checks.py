@@ -27,10 +27,10 @@ MAX_GROWTH = 1e3
 # Names of extra buffers in client updates that have one value per trained parameter.
 AS_LONG_AS_THE_PART = ("gradient", "squares")
 AUTO = "auto"
-# The bound as a multiple of the usual norm. Norms of honest updates differ by less than this, even if the sizes of data
-# partitions differ tenfold.
+# With `auto`, the norm of an update may be this multiple of the median norm. Norms of honest updates differ by less,
+# even if the sizes of data partitions differ tenfold.
 NORM_FACTOR = 20
-# Number of accepted updates over which the median runs.
+# Number of the last accepted updates from which the median norm is computed.
 MEDIAN_WINDOW = 50
 # Number of accepted updates of a fragment before the median is used.
 WARM_UP_UPDATES = 5
@@ -151,7 +151,7 @@ def outgrown_values(update: Update, task: Task) -> str | None:
 
 
 def model_defect(task: Task, update: Update | None) -> str | None:
-    """Return the defect of the model from which the task was cut, if it explains a bad update, otherwise None."""
+    """Return the defect of the weights that the client received, or None if they are sound or not known."""
     if update is not None and update.receipt is not None:
         return describe_unfit(update.receipt.sent)
     if isinstance(task.buffer, RemoteBuffer):

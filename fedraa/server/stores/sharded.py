@@ -76,7 +76,7 @@ def _positions_in(wanted: Index, places: Index) -> Index:
 
 
 def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector:
-    """Return the buffer [k] of a fragment, assembled from its pieces at these places."""
+    """Return the buffer [k] of a fragment. `places` has the positions in the buffer of the values of each piece."""
     buffer = np.empty(sum(map(len, places)), np.float32)
     for place, piece in zip(places, pieces, strict=True):
         buffer[place] = piece
