@@ -57,7 +57,7 @@ def has_statistics(module: nn.Module) -> bool:
 
 
 def part_sizes(count: int, batch: int) -> list[int]:
-    """Return the sizes of parts of at most `batch` samples into which `count` samples are divided evenly."""
+    """Divide `count` samples evenly into parts of at most `batch` samples. Return the sizes of the parts."""
     if not count:
         return []
     return [len(rows) for rows in np.array_split(np.arange(count), math.ceil(count / batch))]

@@ -83,7 +83,7 @@ class Audit:
         self._saved = self._ledger.step
 
     def _check_settled(self, line: Line) -> None:
-        """Check that the rules demand no dispatch to a waiting client and no checkpoint before this line."""
+        """Check that no dispatch to a waiting client and no checkpoint is missing before this line."""
         if self._clock.waiting:
             raise line.wrong(f"client {self._clock.waiting[0]} waits, and must get a task before this line")
         if self._checkpoint_due:
@@ -135,7 +135,10 @@ class Audit:
         raise line.field_error("reason", f"no end yet, because the limits are {limits!r}")
 
     def _reached_time_limit(self, now: float) -> float | None:
-        """Return the limit of time if the run has reached it. On the virtual clock, no earlier task may then be due."""
+        """Return the limit of time if the run has reached it, otherwise None.
+
+        On the virtual clock the limit is reached if no client waits and no task is due before the limit.
+        """
         limit = self._rules.resolved.limits.time
         if limit is None:
             return None

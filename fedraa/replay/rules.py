@@ -68,7 +68,10 @@ class _Base(BaseModel):
 
 
 class Resolved(BaseModel):
-    """The resolved values of the data set, the model and the defaults. Columns are per client; None is infinite."""
+    """The resolved values of the data set, the model and the defaults.
+
+    Lists such as `compute` have one entry per client. None in them means infinity.
+    """
 
     samples: Annotated[list[int], BeforeValidator(unpacked)]
     compute: Annotated[list[float | None], BeforeValidator(unpacked)]
@@ -329,7 +332,10 @@ class Rules:
         return step
 
     def balances(self) -> list[float]:
-        """Return each client's factor of data against speed in an update's weight, by the current costs."""
+        """Return the factor of each client in an update's weight that corrects for clients that participate often.
+
+        The factors follow from the clients' samples and the current costs.
+        """
         samples = np.array(self.resolved.samples, np.int64)
         power = self.method["update"].get("participation_correction", 0.0)
         balances = planned_balances(self.costs, self.resolved.fragments, samples, power, self.concurrency)
@@ -351,7 +357,7 @@ class Rules:
 
 
 def _logged_cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
-    """Return the clients of each round of a log, as far as the log can be read."""
+    """Return the clients of each round that the log contains."""
     cohorts: list[list[int]] = [[]]
     for line in read_lines(directory):
         if line.kind == "dispatch":

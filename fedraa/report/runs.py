@@ -169,7 +169,7 @@ def runs_of(groups: Sequence[Group]) -> list[Run]:
 
 
 def _whole_method(run: Run) -> str:
-    """Return the resolved method as text. A whole number and the equal float are the same."""
+    """Return the resolved method as text. Integers are written as floats, so that 1 and 1.0 give the same text."""
     method = dict(run.config["method"])
     submodel = method.get("submodel")
     # Automatic capacities follow from the fleet, which may depend on the seed.
@@ -194,7 +194,7 @@ def differing_flags(runs: Sequence[Run]) -> list[str]:
 
 
 def _label_runs(runs: Sequence[Run]) -> list[str]:
-    """Return a label per run: the method, and the flags or the number that distinguish it."""
+    """Return a label per run: the method, and if several runs have it, the flags that differ or a number."""
     labels = []
     for run in runs:
         alike = [other for other in runs if other.method == run.method]

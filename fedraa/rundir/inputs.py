@@ -16,11 +16,11 @@ from fedraa.data.tree import Tree
 from fedraa.errors import InputError
 from fedraa.rundir import packed_columns
 
-# A key that only a scaling has.
+# A key by which the JSON of a scaling is recognised.
 _NUMBERS = "mean"
-# The entry of a transform that was fitted, but does not keep the fitted values in its arguments.
+# The entry in `Inputs.fitted` of a transform that was fitted, but does not keep the fitted values in its arguments.
 LOST = "lost"
-# A key that only a sample has.
+# A key by which the JSON of a sample is recognised.
 _SHAPE = "shape"
 
 
@@ -84,7 +84,7 @@ def describe_inputs(classes: int, example: Tree, scaling: Scaling, unfitted: Tra
 
 
 def _describe_fitted(before: Transform, part: Transform) -> Any:
-    """Return the entry of a transform for `Inputs.fitted`."""
+    """Return the entry of a transform in `Inputs.fitted`: None, the description of the fitted transform, or `LOST`."""
     if type(before).fitted is Transform.fitted:
         return None
     described = describe_component(part)

@@ -17,7 +17,10 @@ COORDINATES_PER_BYTE = 8
 
 @dataclass(frozen=True, eq=False)
 class Submodel:
-    """A dense part of the model: widths of its groups, and its coordinates' indices in the full vector (None: all)."""
+    """A dense part of the model: the widths of its groups, and the indices of its coordinates in the full vector.
+
+    Indices of None mean all coordinates.
+    """
 
     widths: tuple[int, ...]
     index: Index | None
@@ -95,12 +98,12 @@ class Assignment:
         """Return the bytes that one task sends down and up.
 
         If the submodel is masked, the client sends the trained coordinates and a bitmap of the mask. The server also
-        sends these if `sends_mask` is set, and otherwise all coordinates without a bitmap.
+        sends the trained coordinates and a bitmap if `sends_mask` is set. Otherwise it sends all coordinates.
 
         Args:
             coordinates: Number of coordinates of the submodel.
-            sent_back: Returns the bytes up for a number of trained coordinates.
-            sent: Returns the bytes down for a number of coordinates.
+            sent_back: A function that returns the bytes that a client sends for this number of coordinates.
+            sent: A function that returns the bytes that the server sends for this number of coordinates.
         """
         if self.mask is None:
             return sent(coordinates), sent_back(coordinates)

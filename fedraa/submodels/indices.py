@@ -115,7 +115,7 @@ def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple
             field,
             f"of {len(ratios)} parts of group {group.name!r} with {group.size} units, part {part} would have none, and "
             "no other group is large enough",
-            expected="fewer or more even parts",
+            expected="fewer parts, or parts of more equal size",
         )
     return parts
 

@@ -45,7 +45,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
 
 
 def check_updates(traced: Traced, example: Tree) -> Traced:
-    """Return the module, set to be trained by its whole gradient if its code needs that."""
+    """Return the module, with `by_piece` False if no parameter may change before all gradients are computed."""
     if traced.size < BY_PIECE:
         return traced
     example = map_tree(lambda part: part.cpu(), example)
@@ -54,7 +54,7 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
 
 
 def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
-    """Return the module, set to be trained by its whole gradient if early updates of parameters would change it.
+    """Return the module, with `by_piece` False if early updates of parameters would change the gradients.
 
     Args:
         traced: The traced module.

@@ -181,7 +181,9 @@ class _Plan:
                 )
         for method, template in experiments.items():
             if not spaces[method]:
-                raise InputError("space", f"{method} has none of {', '.join(space)}", hint="add a field of this method")
+                raise InputError(
+                    "space", f"{method} has none of the fields {', '.join(space)}", hint="add a field of this method"
+                )
             for name, parameter in spaces[method].items():
                 for value in parameter.ends:
                     resolve_method(_replace_values(template, {name: value}))
@@ -284,7 +286,7 @@ class _Plan:
 
 
 def _refuse_fixed(space: Space, experiment: Experiment) -> None:
-    """Raise InputError for a field of the space that the experiment sets."""
+    """Raise InputError if the experiment also sets a field of the space."""
     for name in space:
         value = chosen_value(experiment, name)
         default = Experiment.model_fields[name].default if name in Experiment.model_fields else None

@@ -33,7 +33,9 @@ Codes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, eq=False)
 class TextWindows(Rows):
-    """Windows of 80 characters in a text, and the character after each, or after each position of each.
+    """Windows of 80 characters in a text, with the next character as the target.
+
+    With `every_position` the targets are the next characters at all positions of a window.
 
     `codes` holds the characters, uint8 [characters], and `starts` the first character of each window.
     """
@@ -114,7 +116,7 @@ def _rows_of_split(split: LeafSplit, every_position: bool) -> TextWindows:
 
 
 def _starts_of_windows(windows: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the places of windows that follow each other with their next characters."""
+    """Return the starts of windows in their joined text, in which a window is followed by its next character."""
     return np.arange(len(windows)) * (LENGTH + 1)
 
 

@@ -73,7 +73,7 @@ class Colour(Iid):
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
         if isinstance(x, dict | tuple) or x.ndim != 4 or x.shape[1] != 3:
-            problem = "colour needs images with three channels, and these samples have others"
+            problem = "colour needs images with three channels, and these samples do not have three"
             raise InputError("partition", problem, hint=OTHER)
         matrix = _hue_rotation(client * self.degrees % 360)
         return np.einsum("ij,njhw->nihw", matrix, x, optimize=False)

@@ -73,7 +73,10 @@ class Arbitrary(SubmodelPolicy):
         return frozenset(generator(run.seed, "levels").permutation(run.clients)[: run.clients // 2].tolist())
 
     def _make_masker(self, run: RunContext) -> Callable[..., Mask]:
-        """Return a function from `chosen` regions to their mask, for a round and a client or for a whole round."""
+        """Return a function that makes the mask of some regions.
+
+        Its arguments are the regions, the round, and the client unless all clients of the round share the mask.
+        """
         if self.regions == "hidden":
             region_of = masks.hidden_parts(run.traced, self.parts)
             return lambda chosen, *when: np.isin(region_of, chosen)

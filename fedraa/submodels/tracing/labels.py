@@ -103,9 +103,9 @@ class Ties:
         return first
 
     def merge_labels(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the labels of an elementwise result.
+        """Return the labels of an elementwise result of two tensors.
 
-        Along a dimension in which one side is broadcast, the other stays free.
+        If one tensor is broadcast along a dimension, the units of the other tensor along it are not tied to each other.
         """
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = left.expand(shape), right.expand(shape)

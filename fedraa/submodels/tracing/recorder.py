@@ -170,7 +170,7 @@ class Recorder(TorchFunctionMode):
         return [name for name in self._names.values() if name not in known and name not in self._alike]
 
     def steps(self, values: object) -> list[object]:
-        """Return the steps of the path that created these tensors, and the names of parameters among them."""
+        """Return, for each of these tensors, the step of the path that created it. For a parameter, return its name."""
         return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in iterate_tensors(values)]
 
     def name(self, tensor: object) -> str | None:
@@ -280,7 +280,7 @@ class Recorder(TorchFunctionMode):
         return dims[dim]
 
     def choice(self, weight: Tensor, count: int) -> int:
-        """Return which of the `count` possible dimensions of a parameter makes units, counted from 0."""
+        """Return the index of the dimension that makes units, among the `count` possible dimensions of a parameter."""
         name = self.name(weight) or ""
         chosen = min(self.choices.get(name, 0), count - 1)
         if chosen + 1 < count:

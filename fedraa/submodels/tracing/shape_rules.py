@@ -103,7 +103,9 @@ def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
-    """Return each result dimension's dimension of the parameter, or None if the result differs in other ways.
+    """Return, for each dimension of the result, the dimension of the parameter from which it comes.
+
+    A new dimension has None. The whole result is None if the function does not only move, add or drop dimensions.
 
     Args:
         x: The parameter.

@@ -292,7 +292,11 @@ def _as_floats(x: Tensor) -> Tensor:
 
 
 def _find_scales(expected: Tensor) -> Tensor:
-    """Return the scale of each number: at least the largest number that is no mask's value (such as -1e9)."""
+    """Return the scale to which the tolerance is relative, for each place in an output.
+
+    The scale is the largest absolute value over all samples, or over all places without a mask's value (such as -1e9)
+    if this is larger.
+    """
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():
         return sizes
@@ -325,7 +329,7 @@ def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tenso
 
 
 def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bool:
-    """Return True if a skeleton of the cut's widths, loaded with its part of the flat vector, equals the cut.
+    """Return True if a module made only from the cut's widths, and loaded with the cut's parameters, equals the cut.
 
     Args:
         small: The cut.
