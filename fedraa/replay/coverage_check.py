@@ -1,4 +1,4 @@
-"""Check the coverage of a round: the coordinates that its clients trained, as far as the log has them."""
+"""Check the coverage metrics of a round: the numbers of clients that trained each coordinate."""
 
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules

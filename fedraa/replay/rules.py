@@ -160,7 +160,7 @@ class Rules:
         return limit
 
     def bad_clients(self) -> BadClients:
-        """Return the decisions about failing clients, at their start."""
+        """Return the component that decides about failing clients, in its state at the start of a run."""
         return BadClients(self.experiment.client_retries, stop=self.experiment.on_bad_client == "stop")
 
     @property
@@ -238,7 +238,7 @@ class Rules:
         return extra
 
     def bill(self, widths: Widths, client: int, *, held: bool = False) -> Bill:
-        """Return the costs of a task on a dense submodel of these widths, as costs are known now.
+        """Return the costs of a task on a dense submodel of these widths, from the current cost estimates.
 
         Args:
             widths: Kept units per width group.
@@ -255,7 +255,7 @@ class Rules:
         return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))
 
     def is_custom(self, choice: str, value: str) -> bool:
-        """Return True if a value of a choice is a custom component. Its decisions are not checked."""
+        """Return True if a value of a choice is a custom component. The replay does not check a custom component."""
         return is_foreign(self.method[choice].get(value))
 
     @property

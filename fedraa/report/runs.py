@@ -104,7 +104,7 @@ class Run:
 
     @cached_property
     def evals(self) -> pd.DataFrame:
-        """The columns of evals.csv, and `bytes`: the traffic, down and up, of all tasks that were committed by then."""
+        """The columns of evals.csv, and `bytes`: the traffic of all tasks that were committed until each evaluation."""
         evals = self.history.evals
         return evals.assign(bytes=self.timeline.bytes_until(evals["t"].to_numpy(float)))
 

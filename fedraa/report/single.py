@@ -110,7 +110,7 @@ def clients_by_fragments(run: Run) -> Figure:
 
 
 def draw_coverage(run: Run) -> Figure:
-    """Return a plot of the clients that train the best and the least covered coordinate of each round."""
+    """Return a plot by round of the numbers of clients that train the best and the least covered coordinate."""
     figure, (above, below) = new_figure(3.6, rows=2, sharex=True, height_ratios=(2, 1))
     rounds = run.rounds["round"].to_numpy(int)
     low = run.rounds["coverage_min"].to_numpy(int)

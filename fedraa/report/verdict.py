@@ -140,7 +140,7 @@ def common_time(groups: Sequence[Group]) -> float | None:
 
 
 def value_at(run: Run, at: float | None) -> float:
-    """Return the main metric of the last model that was evaluated until this time; of the last model for None."""
+    """Return the main metric of the last evaluation until the time `at`, or of the whole run if `at` is None."""
     evals = run.evals
     if at is not None and (evals["t"] <= at).any():
         evals = evals[evals["t"] <= at]
@@ -148,7 +148,7 @@ def value_at(run: Run, at: float | None) -> float:
 
 
 def _times_to_target(group: Group) -> tuple[float, ...]:
-    """Return the time at which each seed reached the target; empty unless every seed did."""
+    """Return the time at which each seed reached the target. The result is empty if a seed did not reach it."""
     times = [run.summary["time_to_target"] for run in group.runs]
     if any(time is None for time in times):
         return ()

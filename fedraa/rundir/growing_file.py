@@ -9,9 +9,9 @@ from fedraa.messages import State
 from fedraa.rundir.atomic_files import hash_file
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 
-# The logs by their names in a checkpoint.
+# The file of each log, by the name of the log in a checkpoint.
 LOGS = {"events": EVENTS, "evals": EVALS, "clients": CLIENTS}
-# The key of their digests in a checkpoint.
+# The key of the logs' digests in a checkpoint.
 DIGESTS = "sha256"
 
 

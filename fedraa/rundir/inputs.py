@@ -136,7 +136,7 @@ def _to_json(tree: Tree, describe_leaf: Any) -> Any:
 
 
 def _from_json(written: Any, key: str, read_leaf: Any) -> Tree:
-    """Return the tree of `_to_json`. Only a leaf is an object with the key `key`."""
+    """Return the tree from which `_to_json` made the JSON. An object with the key `key` is a leaf of the tree."""
     if isinstance(written, list):
         return tuple(_from_json(part, key, read_leaf) for part in written)
     if isinstance(written, Mapping) and key not in written:

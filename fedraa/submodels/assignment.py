@@ -43,8 +43,8 @@ class Submodel:
 class Assignment:
     """The part of the model that one client trains: a dense submodel and, for element-wise methods, a mask [k] over it.
 
-    The log shows the assignment as its `label`. With `sends_mask` the server masks the part before it sends it.
-    Otherwise the client receives the whole part and masks it (RA-Fed, SubDisMO).
+    The log shows the assignment as its `label`. With `sends_mask` the server sends only the masked submodel. Otherwise
+    the client receives the whole submodel and masks it (RA-Fed, SubDisMO).
     """
 
     label: int

@@ -138,7 +138,7 @@ def _largest_remainder(size: int, ratios: Sequence[float]) -> list[int]:
 
 
 def _count_units(ratio: float, size: int) -> int:
-    """Return the number of units of a share of `size` units, rounded up."""
+    """Return `ratio * size`, rounded up to a whole number of units."""
     if not 0 < ratio <= 1:
         raise InputError("ratio", got=ratio, expected="a number over 0 and at most 1")
     return math.ceil(round(ratio * size, 9))

@@ -102,7 +102,7 @@ def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
 def slice_ranges(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, line: np.ndarray
 ) -> list[tuple[int, int]] | None:
-    """Return the ranges of a dimension to which the numbers of a slicing call refer.
+    """Return the ranges of a dimension that a slicing call selects by numbers in the code.
 
     The list is empty if the call passes no number for the dimension. The result is None if the call takes every n-th
     element in a way that a cut may change.
@@ -282,7 +282,7 @@ def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elemen
 
 
 def _find_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
-    """Return the first dimension of the result that the shape in a call describes, and this shape.
+    """Return the dimension of the result at which the shape in a call begins, and the shape.
 
     Args:
         name: Name of the function.

@@ -16,7 +16,7 @@ from fedraa.errors import InputError
 Value = Any
 # The fields that every method has.
 OF_EVERY_METHOD = {"lr", "lr_schedule", "batch_size", "local_epochs", "local_steps"}
-# The fields that can be tuned, besides all paths.
+# The fields that can be tuned. A dotted path, such as local.sam_rho, can also be tuned.
 TUNABLE = {*SHORTCUTS, *OF_EVERY_METHOD} - {"updates", "rounds"}
 TAKES = "LOW:HIGH, LOW:HIGH:log, or values with commas between them"
 # Share of a range at each end that counts as the edge.
@@ -29,10 +29,7 @@ _NUMBER = re.compile(r"(?<![\w.])(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?![\w.])"
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`.
-
-    They are drawn uniformly, with `log` log-uniformly, with `whole` as integers.
-    """
+    """The numbers from `low` to `high`, only integers if `whole`. They are drawn uniformly, log-uniformly if `log`."""
 
     low: float
     high: float
@@ -257,7 +254,7 @@ def _make_range(name: str, numbers: list[Any], *, log: bool, values: object) -> 
 
 
 def _field_types(annotation: Any) -> set[Any]:
-    """Return the types that a field takes."""
+    """Return the types of values that a field accepts."""
     types = {annotation}
     if get_origin(annotation):
         types.update(*map(_field_types, get_args(annotation)))

@@ -131,7 +131,7 @@ def _read_table(root: Path, every_position: bool) -> tuple[list[TextWindows], li
 
 
 def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], list[list[str]]]:
-    """Return the training and the test windows of the roles in a file of plays, and their roles."""
+    """Return the training and the test windows in a file of plays, and the role of each window."""
     try:
         plays = content(path).decode().replace("\r\n", "\n")
     except (OSError, ValueError) as error:

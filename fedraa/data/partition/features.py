@@ -36,7 +36,7 @@ class Noise(Iid):
 
 @dataclass(frozen=True)
 class Rotation(Iid):
-    """A partition with rotated images. Those of client n, counted from 0, are rotated by n * `degrees`.
+    """A partition with rotated images. The images of client n, counted from 0, are rotated by n * `degrees`.
 
     The rotation is counter-clockwise. Multiples of 90 degrees move pixels. Other angles interpolate linearly, and fill
     the corners with 0, which is the mean of scaled images.

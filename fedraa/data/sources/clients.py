@@ -129,7 +129,7 @@ class ClientSource:
     scaling: Scaling = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return only the fields, because each process must find the generators in its copy of the samples."""
+        """Return the fields only, without the cached generators. Another process must find those of its own copy."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property

@@ -124,7 +124,7 @@ def image_array(image: Any) -> Array:
 def _walk_folders(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Path], bool]]:
     """Yield each folder below `folder`, its files, and True if it contains other folders.
 
-    `around` holds the real paths of the parent folders, to detect links to one of them.
+    `around` holds the real paths of the parent folders, so that a link to a parent folder is not followed.
     """
     real = os.path.realpath(folder)
     if real in around:

@@ -28,9 +28,10 @@ class Arbitrary(SubmodelPolicy):
     group. A client trains the weights between the drawn units. At level L this is a fourth of a matrix between two
     hidden layers. Over time all parts of the matrix are trained.
 
-    At level L a client trains 2 of 4 regions, at level S one. At MIX half of the clients, drawn once per run, train as
-    in L and the others as in S. Round 0 trains everything. In every `uncovered_every`-th round (0: never) all clients
-    train the same regions, drawn for that round, so that no client covers the others.
+    At level L a client trains 2 of 4 regions, at level S one. At level MIX, half of the clients train as at level L and
+    the others as at level S. These clients are drawn once per run. Round 0 trains everything. In every
+    `uncovered_every`-th round (0: never) all clients train the same regions, drawn for that round, so that no client
+    covers the others.
 
     Attributes:
         level: L, S or MIX: the number of regions that a client trains.

@@ -331,7 +331,8 @@ def _describe_groups(
     """
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
     runs: list[list[Entry]] = [[] for _ in together]
-    # This holds, for each group and parameter, the share of the parameter without units of the group.
+    # For each group, this maps the name of a parameter to the share of its elements that belong to no unit of the
+    # group.
     outside: list[dict[str, float]] = [{} for _ in together]
     owner = np.full(1 + _largest_root(entries), -1)
     for g, members in enumerate(together):

@@ -239,7 +239,7 @@ class Recorder(TorchFunctionMode):
         return tensor in self._labels or self.name(tensor) is not None
 
     def hide_result(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
-        """Record a result that is right only while these units are whole. Code that reads it pins them.
+        """Record a result that is right only while these units are whole. A function that reads the result pins them.
 
         Args:
             tensor: The result.
