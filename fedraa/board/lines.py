@@ -7,7 +7,7 @@ from typing import BinaryIO
 from fedraa.errors import InputError
 from fedraa.reading import opened
 
-# The bytes of one reading. To parse them takes a few milliseconds.
+# Bytes that one call reads from a file. Parsing them takes a few milliseconds.
 CHUNK = 1 << 18
 # Maximum length of a line in bytes.
 LONGEST = 1 << 26

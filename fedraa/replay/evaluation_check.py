@@ -46,9 +46,9 @@ class Evaluations:
             self._started = step
 
     def before(self, line: Line) -> None:
-        """Check that no evaluation is missing before this line, which is not an evaluation."""
+        """Check that no evaluation is missing before this line. The line itself is not an evaluation."""
         if self.ending and line.kind != "end":
-            raise line.wrong("the run continues, but the rules demand its end after an evaluation at this early time")
+            raise line.wrong("the run continues after an evaluation that is possible only at the end of a run")
         if len(self._pending) > self._max_pending_evals:
             raise line.wrong(f"the evaluation of step {self._pending[0][0]} must come before this line")
 
@@ -74,7 +74,7 @@ class Evaluations:
         self._lines.append(line)
 
     def is_complete(self, step: int) -> bool:
-        """Return True if the model after `step` updates was evaluated."""
+        """Return True if the model after `step` updates was evaluated and no evaluation is pending."""
         return self._started == step and not self._pending
 
     def compare(self, directory: Path, *, ended: bool) -> None:

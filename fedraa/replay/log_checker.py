@@ -112,12 +112,12 @@ class Audit:
         self.end = line
 
     def _find_reason(self, line: Line) -> tuple[str, float]:
-        """Return the reason for the end and its time by the rules; on the wall clock the time may be later."""
+        """Return the reason and the time of the run's end by the rules. On the wall clock the run may end later."""
         limits = self._rules.resolved.limits
         now = self._clock.now
         if self._rules.wall:
             now = line.at_least("t", now)
-        # The request of a callback is not checked, but its time is.
+        # A callback's request to end the run cannot be checked, but the time of the end is checked.
         if line["reason"] == CALLBACK:
             if not isinstance(line["by"], str):
                 raise line.field_error("by", "the name of a callback")

@@ -127,7 +127,7 @@ class Group:
 
     @property
     def slug(self) -> str:
-        """The label as part of a file's name."""
+        """The label in a form that can be part of a file's name."""
         return re.sub(r"[^a-z0-9.]+", "-", self.label.lower())
 
 
@@ -143,8 +143,8 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
         if replace(run.metric_spec, own=()) != replace(runs[0].metric_spec, own=()):
             raise InputError(
                 "runs",
-                f"{run.directory} is judged by {run.metric_spec.main}, "
-                f"{runs[0].directory} by {runs[0].metric_spec.main}",
+                f"the main metric of {run.directory} is {run.metric_spec.main}, "
+                f"and that of {runs[0].directory} is {runs[0].metric_spec.main}",
                 hint="give runs of one objective",
             )
     groups: dict[tuple[str, str], dict[int, Run]] = {}

@@ -132,7 +132,7 @@ def draw_coverage(run: Run) -> Figure:
 
 
 def clients_caption(run: Run) -> str:
-    """Return the caption of `client_figures`."""
+    """Return the caption of the plot of the main metric over clients."""
     metric = run.metric_spec.main.replace("_", " ")
     return (
         f"{metric[0].upper()}{metric[1:]} of the full model on each client's share of the test data: mean, one "

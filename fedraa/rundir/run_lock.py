@@ -24,7 +24,7 @@ LOCK = "lock"
 
 
 class Hold:
-    """The right to write a run. `driver` is the process that Ctrl-C stops; if a server writes, this is another process.
+    """The right to write a run. `driver` is the process that Ctrl-C stops. It may differ from the writing process.
 
     Raises InputError if another process still writes this run after `LOCK_SECONDS`. The server of a killed run may
     continue for a moment.

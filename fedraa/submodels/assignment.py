@@ -98,7 +98,7 @@ class Assignment:
         """Return the bytes that one task sends down and up.
 
         If the submodel is masked, the client sends the trained coordinates and a bitmap of the mask. The server also
-        sends the trained coordinates and a bitmap if `sends_mask` is set. Otherwise it sends all coordinates.
+        sends the trained coordinates and a bitmap if `sends_mask` is set. Otherwise the server sends all coordinates.
 
         Args:
             coordinates: Number of coordinates of the submodel.

@@ -30,7 +30,7 @@ class Number(NamedTuple):
     times: tuple[tuple[int, int], ...]
 
     def of(self, widths: Sequence[int]) -> int:
-        """Return the value of the number in a cut with `widths` units of each group."""
+        """Return the size in a cut that keeps `widths[g]` units of each group g."""
         return self.fixed + sum(times * widths[group] for group, times in self.times)
 
 
@@ -41,7 +41,7 @@ class Resize(NamedTuple):
         dim: Cut dimension of the argument.
         outs: For a call that passes a shape, the dimensions of the result that come from `dim`, the cut one first.
         numbers: These sizes. Empty for `_grouped_mm`, which every cut replaces by `grouped_product`.
-        mixed: True if a number also counts something else, such as samples.
+        mixed: True if one of the sizes is a product with another size, such as the number of samples.
     """
 
     dim: int
@@ -51,7 +51,7 @@ class Resize(NamedTuple):
 
 
 Sizes = Mapping[Place, Resize]
-"""By place, the calls in the code of one module with sizes that a cut must change."""
+"""The calls in the code of one module that contain sizes which a cut must change, by their place."""
 
 
 class Stated(NamedTuple):
@@ -112,7 +112,7 @@ def slice_ranges(
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         dim: The dimension.
-        line: The unit at each index of this dimension.
+        line: The unit to which each index of this dimension belongs.
     """
     size = len(line)
     if name != "getitem" and _find_dim(name, args, kwargs) != dim:

@@ -87,7 +87,7 @@ class RunContext:
 
         Args:
             parts: The number of parts.
-            error: The error about the option that leads to this number of parts.
+            error: The error to raise. It names the option from which the number of parts follows.
         """
         if not self.traced.groups:
             reasons = self.traced.explain_uncut()
@@ -201,7 +201,7 @@ class SubmodelPolicy:
 
     @property
     def cuts(self) -> bool:
-        """Return True if the width groups of the model must be known."""
+        """Return True if the policy needs the width groups of the model."""
         return not self.whole
 
     @property

@@ -104,7 +104,7 @@ def _find_roots(recorder: Recorder, roots: Roots) -> Units:
 
 
 def _find_parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
-    """Return the roots of the units in each part that a slicing call takes.
+    """Return, for each part of a tensor that a slicing call takes, the roots of the units in this part.
 
     Units inside and outside of the part form different groups.
     """
@@ -259,7 +259,7 @@ def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None],
         dim: Cut dimension of the argument.
         outs: Dimensions of the result that come from it.
         numbers: The numbers, with None for an unknown one.
-        mixed: True if a number also counts something other than units, such as samples.
+        mixed: True if one of the numbers is a product with another size, such as the number of samples.
     """
     known = tuple(number for number in numbers if number is not None)
     if len(known) < len(numbers):

@@ -51,8 +51,8 @@ class Recorder(TorchFunctionMode):
 
     `bound[tensor name][dim]` holds the labels along the dimensions of parameters and buffers that a layer reads, and
     `raw[tensor name]` the labels of parameters and buffers used as plain tensors. A function without a rule fixes all
-    units that it reads. A buffer may have a dimension of units only if its values are equal for all of them, because a
-    worker knows the number of its units, but not which units they are.
+    units that it reads. A buffer may be cut along units only if it has the same values for all units, because a worker
+    knows how many units it has, but not which ones.
     """
 
     def __init__(

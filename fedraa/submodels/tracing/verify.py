@@ -23,19 +23,21 @@ from fedraa.submodels.tracing.modes import Noted, Silenced, WithoutDropout, in_d
 from fedraa.submodels.tracing.nonempty_mode import NonemptyMode
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# Outputs above this multiple of the smallest output are values of masks, so tolerances do not scale with them.
+# Outputs above this multiple of the smallest output are values of masks (such as -1e9). Tolerances do not grow with
+# them.
 MASK_RATIO = 1e5
-# Outputs below this multiple of the largest output's precision may be rounding errors of 0.
+# Outputs below this multiple of the largest output's rounding error may be zeros with a rounding error.
 ROUNDING_RATIO = 1e3
 # Units of each group in a trial of a large module.
 NARROW_WIDTH = 3
 
 
 class Trial:
-    """Trials of one module's cuts. Random parameters (none is zero) and float64, if possible, let differences show.
+    """Trials of one module's cuts.
 
-    For a `large` module a narrow cut is compared with a still narrower one instead of the whole. The whole only has to
-    run the same functions as the narrow cut.
+    Random parameters, none of which is zero, and float64 if possible make differences visible. If the module is
+    `large`, two narrow cuts are compared with each other, and the whole module only has to run the same functions as
+    they do.
     """
 
     def __init__(
