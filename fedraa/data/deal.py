@@ -57,7 +57,7 @@ class Dealing:
 
     @property
     def scales(self) -> bool:
-        """Return True if the run scales inputs. It does not if a transform scales them by the user's mean and std."""
+        """Return True if the run scales inputs, and False if a transform scales them by the user's mean and std."""
         return self.standardise and not any(part.scales for part in self.transforms.parts)
 
     def labels(self, y: Array) -> Array:

@@ -14,7 +14,7 @@ KINDS = ("dispatch", "commit", "drop", "round", "eval", "fault", "checkpoint", "
 
 
 class Audit:
-    """A check of lines in their order. It raises Inconsistent at the first line that does not follow from the rules."""
+    """A check of lines in order, which raises Inconsistent at the first line that does not follow from the rules."""
 
     def __init__(self, rules: Rules) -> None:
         self.lines = dict.fromkeys(KINDS, 0)

@@ -29,8 +29,8 @@ _BYTES = 4
 def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
     """Return the cost of training a cut.
 
-    It is measured in one real step per shape of module and batch, and cached in `traced`. Raises InputError if the step
-    fails.
+    The cost is measured in one real step per shape of module and batch, and cached in `traced`. Raises InputError if
+    the step fails.
 
     Args:
         traced: The traced model.

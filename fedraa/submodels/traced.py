@@ -114,7 +114,7 @@ class Traced:
         return tuple(len(kept) for kept in self.check(indices))
 
     def cut(self, indices: IndexSet) -> nn.Module:
-        """Return a dense module with only the kept units. It shares the frozen parameters and copies the others.
+        """Return a dense module with only the kept units, which shares frozen parameters and copies all others.
 
         Buffers with a value per unit (running statistics) are also cut. Raises InputError for an index set that does
         not fit the groups.

@@ -1,4 +1,4 @@
-"""Modules that are only trained whole. They are not traced, so any code that PyTorch can train is accepted."""
+"""Modules that are only trained whole. Such modules are not traced, so any code that PyTorch can train is accepted."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
     """Return the gradient of each trainable parameter, or raise InputError if the module cannot be trained.
 
     A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not
-    registered in the module. They would never be trained.
+    registered in the module. Such parameters would never be trained.
     """
     kind = type(module).__name__
     parameters = trainable_parameters(module)

@@ -1,4 +1,4 @@
-"""The directory of a tuning. It belongs to one tuning, and only one process at a time may use it."""
+"""The directory of a tuning. A directory belongs to one tuning, and only one process at a time may use it."""
 
 import json
 import os

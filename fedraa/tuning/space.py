@@ -183,7 +183,7 @@ def make_space(description: Mapping[str, object] | Sequence[str]) -> dict[str, P
 def _not_tunable(name: str) -> InputError:
     """Return the error about a field that does not exist or cannot be tuned.
 
-    It suggests a similar name, or lists all names.
+    The error suggests a similar name, or lists all names.
     """
     suggestion = suggest_name(name, TUNABLE)
     if name in USUAL_PATHS:

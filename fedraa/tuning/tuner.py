@@ -83,9 +83,9 @@ def tune(  # noqa: PLR0913 - a call names its arguments
 ) -> Tuned:
     """Find the best values of `space` for each method, with an equal number of trials for each.
 
-    Every trial is a run that is judged by the objective's main metric on validation data. These are a share
-    `validation` of each client's training samples, by default a tenth. The test data are not used. A field is tuned for
-    the methods that have it.
+    Every trial is a run that is judged by the objective's main metric on validation data. The validation data are the
+    share `validation` of each client's training samples, by default a tenth. The test data are not used. A field is
+    tuned for the methods that have it.
 
     Optuna suggests the values. A trial that is worse than the median of earlier trials at the same part of the budget
     is stopped. With a target, the best trial is the one that reaches it first on the run's clock. Two thirds of the

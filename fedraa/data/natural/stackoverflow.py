@@ -33,8 +33,8 @@ NOT_COUNTED = -100
 def read_stackoverflow(data_dir: Path | None, users: int = 1000, sentences: int = 512) -> FederatedDataset:
     """Return sentences as tokens, int64 [n, 20], and the next token at each position. The objective is next-token.
 
-    The database has 342,477 users and 135,818,730 training sentences, so that a part of the users is read. They are
-    drawn at random, the same in every run, from the users who have training and test sentences. Words get ids by their
+    The database has 342,477 users and 135,818,730 training sentences, so only a part of the users is read. These users
+    are drawn at random, the same in every run, from those with training and test sentences. Words get ids by their
     frequency in the sentences that are read, at most 10,000; padding is 0, and rare words are 1.
 
     Args:

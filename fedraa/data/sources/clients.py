@@ -104,7 +104,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ClientSource:
-    """A source of clients' samples for any process. It can be pickled and does not include the samples.
+    """A source of clients' samples for any process. The source can be pickled and does not include the samples.
 
     A client's features are scaled first. Then the partitioner's skew and the fixed transforms change them. `shapes` are
     the shapes of one sample's arrays, and `target_shape` is the shape of its target. `targets` checks and converts the

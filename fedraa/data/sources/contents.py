@@ -41,8 +41,8 @@ class Contents:
 def inspect_contents(holder: object) -> Contents:
     """Return the contents of `holder`.
 
-    They include its attributes, its closures, and the globals that user-defined functions name. The order of the
-    generators is the same for a copy of `holder` in another process.
+    The contents include the attributes of `holder`, closures, and the globals that user-defined functions name. The
+    order of the generators is the same for a copy of `holder` in another process.
     """
     contents = Contents()
     # The visit may run user-defined code. If this code fails, the contents found so far are returned.

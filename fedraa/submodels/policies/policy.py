@@ -135,7 +135,7 @@ class SubmodelSampler(Stateful):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the buffers that clients send and receive besides their submodel. They count as traffic."""
+        """Return the buffers that clients send and receive besides their submodel. These buffers count as traffic."""
         return ExtraBuffers()
 
     def draw(self, context: RoundContext) -> Assignment:

@@ -86,7 +86,9 @@ class Prefix(WithCapacities):
 
 @dataclass(frozen=True)
 class Rolling(WithCapacities):
-    """FedRolex: a client trains a window of ceil(r K) units of every group. It moves by `stride` units each round.
+    """FedRolex: a client trains a window of ceil(r K) units of every group.
+
+    The window moves by `stride` units each round.
 
     Attributes:
         capacities: Each client's share of the units.

@@ -196,7 +196,7 @@ class Recorder(TorchFunctionMode):
         self._turned[result] = (self.name(tensor), [None if d is None else before[d] for d in dims], original)
 
     def labels(self, tensor: Tensor) -> Tensor:
-        """Return the labels of a tensor. They have the shape of the tensor."""
+        """Return the labels of a tensor. The labels have the shape of the tensor."""
         if tensor in self._hidden:
             self.ties.pin(*self._hidden[tensor])
         if tensor in self._labels:
@@ -250,7 +250,7 @@ class Recorder(TorchFunctionMode):
         self._hidden[tensor] = (labels, reason)
 
     def track_input(self, tensor: Tensor) -> None:
-        """Record a tensor of the model's input. It is never cut, and branches may not depend on its values."""
+        """Record a tensor of the model's input. The input is never cut, and branches may not depend on its values."""
         self.track_uncut(tensor)
         self._data[tensor] = True
 

@@ -80,8 +80,8 @@ class Trial:
     def _prepare_input(self, traced: Traced, example: Tree) -> None:
         """Find an input and a precision with which the whole module runs.
 
-        If the code contains numbers that count samples, more samples reveal this. The code may need float32, or reject
-        inputs with noise, such as pictures that it checks. It may also count the rows that a search returns.
+        An input with more samples reveals numbers in the code that count samples. Some modules need float32, reject
+        inputs with noise (if they check that pictures are valid), or count the rows that a search returns.
         """
         base = self._cut_base(traced, self._choose_base(traced, range(len(traced.groups))))
         ways = [(2, double, noise) for double, noise in product((True, False), repeat=2)]
