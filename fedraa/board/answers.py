@@ -32,7 +32,7 @@ def list_runs(board: Board, query: Query) -> dict[str, Any]:
 
 
 def curves_of(board: Board, query: Query) -> dict[str, Any]:
-    """Return the metric `y` over `x`, from `from` to `to`, of each run that the parameters `run` name."""
+    """Return the curve of each run in the parameters `run`: the metric `y` over `x`, from `from` to `to`."""
     return {
         "curves": make_curves(
             _requested_runs(board, query),
@@ -71,7 +71,7 @@ def _requested_runs(board: Board, query: Query) -> list[WatchedRun]:
 
 
 def _query_range(query: Query) -> tuple[float, float]:
-    """Return the requested stretch of the horizontal axis, by default all of it."""
+    """Return the requested limits of the horizontal axis. By default there are no limits."""
     return float(_query_value(query, "from", str(-inf))), float(_query_value(query, "to", str(inf)))
 
 

@@ -18,10 +18,11 @@ SEARCH_PAUSE_FACTOR = 20
 
 
 class Board:
-    """The runs below a folder. `runs` by name, the path below `folder`, is replaced when a run appears or disappears.
+    """The runs below a folder.
 
-    A thread reads the complete lines of the files. It reads each byte once, and all logs in turn in small portions, so
-    that a request never waits long. The board writes no file.
+    `runs` maps the name of a run, which is its path below `folder`, to the run. A new mapping replaces it when a run
+    appears or disappears. A thread reads the complete lines of the files. It reads each byte once, and all logs in turn
+    in small portions, so that a request never waits long. The board writes no file.
 
     Attributes:
         searched: True after the first search of the folder.

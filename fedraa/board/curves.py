@@ -66,5 +66,5 @@ def _make_curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dic
 
 
 def bytes_by(timeline: TaskTimeline, t: Floats) -> Floats:
-    """Return the bytes of all tasks committed by the times `t`; NaN for times that the board has not read yet."""
+    """Return the traffic in bytes of all tasks committed until each of the times `t`. Times not read yet have NaN."""
     return np.where(t <= timeline.t, timeline.bytes_until(t), np.nan)

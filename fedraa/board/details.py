@@ -52,7 +52,7 @@ def newest_failures(log: TaskTimeline) -> list[dict[str, Any]]:
 
 
 def count_staleness(log: TaskTimeline) -> dict[str, Any] | None:
-    """Return the commits by staleness, `width` values per bar; None for rounds, or before the first commit."""
+    """Return a histogram of staleness, `width` values per bar. Return None for rounds, or before the first commit."""
     from fedraa.board.of_reports import BARS
 
     values = np.array(log.staleness)[np.array(log.fate) == Fate.DONE]
@@ -89,7 +89,7 @@ def count_fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
 
 
 def coverage_by_round(log: TaskTimeline, parameters: int) -> dict[str, Any] | None:
-    """Return the minimum and maximum of clients per parameter, and the share of untrained parameters, by round.
+    """Return, by round, the least and the most clients that train a parameter, and the share of untrained parameters.
 
     A point of several rounds has their minimum, their maximum, and their mean share. Returns None without rounds.
     """

@@ -53,7 +53,7 @@ class Evaluations:
         return np.array(self._columns[self.names.index(name)])
 
     def _add_row(self, number: int, cells: Sequence[str]) -> str:
-        """Add a row and return a description of its error, or an empty text."""
+        """Add a row. Return a description of the error if it is wrong, otherwise an empty text."""
         if number == 1 and tuple(cells[: len(self.names)]) != self.names:
             return f"its columns are {', '.join(cells)[:100]}"
         if number == 1:

@@ -7,11 +7,11 @@ from typing import BinaryIO
 from fedraa.errors import InputError
 from fedraa.reading import opened
 
-# The bytes of one reading. To parse them takes a few milliseconds.
+# Bytes that one call reads from a file. Parsing them takes a few milliseconds.
 CHUNK = 1 << 18
 # Maximum length of a line in bytes.
 LONGEST = 1 << 26
-# Number of bytes before the position that must be unchanged, so that the file counts as the same.
+# If this number of bytes before the position is unchanged, the file counts as the same.
 LAST = 256
 
 
@@ -82,7 +82,7 @@ class GrowingLines:
         return b"".join(parts)
 
     def _is_other(self, stream: BinaryIO, facts: os.stat_result) -> bool:
-        """Return True if the bytes that were read last are no longer in their place."""
+        """Return True if the file was replaced or cut, or its last bytes that were read have changed."""
         assert self._seen is not None
         if facts.st_ino != self._seen[0] or facts.st_size < self.offset:
             return True

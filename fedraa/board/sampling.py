@@ -28,9 +28,10 @@ def visible_range(x: Floats, low: float, high: float) -> slice:
 
 
 def thin_curve(y: Floats, points: int = POINTS) -> Places:
-    """Return the indices of `points` or fewer points of a curve: the minimum and the maximum of every stretch.
+    """Return the indices of `points` or fewer points of a curve.
 
-    Every peak is therefore kept. Values that are not finite are kept only if a stretch has no other value.
+    The curve is cut into pieces, and each piece keeps its minimum and its maximum. Every peak is therefore kept. Values
+    that are not finite are kept only if a piece has no other value.
     """
     if len(y) <= points:
         return np.arange(len(y))

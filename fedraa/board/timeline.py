@@ -1,4 +1,4 @@
-"""The tasks of a stretch of a run, one by one or, if there are too many, as the share of busy time per client."""
+"""The tasks in a part of a run: each task, or for too many tasks the share of time in which each client worked."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ import numpy as np
 from fedraa.board.sampling import Floats, json_number, json_numbers
 from fedraa.rundir.task_timeline import TaskTimeline
 
-# The fates of tasks in the page's words, by their numbers.
+# The words of the page for the fates of tasks, in the order of the numbers of `Fate`.
 WORDS = np.array(["running", "done", "dropped", "lost"])
 # Largest number of tasks that a plot shows one by one.
 BARS = 1200
-# Number of stretches of time for more tasks.
+# Number of time bins that a plot shows if there are more tasks.
 BINS = 240
 
 
@@ -19,7 +19,8 @@ def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> d
     """Return the tasks from `low` to `high` of all clients, or of clients at even distances.
 
     `bars` has the client, fragment, start, end, staleness and fate (running, done, dropped or lost) of every task. If
-    there are too many tasks, `busy` [clients, bins] has the share of each stretch in which the client worked instead.
+    there are too many tasks, the result has `busy` [clients, bins] instead: the share of each time bin in which the
+    client worked.
 
     Args:
         log: The tasks of the run.
@@ -60,12 +61,12 @@ def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> d
 
 
 def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
-    """Return the share of every stretch between two edges that the tasks of one client fill.
+    """Return, for each time bin between two edges, the share that the tasks of one client fill.
 
     Args:
         start: The start of each task.
         end: The end of each task.
-        edges: The ascending edges of the stretches.
+        edges: The ascending edges of the time bins.
     """
     busy = _time_since(np.sort(start), edges) - _time_since(np.sort(end), edges)
     shares: Floats = np.clip(np.diff(busy) / np.diff(edges), 0, 1)
@@ -73,7 +74,7 @@ def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
 
 
 def _time_since(moments: Floats, edges: Floats) -> Floats:
-    """Return the sum of the times since each of the ascending moments, at every edge."""
+    """Return, for each edge, the sum of the times that have passed since the earlier ones of the ascending moments."""
     count = np.searchsorted(moments, edges)
     sums = np.concatenate(([0.0], np.cumsum(moments)))
     return np.asarray(count * edges - sums[count])

@@ -129,7 +129,7 @@ class WatchedRun:
                 self._mark_damaged(str(not_an_event(self.directory, number)))
 
     def _add_events(self, events: Sequence[Event]) -> int:
-        """Add the events up to the first one that no run can have written. Return the number of added events."""
+        """Add events, up to the first one with values that no run writes. Return the number of added events."""
         for count, event in enumerate(events):
             try:
                 self.timeline.add(event)

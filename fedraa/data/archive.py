@@ -79,7 +79,7 @@ def _owners_of_rows(arrays: dict[str, Array], name: str) -> list[Any] | None:
     if name not in arrays:
         return None
     if arrays[name].ndim != 1:
-        raise InputError(name, got=arrays[name], expected="an array [samples], one client for each")
+        raise InputError(name, got=arrays[name], expected="an array [samples] with the client of each sample")
     owners: list[Any] = arrays[name].tolist()
     return owners
 

@@ -73,7 +73,7 @@ def count_classes(y_train: Array) -> int:
     """Return the largest label plus 1; raise InputError if that is more than the number of labels."""
     classes = int(y_train.max()) + 1
     if classes > len(y_train):
-        problem = f"its labels go up to {classes - 1} with {len(y_train)} samples"
+        problem = f"its largest label is {classes - 1}, but there are only {len(y_train)} samples"
         raise InputError("y_train", problem, hint="number the classes from 0")
     return classes
 

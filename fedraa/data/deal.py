@@ -33,7 +33,7 @@ FITTED = 8192
 HELD_BYTES = 16 * 2**20
 """Size in bytes above which a data set is read once into arrays that processes share, unless its items are random."""
 OPTIONS = ("dataset ", "partition", "clients", "transforms")
-"""Prefixes of the fields of errors that already name the data set, or that concern another option."""
+"""Errors about fields with these prefixes already name the data set, or concern another option."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Dealing:
 
     @property
     def scales(self) -> bool:
-        """Return True if the run scales inputs. It does not if a transform scales them by the user's mean and std."""
+        """Return True if the run scales inputs, and False if a transform scales them by the user's mean and std."""
         return self.standardise and not any(part.scales for part in self.transforms.parts)
 
     def labels(self, y: Array) -> Array:
@@ -209,7 +209,7 @@ def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how:
 
 
 class _TestData(NamedTuple):
-    """The test samples, their targets, and the test samples of each client."""
+    """The test samples, their targets, and the rows of each client's test samples."""
 
     x: Tree
     y: Array
@@ -354,7 +354,7 @@ def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: De
         error: The error about the targets of all clients.
         dataset: The data set.
         y: The targets of all training samples.
-        how: The settings. `how.targets` also fails for the targets of the named client.
+        how: The settings. The function calls `how.targets` for one client after the other, to find the wrong targets.
     """
     if how.targets is None or dataset.clients is None:
         return error

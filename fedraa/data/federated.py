@@ -19,8 +19,8 @@ class Federated:
     """A data set dealt to clients.
 
     Client n trains on rows `offsets[n]:offsets[n + 1]` of `x_train`. This is a slice without a copy, even if the
-    array is in shared memory. Its test samples are rows `test_order[test_offsets[n]:test_offsets[n + 1]]` of
-    `dataset.x_test`. `dataset` is the original data set with its training rows in client order.
+    array is in shared memory. The test samples of client n are rows `test_order[test_offsets[n]:test_offsets[n + 1]]`
+    of `dataset.x_test`. `dataset` is the original data set with its training rows in client order.
 
     If there is a `source`, clients read their samples from it, and `dataset` has only a few training samples, drawn at
     random. `labels` are the labels of all training samples in client order, or None if they are unknown. `names` are

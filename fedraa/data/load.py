@@ -89,7 +89,10 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
 
 
 def _refuse_unused_folder(name: str, data_dir: Path) -> None:
-    """Raise InputError if the data set of this name is part of a package, or in a file that the name states."""
+    """Raise InputError for `data_dir`, because the data set `name` does not use it.
+
+    Such a data set is part of a package, or in a file or folder that `name` contains.
+    """
     kind = name.partition("(")[0].partition(":")[0].strip()
     if name == DIGITS or name.endswith(".npz") or _is_table(name) or kind in FILES:
         names = "|".join(dataset for dataset in DATASETS if dataset != DIGITS)

@@ -1,4 +1,4 @@
-"""Reading of the training samples from which the scaling of inputs is measured, if clients read their samples."""
+"""Reading of training samples to measure the scaling of inputs, if clients read their own samples."""
 
 import numpy as np
 

@@ -18,7 +18,7 @@ MIN_ROWS = 16
 MAX_ERROR = 1e-2
 """Largest ratio of the rounding errors' standard deviation to that of the values that causes no warning."""
 NOISE = 1e-14
-"""Standard deviation relative to the largest value, below which values differ only by the rounding of float64."""
+"""If the standard deviation is below this share of the largest value, values differ only by the rounding of float64."""
 
 
 def warn_lost_digits(name: str, x: Array) -> None:

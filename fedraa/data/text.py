@@ -50,7 +50,7 @@ def rank_words(words: Iterable[str]) -> dict[str, int]:
 
 
 def encode_texts(texts: Sequence[Sequence[str]], ids: dict[str, int], length: int) -> npt.NDArray[np.int64]:
-    """Return the ids of the first `length` words of each text, [texts, length], padded with 0. Other words are 1."""
+    """Return the ids of the first `length` words of each text, [texts, length]. Rare words are 1, padding is 0."""
     tokens = np.zeros((len(texts), length), dtype=np.int64)
     for row, words in zip(tokens, texts, strict=True):
         row[: len(words)] = [ids.get(word, 1) for word in words[:length]]

@@ -58,7 +58,7 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
 
 
 def _draw_held_back(sizes: Index, share: float, seed: int) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
-    """Return the indices of each client's samples that are held back, and of those that it keeps, both ascending.
+    """Return, for each client, the indices of its samples that are held back and of those that it keeps, ascending.
 
     Args:
         sizes: The number of training samples of each client.

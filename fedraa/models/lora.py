@@ -90,7 +90,7 @@ class Adapted(nn.Module):
         return weight + self.compute_change().to(weight.dtype)
 
     def compute_change(self) -> Tensor:
-        """Return the float32 change of the layer's weight that the adapter, and `merged` if it exists, amount to."""
+        """Return the float32 tensor that the adapter, and `merged` if it exists, add to the layer's weight."""
         weight = self.base.get_parameter("weight")
         product: Tensor = self.lora_B.weight.flatten(1) @ self.lora_A.weight.flatten(1)
         if isinstance(self.base, nn.Embedding):
@@ -236,7 +236,7 @@ def _make_pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
 
 
 def _choose_layers(model: nn.Module, targets: str | Sequence[str] | None, whole: Collection[str]) -> set[str]:
-    """Return the names of the layers that get adapters. A shared layer is included with all of its names.
+    """Return the names of the layers that get adapters. A layer in several places has all of its names in the result.
 
     Args:
         model: The model.

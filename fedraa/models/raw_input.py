@@ -38,7 +38,7 @@ class RawInputModel(nn.Module):
         return forward(self.model, x)
 
     def _add_scaling(self, scaling: Scaling) -> Any:
-        """Add each part of the tree `scaling` to `scalings`. Return the tree with each part replaced by its index."""
+        """Append each scaling in the tree to `scalings`. Return the tree with their indices in their places."""
         if isinstance(scaling, dict):
             return {name: self._add_scaling(part) for name, part in scaling.items()}
         if isinstance(scaling, tuple):

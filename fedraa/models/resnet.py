@@ -25,7 +25,7 @@ def group_norm(channels: int) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Two convolutions with a residual connection. It has a 1x1 convolution if the shapes differ."""
+    """Two convolutions with a residual connection. The connection has a 1x1 convolution if the shapes differ."""
 
     def __init__(self, channels: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()

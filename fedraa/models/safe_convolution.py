@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 _OPERATOR = "convolution_backward"
-# This is twice the number of channels in oneDNN's largest block. The fault occurs only below one block.
+# The fault occurs only with fewer channels than oneDNN's largest block, which has 16. The limit is twice this number.
 _FEW_CHANNELS = 32
 
 _backward = torch.library.get_kernel(f"aten::{_OPERATOR}", "CPU")

@@ -22,11 +22,12 @@ from fedraa.models.forward import forward
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 # Maximum number of passes over the sample. A buffer that still changes after them is an error.
 MAX_PASSES = 1000
-# A buffer is settled if its relative distance to the limit is at most this.
+# A buffer is settled if its distance to its limit is at most this share of its largest value.
 TOLERANCE = 1e-4
-# Changes are relative to the largest value of a buffer, or to this value if it is larger. This ignores rounding errors.
+# Changes are divided by the largest value of a buffer, but at least by this value, so that rounding errors of small
+# buffers are ignored.
 SMALLEST_SCALE = 1e-3
-# A buffer only grows if its steps in two passes have at most this relative difference.
+# If a buffer's changes in two passes differ at most by this relative amount, the buffer counts as one that only grows.
 GROWTH_TOLERANCE = 3e-5
 MAX_POWER_ITERATIONS = 1000
 # A unit vector is settled if no entry changes by this or more in one iteration.
@@ -57,7 +58,7 @@ def has_statistics(module: nn.Module) -> bool:
 
 
 def part_sizes(count: int, batch: int) -> list[int]:
-    """Return the sizes of parts of at most `batch` samples into which `count` samples are divided evenly."""
+    """Divide `count` samples evenly into parts of at most `batch` samples. Return the sizes of the parts."""
     if not count:
         return []
     return [len(rows) for rows in np.array_split(np.arange(count), math.ceil(count / batch))]

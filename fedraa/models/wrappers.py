@@ -29,7 +29,7 @@ def unwrap_module(module: nn.Module) -> nn.Module:
 
 
 class PlainCall(nn.Module):
-    """A replacement for a wrapper. It only calls the inner module. The name of the inner module stays the same."""
+    """A replacement for a wrapper, which only calls the inner module and keeps the inner module's name."""
 
     def hold(self, name: str, inner: nn.Module) -> None:
         """Store the inner module under the name that it had in the wrapper."""
@@ -46,7 +46,8 @@ class PlainCall(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             inner = vars(self).get("_modules", {}).get(vars(self).get("inner_name"))
-            # Python looks up special methods when it copies or pickles this module. The inner module's would be wrong.
+            # Python looks up special methods when it copies or pickles this module. Those of the inner module would
+            # copy or pickle only the inner module.
             if inner is None or name.startswith("__"):
                 raise
             return getattr(inner, name)

@@ -1,4 +1,4 @@
-"""Check the coverage of a round: the coordinates that its clients trained, as far as the log has them."""
+"""Check the coverage metrics of a round: the numbers of clients that trained each coordinate."""
 
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
@@ -10,7 +10,8 @@ class Coverage:
     """The coordinates of the model by class: shared by all fragments, in only one fragment, or in no fragment.
 
     Coordinates in no fragment are the weights between units of different fragments. A whole model is one
-    fragment, and all of it is shared. If a policy draws submodels, the log only bounds the metrics of a round.
+    fragment, and all of it is shared. If a policy draws submodels, the log determines only bounds for the metrics of a
+    round.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -41,7 +42,7 @@ class Coverage:
             self._check_bounds(line, round, len(fragments))
 
     def _check_bounds(self, line: Line, round: int, clients: int) -> None:
-        """Check the values that do not depend on the drawn submodels."""
+        """Check the bounds of the metrics that hold for any drawn submodels."""
         minimum = line.between("coverage_min", 0, clients)
         if minimum > 0:
             line.expect_value("longest_untrained", 0)
@@ -57,7 +58,7 @@ class Coverage:
             line.between("uncovered", 1, self._size - 1)
 
     def _check_derived(self, line: Line, round: int, fragments: list[int]) -> None:
-        """Check the values, which follow from the fragments."""
+        """Check the exact values of the metrics, which follow from the fragments of the clients."""
         counts = {name: fragments.count(name) for name in self._sizes}
         if SHARED in counts:
             counts[SHARED] = len(fragments)

@@ -29,7 +29,7 @@ class Checker(ABC, Generic[Ledger]):
 
     Attributes:
         clock: The times of the tasks, and the clients that wait.
-        due: The only kind of line that may come next, if there is only one.
+        due: The kind of line that must come next, or None if several kinds may come.
     """
 
     def __init__(self, rules: Rules, ledger: Ledger, waiting: Iterable[int]) -> None:
@@ -83,10 +83,10 @@ class Checker(ABC, Generic[Ledger]):
 
     @abstractmethod
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
-        """Return the ledger's decision for the client. A `fragment` that is not None replaces the ledger's choice."""
+        """Return the ledger's decision for the client. If `fragment` is not None, the ledger assigns this fragment."""
 
     def _believed_fragment(self, line: Line) -> int | None:
-        """Return the logged fragment or label if only the run itself could choose it, otherwise None."""
+        """Return the logged fragment or label if the check cannot compute it from the rules, otherwise None."""
         if not self._rules.scheduled and self._rules.whole:
             return 0
         if not self._rules.scheduled:
@@ -96,7 +96,7 @@ class Checker(ABC, Generic[Ledger]):
         return None
 
     def _check_update(self, line: Line, done: Committed, weight: float | None) -> None:
-        """Check an applied update against the ledger, and its weight unless it is None."""
+        """Check an applied update against the ledger. Check its weight if `weight` is not None."""
         line.expect_value("version", done.version)
         line.expect_value("staleness", done.staleness.fragment)
         line.expect_value("staleness_total", done.staleness.total)
@@ -129,7 +129,7 @@ class AsyncChecker(Checker[AsyncLedger]):
         self._weights_known = False
         if rule is not None:
             self._rule = rule.bind(self._model)
-            # The balances follow from the costs, which depend on a custom compressor.
+            # The balances follow from the costs. A custom compressor determines costs that the check does not know.
             corrected = rules.method["update"].get("participation_correction")
             balances_known = not (corrected and rules.is_custom("local", "compressor"))
             self._weights_known = (
@@ -190,7 +190,7 @@ class AsyncChecker(Checker[AsyncLedger]):
         return self._rule.apply_update(update, self._model)
 
     def _replan_tasks(self) -> None:
-        """Derive the balances and the scheduler's plan from the current costs."""
+        """Compute the clients' balances and the scheduler's plan again, from the current costs."""
         costs = self._rules.costs.table(self._rules.resolved.fragments)
         self.ledger.use_costs(costs, self._rules.method["schedule"]["delay_bound"])
         self._balances = self._rules.balances()

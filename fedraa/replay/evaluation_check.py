@@ -15,14 +15,15 @@ from fedraa.rundir.file_names import EVALS, EVENTS
 class Evaluations:
     """The evaluations of a run: at the start, after every `eval_every` updates, and at the end.
 
-    Evaluations run beside training. A line has the time of its model. The run writes the line at the latest when more
-    than `max_pending_evals` evaluations would be in progress. On the virtual clock it writes the line exactly then, so
-    that logs do not depend on the speed of workers. `max_pending_evals` is 0 if a metric or a callback may end the run.
+    Evaluations run beside training. The time in an `eval` line is that of the evaluated model. The run writes the line
+    at the latest when more than `max_pending_evals` evaluations would be in progress. On the virtual clock it never
+    writes the line earlier, so that logs do not depend on the speed of workers. `max_pending_evals` is 0 if a metric or
+    a callback may end the run.
 
     Attributes:
         reached: The time at which a metric reached its target.
         final: The time of an evaluation that was made only because the run ended.
-        ending: True if only the end can follow.
+        ending: True if the next line must be the end of the run.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -45,9 +46,9 @@ class Evaluations:
             self._started = step
 
     def before(self, line: Line) -> None:
-        """Check that no evaluation is missing before this line, which is not an evaluation."""
+        """Check that no evaluation is missing before this line. The line itself is not an evaluation."""
         if self.ending and line.kind != "end":
-            raise line.wrong("the run continues, but the rules demand its end after an evaluation at this early time")
+            raise line.wrong("the run continues after an evaluation that is possible only at the end of a run")
         if len(self._pending) > self._max_pending_evals:
             raise line.wrong(f"the evaluation of step {self._pending[0][0]} must come before this line")
 
@@ -73,7 +74,7 @@ class Evaluations:
         self._lines.append(line)
 
     def is_complete(self, step: int) -> bool:
-        """Return True if the model after `step` updates was evaluated."""
+        """Return True if the model after `step` updates was evaluated and no evaluation is pending."""
         return self._started == step and not self._pending
 
     def compare(self, directory: Path, *, ended: bool) -> None:

@@ -14,7 +14,7 @@ KINDS = ("dispatch", "commit", "drop", "lost", "round", "eval", "fault", "checkp
 
 
 class Audit:
-    """A check of lines in their order. It raises Inconsistent at the first line that does not follow from the rules."""
+    """A check of lines in order, which raises Inconsistent at the first line that does not follow from the rules."""
 
     def __init__(self, rules: Rules) -> None:
         self.lines = dict.fromkeys(KINDS, 0)
@@ -89,7 +89,7 @@ class Audit:
         self._saved = self._ledger.step
 
     def _check_settled(self, line: Line) -> None:
-        """Check that the rules demand no dispatch to a waiting client and no checkpoint before this line."""
+        """Check that no dispatch to a waiting client and no checkpoint is missing before this line."""
         if self._clock.waiting:
             raise line.wrong(f"client {self._clock.waiting[0]} waits, and must get a task before this line")
         if self._checkpoint_due:
@@ -118,12 +118,12 @@ class Audit:
         self.end = line
 
     def _find_reason(self, line: Line) -> tuple[str, float]:
-        """Return the reason for the end and its time by the rules; on the wall clock the time may be later."""
+        """Return the reason and the time of the run's end by the rules. On the wall clock the run may end later."""
         limits = self._rules.resolved.limits
         now = self._clock.now
         if self._rules.wall:
             now = line.at_least("t", now)
-        # The request of a callback is not checked, but its time is.
+        # A callback's request to end the run cannot be checked, but the time of the end is checked.
         if line["reason"] == CALLBACK:
             if not isinstance(line["by"], str):
                 raise line.field_error("by", "the name of a callback")
@@ -141,7 +141,10 @@ class Audit:
         raise line.field_error("reason", f"no end yet, because the limits are {limits!r}")
 
     def _reached_time_limit(self, now: float) -> float | None:
-        """Return the limit of time if the run has reached it. On the virtual clock, no earlier task may then be due."""
+        """Return the limit of time if the run has reached it, otherwise None.
+
+        On the virtual clock the limit is reached if no client waits and no task is due before the limit.
+        """
         limit = self._rules.resolved.limits.time
         if limit is None:
             return None

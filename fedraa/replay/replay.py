@@ -42,7 +42,7 @@ def replay(directory: Path) -> str:
 
 @contextmanager
 def _described_in(directory: Path, *errors: type[Exception]) -> Iterator[None]:
-    """Convert these errors in the block to an error about config.json: no run of this version has such values."""
+    """Convert these errors in the block to an InputError about the values in config.json."""
     place = f"run: {directory / CONFIG}"
     try:
         yield
@@ -59,9 +59,9 @@ def _check_run(directory: Path) -> str:
     rules = Rules.read(directory)
     with _described_in(directory, *DAMAGED, ValueError):
         audit = Audit(rules)
-        # An error of the costs must not look like an error of a line. Therefore they are computed here.
+        # The costs are computed here, so that their error names config.json and not a line of the log.
         _ = rules.costs
-    # In this block a ValueError is about the log, so it is not converted.
+    # In the next block a ValueError is an error of the log and not of config.json, so it is not converted.
     with _described_in(directory, *DAMAGED):
         for line in read_lines(directory):
             audit.check(line)

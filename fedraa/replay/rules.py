@@ -71,7 +71,10 @@ class _Base(BaseModel):
 
 
 class Resolved(BaseModel):
-    """The resolved values of the data set, the model and the defaults. Columns are per client; None is infinite."""
+    """The resolved values of the data set, the model and the defaults.
+
+    Lists such as `compute` have one entry per client. None in them means infinity.
+    """
 
     samples: Annotated[list[int], BeforeValidator(unpacked)]
     compute: Annotated[list[float | None], BeforeValidator(unpacked)]
@@ -157,7 +160,7 @@ class Rules:
         return limit
 
     def bad_clients(self) -> BadClients:
-        """Return the decisions about failing clients, at their start."""
+        """Return the component that decides about failing clients, in its state at the start of a run."""
         return BadClients(self.experiment.client_retries, stop=self.experiment.on_bad_client == "stop")
 
     @property
@@ -235,7 +238,7 @@ class Rules:
         return extra
 
     def bill(self, widths: Widths, decision: Dispatch, now: float, end: RoundEnd | None) -> Bill:
-        """Return the costs of a task on a dense submodel of these widths, as costs are known now.
+        """Return the costs of a task on a dense submodel of these widths, from the current cost estimates.
 
         Args:
             widths: Kept units per width group.
@@ -257,7 +260,7 @@ class Rules:
         return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))
 
     def is_custom(self, choice: str, value: str) -> bool:
-        """Return True if a value of a choice is a custom component. Its decisions are not checked."""
+        """Return True if a value of a choice is a custom component. The replay does not check a custom component."""
         return is_foreign(self.method[choice].get(value))
 
     @property
@@ -332,7 +335,10 @@ class Rules:
         return step
 
     def balances(self) -> list[float]:
-        """Return each client's factor of data against speed in an update's weight, by the current costs."""
+        """Return the factor of each client in an update's weight that corrects for clients that participate often.
+
+        The factors follow from the clients' samples and the current costs.
+        """
         samples = np.array(self.resolved.samples, np.int64)
         power = self.method["update"].get("participation_correction", 0.0)
         balances = planned_balances(self.costs, self.resolved.fragments, samples, power, self.concurrency)

@@ -14,7 +14,10 @@ from fedraa.server.tasks import lost_flops
 
 @dataclass(frozen=True)
 class LoggedTask:
-    """A task in flight, from `started` to `due` on the run's clock. `bill` is None if only the log has its cost."""
+    """A task in flight, from `started` to `due` on the run's clock.
+
+    `bill` is the cost of the task. It is None if the rules do not determine the cost.
+    """
 
     decision: Dispatch
     started: float
@@ -55,7 +58,7 @@ class TaskClock:
         Args:
             line: The `dispatch` event.
             decision: The decision of the ledger.
-            bill: The costs; None if only the log has them.
+            bill: The costs; None if the rules do not determine them.
         """
         line.expect_value("fragment_updates", list(decision.fragment_updates))
         line.expect_value("feasible_fragments", list(decision.feasible))
@@ -142,7 +145,7 @@ class TaskClock:
         return self._due.next_due
 
     def advance_clock(self, line: Line) -> None:
-        """Check the time of a line that no other time determines: on the wall clock time passes between events."""
+        """Check the time of a line: the clock's time on the virtual clock, and not before it on the wall clock."""
         if not self._rules.wall:
             line.expect_value("t", self.now)
         self.now = line.at_least("t", self.now)

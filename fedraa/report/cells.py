@@ -111,7 +111,7 @@ def _refuse_without_effect(
 
 
 def _no_effect_hint(field: str, value: object) -> str:
-    """Return the next step for a field that no method has."""
+    """Return the hint of the error about a field that no method has."""
     other = {"updates": "rounds", "rounds": "updates"}.get(field)
     if other is None:
         return "leave it out"

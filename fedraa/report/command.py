@@ -41,7 +41,7 @@ def _can_be_typed(name: str, value: Any) -> bool:
 
 
 def _is_flag(value: Any) -> bool:
-    """Return True if a flag can name this value, so that another process gets an equal one."""
+    """Return True if another process can make an equal value from the text of a flag."""
     if isinstance(value, Mapping):
         return False
     if isinstance(value, list):

@@ -42,7 +42,7 @@ def judged_by(metric_spec: MetricSpec) -> tuple[str, ...]:
 
 
 def run_row(history: History) -> dict[str, object]:
-    """Return the row of a finished run."""
+    """Return the row of compare.csv for a finished run."""
     total = history.summary
     return {
         "method": method_name(history.config),

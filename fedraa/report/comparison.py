@@ -19,7 +19,8 @@ Floats = npt.NDArray[np.float64]
 FEWEST = 3
 # Maximum number of evaluations that are marked. More dots hide the line.
 MOST_MARKS = 60
-# A line this many times shorter than the longest would be a sliver at the left edge of a linear axis.
+# If the longest line is this many times as long as the shortest, the time axis is logarithmic. On a linear axis the
+# short line would be a sliver at the left edge.
 LOG_FROM = 10
 
 

@@ -16,7 +16,7 @@ COLUMNS = ("setting", "value", "methods")
 
 
 def method_settings(method: Method) -> dict[str, str]:
-    """Return the resolved method as `choice.value`: its kinds and all values that are set."""
+    """Return the settings that a resolved method has, by dotted names such as `schedule.scheduler`."""
     values: dict[str, str] = {}
     for axis, choice in method.described().items():
         values |= flatten_choice(axis, choice)
@@ -24,7 +24,7 @@ def method_settings(method: Method) -> dict[str, str]:
 
 
 def flatten_choice(name: str, value: object) -> dict[str, str]:
-    """Return a described choice as a flat mapping."""
+    """Turn a nested description into a flat mapping from dotted names to texts. A component is named by its kind."""
     if not isinstance(value, Mapping):
         return {name: value_text(value)}
     flat = {name: str(value.get(KIND, ""))}
@@ -39,8 +39,9 @@ def setting_differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.Dat
 
     The column `methods` lists the labels with this value.
 
-    A setting that several methods have with one value, and that all other methods lack, follows from their kinds. The
-    table omits it. A label with several experiments, such as the columns of a study, has the values of all of them.
+    The table omits a setting that several methods have with the same value and all other methods lack, because it
+    follows from the kinds of their components. A label with several experiments, such as the columns of a study, has
+    the values of all of them.
     """
     by_label: dict[str, list[dict[str, str]]] = {}
     for label, experiment in experiments:
@@ -67,6 +68,6 @@ def _follows_from_kind(labels_by_values: Mapping[tuple[str, ...], list[str]]) ->
 
 
 def _sort_key(name: str) -> tuple[int, bool]:
-    """Return a sort key: local work first, and kinds before their values."""
+    """Return a sort key: the order of `AXES`, and within each axis the kind before the other values."""
     axis = name.partition(".")[0]
     return AXES.index(axis), "." in name

@@ -98,7 +98,7 @@ def _client_name(results: pd.DataFrame, row: int) -> str:
 
 
 def distribution_caption(run: Run) -> str:
-    """Return the caption of `draw_distribution`."""
+    """Return the caption of the plot of the metric's distribution over clients."""
     return CAPTION.format(metric=run.metric_spec.main.replace("_", " "))
 
 

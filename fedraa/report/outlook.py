@@ -8,7 +8,7 @@ from fedraa.report.runs import Run
 from fedraa.report.verdict import still_improves, uncovered_share
 from fedraa.rundir.failures import describe_clients
 
-# Limits of a run that is predicted by a dry run.
+# Maximum numbers of steps and of clients up to which a run is compared with a dry run.
 MOST_STEPS, MOST_CLIENTS = 20_000, 10_000
 # A time within this share of the predicted one counts as equal.
 CLOSE = 0.02
@@ -51,7 +51,7 @@ def _step_unit(run: Run) -> str:
 
 
 def _describe_time(run: Run) -> str:
-    """Return a sentence about time and staleness against a dry run with the same costs, or else against task costs."""
+    """Compare the run's time and staleness with a dry run, or if there is none, the tasks' times with their costs."""
     done = run.tasks[run.tasks["done"]]
     predicted = forecast_run(run)
     if predicted is None:

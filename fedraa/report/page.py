@@ -54,7 +54,7 @@ def _read_asset(name: str) -> str:
 
 
 def _colour_rules(themes: Sequence[Theme]) -> str:
-    """Return the colours of the first theme, and of the second for dark screens."""
+    """Return the CSS rules for the colours of the first theme and, for dark screens, of the second theme."""
     rules = [
         f":root {{ --ink: {theme.ink}; --faint: {theme.faint}; --grid: {theme.grid}; --paper: {theme.paper}; "
         f"--link: {theme.palette[0]}; }}"

@@ -104,7 +104,7 @@ class Run:
 
     @cached_property
     def evals(self) -> pd.DataFrame:
-        """The columns of evals.csv, and `bytes`: the traffic, down and up, of all tasks that were committed by then."""
+        """The columns of evals.csv, and `bytes`: the traffic of all tasks that were committed until each evaluation."""
         evals = self.history.evals
         return evals.assign(bytes=self.timeline.bytes_until(evals["t"].to_numpy(float)))
 
@@ -127,7 +127,7 @@ class Group:
 
     @property
     def slug(self) -> str:
-        """The label as part of a file's name."""
+        """The label in a form that can be part of a file's name."""
         return re.sub(r"[^a-z0-9.]+", "-", self.label.lower())
 
 
@@ -143,8 +143,8 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
         if replace(run.metric_spec, own=()) != replace(runs[0].metric_spec, own=()):
             raise InputError(
                 "runs",
-                f"{run.directory} is judged by {run.metric_spec.main}, "
-                f"{runs[0].directory} by {runs[0].metric_spec.main}",
+                f"the main metric of {run.directory} is {run.metric_spec.main}, "
+                f"and that of {runs[0].directory} is {runs[0].metric_spec.main}",
                 hint="give runs of one objective",
             )
     groups: dict[tuple[str, str], dict[int, Run]] = {}
@@ -169,7 +169,7 @@ def runs_of(groups: Sequence[Group]) -> list[Run]:
 
 
 def _whole_method(run: Run) -> str:
-    """Return the resolved method as text. A whole number and the equal float are the same."""
+    """Return the resolved method as text. Integers are written as floats, so that 1 and 1.0 give the same text."""
     method = dict(run.config["method"])
     submodel = method.get("submodel")
     # Automatic capacities follow from the fleet, which may depend on the seed.
@@ -194,7 +194,7 @@ def differing_flags(runs: Sequence[Run]) -> list[str]:
 
 
 def _label_runs(runs: Sequence[Run]) -> list[str]:
-    """Return a label per run: the method, and the flags or the number that distinguish it."""
+    """Return a label per run: the method, and if several runs have it, the flags that differ or a number."""
     labels = []
     for run in runs:
         alike = [other for other in runs if other.method == run.method]

@@ -110,7 +110,7 @@ def clients_by_fragments(run: Run) -> Figure:
 
 
 def draw_coverage(run: Run) -> Figure:
-    """Return a plot of the clients that train the best and the least covered coordinate of each round."""
+    """Return a plot by round of the numbers of clients that train the best and the least covered coordinate."""
     figure, (above, below) = new_figure(3.6, rows=2, sharex=True, height_ratios=(2, 1))
     rounds = run.rounds["round"].to_numpy(int)
     low = run.rounds["coverage_min"].to_numpy(int)
@@ -132,7 +132,7 @@ def draw_coverage(run: Run) -> Figure:
 
 
 def clients_caption(run: Run) -> str:
-    """Return the caption of `client_figures`."""
+    """Return the caption of the plot of the main metric over clients."""
     metric = run.metric_spec.main.replace("_", " ")
     return (
         f"{metric[0].upper()}{metric[1:]} of the full model on each client's share of the test data: mean, one "

@@ -74,7 +74,7 @@ def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[fl
 
 
 def standard_error(half: float, n: int) -> float:
-    """Return the standard error of the mean of n values from their `half_interval95`, which is `half`."""
+    """Return the standard error of the mean of n values, from half of the width of their 95 % interval."""
     return float(half / stats.t.ppf(1 - LEVEL / 2, n - 1))
 
 

@@ -333,7 +333,7 @@ def _end_reason(run: Run) -> str:
 
 
 def configuration_tables(groups: Sequence[Group]) -> tuple[Table, Table]:
-    """Return a table of the settings that differ between the groups, and one of the whole resolved configuration."""
+    """Return two tables: the settings that differ between the groups, and the whole resolved configuration."""
     flat = {group.label: _flatten_config(group.first) for group in groups}
     names = dict.fromkeys(chain.from_iterable(flat.values()))
     whole = [(name, [values.get(name, NONE) for values in flat.values()]) for name in names]
@@ -363,7 +363,7 @@ def _settings_table(
 
 
 def _flatten_config(run: Run) -> dict[str, str]:
-    """Return the configuration as `part.name`: flags, choices, and the resolved values that fit on a line."""
+    """Return flags, the method's settings by dotted names, the number of parameters, and versions, as text."""
     config = run.config
     flat = {name: value_text(value) for name, value in run.flags.items() if name not in ("seed", "out", "quiet")}
     for axis, choice in config["method"].items():

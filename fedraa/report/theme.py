@@ -13,15 +13,15 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Width of a plot in inches: half of a page of 1200 pixels, a whole page of 400 pixels, or a column on paper.
+# Width of a plot in inches. It fits half of a page of 1200 pixels, a whole page of 400 pixels, or a column on paper.
 WIDTH = 4.7
 SEQUENTIAL = "cividis"
 STYLES = ("-", "--", ":", "-.")
-# Characters per line of a legend, and the characters' worth of space for the key and the gap of an entry.
+# Width of a legend in characters, and the width in characters of the key and the gap of each entry.
 CHARACTERS, KEY = 56, 6
 # The metadata that would make the bytes of two files differ.
 DATES = {"svg": "Date", "pdf": "CreationDate"}
-# Rows of a legend that fit into a figure, and the inches of each further row.
+# Rows of a legend that fit into a figure. Each further row makes the figure taller by ROW inches.
 ROWS, ROW = 2, 0.19
 
 
@@ -162,7 +162,7 @@ def draw_legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | N
         figure = axes.figure.get_figure(root=True)
         figure.set_figheight(figure.get_figheight() + more * ROW)
     axes.legend(
-        # Matplotlib fills a legend by columns. This order fills it by rows.
+        # Matplotlib fills a legend by columns. In this order of the entries, the legend is filled by rows.
         handles=[*chain.from_iterable(handles[column::columns] for column in range(columns))],
         title=title,
         alignment="left",

@@ -41,7 +41,7 @@ def window_end(run: Run) -> float:
 
 
 def timeline_caption(run: Run) -> str:
-    """Return the caption of `draw_timeline`."""
+    """Return the caption of the chart of tasks over time."""
     shown = window_end(run)
     caption = "One lane per client. A bar is a task from dispatch to commit, and a gap is idle time."
     if shown < run.end:
@@ -82,7 +82,7 @@ def draw_timeline(run: Run) -> Figure:
 
 
 def time_use_caption(run: Run) -> str:
-    """Return the caption of `time_use`."""
+    """Return the caption of the bar chart of the clients' working and idle time."""
     return (
         "Share of the run in which each client worked on a task (training and transfer) or had none. "
         f"Over all clients: {run.idle_share:.0%} idle.{selection_note(run)}"

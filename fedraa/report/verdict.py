@@ -9,13 +9,13 @@ from fedraa.objectives import MetricSpec
 from fedraa.report.runs import Group, Run, runs_of
 from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
-# Maximum number of groups behind the first that are described.
+# Maximum number of groups, without the best one, that the paragraph describes.
 MOST_BEHIND = 4
-# Minimum difference in idle time, and minimum ratio, that is described.
+# Smallest difference in idle time, and smallest ratio of FLOPs or traffic, that the paragraph mentions.
 IDLE_GAP, TIMES = 0.1, 1.5
-# Minimum difference in staleness that is described, in versions.
+# Smallest difference in mean staleness, in versions, that the paragraph mentions.
 STALE_GAP = 1.0
-# Gain over the last fifth of the evaluations, as a share of the whole, above which a run still improves.
+# A run still improves if the last fifth of its evaluations brought more than this share of its whole gain.
 RISING = 0.01
 
 
@@ -111,7 +111,7 @@ class Ranking:
 
     @property
     def tie(self) -> bool:
-        """Return True if no test separates the first two groups."""
+        """Return True if no test finds a significant difference between the first two groups."""
         p = welch_p_value(self.values[0], self.values[1])
         return p is not None and p >= LEVEL
 
@@ -140,7 +140,7 @@ def common_time(groups: Sequence[Group]) -> float | None:
 
 
 def value_at(run: Run, at: float | None) -> float:
-    """Return the main metric of the last model that was evaluated until this time; of the last model for None."""
+    """Return the main metric of the last evaluation until the time `at`, or of the whole run if `at` is None."""
     evals = run.evals
     if at is not None and (evals["t"] <= at).any():
         evals = evals[evals["t"] <= at]
@@ -148,7 +148,7 @@ def value_at(run: Run, at: float | None) -> float:
 
 
 def _times_to_target(group: Group) -> tuple[float, ...]:
-    """Return the time at which each seed reached the target; empty unless every seed did."""
+    """Return the time at which each seed reached the target. The result is empty if a seed did not reach it."""
     times = [run.summary["time_to_target"] for run in group.runs]
     if any(time is None for time in times):
         return ()
@@ -161,7 +161,7 @@ def _gain_sign(metric_spec: MetricSpec, metric: str) -> int:
 
 
 def _finite_or_inf(value: float) -> float:
-    """Return a sort key by which values that are not finite come last."""
+    """Return the value, or infinity for a value that is not finite, so that it is sorted last."""
     if np.isfinite(value):
         return value
     return np.inf
@@ -181,7 +181,7 @@ def _describe_followers(ranking: Ranking) -> str:
 
 
 def log_differences(group: Group, first: Group) -> list[str]:
-    """Return the differences in idle time, staleness, coverage, work and traffic that are large."""
+    """Return clauses about large differences in idle time, staleness, coverage, FLOPs and traffic."""
     notes = []
     if all(run.summary["steps"] == 0 for run in group.runs):
         notes.append("its time ended before its first step")

@@ -29,19 +29,19 @@ from fedraa.rundir.atomic_files import PARTIAL, hash_file, replace_file
 from fedraa.rundir.config_file import FORMAT, check_format
 
 MAGIC = b"fedraa checkpoint 1\n"
-# Number of bytes of the length, and of the digest.
+# Number of bytes in which a file states the length of its tree, and number of bytes of its digest.
 LENGTH, DIGEST = 8, 32
 SUFFIX = ".ckpt"
-# Bytes of arrays from which a thread writes the checkpoint.
+# If the arrays have at least this number of bytes, a thread writes the checkpoint.
 MIN_THREAD_BYTES = 1 << 25
 # Number of checkpoints on the disk. The second newest serves if the newest is damaged.
 CHECKPOINTS_KEPT = 2
 ARRAY = "$array"
 NOT_A_CHECKPOINT = "the file is not a checkpoint"
 TORN = "the file is torn or changed: its checksum is wrong"
-# The key of config.json's settings at the time of the checkpoint.
+# The key of the experiment, as config.json had it at the time of the checkpoint.
 ASKED = "experiment"
-# The key of the format, beside the keys of the state.
+# The key of the format's number.
 FORMAT_KEY = "format"
 
 
@@ -261,7 +261,8 @@ def _encode_value(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any
         return value.item()
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         raise TypeError(f"a checkpoint cannot hold {short_text(value)}")
-    # All arrays live until the checkpoint is laid out, so that an address identifies an array. Empty arrays have none.
+    # All arrays exist until the checkpoint is laid out, so that a memory address identifies an array. Empty arrays have
+    # no address.
     key: object = id(value)
     if value.size:
         key = (value.ctypes.data, value.dtype, value.shape, value.strides)

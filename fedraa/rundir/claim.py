@@ -21,8 +21,8 @@ MAX_ATTEMPTS = 3
 class Claim:
     """The right of this process to start a run in `directory`, which is new or empty and stays so until it is used.
 
-    The claim is a lock on the file that names the writer of the run. It ends with the process. If two processes claim a
-    directory at the same moment, one of them gets it, and the other one changes nothing.
+    The claim is a lock on the file that names the writer of the run. The claim ends with the process. If two processes
+    claim a directory at the same moment, one of them gets it, and the other one changes nothing.
 
     Raises InputError if the directory is in use or cannot be made.
     """

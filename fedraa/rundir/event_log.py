@@ -41,7 +41,7 @@ class EventLog:
 
         Args:
             directory: The run directory.
-            driver: The process that Ctrl-C stops; None for this process.
+            driver: The process that Ctrl-C stops. None means this process.
             on_line: A function that receives every written line.
             clients: True to also write a table of the results of each client.
 

@@ -34,7 +34,7 @@ def parse_object(text: str | bytes) -> Event | None:
 
 
 def parse_events(lines: list[str]) -> list[Event]:
-    """Return the events in the lines, up to the first line that is not an event."""
+    """Parse the lines of a log, and return the events before the first line that is not an event."""
     try:
         # One call for all lines takes half the time of a call per line.
         events = _DECODER.decode(f"[{','.join(lines)}]")

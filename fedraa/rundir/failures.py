@@ -63,7 +63,7 @@ def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def name_clients(numbers: Sequence[int]) -> str:
-    """Return the numbers of the first clients, and how many clients follow."""
+    """Return a text with the first clients and the number of the remaining clients."""
     text = f"client{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:MAX_NAMED_CLIENTS]))}"
     if len(numbers) > MAX_NAMED_CLIENTS:
         text += f" and {len(numbers) - MAX_NAMED_CLIENTS} more"

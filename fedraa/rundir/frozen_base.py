@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Buffers that evaluations set.
+# Buffers that evaluations set, so that they are not part of the frozen base.
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "observer_enabled")
 
 

@@ -9,14 +9,14 @@ from fedraa.messages import State
 from fedraa.rundir.atomic_files import hash_file
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 
-# The logs by their names in a checkpoint.
+# The file of each log, by the name of the log in a checkpoint.
 LOGS = {"events": EVENTS, "evals": EVALS, "clients": CLIENTS}
-# The key of their digests in a checkpoint.
+# The key of the logs' digests in a checkpoint.
 DIGESTS = "sha256"
 
 
 class GrowingFile:
-    """A file of whole lines, and the SHA-256 of all of them."""
+    """A file of whole lines, with the SHA-256 of its content."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,7 +41,7 @@ class GrowingFile:
         self._digest.update(line)
 
     def restore(self, size: int) -> None:
-        """Cut back to the first `size` bytes."""
+        """Cut the file back to its first `size` bytes."""
         self.stream.truncate(size)
         self.size = size
         self._digest = hash_file(self.path, size)

@@ -16,11 +16,11 @@ from fedraa.data.tree import Tree
 from fedraa.errors import InputError
 from fedraa.rundir import packed_columns
 
-# A key that only a scaling has.
+# A key by which the JSON of a scaling is recognised.
 _NUMBERS = "mean"
-# The entry of a transform that was fitted, but does not keep the fitted values in its arguments.
+# The entry in `Inputs.fitted` of a transform that was fitted, but does not keep the fitted values in its arguments.
 LOST = "lost"
-# A key that only a sample has.
+# A key by which the JSON of a sample is recognised.
 _SHAPE = "shape"
 
 
@@ -84,7 +84,7 @@ def describe_inputs(classes: int, example: Tree, scaling: Scaling, unfitted: Tra
 
 
 def _describe_fitted(before: Transform, part: Transform) -> Any:
-    """Return the entry of a transform for `Inputs.fitted`."""
+    """Return the entry of a transform in `Inputs.fitted`: None, the description of the fitted transform, or `LOST`."""
     if type(before).fitted is Transform.fitted:
         return None
     described = describe_component(part)
@@ -136,7 +136,7 @@ def _to_json(tree: Tree, describe_leaf: Any) -> Any:
 
 
 def _from_json(written: Any, key: str, read_leaf: Any) -> Tree:
-    """Return the tree of `_to_json`. Only a leaf is an object with the key `key`."""
+    """Return the tree from which `_to_json` made the JSON. An object with the key `key` is a leaf of the tree."""
     if isinstance(written, list):
         return tuple(_from_json(part, key, read_leaf) for part in written)
     if isinstance(written, Mapping) and key not in written:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from fedraa.errors import InputError
 
-# Maximum number of entries of a list. A list of a million entries would take most of the file.
+# Maximum number of entries that are written as a list. A list of a million entries would take most of config.json.
 MAX_LIST_ENTRIES = 10_000
 
 Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]

@@ -83,7 +83,7 @@ def write_partition(directory: Path, data: Federated) -> None:
 
 
 def _shrink_integers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return integers in four bytes, if they fit."""
+    """Return the array as int32 if its values fit."""
     if array.dtype.kind == "i" and array.size and array.max() < 2**31:
         return array.astype(np.int32)
     return array

@@ -83,7 +83,7 @@ def _draw_curve(x: Sequence[float], y: Sequence[float], caption: str) -> str:
         return ""
     start = points[0][0]
     low, high = min(b for _, b in points), max(b for _, b in points)
-    # All points may have one time or one value.
+    # The range is 0 if all points have the same time or value.
     x_range = points[-1][0] - start or 1.0
     y_range = high - low or 1.0
     line = " ".join(f"{WIDTH * (a - start) / x_range:.1f},{HEIGHT * (1 - (b - low) / y_range):.1f}" for a, b in points)

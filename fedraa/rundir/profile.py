@@ -68,7 +68,7 @@ class RunTimes:
 
 
 def read_profile(directory: Path) -> list[tuple[str, str, float, float]]:
-    """Return rows (server or workers, work, seconds, share) of a finished run; the remaining time is `other`.
+    """Return rows (server or workers, work, seconds, share) of a finished run. A row `other` has the remaining time.
 
     The remaining time of a worker is idle time, transfer, and its start. With the engine `local`, the waiting time of
     the server is training time.

@@ -15,16 +15,16 @@ from fedraa.errors import InputError
 from fedraa.reading import content, opened
 from fedraa.rundir.atomic_files import write_text
 
-# Seconds in which the server of a killed run ends.
+# Seconds to wait for the lock, because the server of a killed run may still be ending.
 LOCK_SECONDS = 15
-# The file that names the process to stop.
+# The file that names the process that writes the run. `fedraa stop` ends this process.
 WRITER = "writer"
 # The lock file in a directory of many runs.
 LOCK = "lock"
 
 
 class Hold:
-    """The right to write a run. `driver` is the process that Ctrl-C stops; if a server writes, this is another process.
+    """The right to write a run. `driver` is the process that Ctrl-C stops. It may differ from the writing process.
 
     Raises InputError if another process still writes this run after `LOCK_SECONDS`. The server of a killed run may
     continue for a moment.

@@ -13,7 +13,7 @@ WRONG_VALUES = (KeyError, TypeError, OverflowError)
 
 
 class RunStats:
-    """Totals of the events so far. They take constant memory, besides an entry per client that failed.
+    """Totals of the events so far. The totals take constant memory, besides an entry per client that failed.
 
     Attributes:
         events: Number of events.

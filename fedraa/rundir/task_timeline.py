@@ -74,10 +74,11 @@ class TaskTimeline:
         self.round_events: list[dict[str, Any]] = []
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
         self.t = 0.0
-        # The total time of all finished tasks, and the sum of the starts of all tasks in flight.
+        # `_busy` is the total time of all finished tasks. `_starts` is the sum of the start times of all tasks in
+        # flight.
         self._busy = 0.0
         self._starts = 0.0
-        # For each task in flight, by its number, the place of its entry in the columns.
+        # The index of each task in flight in the columns, by the number of the task.
         self._in_flight: dict[int, int] = {}
 
     def add(self, event: Mapping[str, Any]) -> None:

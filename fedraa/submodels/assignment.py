@@ -17,7 +17,10 @@ COORDINATES_PER_BYTE = 8
 
 @dataclass(frozen=True, eq=False)
 class Submodel:
-    """A dense part of the model: widths of its groups, and its coordinates' indices in the full vector (None: all)."""
+    """A dense part of the model: the widths of its groups, and the indices of its coordinates in the full vector.
+
+    Indices of None mean all coordinates.
+    """
 
     widths: tuple[int, ...]
     index: Index | None
@@ -40,8 +43,8 @@ class Submodel:
 class Assignment:
     """The part of the model that one client trains: a dense submodel and, for element-wise methods, a mask [k] over it.
 
-    The log shows the assignment as its `label`. With `sends_mask` the server masks the part before it sends it.
-    Otherwise the client receives the whole part and masks it (RA-Fed, SubDisMO).
+    The log shows the assignment as its `label`. With `sends_mask` the server sends only the masked submodel. Otherwise
+    the client receives the whole submodel and masks it (RA-Fed, SubDisMO).
     """
 
     label: int
@@ -95,12 +98,12 @@ class Assignment:
         """Return the bytes that one task sends down and up.
 
         If the submodel is masked, the client sends the trained coordinates and a bitmap of the mask. The server also
-        sends these if `sends_mask` is set, and otherwise all coordinates without a bitmap.
+        sends the trained coordinates and a bitmap if `sends_mask` is set. Otherwise the server sends all coordinates.
 
         Args:
             coordinates: Number of coordinates of the submodel.
-            sent_back: Returns the bytes up for a number of trained coordinates.
-            sent: Returns the bytes down for a number of coordinates.
+            sent_back: A function that returns the bytes that a client sends for this number of coordinates.
+            sent: A function that returns the bytes that the server sends for this number of coordinates.
         """
         if self.mask is None:
             return sent(coordinates), sent_back(coordinates)

@@ -26,7 +26,7 @@ def find_maskable_names(traced: Traced) -> tuple[str, ...]:
 
 
 def _block_names(module: nn.Module) -> list[str]:
-    """Return the names of repeated blocks: a container holds two or more of their class, and they have children."""
+    """Return the names of repeated blocks: modules with children, of one class, two or more in one container."""
     names = []
     for name, container in module.named_modules():
         children = list(container.named_children())

@@ -9,7 +9,7 @@ class Cost:
 
     Attributes:
         params: Number of trainable parameters, which is the length of the flat vector.
-        bytes: Size of the flat vector, one way.
+        bytes: Bytes of the flat vector, sent once in one direction.
         flops: FLOPs of one sample's forward and backward pass.
         memory: Bytes at the peak of one SGD step on the example batch: parameters, buffers, gradients and the values
             that the backward pass needs.

@@ -1,4 +1,4 @@
-"""Creation of the smaller dense module that a cut of a module is."""
+"""Creation of a smaller dense module by cutting units out of a module."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shrink_module(
         module: The full module.
         kept: The indices to keep, by tensor and cut dimension. A tensor that is not named is copied whole.
         grouped: Names of convolution weights with groups that are cut with the output channels.
-        sizes: Per module, the places in its code that name a width, which a cut must replace.
+        sizes: For each module, the places in its code that contain a width as a number. A cut replaces these numbers.
     """
     memo = copy_computed(module) | copy_scripts(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -61,7 +61,10 @@ def shrink_module(
 
 
 def copy_computed(module: nn.Module) -> dict[int, object]:
-    """Return copies of tensors that hooks computed, such as a pruned layer's weight, by id for `copy.deepcopy`."""
+    """Return copies of tensors that hooks computed, such as a pruned layer's weight.
+
+    The copies are keyed by the id of the original, as in the memo of `copy.deepcopy`.
+    """
     values = chain.from_iterable(vars(part).values() for part in module.modules())
     return {id(value): value.detach().clone() for value in values if isinstance(value, Tensor) and not value.is_leaf}
 
@@ -117,7 +120,7 @@ def _fit_layer(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
 def _find_weight(layer: nn.Module) -> Tensor | None:
     """Return a layer's weight, or a tensor of the same shape.
 
-    A weight computed in another way belongs to a whole layer.
+    Return None for a weight that is computed in another way. A layer with such a weight is never cut.
     """
     own = dict(layer.named_parameters(recurse=is_parametrized(layer)))
     known = (own.get(name) for name in _WEIGHTS)

@@ -74,7 +74,7 @@ def view_as_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def _use_up_warning() -> None:
-    """Trigger torch's warning about read-only arrays once without output, because it appears once per process."""
+    """Trigger torch's warning about read-only arrays without output. Torch then does not repeat it in this process."""
     array = np.zeros(0)
     array.flags.writeable = False
     with warnings.catch_warnings():

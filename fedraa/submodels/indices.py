@@ -115,7 +115,7 @@ def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple
             field,
             f"of {len(ratios)} parts of group {group.name!r} with {group.size} units, part {part} would have none, and "
             "no other group is large enough",
-            expected="fewer or more even parts",
+            expected="fewer parts, or parts of more equal size",
         )
     return parts
 
@@ -138,7 +138,7 @@ def _largest_remainder(size: int, ratios: Sequence[float]) -> list[int]:
 
 
 def _count_units(ratio: float, size: int) -> int:
-    """Return the number of units of a share of `size` units, rounded up."""
+    """Return `ratio * size`, rounded up to a whole number of units."""
     if not 0 < ratio <= 1:
         raise InputError("ratio", got=ratio, expected="a number over 0 and at most 1")
     return math.ceil(round(ratio * size, 9))

@@ -65,7 +65,7 @@ def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
 
 
 def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
-    """Return the number of each coordinate's region, of `parts` regions by hidden unit: int8 `[d]` (RA-Fed).
+    """Divide the coordinates into `parts` regions by hidden unit (RA-Fed). Return the region of each: int8 `[d]`.
 
     A coordinate is in the region of its hidden unit. To a hidden unit belong its bias and the weights into it, and in
     the output layer, where units are classes, the weights out of it. In each tensor, the hidden units along the first

@@ -29,8 +29,8 @@ _BYTES = 4
 def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
     """Return the cost of training a cut.
 
-    It is measured in one real step per shape of module and batch, and cached in `traced`. Raises InputError if the step
-    fails.
+    The cost is measured in one real step per shape of module and batch, and cached in `traced`. Raises InputError if
+    the step fails.
 
     Args:
         traced: The traced model.
@@ -128,7 +128,8 @@ def _sum_outputs(module: nn.Module, example: Tree) -> Tensor:
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A counter of floating-point operations, and of the bytes of all storages that are created while it is active.
 
-    Its FLOPs are those of torch's FlopCounterMode with `flop_registry`, which would import torch._dynamo for a second.
+    The FLOPs equal those of torch's FlopCounterMode with `flop_registry`. FlopCounterMode itself is not used, because
+    it imports torch._dynamo, which takes a second.
     """
 
     def __init__(self) -> None:
@@ -140,7 +141,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Cost measurements are not compiled. Skipping dynamo would import it.
+        # Measured code is not compiled, so dynamo need not be skipped. Torch would import dynamo to skip it.
         return False
 
     def __torch_dispatch__(

@@ -22,8 +22,8 @@ def find_personal(traced: Traced, patterns: Sequence[str]) -> frozenset[str]:
 
     Args:
         traced: The model.
-        patterns: Names of parameters or modules, `fnmatch` patterns, or one of the three words. The last layer is the
-            module of the last parameter.
+        patterns: Names of parameters or modules, `fnmatch` patterns, or `last-layer`, `all-but-last-layer` or
+            `batch-norm`. The last layer is the module of the last parameter.
 
     Raises:
         InputError: A name or a pattern chooses nothing, or all parameters are chosen.

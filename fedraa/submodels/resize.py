@@ -24,13 +24,13 @@ Place = tuple[tuple[str, int], ...]
 
 
 class Number(NamedTuple):
-    """A number in the code as a function of a cut's widths: a constant plus multiples of the units of each group."""
+    """A size in the code that follows from the widths of a cut: a constant plus a multiple of each group's units."""
 
     fixed: int
     times: tuple[tuple[int, int], ...]
 
     def of(self, widths: Sequence[int]) -> int:
-        """Return the value of the number in a cut with `widths` units of each group."""
+        """Return the size in a cut that keeps `widths[g]` units of each group g."""
         return self.fixed + sum(times * widths[group] for group, times in self.times)
 
 
@@ -41,7 +41,7 @@ class Resize(NamedTuple):
         dim: Cut dimension of the argument.
         outs: For a call that passes a shape, the dimensions of the result that come from `dim`, the cut one first.
         numbers: These sizes. Empty for `_grouped_mm`, which every cut replaces by `grouped_product`.
-        mixed: True if a number also counts something else, such as samples.
+        mixed: True if one of the sizes is a product with another size, such as the number of samples.
     """
 
     dim: int
@@ -51,7 +51,7 @@ class Resize(NamedTuple):
 
 
 Sizes = Mapping[Place, Resize]
-"""By place, the calls in the code of one module with sizes that a cut must change."""
+"""The calls in the code of one module that contain sizes which a cut must change, by their place."""
 
 
 class Stated(NamedTuple):
@@ -102,7 +102,7 @@ def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
 def slice_ranges(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, line: np.ndarray
 ) -> list[tuple[int, int]] | None:
-    """Return the ranges of a dimension to which the numbers of a slicing call refer.
+    """Return the ranges of a dimension that a slicing call selects by numbers in the code.
 
     The list is empty if the call passes no number for the dimension. The result is None if the call takes every n-th
     element in a way that a cut may change.
@@ -112,7 +112,7 @@ def slice_ranges(
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         dim: The dimension.
-        line: The unit at each index of this dimension.
+        line: The unit to which each index of this dimension belongs.
     """
     size = len(line)
     if name != "getitem" and _find_dim(name, args, kwargs) != dim:
@@ -218,7 +218,7 @@ def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> 
 def _follow_widths(
     name: str, args: Any, kwargs: Mapping[str, Any], stated: Stated
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call in which the numbers fit the width of its first argument.
+    """Return the arguments of a call with its sizes replaced, so that they fit the width of the first argument.
 
     Args:
         name: Name of the function.
@@ -227,7 +227,7 @@ def _follow_widths(
         stated: The numbers of this cut.
     """
     numbers = stated.numbers
-    # Calls that create zeros have no argument with a width that could be read.
+    # In calls that create zeros, no argument has the width from which the size could be computed.
     if name in ZERO_MAKERS:
         _, sizes = _find_shape(name, args, kwargs)
         sizes[stated.outs[0]] = numbers[0]
@@ -255,23 +255,24 @@ def _follow_widths(
 
 
 def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elements: int) -> None:
-    """Put the numbers into a shape. One entry may become -1, which torch computes.
+    """Replace the sizes in a shape by those of this cut. One entry may become -1, which torch computes.
 
     Args:
         sizes: The shape, changed in place.
-        places: Positions of the numbers in the shape.
+        places: Positions in the shape of the sizes to replace.
         stated: The numbers of this cut.
         elements: Number of elements of the tensor.
     """
     first, *inner = places
     if not 0 <= first < len(sizes):
-        # The call shapes other dimensions than the cut one.
+        # The call passes only sizes of dimensions that are not cut.
         return
     if sizes[first] != -1 and stated.mixed:
         sizes[first] = sizes[first] * stated.numbers[0] // stated.full[0]
     elif sizes[first] != -1:
         sizes[first] = stated.numbers[0]
-    # If the product is still wrong, the code computed an entry from uncut numbers. Then the others are also replaced.
+    # If the product is still wrong, the code computed another entry from uncut widths. Then the other entries are also
+    # replaced.
     if math.prod(sizes) != elements:
         for place, number in zip(inner, stated.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:
@@ -281,7 +282,7 @@ def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elemen
 
 
 def _find_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
-    """Return the first dimension of the result that the shape in a call describes, and this shape.
+    """Return the dimension of the result at which the shape in a call begins, and the shape.
 
     Args:
         name: Name of the function.

@@ -31,7 +31,7 @@ _MAX_CACHED_INDICES = 8
 
 @dataclass(frozen=True)
 class Entry:
-    """A dimension of a parameter or buffer along which a group's units lie. Every unit has `block` indices of it."""
+    """A dimension of a parameter or buffer along which a group's units lie. A unit fills `block` of its indices."""
 
     tensor: str
     dim: int
@@ -65,8 +65,8 @@ class Traced:
         units: Per tensor and cut dimension, the unit of each index, counted over all groups in their order. -1 stands
             for indices that are always kept.
         grouped: Weights of convolutions with groups that are cut with the output channels.
-        estimated: Names of running statistics, which training estimates again, because those of a skeleton belong to
-            other units.
+        estimated: Names of running statistics. Training estimates them again, because a module that serves as several
+            cuts may hold the statistics of other units.
         sizes: Per module, the places at which its code contains widths that may be cut.
         by_piece: True if a parameter may be updated as soon as its gradient is computed, before the other gradients
             are.
@@ -114,7 +114,7 @@ class Traced:
         return tuple(len(kept) for kept in self.check(indices))
 
     def cut(self, indices: IndexSet) -> nn.Module:
-        """Return a dense module with only the kept units. It shares the frozen parameters and copies the others.
+        """Return a dense module with only the kept units, which shares frozen parameters and copies all others.
 
         Buffers with a value per unit (running statistics) are also cut. Raises InputError for an index set that does
         not fit the groups.

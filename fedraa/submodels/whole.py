@@ -1,4 +1,4 @@
-"""Modules that are only trained whole. They are not traced, so any code that PyTorch can train is accepted."""
+"""Modules that are only trained whole. Such modules are not traced, so any code that PyTorch can train is accepted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
 
 
 def check_updates(traced: Traced, example: Tree) -> Traced:
-    """Return the module, set to be trained by its whole gradient if its code needs that."""
+    """Return the module, with `by_piece` False if no parameter may change before all gradients are computed."""
     if traced.size < BY_PIECE:
         return traced
     example = map_tree(lambda part: part.cpu(), example)
@@ -54,7 +54,7 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
 
 
 def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
-    """Return the module, set to be trained by its whole gradient if early updates of parameters would change it.
+    """Return the module, with `by_piece` False if early updates of parameters would change the gradients.
 
     Args:
         traced: The traced module.
@@ -71,7 +71,7 @@ def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
     """Return the gradient of each trainable parameter, or raise InputError if the module cannot be trained.
 
     A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not
-    registered in the module. They would never be trained.
+    registered in the module. Such parameters would never be trained.
     """
     kind = type(module).__name__
     parameters = trainable_parameters(module)

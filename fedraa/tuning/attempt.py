@@ -96,7 +96,7 @@ def tenths_passed(limits: Limits, step: int, t: float) -> int:
         share = step / limits.steps
     if limits.time:
         share = max(share, t / limits.time)
-    # The small summand corrects rounding errors of the division.
+    # The small number that is added corrects rounding errors of the division.
     return int(TENTHS * share + 1e-9)
 
 

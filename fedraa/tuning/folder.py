@@ -1,4 +1,4 @@
-"""The directory of a tuning. It belongs to one tuning, and only one process at a time may use it."""
+"""The directory of a tuning. A directory belongs to one tuning, and only one process at a time may use it."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
 
 
 def _read_plan(path: Path) -> object:
-    """Return the plan in a file; None if the file is damaged."""
+    """Return the plan of a tuning from a file, or None if the file is damaged."""
     try:
         return json.loads(path.read_text())
     except ValueError:

@@ -74,7 +74,7 @@ class Journal:
 
 
 def _with_tuples(value: object) -> object:
-    """Return a value from JSON, in which a tuple is a list."""
+    """Return a value that was read from JSON, as a tuple if it is a list."""
     if isinstance(value, list):
         return tuple(value)
     return value

@@ -16,7 +16,7 @@ from fedraa.errors import InputError
 Value = Any
 # The fields that every method has.
 OF_EVERY_METHOD = {"lr", "lr_schedule", "batch_size", "local_epochs", "local_steps"}
-# The fields that can be tuned, besides all paths.
+# The fields that can be tuned. A dotted path, such as local.sam_rho, can also be tuned.
 TUNABLE = {*SHORTCUTS, *OF_EVERY_METHOD} - {"updates", "rounds"}
 TAKES = "LOW:HIGH, LOW:HIGH:log, or values with commas between them"
 # Share of a range at each end that counts as the edge.
@@ -29,10 +29,7 @@ _NUMBER = re.compile(r"(?<![\w.])(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?![\w.])"
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`.
-
-    They are drawn uniformly, with `log` log-uniformly, with `whole` as integers.
-    """
+    """The numbers from `low` to `high`, only integers if `whole`. They are drawn uniformly, log-uniformly if `log`."""
 
     low: float
     high: float
@@ -52,7 +49,7 @@ class Range:
         return int(place >= 1 - EDGE)
 
     def widen_side(self, side: int) -> "Range":
-        """Return the range extended by half of its length on that side."""
+        """Return the range, extended by half of its length at the lower (-1) or upper (1) end."""
         low, high = self._to_scale(self.low), self._to_scale(self.high)
         step = side * (high - low) / 2
         if side > 0:
@@ -66,13 +63,13 @@ class Range:
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
     def _to_scale(self, value: float) -> float:
-        """Return the value on the scale on which the range is uniform."""
+        """Return the value, or its logarithm for a logarithmic range."""
         if self.log:
             return math.log(value)
         return value
 
     def _from_scale(self, value: float) -> float:
-        """Return the rounded value for a position on this scale."""
+        """Return the rounded value for a result of `_to_scale`."""
         if self.log:
             value = math.exp(value)
         if self.whole:
@@ -106,15 +103,15 @@ class Choices:
         return int(value == self.values[-1])
 
     def widen_side(self, side: int) -> "Choices":
-        """Return the choices with one more value on that side.
+        """Return the choices with one more value at the lower (-1) or upper (1) end.
 
-        The new value continues the ratio of the last two, or their difference if one of them is 0.
+        The new value continues the ratio of the two values at this end, or their difference if one of them is 0.
         """
         family = _varying_numbers(self.values)
         if family is None:
             return self
         numbers, make = family
-        # The value at this end, and the neighbour of that value.
+        # `last` is the value at this end, and `near` is the value next to it.
         near, last = numbers[-2:]
         if side < 0:
             last, near = numbers[:2]
@@ -186,7 +183,7 @@ def make_space(description: Mapping[str, object] | Sequence[str]) -> dict[str, P
 def _not_tunable(name: str) -> InputError:
     """Return the error about a field that does not exist or cannot be tuned.
 
-    It suggests a similar name, or lists all names.
+    The error suggests a similar name, or lists all names.
     """
     suggestion = suggest_name(name, TUNABLE)
     if name in USUAL_PATHS:
@@ -198,12 +195,12 @@ def _not_tunable(name: str) -> InputError:
 
 
 def describe_space(space: Space) -> dict[str, str]:
-    """Return the space as texts that `make_space` takes."""
+    """Return the space as texts that `make_space` accepts."""
     return {name: _parameter_text(parameter) for name, parameter in space.items()}
 
 
 def _parameter_text(parameter: Parameter) -> str:
-    """Return the values of a parameter as `make_space` takes them."""
+    """Return the values of a parameter as a text that `make_space` accepts."""
     if isinstance(parameter, Choices):
         return ",".join(str(value if isinstance(value, tuple) else text_of(value)) for value in parameter.values)
     return f"{parameter.low:g}:{parameter.high:g}" + ":log" * parameter.log
@@ -257,7 +254,7 @@ def _make_range(name: str, numbers: list[Any], *, log: bool, values: object) -> 
 
 
 def _field_types(annotation: Any) -> set[Any]:
-    """Return the types that a field takes."""
+    """Return the types of values that a field accepts."""
     types = {annotation}
     if get_origin(annotation):
         types.update(*map(_field_types, get_args(annotation)))

@@ -20,7 +20,7 @@ RANDOM_TRIALS = 4
 MIN_TRIALS_TO_STOP = 4
 # The first tenth of the budget at which a trial may be stopped.
 FIRST_TENTH_TO_STOP = 3
-# Maximum number of suggestions for a trial, as long as each was tried before.
+# Maximum number of suggestions for one trial. A new suggestion is made if an earlier trial had the same values.
 MAX_SUGGESTIONS = 20
 
 

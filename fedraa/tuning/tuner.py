@@ -83,9 +83,9 @@ def tune(  # noqa: PLR0913 - a call names its arguments
 ) -> Tuned:
     """Find the best values of `space` for each method, with an equal number of trials for each.
 
-    Every trial is a run that is judged by the objective's main metric on validation data. These are a share
-    `validation` of each client's training samples, by default a tenth. The test data are not used. A field is tuned for
-    the methods that have it.
+    Every trial is a run that is judged by the objective's main metric on validation data. The validation data are the
+    share `validation` of each client's training samples, by default a tenth. The test data are not used. A field is
+    tuned for the methods that have it.
 
     Optuna suggests the values. A trial that is worse than the median of earlier trials at the same part of the budget
     is stopped. With a target, the best trial is the one that reaches it first on the run's clock. Two thirds of the
@@ -181,7 +181,9 @@ class _Plan:
                 )
         for method, template in experiments.items():
             if not spaces[method]:
-                raise InputError("space", f"{method} has none of {', '.join(space)}", hint="add a field of this method")
+                raise InputError(
+                    "space", f"{method} has none of the fields {', '.join(space)}", hint="add a field of this method"
+                )
             for name, parameter in spaces[method].items():
                 for value in parameter.ends:
                     resolve_method(_replace_values(template, {name: value}))
@@ -284,7 +286,7 @@ class _Plan:
 
 
 def _refuse_fixed(space: Space, experiment: Experiment) -> None:
-    """Raise InputError for a field of the space that the experiment sets."""
+    """Raise InputError if the experiment also sets a field of the space."""
     for name in space:
         value = chosen_value(experiment, name)
         default = Experiment.model_fields[name].default if name in Experiment.model_fields else None

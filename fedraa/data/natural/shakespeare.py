@@ -33,7 +33,9 @@ Codes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, eq=False)
 class TextWindows(Rows):
-    """Windows of 80 characters in a text, and the character after each, or after each position of each.
+    """Windows of 80 characters in a text, with the next character as the target.
+
+    With `every_position` the targets are the next characters at all positions of a window.
 
     `codes` holds the characters, uint8 [characters], and `starts` the first character of each window.
     """
@@ -114,7 +116,7 @@ def _rows_of_split(split: LeafSplit, every_position: bool) -> TextWindows:
 
 
 def _starts_of_windows(windows: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the places of windows that follow each other with their next characters."""
+    """Return the starts of windows in their joined text, in which a window is followed by its next character."""
     return np.arange(len(windows)) * (LENGTH + 1)
 
 
@@ -129,7 +131,7 @@ def _read_table(root: Path, every_position: bool) -> tuple[list[TextWindows], li
 
 
 def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], list[list[str]]]:
-    """Return the training and the test windows of the roles in a file of plays, and their roles."""
+    """Return the training and the test windows in a file of plays, and the role of each window."""
     try:
         plays = content(path).decode().replace("\r\n", "\n")
     except (OSError, ValueError) as error:

@@ -33,8 +33,8 @@ NOT_COUNTED = -100
 def read_stackoverflow(data_dir: Path | None, users: int = 1000, sentences: int = 512) -> FederatedDataset:
     """Return sentences as tokens, int64 [n, 20], and the next token at each position. The objective is next-token.
 
-    The database has 342,477 users and 135,818,730 training sentences, so that a part of the users is read. They are
-    drawn at random, the same in every run, from the users who have training and test sentences. Words get ids by their
+    The database has 342,477 users and 135,818,730 training sentences, so only a part of the users is read. These users
+    are drawn at random, the same in every run, from those with training and test sentences. Words get ids by their
     frequency in the sentences that are read, at most 10,000; padding is 0, and rare words are 1.
 
     Args:
@@ -99,7 +99,8 @@ def _encode_sentences(texts: list[list[str]], ids: dict[str, int]) -> tuple[Arra
 def read_feature(example: bytes, name: str) -> str:
     """Return the text of a feature of a serialised `tf.train.Example`; raise InputError if there is no such feature.
 
-    Its features are a map (fields 1 and 1) with keys (1) and values (2), and a value is a list of texts (1 and 1).
+    Field 1 of an example holds the features, and their field 1 is a map. An entry of the map has the key in field 1 and
+    the value in field 2. Field 1 of a value holds a list, and field 1 of the list holds the texts.
     """
     for entry in _follow_fields(example, 1, 1):
         if _follow_fields(entry, 1) == [name.encode()]:
@@ -108,7 +109,7 @@ def read_feature(example: bytes, name: str) -> str:
 
 
 def _follow_fields(message: bytes, *numbers: int) -> list[bytes]:
-    """Return the messages that these fields hold, each inside the one before."""
+    """Return the contents of a nested field. `numbers` is the path to it: each number is a field of the one before."""
     messages = [message]
     for number in numbers:
         messages = list(chain.from_iterable(_read_fields(part, number) for part in messages))
@@ -116,7 +117,10 @@ def _follow_fields(message: bytes, *numbers: int) -> list[bytes]:
 
 
 def _read_fields(message: bytes, number: int) -> Iterator[bytes]:
-    """Yield the values of a field that has a length, in a message of Protocol Buffers without other kinds of fields."""
+    """Yield the contents of the fields with this number in a message of Protocol Buffers.
+
+    Reading stops at the first field that does not state its length.
+    """
     place = 0
     while place < len(message):
         key, place = _read_varint(message, place)
@@ -129,7 +133,7 @@ def _read_fields(message: bytes, number: int) -> Iterator[bytes]:
 
 
 def _read_varint(message: bytes, place: int) -> tuple[int, int]:
-    """Return the number at this place, and the place after it."""
+    """Return the variable-length integer that begins at `place`, and the place after it."""
     value, shift = 0, 0
     while place < len(message):
         value |= (message[place] & 0x7F) << shift

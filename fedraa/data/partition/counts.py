@@ -8,7 +8,9 @@ Shares = npt.NDArray[np.float64]
 
 
 def apportion_classes(shares: Shares, totals: Index, rng: np.random.Generator) -> Index:
-    """Return counts `[classes, clients]` that sum to `totals` over clients, each within one of `shares · totals`.
+    """Round `shares · totals` to counts `[classes, clients]` that sum to `totals` over the clients.
+
+    Each count differs from the exact product by less than one.
 
     This is systematic sampling. Each class starts at a random offset, so that rounding does not always favour the
     same clients.

@@ -36,7 +36,7 @@ class Noise(Iid):
 
 @dataclass(frozen=True)
 class Rotation(Iid):
-    """A partition with rotated images. Those of client n, counted from 0, are rotated by n * `degrees`.
+    """A partition with rotated images. The images of client n, counted from 0, are rotated by n * `degrees`.
 
     The rotation is counter-clockwise. Multiples of 90 degrees move pixels. Other angles interpolate linearly, and fill
     the corners with 0, which is the mean of scaled images.
@@ -73,7 +73,7 @@ class Colour(Iid):
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
         if isinstance(x, dict | tuple) or x.ndim != 4 or x.shape[1] != 3:
-            problem = "colour needs images with three channels, and these samples have others"
+            problem = "colour needs images with three channels, and these samples do not have three"
             raise InputError("partition", problem, hint=OTHER)
         matrix = _hue_rotation(client * self.degrees % 360)
         return np.einsum("ij,njhw->nihw", matrix, x, optimize=False)

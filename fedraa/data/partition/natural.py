@@ -57,7 +57,7 @@ class Natural(Partitioner):
 
 
 def _shards_of_owners(ids: npt.NDArray[Any], owners: npt.NDArray[Any]) -> Shards:
-    """Return the shards of the clients `ids`: the rows with that owner, ascending."""
+    """Return the shards of the clients in `ids`. A client's shard has the rows that it owns, in ascending order."""
     place = np.minimum(np.searchsorted(ids, owners), len(ids) - 1)
     rows = np.flatnonzero(ids[place] == owners)
     counts = np.bincount(place[rows], minlength=len(ids))

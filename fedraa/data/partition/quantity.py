@@ -88,7 +88,8 @@ class LogNormal(Quantity):
 def apportion_sizes(weights: npt.NDArray[np.float64], samples: int) -> Index:
     """Return whole numbers that sum to `samples`.
 
-    Each client gets one sample. The rest is divided in proportion to the weights, by the largest-remainder method.
+    Each client first gets one sample. The remaining samples are divided in proportion to the weights, by the
+    largest-remainder method.
     """
     return round_shares(weights, samples - len(weights)) + 1
 

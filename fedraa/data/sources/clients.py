@@ -104,7 +104,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ClientSource:
-    """A source of clients' samples for any process. It can be pickled and does not include the samples.
+    """A source of clients' samples for any process. The source can be pickled and does not include the samples.
 
     A client's features are scaled first. Then the partitioner's skew and the fixed transforms change them. `shapes` are
     the shapes of one sample's arrays, and `target_shape` is the shape of its target. `targets` checks and converts the
@@ -129,7 +129,7 @@ class ClientSource:
     scaling: Scaling = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return only the fields, because each process must find the generators in its copy of the samples."""
+        """Return the fields only, without the cached generators. Another process must find those of its own copy."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property

@@ -18,7 +18,7 @@ import torch
 OWN_PACKAGES = ("fedraa", "actors", "schedulers")
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
-# This reduction makes the pickler visit nothing.
+# With this reduction, the pickler visits no part of the object.
 NOTHING = (list, ())
 
 # `random.SystemRandom` has no state, but it is a `random.Random`.
@@ -41,8 +41,8 @@ class Contents:
 def inspect_contents(holder: object) -> Contents:
     """Return the contents of `holder`.
 
-    They include its attributes, its closures, and the globals that user-defined functions name. The order of the
-    generators is the same for a copy of `holder` in another process.
+    The contents include the attributes of `holder`, closures, and the globals that user-defined functions name. The
+    order of the generators is the same for a copy of `holder` in another process.
     """
     contents = Contents()
     # The visit may run user-defined code. If this code fails, the contents found so far are returned.
@@ -126,7 +126,7 @@ class _Walk(pickle.Pickler):
         return _visit_values(_function_contents(function))
 
     def _visit_object(self, obj: Any) -> Any:
-        """Return the reduction that pickle would use, or one that visits the attributes if pickle would fail."""
+        """Return the reduction that pickle would use. If pickle would fail, return one that contains the attributes."""
         if type(obj) in copyreg.dispatch_table:
             return NotImplemented
         if isinstance(obj, property | classmethod | staticmethod):
@@ -151,7 +151,7 @@ class _Walk(pickle.Pickler):
 
 
 def _visit_values(parts: Any) -> Any:
-    """Return the reduction that visits the values of these dicts, sorted by name."""
+    """Return a reduction that contains the values of these dicts, sorted by name, so that the pickler visits them."""
     sorted_parts = [[part[name] for name in sorted(part)] for part in parts]
     return list, (sorted_parts,)
 

@@ -129,7 +129,7 @@ class FederatedDataset:
 
 
 def _check_owners(field: str, owners: Any) -> None:
-    """Raise InputError if `owners` is not a sequence of numbers or words. None in it is reported later, by `deal`."""
+    """Raise InputError if `owners` is not a sequence of numbers or words. `deal` reports owners that are None."""
     expected = "a number or a word for each row"
     if isinstance(owners, str) or not hasattr(owners, "__len__") or not hasattr(owners, "__iter__"):
         raise InputError(field, got=owners, expected=expected)

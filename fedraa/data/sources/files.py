@@ -230,7 +230,7 @@ def _read_column(path: str, table: Any, column: str) -> list[Any]:
 
 def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
     """Return 3 if all images are in SPLIT/CLASS, or 4 if all are in SPLIT/CLIENT/CLASS; else raise InputError."""
-    form = "all images in train/CLASS, or all in train/CLIENT/CLASS, in test likewise"
+    form = "all images in SPLIT/CLASS, or all in SPLIT/CLIENT/CLASS, with the splits train and test"
     first = paths[0].relative_to(root).parent
     for path in paths:
         place = path.relative_to(root).parent
@@ -246,6 +246,6 @@ def _read_owners(path: Path) -> list[Any] | None:
         return None
     array = open_array(path)
     if array.ndim != 1:
-        raise InputError(str(path), got=array, expected="an array [samples], one client for each")
+        raise InputError(str(path), got=array, expected="an array [samples] with the client of each sample")
     owners: list[Any] = array.tolist()
     return owners

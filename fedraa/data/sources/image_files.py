@@ -46,7 +46,7 @@ class ImageFormat:
 
 
 def find_images(root: Path) -> tuple[list[Path], list[Path]]:
-    """Return the images below `root` and the folders without images and folders, both sorted.
+    """Return the images below `root`, and the folders that contain neither images nor folders, both sorted.
 
     Links to folders are followed, except a link to one of its parent folders. Hidden folders and files are ignored. A
     warning counts the files with a suffix that is not in `IMAGES`.
@@ -122,9 +122,9 @@ def image_array(image: Any) -> Array:
 
 
 def _walk_folders(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Path], bool]]:
-    """Yield each folder below `folder` with its files, and True if it has folders.
+    """Yield each folder below `folder`, its files, and True if it contains other folders.
 
-    `around` holds the real paths of the parent folders, to detect links to one of them.
+    `around` holds the real paths of the parent folders, so that a link to a parent folder is not followed.
     """
     real = os.path.realpath(folder)
     if real in around:

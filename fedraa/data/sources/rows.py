@@ -238,7 +238,7 @@ def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceR
     """
     transformed = getattr(table, "format", {}).get("type") == "custom"
     if hasattr(table, "with_format") and not transformed:
-        # Without a format the table returns plain Python values. They do not depend on torch, NumPy, pandas or jax.
+        # Without a format the table returns plain Python values, which do not depend on torch, NumPy, pandas or jax.
         table = table.with_format(None)
     columns = list(table.column_names)
     if transformed and len(table):

@@ -273,7 +273,7 @@ def _has_commas(frame: Any) -> bool:
 
 
 def _reread_as_words(file: TableFile, frame: Any, words: set[str]) -> Any:
-    """Return the rows of a file with text in the columns `words`. `frame` holds the rows as they were first read."""
+    """Return the rows `frame` of a file, or read them again if a column in `words` was not read as text."""
     if all(frame[name].dtype == object for name in frame.columns if name in words):
         return frame
     return file.frame(words)

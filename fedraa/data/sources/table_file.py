@@ -147,7 +147,7 @@ def _decode_text(path: str, data: bytes) -> str:
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
-            # Spreadsheets write Windows-1252. It does not define five bytes, which latin-1 accepts.
+            # Spreadsheets write Windows-1252. Windows-1252 does not define five bytes, which latin-1 accepts.
             try:
                 text = data.decode("cp1252")
             except UnicodeDecodeError:

@@ -67,7 +67,7 @@ def read_numbers(words: Sequence[str], *, decimal_comma: bool = False) -> Array:
 
 
 def has_decimal_comma(words: Sequence[str]) -> bool:
-    """Return True if all words are numbers with a decimal comma, such as `3,14`, and some need that reading."""
+    """Return True if all words are numbers with a decimal comma, and one such as `3,14` has no other meaning."""
     parts = [_split_word(word) for word in words if not is_missing(word)]
     if not parts or None in parts:
         return False
@@ -102,7 +102,7 @@ def _split_word(word: str) -> _Parts | None:
 
 
 def _of_one_unit(parts: list[_Parts | None], *, complete: bool) -> list[_Parts | None]:
-    """Return the parts, with None for each part with a different unit than most.
+    """Return the parts, with None in place of every part that has a unit that is not accepted.
 
     A unit in letters is accepted only if every word is a number (`complete`) and has this unit. Some words may omit a
     currency, but none may omit a percent sign.

@@ -33,7 +33,7 @@ class Vision(Transform):
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
         self.name = type(wrapped).__name__
-        # These are class variables of `Transform`. Here they depend on the wrapped transform.
+        # In `Transform` these attributes belong to the class. Here they depend on the wrapped transform.
         self.random = self.name not in FIXED  # type: ignore[misc]
         self.moves = self.name not in STILL  # type: ignore[misc]
 

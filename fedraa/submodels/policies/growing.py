@@ -23,9 +23,9 @@ MIN_TENSOR_DENSITY = 0.02
 class Growing(WithCapacities):
     """FedGMR with the fixed-time trigger: density = max(the client's capacity, a floor that rises with time to 1).
 
-    The floor is .05, .1, .2, .5 up to .2, .4, .6, .8 of the time `until` on the run's clock, and 1 afterwards. The
-    weights of all tensors that can be masked are ranked by magnitude in one list. Of each of these tensors, at least
-    two per cent of the weights train. Biases and all other tensors always train.
+    On the run's clock the floor is 0.05 until 0.2 of the time `until`, then 0.1 until 0.4, 0.2 until 0.6, 0.5 until
+    0.8, and 1 afterwards. The weights of all tensors that can be masked are ranked by magnitude in one list. Of each of
+    these tensors, at least two per cent of the weights train. Biases and all other tensors always train.
 
     Attributes:
         capacities: Each client's smallest density.

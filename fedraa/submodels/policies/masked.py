@@ -28,7 +28,7 @@ from fedraa.submodels.traced import Traced
 T = TypeVar("T")
 
 MAX_LABELLED_PARTS = 62
-"""Maximum number of parts, because a label has one bit of an int64 for each part."""
+"""Maximum number of parts, because each part is one bit of an int64."""
 MAX_RANKED_PARTS = 127
 """Maximum number of parts, because the number of a part is stored as int8."""
 

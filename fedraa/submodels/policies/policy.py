@@ -89,7 +89,7 @@ class RunContext:
 
         Args:
             parts: The number of parts.
-            error: The error about the option that leads to this number of parts.
+            error: The error to raise. It names the option from which the number of parts follows.
         """
         if not self.traced.groups:
             reasons = self.traced.explain_uncut()
@@ -137,7 +137,7 @@ class SubmodelSampler(Stateful):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the buffers that clients send and receive besides their submodel, which the traffic counts."""
+        """Return the buffers that clients send and receive besides their submodel. These buffers count as traffic."""
         return ExtraBuffers()
 
     def draw(self, context: RoundContext) -> Assignment:
@@ -203,7 +203,7 @@ class SubmodelPolicy:
 
     @property
     def cuts(self) -> bool:
-        """Return True if the width groups of the model must be known."""
+        """Return True if the policy needs the width groups of the model."""
         return not self.whole
 
     @property
@@ -231,7 +231,9 @@ class SubmodelPolicy:
 
 @dataclass(frozen=True)
 class Capacities:
-    """Each client's share of the model: level n mod L of client n, or a level that is drawn every round.
+    """The share of the model that each client trains.
+
+    Client n has the level n mod L of the L levels, or a random level in every round if `redraw` is set.
 
     Attributes:
         levels: Shares of the model, or auto, which follows the speed of each device.
@@ -259,7 +261,10 @@ class Capacities:
 
     @classmethod
     def from_speeds(cls, compute: npt.NDArray[np.float64], shares: tuple[float, ...]) -> "Capacities":
-        """Return capacities: each client's is the largest of `shares` up to its speed relative to the fastest."""
+        """Return capacities that follow from the speeds of the clients' devices.
+
+        A client gets the largest of `shares` that does not exceed its speed, as a share of the fastest client's speed.
+        """
         speeds = compute / compute.max() * (1 + 1e-9)
         return cls(tuple(max((share for share in shares if share <= speed), default=min(shares)) for speed in speeds))
 

@@ -19,13 +19,14 @@ from fedraa.submodels.masks import select_largest
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
-# Share of each tensor's present weights that may be removed: the smallest. It halves every REMOVABLE_HALF_LIFE rounds.
+# Share of each tensor's present weights that a new mask may remove. The smallest weights are removed. The share halves
+# every REMOVABLE_HALF_LIFE rounds.
 REMOVABLE = 0.3
 REMOVABLE_HALF_LIFE = 10_000
 
 
 class SharedMask(SubmodelSampler):
-    """PruneFL's mask, the squared gradients of all coordinates since its choice, and the rule for the next mask.
+    """PruneFL's mask, the sum of squared gradients since it was chosen, and the choice of the next mask.
 
     The mask is chosen after each of the first `initial` rounds, in which only one client trains (the paper's initial
     stage), and then after every `every` rounds. To choose the mask, the smallest present weights of each tensor are
@@ -60,7 +61,7 @@ class SharedMask(SubmodelSampler):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the buffers for the cost: all squared gradients, if the round ends with the choice of a new mask."""
+        """Return the extra traffic: clients send all squared gradients in a round that ends with a new mask."""
         return ExtraBuffers(up_whole=int(self._mask_is_due))
 
     @property

@@ -28,9 +28,10 @@ class Arbitrary(SubmodelPolicy):
     group. A client trains the weights between the drawn units. At level L this is a fourth of a matrix between two
     hidden layers. Over time all parts of the matrix are trained.
 
-    At level L a client trains 2 of 4 regions, at level S one. At MIX half of the clients, drawn once per run, train as
-    in L and the others as in S. Round 0 trains everything. In every `uncovered_every`-th round (0: never) all clients
-    train the same regions, drawn for that round, so that no client covers the others.
+    At level L a client trains 2 of 4 regions, at level S one. At level MIX, half of the clients train as at level L and
+    the others as at level S. These clients are drawn once per run. Round 0 trains everything. In every
+    `uncovered_every`-th round (0: never) all clients train the same regions, drawn for that round, so that no client
+    covers the others.
 
     Attributes:
         level: L, S or MIX: the number of regions that a client trains.
@@ -73,7 +74,10 @@ class Arbitrary(SubmodelPolicy):
         return frozenset(generator(run.seed, "levels").permutation(run.clients)[: run.clients // 2].tolist())
 
     def _make_masker(self, run: RunContext) -> Callable[..., Mask]:
-        """Return a function from `chosen` regions to their mask, for a round and a client or for a whole round."""
+        """Return a function that makes the mask of some regions.
+
+        Its arguments are the regions, the round, and the client unless all clients of the round share the mask.
+        """
         if self.regions == "hidden":
             region_of = masks.hidden_parts(run.traced, self.parts)
             return lambda chosen, *when: np.isin(region_of, chosen)

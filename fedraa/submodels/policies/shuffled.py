@@ -47,10 +47,10 @@ class Bernoulli(WithCapacities):
 class ShuffledBlocks(WithCapacities):
     """Shuffled submodels, Algorithm 2: the parameters form B = ceil(1/r) fixed blocks.
 
-    A client trains each once per cycle. Each cycle and capacity class has one permutation, so that clients of equal
-    capacity train the same block. If `shuffled` is False, the order is always the same (rolling). The blocks consist of
-    elements, or with `kernels` of units of every group. With `kernels` each group has a different order, because
-    otherwise the weights between different blocks of adjacent layers would never be trained.
+    A client trains each block once per cycle. Each cycle and capacity class has one permutation, so that clients of
+    equal capacity train the same block. If `shuffled` is False, the order is always the same (rolling). The blocks
+    consist of elements, or with `kernels` of units of every group. With `kernels` each group has a different order,
+    because otherwise the weights between different blocks of adjacent layers would never be trained.
 
     Attributes:
         capacities: Each client's share r of the model.

@@ -86,7 +86,9 @@ class Prefix(WithCapacities):
 
 @dataclass(frozen=True)
 class Rolling(WithCapacities):
-    """FedRolex: a client trains a window of ceil(r K) units of every group. It moves by `stride` units each round.
+    """FedRolex: a client trains a window of ceil(r K) units of every group.
+
+    The window moves by `stride` units each round.
 
     Attributes:
         capacities: Each client's share of the units.
@@ -112,8 +114,8 @@ class DisjointGroups(SubmodelPolicy):
     """IST: in each round the units of every hidden layer are dealt at random to the cohort, in equal disjoint groups.
 
     With `scaled`, the activations of a group are multiplied by the size of the cohort while it trains, because units of
-    the full model read all groups. The learning rate is divided by the size of the cohort. In the released code batch
-    norms have both effects.
+    the full model read all groups. The learning rate is divided by the size of the cohort. In the released code, batch
+    norms have the effects of these two factors.
 
     Attributes:
         scaled: True to scale activations and learning rate while a group trains.

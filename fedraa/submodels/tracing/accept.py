@@ -104,7 +104,7 @@ def refuse_sparse(module: nn.Module, gradients: Sequence[Tensor | None]) -> None
 def _compute_gradients(
     module: nn.Module, inputs: Tree, parameters: Sequence[nn.Parameter]
 ) -> tuple[list[Tensor], Sequence[Tensor | None]]:
-    """Return the output's tensors, and for each parameter the gradient of their sum, or None without a gradient.
+    """Return the tensors in the output, and for each parameter the gradient of their sum, or None if it has none.
 
     Args:
         module: The module, set to training mode.

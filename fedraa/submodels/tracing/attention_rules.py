@@ -54,7 +54,7 @@ def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label recurrent layers of equal width, in one or two directions.
 
-    A unit is a row in every gate, and has a state.
+    A unit is a row in the matrix of every gate, together with an element of the state.
     """
     x, state, weights, biased, layers, _, _, two, *_ = args
     heads = 2 if two else 1

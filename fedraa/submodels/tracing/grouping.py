@@ -104,7 +104,7 @@ def _find_roots(recorder: Recorder, roots: Roots) -> Units:
 
 
 def _find_parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
-    """Return the roots of the units in each part that a slicing call takes.
+    """Return, for each part of a tensor that a slicing call takes, the roots of the units in this part.
 
     Units inside and outside of the part form different groups.
     """
@@ -149,7 +149,7 @@ def _number_groups(
     used = used[used != FIXED]
     used = used[np.argsort(first[used], kind="stable")]
 
-    # The last entry is for all labels that no tensor has.
+    # The last entry is for labels that belong to no tensor.
     number = np.full(size + 1, -1)
     groups: list[Group] = []
     _, which, counts = np.unique(signature[used], return_inverse=True, return_counts=True)
@@ -158,7 +158,7 @@ def _number_groups(
     next_unit = 0
     for members, group in zip(together, _describe_groups(module, entries, places, together), strict=True):
         if not group.parameters:
-            # No parameter has this group, only buffers.
+            # Only buffers have units of this group.
             continue
         number[members] = next_unit + np.arange(len(members))
         next_unit += len(members)
@@ -246,20 +246,20 @@ def _find_resize(
     out, line = after
     shape = site.after[0].shape
     sources = [_find_sources(site.before.shape, shape, d) for d in range(len(shape))]
-    # A unit may fill several dimensions of the view: these inner ones are fixed, such as the width of a head.
+    # A unit may fill several dimensions of the view. The inner ones, such as the width of a head, keep their sizes.
     inner = [d for d, dims in enumerate(sources) if d > out and dims == {dim}]
     numbers = [_count_units(line, groups), *(Number(shape[d], ()) for d in inner)]
     return _as_known(dim, (out, *inner), numbers, bool(sources[out] - {dim}))
 
 
 def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None], mixed: bool) -> Resize | None:
-    """Return the rule with these numbers, or None if one of them is unknown.
+    """Return a Resize with these numbers, or None if a number is unknown.
 
     Args:
         dim: Cut dimension of the argument.
         outs: Dimensions of the result that come from it.
         numbers: The numbers, with None for an unknown one.
-        mixed: True if a number also counts something other than units, such as samples.
+        mixed: True if one of the numbers is a product with another size, such as the number of samples.
     """
     known = tuple(number for number in numbers if number is not None)
     if len(known) < len(numbers):
@@ -268,7 +268,10 @@ def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None],
 
 
 def _count_units(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
-    """Return the number of indices of a line that stay in a cut, or None if it does not follow from widths."""
+    """Return the size of a dimension in any cut, or None if the size does not follow from widths.
+
+    `line` holds the unit at each index of the dimension.
+    """
     starts = np.cumsum([0, *(group.size for group in groups)])
     units, counts = np.unique(line[line >= 0], return_counts=True)
     owners = np.searchsorted(starts, units, side="right") - 1
@@ -276,7 +279,7 @@ def _count_units(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
     for g in np.unique(owners).tolist():
         mine = counts[owners == g]
         if len(mine) != groups[g].size or len(set(mine.tolist())) > 1:
-            # The line contains only a part of the group, or some of its units more often than others.
+            # The dimension contains only a part of the group, or some units of the group more often than others.
             return None
         times.append((g, int(mine[0])))
     return Number(int((line < 0).sum()), tuple(times))
@@ -298,7 +301,10 @@ def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[
 
 
 def _find_dimension(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
-    """Return the dimension along which units may be cut, if it is the only one, with the unit at each index."""
+    """Return the dimension along which units may be cut, and the unit at each of its indices.
+
+    Return None unless there is exactly one such dimension.
+    """
     units = torch.from_numpy(number(compress_labels(labels)[0]))
     dims = [dim for dim in range(units.dim()) if varies_along(units, dim)]
     if len(dims) != 1:
@@ -325,7 +331,8 @@ def _describe_groups(
     """
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
     runs: list[list[Entry]] = [[] for _ in together]
-    # This holds, for each group and parameter, the share of the parameter without units of the group.
+    # For each group, this maps the name of a parameter to the share of its elements that belong to no unit of the
+    # group.
     outside: list[dict[str, float]] = [{} for _ in together]
     owner = np.full(1 + _largest_root(entries), -1)
     for g, members in enumerate(together):

@@ -103,9 +103,9 @@ class Ties:
         return first
 
     def merge_labels(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the labels of an elementwise result.
+        """Return the labels of an elementwise result of two tensors.
 
-        Along a dimension in which one side is broadcast, the other stays free.
+        If one tensor is broadcast along a dimension, the units of the other tensor along it are not tied to each other.
         """
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = left.expand(shape), right.expand(shape)
@@ -142,7 +142,8 @@ class Ties:
     def _rather_whole(self, labels: Tensor, other: Tensor) -> bool:
         """Return True if `labels` should stay whole rather than `other`.
 
-        Labels of parameters and fixed labels stay whole first. Otherwise the side with fewer labels does.
+        Labels of parameters and fixed labels stay whole before others. If this does not decide, the tensor with fewer
+        labels stays whole.
         """
         if is_raw(labels) or self._is_fixed(labels):
             return True
@@ -166,7 +167,7 @@ class Ties:
         return bool((self.resolve()(compress_labels(labels)[0]) == FIXED).all())
 
     def reason(self, labels: Tensor, roots: Roots) -> str:
-        """Return the reason why these labels are fixed: that of their first pin, or of the tie between all of them."""
+        """Return the reason why these labels are fixed: the reason of their first pin, or of a tie that joins them."""
         mine = roots.component(labels)
         for noted, reason in (*self._pins, *self._spans):
             if np.isin(roots.component(torch.from_numpy(noted)), mine).any():

@@ -155,7 +155,7 @@ def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_weight_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a weight norm: its result is the weight, a direction times a length per slice of `dim` (-1: one length)."""
+    """Label a weight norm. Its result is a direction times one length for each slice along `dim` (-1: one in all)."""
     direction, length, dim = arguments_of(args, kwargs, "v", "g", "dim")
     if not (r.name(direction) and r.name(length)):
         r.give_up(name, out, args, kwargs)

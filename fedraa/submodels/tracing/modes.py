@@ -22,7 +22,7 @@ class Noted(TorchFunctionMode):
     """A record of the names of the functions by which a module makes or changes tensors.
 
     Functions that only return a size are not recorded, because for tensors with values PyTorch calls them internally.
-    Attention counts as one function, because attention in a cut uses different ones.
+    Attention counts as one function, because in a cut it calls other functions inside.
     """
 
     def __init__(self, module: nn.Module) -> None:

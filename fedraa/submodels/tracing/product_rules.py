@@ -89,7 +89,7 @@ def _apply_layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: i
 
 
 def _varies_only(labels: Tensor, dim: int) -> bool:
-    """Return True if labels vary along no dimension other than this one."""
+    """Return True if labels vary at most along this dimension."""
     return not any(varies_along(labels, d) for d in range(labels.dim()) if d != dim)
 
 

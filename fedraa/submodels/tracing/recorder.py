@@ -51,8 +51,8 @@ class Recorder(TorchFunctionMode):
 
     `bound[tensor name][dim]` holds the labels along the dimensions of parameters and buffers that a layer reads, and
     `raw[tensor name]` the labels of parameters and buffers used as plain tensors. A function without a rule fixes all
-    units that it reads. A buffer may have a dimension of units only if its values are equal for all of them, because a
-    worker knows the number of its units, but not which units they are.
+    units that it reads. A buffer may be cut along units only if it has the same values for all units, because a worker
+    knows how many units it has, but not which ones.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Recorder(TorchFunctionMode):
         return [name for name in self._names.values() if name not in known and name not in self._alike]
 
     def steps(self, values: object) -> list[object]:
-        """Return the steps of the path that created these tensors, and the names of parameters among them."""
+        """Return, for each of these tensors, the step of the path that created it. For a parameter, return its name."""
         return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in iterate_tensors(values)]
 
     def name(self, tensor: object) -> str | None:
@@ -196,7 +196,7 @@ class Recorder(TorchFunctionMode):
         self._turned[result] = (self.name(tensor), [None if d is None else before[d] for d in dims], original)
 
     def labels(self, tensor: Tensor) -> Tensor:
-        """Return the labels of a tensor. They have the shape of the tensor."""
+        """Return the labels of a tensor. The labels have the shape of the tensor."""
         if tensor in self._hidden:
             self.ties.pin(*self._hidden[tensor])
         if tensor in self._labels:
@@ -239,7 +239,7 @@ class Recorder(TorchFunctionMode):
         return tensor in self._labels or self.name(tensor) is not None
 
     def hide_result(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
-        """Record a result that is right only while these units are whole. Code that reads it pins them.
+        """Record a result that is right only while these units are whole. A function that reads the result pins them.
 
         Args:
             tensor: The result.
@@ -250,7 +250,7 @@ class Recorder(TorchFunctionMode):
         self._hidden[tensor] = (labels, reason)
 
     def track_input(self, tensor: Tensor) -> None:
-        """Record a tensor of the model's input. It is never cut, and branches may not depend on its values."""
+        """Record a tensor of the model's input. The input is never cut, and branches may not depend on its values."""
         self.track_uncut(tensor)
         self._data[tensor] = True
 
@@ -280,7 +280,7 @@ class Recorder(TorchFunctionMode):
         return dims[dim]
 
     def choice(self, weight: Tensor, count: int) -> int:
-        """Return which of the `count` possible dimensions of a parameter makes units, counted from 0."""
+        """Return the index of the dimension that makes units, among the `count` possible dimensions of a parameter."""
         name = self.name(weight) or ""
         chosen = min(self.choices.get(name, 0), count - 1)
         if chosen + 1 < count:

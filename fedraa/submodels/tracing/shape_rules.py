@@ -103,7 +103,9 @@ def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
-    """Return each result dimension's dimension of the parameter, or None if the result differs in other ways.
+    """Return, for each dimension of the result, the dimension of the parameter from which it comes.
+
+    A new dimension has None. The whole result is None if the function does not only move, add or drop dimensions.
 
     Args:
         x: The parameter.
@@ -259,7 +261,7 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
     """Join the labels of pieces along a dimension. The units of the pieces along all other dimensions are tied."""
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
     inputs = list(iterate_tensors(joined))
-    # Skip empty tensors, such as a cache at first.
+    # Skip empty tensors, such as a cache before its first use.
     parts = [x for x in inputs if x.numel()] or inputs[:1]
     dim = (dim or 0) % out.dim()
     pieces = [r.labels(x) for x in parts]
@@ -382,7 +384,7 @@ def label_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tie all elements along the transformed dimensions. The result may have other sizes there."""
+    """Tie all elements along the transformed dimensions, in which the sizes of the result may differ."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])

@@ -249,8 +249,8 @@ def _find_suspects(trial: Trial, traced: Traced) -> Sequence[int]:
     """Return the groups that fail the trial when they are cut individually, or all groups if none does."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
-        # The names of layers in repeated blocks differ only in a number. They run the same code, so one trial is enough
-        # for all of them.
+        # The names of layers in repeated blocks differ only in a number. Such layers run the same code, so one trial is
+        # enough for all of them.
         kind = tuple((re.sub(r"\d+", "#", entry.tensor), entry.dim) for entry in group.entries)
         alike.setdefault(kind, []).append(g)
     failing = []

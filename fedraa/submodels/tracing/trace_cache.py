@@ -296,7 +296,7 @@ def _read_entry(path: Path, module: nn.Module) -> Traced | None:
 
 
 def _parse_place(item: Any) -> Any:
-    """Return a place and its resize from an item of JSON."""
+    """Return a place in the code and its Resize, as read from a list in the JSON."""
     steps, (dim, outs, numbers, mixed) = item
     place = tuple((str(name), at) for name, at in steps)
     known = tuple(Number(fixed, tuple(map(tuple, times))) for fixed, times in numbers)

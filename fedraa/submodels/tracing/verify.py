@@ -23,19 +23,21 @@ from fedraa.submodels.tracing.modes import Noted, Silenced, WithoutDropout, in_d
 from fedraa.submodels.tracing.nonempty_mode import NonemptyMode
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# Outputs above this multiple of the smallest output are values of masks, so tolerances do not scale with them.
+# Outputs above this multiple of the smallest output are values of masks (such as -1e9). Tolerances do not grow with
+# them.
 MASK_RATIO = 1e5
-# Outputs below this multiple of the largest output's precision may be rounding errors of 0.
+# Outputs below this multiple of the largest output's rounding error may be zeros with a rounding error.
 ROUNDING_RATIO = 1e3
 # Units of each group in a trial of a large module.
 NARROW_WIDTH = 3
 
 
 class Trial:
-    """Trials of one module's cuts. Random parameters (none is zero) and float64, if possible, let differences show.
+    """Trials of one module's cuts.
 
-    For a `large` module a narrow cut is compared with a still narrower one instead of the whole. The whole only has to
-    run the same functions as the narrow cut.
+    Random parameters, none of which is zero, and float64 if possible make differences visible. If the module is
+    `large`, two narrow cuts are compared with each other, and the whole module only has to run the same functions as
+    they do.
     """
 
     def __init__(
@@ -78,8 +80,8 @@ class Trial:
     def _prepare_input(self, traced: Traced, example: Tree) -> None:
         """Find an input and a precision with which the whole module runs.
 
-        If the code contains numbers that count samples, more samples reveal this. The code may need float32, or reject
-        inputs with noise, such as pictures that it checks. It may also count the rows that a search returns.
+        An input with more samples reveals numbers in the code that count samples. Some modules need float32, reject
+        inputs with noise (if they check that pictures are valid), or count the rows that a search returns.
         """
         base = self._cut_base(traced, self._choose_base(traced, range(len(traced.groups))))
         ways = [(2, double, noise) for double, noise in product((True, False), repeat=2)]
@@ -292,7 +294,11 @@ def _as_floats(x: Tensor) -> Tensor:
 
 
 def _find_scales(expected: Tensor) -> Tensor:
-    """Return the scale of each number: at least the largest number that is no mask's value (such as -1e9)."""
+    """Return the scale to which the tolerance is relative, for each place in an output.
+
+    The scale is the largest absolute value over all samples, or over all places without a mask's value (such as -1e9)
+    if this is larger.
+    """
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():
         return sizes
@@ -325,7 +331,7 @@ def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tenso
 
 
 def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bool:
-    """Return True if a skeleton of the cut's widths, loaded with its part of the flat vector, equals the cut.
+    """Return True if a module made only from the cut's widths, and loaded with the cut's parameters, equals the cut.
 
     Args:
         small: The cut.
