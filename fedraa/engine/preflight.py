@@ -183,7 +183,7 @@ def _check_adapters(spec: RunSpec) -> None:
 
 
 def _check_robust(spec: RunSpec) -> None:
-    """Raise InputError if a robust aggregator gets too few clients at a time, or if its root client may be missing."""
+    """Raise InputError if a robust aggregator gets too few clients at a time, or lacks an honest root client."""
     description = getattr(spec.method.update, "aggregator", None)
     if description is None:
         return
@@ -212,7 +212,7 @@ def _check_robust(spec: RunSpec) -> None:
 
 
 def _check_attack(spec: RunSpec) -> None:
-    """Raise InputError if the attack needs the deltas of all clients, and the method cannot provide them in time."""
+    """Raise InputError if the attack needs the deltas of other clients, and the method's server cannot support that."""
     if spec.attack is None or not spec.attack.attack.colludes:
         return
     attack = text_of(spec.attack.attack)
