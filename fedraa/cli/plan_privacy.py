@@ -16,6 +16,7 @@ from fedraa.privacy.accountant import (
     largest_squared,
     poisson_epsilon,
 )
+from fedraa.server.async_rule import AsyncRule
 from fedraa.server.schedule import SCHEDULER
 from schedulers import SchedulerRunner
 
@@ -81,10 +82,12 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
 def _forecast_clients(spec: RunSpec, steps: int) -> tuple[int, ...]:
     """Return the client of each update of an asynchronous run."""
     schedule = spec.method.schedule
+    rule = spec.method.update
+    assert isinstance(rule, AsyncRule)
     table = make_cost_model(spec).table([part.widths for part in spec.submodels])
     planner = SchedulerRunner(SCHEDULER.own(schedule.scheduler))
     planner.plan(table, schedule.delay_bound)
     everyone = np.arange(len(table))
     cost = make_task_cost(spec, table, everyone)
-    forecast = dry_run(first_ledger(spec, planner), spec.method.update, spec.timing, cost, steps=steps)
+    forecast = dry_run(first_ledger(spec, planner), rule, spec.timing, cost, steps=steps)
     return forecast.clients

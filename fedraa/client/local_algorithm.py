@@ -46,7 +46,7 @@ class LocalRun(Protocol):
         """The learning rate of the current minibatch."""
 
     def minibatches(self, stream: str = "", epochs: int | None = None) -> Iterator[tuple[Any, Tensor]]:
-        """Yield the inputs and labels of each minibatch of the task. Only steps on the stream "" count as local steps.
+        """Yield the inputs and labels of each minibatch. Only minibatches of the stream "" count as local steps.
 
         Args:
             stream: The name of a random order. Orders of different names are independent.

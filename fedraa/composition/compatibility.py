@@ -81,7 +81,7 @@ def _check_refused(name: str, method: Method) -> None:
         refused |= getattr(resolved, "refuses", {})
         is_robust = isinstance(resolved, RobustAggregator)
     compressor = COMPRESSOR.resolve(local.compressor)
-    # The server's state uses the decoded delta, which is wrong only if entries are dropped. State at clients uses the
+    # The server's state uses the decoded delta, which misleads it only if entries are dropped. Clients use the
     # delta before compression, so any lossy compressor makes it differ from the delta at the server.
     is_compressed = compressor.drops
     if "compress" in local.algorithm.refuses:

@@ -15,6 +15,7 @@ from fedraa.errors import InputError
 from fedraa.ledger.participation import PARTICIPATION
 from fedraa.privacy.privacy import PRIVACY
 from fedraa.server.round_state import RoundState
+from fedraa.server.round_update import Mean
 from fedraa.server.schedule import SCHEDULER
 
 
@@ -79,6 +80,7 @@ def _check_sent_values(name: str, method: Method) -> None:
 def _check_rounds(name: str, method: Method) -> None:
     """Raise InputError if the sum of a round is not that of updates with the weight 1."""
     update = method.update
+    assert isinstance(update, Mean)
     if update.weights != "uniform":
         problem = "numbers of samples are private"
         raise InputError("weights", problem, got=update.weights, expected="uniform", hint="give --weights uniform")

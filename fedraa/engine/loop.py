@@ -179,9 +179,9 @@ class Loop:
         elif not self._tasks:
             self._waiting_clients.extend(self.server.end_empty_round(self.clock.now))
 
-        # 6. Time moves to the next outcome: on the virtual clock that of the task that is due first, on the wall clock
-        # the first that has arrived and is due. None means that the outcome is missing, or that the task was sent again
-        # after a failure.
+        # 6. Time moves to the next outcome. On the virtual clock this is the outcome of the task that is due first. On
+        # the wall clock it is the first outcome that has arrived and is due. The result is None if the outcome is
+        # missing, or if the task was sent again after a failure.
         else:
             finished = self._next_finished()
             if finished is not None:

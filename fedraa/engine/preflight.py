@@ -188,7 +188,7 @@ def _check_adapters(spec: RunSpec) -> None:
 
 
 def _check_robust(spec: RunSpec) -> None:
-    """Raise InputError if a robust aggregator gets too few clients at a time, or if its root client may be missing."""
+    """Raise InputError if a robust aggregator gets too few clients at a time, or lacks an honest root client."""
     description = getattr(spec.method.update, "aggregator", None)
     if description is None:
         return

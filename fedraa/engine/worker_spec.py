@@ -51,9 +51,10 @@ class WorkerSpec:
     def trainer(self, device: str) -> TaskTrainer:
         """Return a trainer of the tasks, which adds the noise of local privacy, and changes what attackers send."""
         keep_freed_memory()
-        trainer: Trainer | LocallyPrivateTrainer = self._make_trainer(device)
+        plain = self._make_trainer(device)
+        trainer: Trainer | LocallyPrivateTrainer = plain
         if self.privacy is not None and self.privacy.local:
-            trainer = LocallyPrivateTrainer(trainer, self.privacy, self.seed)
+            trainer = LocallyPrivateTrainer(plain, self.privacy, self.seed)
         if self.attack is None:
             return trainer
         return AttackedTrainer(trainer, self.attack)

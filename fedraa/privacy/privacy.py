@@ -53,7 +53,7 @@ PRIVACY: ComponentRegistry[Privacy] = ComponentRegistry("privacy", ("update_nois
 
 def default_delta(clients: int) -> float:
     """Return the delta of a run with this number of clients, N^-1.1, which is less than 1/N."""
-    return min(0.1, clients**-DELTA_EXPONENT)
+    return min(0.1, float(clients**-DELTA_EXPONENT))
 
 
 def measure_norm(delta: np.ndarray) -> float:

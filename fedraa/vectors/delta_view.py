@@ -109,7 +109,7 @@ class DeltaView:
             self._measuring = False
 
     def places(self) -> Iterator[Index | slice]:
-        """Yield the trained coordinates in few parts."""
+        """Yield the trained coordinates, as few slices and index arrays."""
         if self._mask is None:
             yield from (place for place, _ in global_slices(self._where, slice(0, len(self._new))))
         else:
