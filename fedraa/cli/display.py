@@ -145,6 +145,8 @@ def closing_table(history: History) -> None:
         "staleness": f"mean {total['staleness_mean']:.2f}, max {total['staleness_max']}",
         "faults": total["faults"],
     }
+    if "energy" in total:
+        rows["energy"] = format_quantity(total["energy"], "J")
     if total["dropped"]:
         rows["dropped"] = _with_reasons(f"{total['dropped']} tasks", retried)
     if quarantined:

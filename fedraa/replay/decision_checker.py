@@ -42,7 +42,7 @@ class Checker(ABC, Generic[Ledger]):
         bill = None
         if self._rules.costs_known:
             widths = self._rules.resolved.fragments[self.ledger.index(decision.fragment)]
-            bill = self._rules.bill(widths, decision.client, held=decision.resent)
+            bill = self._rules.bill(widths, decision.client, self.clock.now, held=decision.resent)
         self.clock.depart(line, decision, bill)
 
     @abstractmethod

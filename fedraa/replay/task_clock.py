@@ -65,6 +65,10 @@ class TaskClock:
         if bill is not None:
             line.expect_value("cost", bill.cost)
             line.expect_value("bytes_down", bill.down)
+            if bill.energy is not None:
+                line.expect_value("energy", bill.energy)
+        if self._rules.resolved.watts:
+            line.at_least("energy", 0)
         cost = line.at_least("cost", 0)
         line.at_least("bytes_down", int(not decision.resent))
         due = self._rules.timing.due(decision.client, decision.turn, self.now, cost)

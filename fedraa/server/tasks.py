@@ -133,7 +133,7 @@ class TaskTable(Stateful):
             widths=widths,
             buffer=buffer,
             lr=self._lr(self._run_progress(decision.step, now), widths),
-            cost=self.costs.cost(widths, client, down, up),
+            cost=self.costs.cost(widths, client, down, up, now),
             mask=assignment.mask,
             extras={**(extras or {}), **self.client_states.send(client, assignment)},
             bytes_up=up,
@@ -142,6 +142,10 @@ class TaskTable(Stateful):
             asks=asks + self.client_states.names,
         )
         self._taken[client] += steps or 0
+        energy = self.costs.energy(widths, client, down, up, now)
+        joules = {}
+        if energy is not None:
+            joules["energy"] = energy
         self._record(
             "dispatch",
             now,
@@ -154,6 +158,7 @@ class TaskTable(Stateful):
             feasible_fragments=list(decision.feasible),
             fragment_updates=list(decision.fragment_updates),
             bytes_down=down,
+            **joules,
         )
         self.in_flight[task.id] = InFlightTask(task, assignment, now)
         return task
