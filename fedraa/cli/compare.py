@@ -21,7 +21,17 @@ from fedraa.errors import plain_text
 from fedraa.numbers import format_quantity
 from fedraa.objectives import MetricSpec
 from fedraa.report.cells import DEFAULT_TIME
-from fedraa.report.compare import CELLS, DIFFERENCES, FROM_SUMMARY, PER_CELL, PLOT, mean_interval, mean_time, run_row
+from fedraa.report.compare import (
+    CELLS,
+    DIFFERENCES,
+    FROM_SUMMARY,
+    OPTIONAL,
+    PER_CELL,
+    PLOT,
+    mean_interval,
+    mean_time,
+    run_row,
+)
 from fedraa.report.tables import metric_heading
 from fedraa.rundir.history import History
 from fedraa.rundir.summary import NO_STEP
@@ -149,7 +159,9 @@ def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, metric_s
         to_target = [f"time to {plain_text(target)}", "ratio"]
     table = Table(title=_summary_title(frame, dataset, stop), box=box.SIMPLE_HEAD)
     table.add_column("method")
-    further = [name for name in frame.columns if name not in (*PER_CELL, *FROM_SUMMARY, main, f"best_{main}")]
+    known = (*PER_CELL, *FROM_SUMMARY, *OPTIONAL, main, f"best_{main}")
+    further = [name for name in frame.columns if name not in known]
+    has_energy = "energy" in frame.columns
     for name in (
         metric_heading(main),
         "worst client",
@@ -159,6 +171,7 @@ def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, metric_s
         "steps",
         "sent",
         "computed",
+        *(["energy"] if has_energy else []),
         "staleness",
     ):
         table.add_column(name, justify="right")
@@ -172,8 +185,19 @@ def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, metric_s
         sent = format_quantity((group["bytes_down"] + group["bytes_up"]).mean(), "B")
         staleness = f"{group['staleness_mean'].mean():.2f}, max {group['staleness_max'].max()}"
         texts += [mean_interval(group["time"], ".4g"), f"{group['steps'].mean():.4g}", sent]
-        table.add_row(_mark_untrained(method, group), *texts, format_quantity(group["flops"].mean(), "FLOP"), staleness)
+        texts.append(format_quantity(group["flops"].mean(), "FLOP"))
+        if has_energy:
+            texts.append(_energy_text(group))
+        table.add_row(_mark_untrained(method, group), *texts, staleness)
     return table
+
+
+def _energy_text(group: pd.DataFrame) -> str:
+    """Return the mean energy of a method's runs; a dash unless the devices of all runs have watts."""
+    energy = group["energy"]
+    if energy.isna().any():
+        return "–"
+    return format_quantity(energy.mean(), "J")
 
 
 def _summary_title(frame: pd.DataFrame, dataset: str, stop: StopOptions) -> str:

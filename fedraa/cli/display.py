@@ -99,6 +99,8 @@ def closing_table(history: History) -> None:
     }
     if "lost" in total:
         rows["lost"] = f"{total['lost']} late tasks"
+    if "energy" in total:
+        rows["energy"] = format_quantity(total["energy"], "J")
     if total["dropped"]:
         rows["dropped"] = _with_reasons(f"{total['dropped']} tasks", retried)
     if quarantined:

@@ -64,8 +64,14 @@ def show_plan(
         show_data(spec, data)
     schedule = spec.method.schedule
     tasks: list[Task] = []
+    energies: list[float] = []
+
+    def record_energy(kind: str, t: float, /, **fields: Any) -> None:
+        if "energy" in fields:
+            energies.append(fields["energy"])
+
     if not schedule.scheduled:
-        tasks, total = first_round(spec)
+        tasks, total = first_round(spec, record_energy)
         print_table(shapes_table(spec, tasks, total))
         print_table(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
         make_outlook = drawn_outlook if schedule.asynchronous else rounds_outlook
@@ -80,9 +86,12 @@ def show_plan(
         print_table(devices_table(spec.fleet, {f"fragment {j}": column for j, column in enumerate(costs.T)}, planner))
         source = "K*, from the costs" if schedule.delay_bound is None else "from the option delay_bound"
         print_line(f"delay bound    {planner.bound:.4g} ({source})")
+        energies = task_energies(spec)
         outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, *first_round(spec))
     for line in (*base_lines(spec, tasks), *task_lines(spec)):
         print_line(line)
+    if energies:
+        print_line(f"energy         {_range_text(np.array(energies))} J a task ({', '.join(spec.fleet.watts)})")
     print_line(f"server memory  about {format_quantity(server_bytes(spec), 'B')}")
     per_client = client_bytes(spec)
     if per_client:
@@ -121,6 +130,21 @@ def task_lines(spec: RunSpec) -> list[str]:
         weights = np.array([rule.weight(0, float(factor)) for factor in _sample_values(np.unique(factors))])
         lines.append(f"weights        {_range_text(weights)} of an update that is not stale")
     return lines
+
+
+def task_energies(spec: RunSpec) -> list[float]:
+    """Return the joules of a task of each client on each fragment that it can hold; none without watts."""
+    costs = make_cost_model(spec)
+    shapes = [submodel.widths for submodel in spec.submodels]
+    held = np.isfinite(costs.table(shapes))
+    energies = []
+    for client, fragment in zip(*np.nonzero(held), strict=True):
+        widths = shapes[fragment]
+        energy = costs.energy(widths, int(client), *costs.moved_bytes(widths))
+        if energy is None:
+            return []
+        energies.append(energy)
+    return energies
 
 
 def base_lines(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.components.text import is_foreign
-from fedraa.devices.costs import BYTES
 from fedraa.devices.fleet import Floats
 from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.forecast import dry_run
@@ -17,6 +16,7 @@ from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.messages import Task
+from fedraa.server.tasks import Record
 from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
@@ -27,9 +27,18 @@ MAX_SIMULATED = 20_000
 DRY_STEPS = 20_000
 
 
-def first_round(spec: RunSpec) -> tuple[list[Task], int]:
-    """Return the tasks of the first round, at most `MAX_SIMULATED` of them, and the number of clients in that round."""
-    server = make_server(spec, lambda kind, t, /, **fields: None)
+def ignore_event(kind: str, t: float, /, **fields: object) -> None:
+    """Ignore an event of the log."""
+
+
+def first_round(spec: RunSpec, record: Record = ignore_event) -> tuple[list[Task], int]:
+    """Return the tasks of the first round, at most `MAX_SIMULATED` of them, and the number of clients in that round.
+
+    Args:
+        spec: The run.
+        record: Receives the events of these tasks.
+    """
+    server = make_server(spec, record)
     clients = np.fromiter(server.begin(), np.int64)
     costs = make_cost_model(spec).table([spec.traced.widths(spec.traced.full())])[clients, 0]
     return [server.assign(client, 0.0) for client in clients[spread_by_rank(costs, MAX_SIMULATED)].tolist()], len(
@@ -56,7 +65,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
     times = len(planner.costs) / len(sample)
     sample_steps = max(1, round((limits.steps or DRY_STEPS * times) / times))
     ledger = first_ledger(spec, planner.of(sample))
-    cost = make_task_cost(spec, planner.costs, sample)
+    cost = make_task_cost(spec, sample)
     dry = dry_run(ledger, rule, spec.timing, cost, steps=min(sample_steps, DRY_STEPS), time=limits.time)
     steps = dry.steps * times
     time = dry.time
@@ -99,24 +108,23 @@ def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
     )
 
 
-def make_task_cost(spec: RunSpec, table: Floats, clients: Ints) -> Callable[[Dispatch], float]:
-    """Return a function that computes the cost of a task. In the task, client i is the i-th of `clients`.
+def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], float]:
+    """Return a function that computes the cost of a task from the task and the time at which it is sent.
 
     Args:
         spec: The run.
-        table: The costs of all clients on all fragments [N, M].
-        clients: The numbers of the simulated clients [n].
+        clients: The numbers of the simulated clients [n]. In the task, client i is the i-th of them.
     """
     costs = make_cost_model(spec)
     shapes = [submodel.widths for submodel in spec.submodels]
-    up = [costs.compressor.bytes(costs.sent(widths) // BYTES) for widths in shapes]
+    moved = [costs.moved_bytes(widths) for widths in shapes]
 
-    def dispatch_cost(task: Dispatch) -> float:
-        client = int(clients[task.client])
+    def dispatch_cost(task: Dispatch, now: float) -> float:
+        down, up = moved[task.fragment]
         # A client that trains its buffer again receives nothing.
         if task.resent:
-            return costs.cost(shapes[task.fragment], client, 0, up[task.fragment])
-        return float(table[client, task.fragment])
+            down = 0
+        return costs.cost(shapes[task.fragment], int(clients[task.client]), down, up, now)
 
     return dispatch_cost
 

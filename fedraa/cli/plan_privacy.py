@@ -88,6 +88,6 @@ def _forecast_clients(spec: RunSpec, steps: int) -> tuple[int, ...]:
     planner = SchedulerRunner(SCHEDULER.own(schedule.scheduler))
     planner.plan(table, schedule.delay_bound)
     everyone = np.arange(len(table))
-    cost = make_task_cost(spec, table, everyone)
+    cost = make_task_cost(spec, everyone)
     forecast = dry_run(first_ledger(spec, planner), rule, spec.timing, cost, steps=steps)
     return forecast.clients

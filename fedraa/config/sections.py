@@ -83,7 +83,8 @@ class DeviceOptions(Section):
 
     compute: Component = "1:0.5,3:0.5"
     """Speeds of the devices, in FLOP/s with --units physical: tiers SPEED:SHARE,..., lognormal:SIGMA,
-    uniform:LOW:HIGH, zipf:A, a .csv file, fedscale('FILE', flops=F) of a trace, or the import path of a function."""
+    uniform:LOW:HIGH, zipf:A, a .csv file, profiles('NAME:SHARE,...') of real devices, fedscale('FILE', flops=F) of a
+    trace, or the import path of a function."""
     units: Literal["relative", "physical"] = "relative"
     """Units of the devices: relative to the full model, or physical (FLOP/s, bytes/s, s and bytes)."""
     availability: Path | None = None
@@ -91,6 +92,9 @@ class DeviceOptions(Section):
     every period, or fedscale:FILE of a trace (default: always)."""
     availability_period: Positive | None = None
     """Period after which the available times repeat, in time units (default: none)."""
+    links: Path | None = None
+    """Bandwidths of the devices over time: a .csv file with the columns client, end, downlink and uplink, which repeats
+    after a client's last row (default: those of --compute)."""
     duration_jitter: Decay = 0.1
     """Largest deviation of a task's duration from its cost, as a share of the cost."""
 

@@ -1,6 +1,7 @@
 """Creation of the fleet from `compute`: tiers, a distribution, a file of devices, or a custom function."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,23 @@ import numpy.typing as npt
 from fedraa.components.imports import is_path
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import text_of
-from fedraa.devices.device_columns import check_columns, check_values, read_csv
+from fedraa.devices.device_columns import check_columns, check_values, read_csv, split_clients
 from fedraa.devices.fedscale import FedScaleFleet
-from fedraa.devices.fleet import COLUMNS, Fleet, Floats
+from fedraa.devices.fleet import COLUMNS, WATTS, Fleet, Floats
+from fedraa.devices.link_traces import LinkTrace
+from fedraa.devices.profiles import ProfileFleet
 from fedraa.errors import InputError
 from fedraa.rng import generator
 
 DISTRIBUTIONS = {"lognormal": 1, "uniform": 2, "zipf": 1}
 """The number of parameters of each distribution."""
-FORMS = "tiers (1:0.5,3:0.5), lognormal:S, uniform:LOW:HIGH, zipf:A, a .csv file or fedscale('FILE', flops=F)"
-FLEETS: ComponentRegistry[Callable[..., Any]] = ComponentRegistry("compute", ("__call__",), {"fedscale": FedScaleFleet})
+FORMS = (
+    "tiers (1:0.5,3:0.5), lognormal:S, uniform:LOW:HIGH, zipf:A, a .csv file, profiles('NAME:SHARE,...'), or "
+    "fedscale('FILE', flops=F)"
+)
+FLEETS: ComponentRegistry[Callable[..., Any]] = ComponentRegistry(
+    "compute", ("__call__",), {"fedscale": FedScaleFleet, "profiles": ProfileFleet}
+)
 
 
 def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet:
@@ -28,9 +36,10 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
     Args:
         compute: One of these forms. Tiers `1:0.5,3:0.5` give compute speed:share in client order. Distributions
             are `lognormal:SIGMA` (median 1), `uniform:LOW:HIGH` and `zipf:A`. A CSV file has one row per device, the
-            column compute, and optionally downlink, uplink, latency, memory. `fedscale('FILE', flops=F)` is a
-            FedScaleFleet. A custom function `(clients, rng)`, or its import path, returns compute as an array
-            [clients], or a mapping of these columns.
+            column compute, and optionally downlink, uplink, latency, memory and the columns WATTS.
+            `fedscale('FILE', flops=F)` is a FedScaleFleet, and `profiles('NAME:SHARE,...')` a ProfileFleet. A custom
+            function `(clients, rng)`, or its import path, returns compute as an array [clients], or a mapping of these
+            columns.
         clients: The number of clients.
         units: "relative", or any other value for physical units.
         seed: The seed of the random numbers.
@@ -44,10 +53,23 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
         table = read_csv(Path(compute), clients)
     else:
         table = {"compute": _draw_speeds(compute, clients, seed)}
-    rows = {
+    rows: dict[str, Any] = {
         name: np.asarray(table.get(name, np.full(clients, default)), np.float64) for name, default in COLUMNS.items()
     }
-    return Fleet(**rows, relative=units == "relative")
+    watts = {name: table[name] for name in WATTS if name in table}
+    if watts and units == "relative":
+        raise InputError("units", got=units, expected="physical, because joules are watts times seconds")
+    return Fleet(**rows, relative=units == "relative", watts=watts)
+
+
+def with_links(fleet: Fleet, links: Mapping[int, LinkTrace]) -> Fleet:
+    """Return the fleet with bandwidths that change with time. The mean replaces the bandwidth of the clients in it."""
+    downlink = fleet.downlink.copy()
+    uplink = fleet.uplink.copy()
+    for client, trace in links.items():
+        downlink[client] = trace.mean_downlink
+        uplink[client] = trace.mean_uplink
+    return replace(fleet, downlink=downlink, uplink=uplink, links=links)
 
 
 def _is_own(compute: str) -> bool:
@@ -68,8 +90,8 @@ def _call_function(compute: object, clients: int, *, units: str, seed: int) -> d
         seed: The seed of its random numbers.
     """
     function = FLEETS.resolve(compute)
-    if isinstance(function, FedScaleFleet) and units == "relative":
-        raise InputError("units", got=units, expected="physical, because FedScale's devices have FLOP/s and bytes/s")
+    if isinstance(function, FedScaleFleet | ProfileFleet) and units == "relative":
+        raise InputError("units", got=units, expected="physical, because the speeds of these devices are in FLOP/s")
     name = getattr(function, "__qualname__", type(function).__qualname__)
     try:
         columns = function(clients, generator(seed, "fleet"))
@@ -132,9 +154,7 @@ def _parse_tiers(spec: str, clients: int) -> tuple[Floats, npt.NDArray[np.int64]
     if (shares < 0).any() or abs(shares.sum() - 1) > 1e-6:
         problem = f"its shares sum to {shares.sum():g}"
         raise InputError("compute", problem, got=spec, expected="shares that sum to 1")
-    ends = np.floor(np.cumsum(shares) * clients + 0.5).astype(int)
-    ends[-1] = clients
-    return levels, np.diff(np.concatenate(([0], ends)))
+    return levels, split_clients(shares, clients)
 
 
 def _parse_number(spec: str, text: str) -> float:

@@ -12,7 +12,7 @@ from fedraa.client.compression import COMPRESSOR, wire_bytes
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.split import ClientHalf
 from fedraa.components.state import Stateful
-from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load
+from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load, TaskTimes
 from fedraa.submodels.cost import Cost
 
 Widths = tuple[int, ...]
@@ -109,7 +109,15 @@ class CostModel(Stateful):
             memory=cost.memory / self._full.memory,
         )
 
-    def cost(self, widths: Widths, client: int, down: float, up: float, steps: int | None = None) -> float:
+    def cost(
+        self,
+        widths: Widths,
+        client: int,
+        down: float,
+        up: float,
+        now: float | None = None,
+        steps: int | None = None,
+    ) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
         Unlike `table`, this does not use observed durations. On the wall clock an update is held back for this
@@ -120,11 +128,41 @@ class CostModel(Stateful):
             client: The client.
             down: The number of bytes that the client receives.
             up: The number of bytes that the client sends.
+            now: The time on the run's clock at which the server sends the task. It matters only for links that change
+                with time. None: their means.
             steps: The local steps of a task that was cut short; None for a whole task.
         """
+        return self._times(widths, client, (down, up), now, steps).total * self._unit
+
+    def energy(
+        self,
+        widths: Widths,
+        client: int,
+        down: float,
+        up: float,
+        now: float | None = None,
+        steps: int | None = None,
+    ) -> float | None:
+        """Return the modelled energy of one task in joules, before jitter, or None if the devices have no watts.
+
+        The arguments are those of `cost`. The energy is that of the modelled device on any clock.
+        """
+        if not self.fleet.watts:
+            return None
+        return self.fleet.energy(self._times(widths, client, (down, up), now, steps), client)
+
+    def _times(
+        self, widths: Widths, client: int, traffic: tuple[float, float], now: float | None, steps: int | None
+    ) -> TaskTimes:
+        """Return the duration of each phase of one task in time units.
+
+        `traffic` has the bytes down and up. The other arguments are those of `cost`.
+        """
         passed = self._sample_passes(widths, client, steps)
-        on_device = float(self.fleet.cost(self.load(widths, passed, down, up), client))
-        return (on_device + float(self._server_time(passed))) * self._unit
+        start = None
+        if now is not None:
+            start = now / self._unit
+        return self.fleet.times(self.load(widths, passed, *traffic), client, start, float(self._server_time(passed)))
 
     def _work_share(self, cost: Cost) -> float:
         """Return the work of training a submodel, as a fraction of the work for the full model.
@@ -215,12 +253,12 @@ class CostModel(Stateful):
     def table(self, shapes: Sequence[Widths]) -> Floats:
         """Return c[n, j] [N, M], the duration of one task of client n on shape j, scaled by observed durations.
 
-        It is infinite if the shape does not fit the client's memory.
+        It is infinite if the shape does not fit the client's memory. Links that change with time have their means.
         """
         columns = []
         for widths in shapes:
             passed = self._all_passed(widths)
-            load = self.load(widths, passed, *self._moved_bytes(widths))
+            load = self.load(widths, passed, *self.moved_bytes(widths))
             columns.append(
                 np.where(self.fleet.fits_memory(load), self.fleet.cost(load) + self._server_time(passed), np.inf)
             )
@@ -255,7 +293,7 @@ class CostModel(Stateful):
             client: The client.
             real: The duration on the run's clock.
         """
-        self._fresh.append((client, real / self.cost(widths, client, *self._moved_bytes(widths))))
+        self._fresh.append((client, real / self.cost(widths, client, *self.moved_bytes(widths))))
         if len(self._fresh) < -(-len(self._sizes) // TABLES):
             return False
         for observed, ratio in self._fresh:
@@ -302,7 +340,7 @@ class CostModel(Stateful):
         """
         shards = self._sizes[clients]
         batch = self._solver.samples_in(1, shards) * self._solver.passes
-        move = self.fleet.cost(self.load(widths, 0.0, *self._moved_bytes(widths)), clients)
+        move = self.fleet.cost(self.load(widths, 0.0, *self.moved_bytes(widths)), clients)
         start = self.fleet.cost(Load(0.0, 0.0, 0.0), clients)
         step = self.fleet.cost(self.load(widths, batch, 0.0, 0.0), clients) - start
         return auto.count(move, step, self._solver.count_minibatches(shards))
@@ -313,7 +351,7 @@ class CostModel(Stateful):
             return self._stem.cost
         return self._measure(widths)
 
-    def _moved_bytes(self, widths: Widths) -> tuple[int, int]:
+    def moved_bytes(self, widths: Widths) -> tuple[int, int]:
         """Return the bytes down and up of a dense submodel after compression."""
         sent = self.sent(widths)
         return wire_bytes(self.download, sent // BYTES), wire_bytes(self.compressor, sent // BYTES)

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from fedraa.devices.fleet import COLUMNS, Floats
+from fedraa.devices.fleet import COLUMNS, WATTS, Floats
 from fedraa.errors import InputError
 from fedraa.reading import refuse_no_file
 
@@ -31,10 +32,12 @@ def read_csv(path: Path, clients: int) -> dict[str, Floats]:
 
 
 def check_columns(source: str, columns: list[str]) -> None:
-    """Raise InputError if a column is unknown, or if compute is missing."""
-    if set(columns) - set(COLUMNS) or "compute" not in columns:
-        expected = "compute and optionally downlink, uplink, latency, memory"
+    """Raise InputError if a column is unknown, or if compute or watts_train is missing."""
+    if set(columns) - {*COLUMNS, *WATTS} or "compute" not in columns:
+        expected = f"compute and optionally downlink, uplink, latency, memory, {', '.join(WATTS)}"
         raise InputError(f"compute: {source} columns", got=columns, expected=expected)
+    if set(columns) & set(WATTS) and "watts_train" not in columns:
+        raise InputError(f"compute: {source} columns", got=columns, expected="watts_train with other watts")
 
 
 def check_values(source: str, column: str, values: Floats, where: Callable[[int], str], raw: list[object]) -> None:
@@ -49,13 +52,21 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
     """
     too_low = values <= 0
     expected = "a number over 0"
-    if column == "latency":
+    if column in ("latency", *WATTS):
         too_low = values < 0
         expected = "a number from 0"
-    bad = np.flatnonzero(np.isnan(values) | too_low | ((column in ("compute", "latency")) & np.isinf(values)))
+    must_be_finite = column in ("compute", "latency", *WATTS)
+    bad = np.flatnonzero(np.isnan(values) | too_low | (must_be_finite & np.isinf(values)))
     if bad.size:
         field = f"compute: {source} {where(int(bad[0]))} {column}"
         raise InputError(field, got=raw[bad[0]], expected=expected)
+
+
+def split_clients(shares: Floats, clients: int) -> npt.NDArray[np.int64]:
+    """Return the number of clients of each share, int64 [shares]. The shares sum to 1."""
+    ends = np.floor(np.cumsum(shares) * clients + 0.5).astype(np.int64)
+    ends[-1] = clients
+    return np.diff(ends, prepend=0)
 
 
 def _first_line(error: Exception) -> str:

@@ -30,8 +30,9 @@ from fedraa.data import (
 from fedraa.data.check import Targets
 from fedraa.data.tree import map_tree, take_rows
 from fedraa.devices.availability import Availability, Daily, Timing, read_availability
-from fedraa.devices.compute_speeds import make_fleet
+from fedraa.devices.compute_speeds import make_fleet, with_links
 from fedraa.devices.fedscale import read_fedscale_availability
+from fedraa.devices.link_traces import read_links
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
 from fedraa.engine.objects import object_names, objects_of
@@ -113,6 +114,8 @@ def build_run(
         expected = f"at most {experiment.client_count}, the number of clients"
         raise InputError("concurrency", got=concurrency, expected=expected)
     fleet = make_fleet(experiment.compute, experiment.client_count, units=experiment.units, seed=experiment.seed)
+    if experiment.links is not None:
+        fleet = with_links(fleet, read_links(experiment.links, experiment.client_count))
     method = with_capacities(method, fleet.compute)
     timing = _make_timing(experiment, clients=experiment.client_count, seed=experiment.seed)
     doing(f"dealing the data to {experiment.client_count} clients")

@@ -39,7 +39,7 @@ def dry_run(
     ledger: AsyncLedger,
     rule: AsyncRule,
     timing: Timing,
-    cost: Callable[[Dispatch], float],
+    cost: Callable[[Dispatch, float], float],
     *,
     steps: int,
     time: float | None = None,
@@ -53,7 +53,7 @@ def dry_run(
         ledger: The state of scheduling decisions at the start of the run.
         rule: The rule by which the server applies updates.
         timing: The model of the time that tasks take.
-        cost: Returns the cost of a task.
+        cost: Returns the cost of a task that is sent at this time.
         steps: The run ends after this number of server updates.
         time: The run ends at this time.
     """
@@ -69,7 +69,7 @@ def dry_run(
 
     def send_task(client: int) -> None:
         task = ledger.assign(client, now)
-        due.push(timing.due(client, task.turn, now, cost(task)), task.task)
+        due.push(timing.due(client, task.turn, now, cost(task, now)), task.task)
 
     for client in ledger.first_clients():
         send_task(client)

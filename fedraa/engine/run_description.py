@@ -12,6 +12,7 @@ from typing import Any
 
 from fedraa.data import make_transforms
 from fedraa.devices.fleet import COLUMNS
+from fedraa.devices.link_traces import describe_links
 from fedraa.engine.evaluation_queue import MAX_PENDING_EVALS
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Vector
@@ -72,6 +73,7 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
             "metric_spec": spec.metric_spec.described(),
             "metrics": list(spec.metric_spec.own),
             "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
+            **_describe_optional(spec),
             **_describe_attackers(spec),
             **_describe_privacy(spec),
         },
@@ -79,6 +81,17 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
         "commit": source_commit(),
         "command": sys.argv,
     }
+
+
+def _describe_optional(spec: RunSpec) -> dict[str, object]:
+    """Return the watts of the devices and the bandwidths over time, if there are any."""
+    fleet = spec.fleet
+    described: dict[str, object] = {}
+    if fleet.watts:
+        described["watts"] = {column: pack_column(values) for column, values in fleet.watts.items()}
+    if fleet.links:
+        described["links"] = describe_links(fleet.links)
+    return described
 
 
 def _describe_attackers(spec: RunSpec) -> dict[str, list[int]]:

@@ -20,7 +20,8 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing, availability_from
 from fedraa.devices.costs import CostModel, CostSettings
 from fedraa.devices.device_columns import check_values
-from fedraa.devices.fleet import COLUMNS, Fleet, Floats
+from fedraa.devices.fleet import COLUMNS, Fleet, Floats, Power
+from fedraa.devices.link_traces import DescribedRow, restore_links
 from fedraa.errors import InputError, locate_error
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
@@ -82,6 +83,8 @@ class Resolved(BaseModel):
     uplink: Annotated[list[float | None], BeforeValidator(unpacked)]
     latency: Annotated[list[float | None], BeforeValidator(unpacked)]
     memory: Annotated[list[float | None], BeforeValidator(unpacked)]
+    watts: dict[Power, Annotated[list[float | None], BeforeValidator(unpacked)]] = {}
+    links: list[DescribedRow] = []
     tensors: list[str]
     parameters: int
     base: _Base | None = None
@@ -106,12 +109,22 @@ class _Described(BaseModel):
 
 @dataclass(frozen=True)
 class Bill:
-    """The costs of a task: duration before jitter, bytes down and up, FLOPs, and the steps of a task cut short."""
+    """The costs of a task.
+
+    Attributes:
+        cost: Duration before jitter.
+        down: Bytes that the client receives.
+        up: Bytes that the client sends.
+        flops: Training FLOPs.
+        energy: Joules; None if the devices have no watts.
+        cut_at: The local steps of a task that was cut short; None for a whole task.
+    """
 
     cost: float
     down: int
     up: int
     flops: float
+    energy: float | None = None
     cut_at: int | None = None
 
 
@@ -198,7 +211,8 @@ class Rules:
 
     @cached_property
     def costs(self) -> CostModel:
-        columns = {name: _device_column(self.resolved, name) for name in COLUMNS}
+        columns = _device_columns(self.resolved)
+        watts: dict[str, Floats] = {name: columns.pop(name) for name in self.resolved.watts}
         local = {name: value for name, value in self.method["local"].items() if name != "kind"}
         if is_foreign(local["compressor"]):
             local["compressor"] = "none"
@@ -222,7 +236,12 @@ class Rules:
             frozen=self.resolved.base is not None,
         )
         return CostModel(
-            Fleet(**columns, relative=self.experiment.units == "relative"),
+            Fleet(
+                **columns,
+                relative=self.experiment.units == "relative",
+                watts=watts,
+                links=restore_links("links", self.resolved.links, self.clients),
+            ),
             np.array(self.resolved.samples, np.int64),
             solver,
             self.shapes.__getitem__,
@@ -254,10 +273,15 @@ class Rules:
         if not decision.resent:
             down = self.costs.download.bytes(sent // 4) + extra_down * sent + crossing
         up = self.costs.compressor.bytes(sent // 4) + extra_up * sent + crossing
-        part = cut_task(end, self.costs, widths, decision, now, (down, up))
-        if part is not None:
-            return Bill(part.cost, down, up, self.costs.flops(widths, client, part.steps), part.steps)
-        return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))
+        steps = cut_task(end, self.costs, widths, decision, now, (down, up))
+        return Bill(
+            self.costs.cost(widths, client, down, up, now, steps),
+            down,
+            up,
+            self.costs.flops(widths, client, steps),
+            self.costs.energy(widths, client, down, up, now, steps),
+            steps,
+        )
 
     def is_custom(self, choice: str, value: str) -> bool:
         """Return True if a value of a choice is a custom component. The replay does not check a custom component."""
@@ -389,17 +413,19 @@ def _check_devices(path: Path, resolved: Resolved) -> None:
     """Raise InputError for impossible devices and data partitions. Only a damaged configuration has them."""
     if min(resolved.samples, default=0) < 1:
         raise InputError(f"run: {path}: samples", got=resolved.samples, expected="at least one sample for each client")
-    for name in COLUMNS:
-        values = _device_column(resolved, name)
+    for name, values in _device_columns(resolved).items():
         if len(values) != len(resolved.samples):
             problem = f"it has {format_count(len(values), 'client')}"
             raise InputError(f"run: {path}: {name}", problem, expected=f"{len(resolved.samples)}, as in samples")
         check_values(str(path), name, values, lambda n: f"client {n}", values.tolist())
+    restore_links(f"run: {path}: links", resolved.links, len(resolved.samples))
 
 
-def _device_column(resolved: Resolved, name: str) -> Floats:
-    """Return a column of the devices, by client. None becomes infinity."""
+def _device_columns(resolved: Resolved) -> dict[str, Floats]:
+    """Return the columns of the devices, by client. None becomes infinity."""
+    written = {name: getattr(resolved, name) for name in COLUMNS} | resolved.watts
     # The conversion to float replaces None by NaN.
-    column = np.array(getattr(resolved, name), np.float64)
-    column[np.isnan(column)] = np.inf
-    return column
+    columns = {name: np.array(values, np.float64) for name, values in written.items()}
+    for column in columns.values():
+        column[np.isnan(column)] = np.inf
+    return columns

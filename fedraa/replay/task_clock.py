@@ -72,6 +72,10 @@ class TaskClock:
             line.expect_value("bytes_down", bill.down)
             if bill.cut_at is not None:
                 line.expect_value("cut_at", bill.cut_at)
+            if bill.energy is not None:
+                line.expect_value("energy", bill.energy)
+        if self._rules.resolved.watts:
+            line.at_least("energy", 0)
         cost = line.at_least("cost", 0)
         line.at_least("bytes_down", int(not decision.resent))
         due = self._rules.timing.due(decision.client, decision.turn, self.now, cost)

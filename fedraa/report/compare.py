@@ -33,6 +33,8 @@ FROM_SUMMARY = (
     "faults",
     "model_sha256",
 )
+# The columns of totals that only some runs have.
+OPTIONAL = ("energy",)
 PER_CELL = ("method", "seed", "directory", "note")
 
 
@@ -48,6 +50,7 @@ def run_row(history: History) -> dict[str, object]:
         "method": method_name(history.config),
         "seed": history.experiment.seed,
         **{name: total[name] for name in (*judged_by(history.metric_spec), *FROM_SUMMARY)},
+        **{name: total[name] for name in OPTIONAL if name in total},
         **own_figures(total),
         "note": total.get("note", np.nan),
         "directory": history.directory.name,

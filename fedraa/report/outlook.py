@@ -91,12 +91,9 @@ def forecast_run(run: Run) -> Forecast | None:
         return None
 
     shapes = rules.resolved.fragments
-    table = rules.costs.table(shapes)
 
-    def task_cost(task: Dispatch) -> float:
-        if task.resent:
-            return rules.bill(shapes[task.fragment], task, 0.0, None).cost
-        return float(table[task.client, task.fragment])
+    def task_cost(task: Dispatch, now: float) -> float:
+        return rules.bill(shapes[task.fragment], task, now, None).cost
 
     return dry_run(rules.async_ledger(), rule, rules.timing, task_cost, steps=steps)
 

@@ -189,6 +189,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
         Metric("bytes_down", "down", summary_reader("bytes_down"), _format_in("B"), shown=False),
         Metric("bytes_up", "up", summary_reader("bytes_up"), _format_in("B"), shown=False),
         Metric("flops", "computed", summary_reader("flops"), _format_in("FLOP")),
+        *_of_energy(runs),
         Metric("staleness_mean", "staleness", summary_reader("staleness_mean"), _format_by(".2f")),
         Metric("staleness_max", "most stale", summary_reader("staleness_max"), _format_by("g"), shown=False),
         Metric("idle", "idle", lambda run: run.idle_share, _format_by(".0%")),
@@ -205,6 +206,13 @@ def _read_epsilon(run: Run) -> float | None:
     """Return the privacy loss of a run, None without privacy or if it is infinite."""
     privacy: dict[str, float | None] = run.summary.get("privacy", {})
     return privacy.get("epsilon")
+
+
+def _of_energy(runs: Sequence[Run]) -> list[Metric]:
+    """Return the energy of all tasks, if the devices of a run have watts."""
+    if not any("energy" in run.summary for run in runs):
+        return []
+    return [Metric("energy", "energy", lambda run: run.summary.get("energy"), _format_in("J"))]
 
 
 def _of_bad_clients(runs: Sequence[Run]) -> list[Metric]:

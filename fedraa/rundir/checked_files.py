@@ -32,6 +32,7 @@ class Totals(BaseModel):
     bytes_down: Count
     bytes_up: Count
     flops: float
+    energy: float | None = None
     staleness_mean: float
     staleness_max: Count
     faults: Count

@@ -28,6 +28,8 @@ class RunStats:
         bytes_down: Bytes of all tasks that were sent.
         bytes_up: Bytes of all updates that were applied.
         flops: Training FLOPs of all applied updates and of the finished parts of lost tasks, in the order of the log.
+        energy: Modelled joules of all tasks that were sent, also of failed ones, added in the order of the log; None if
+            the devices have no watts.
         staleness_sum: Sum of the stalenesses of all updates.
         staleness_max: Largest staleness.
         failures: The tasks that failed by their clients' fault.
@@ -47,6 +49,7 @@ class RunStats:
         self.bytes_down = 0
         self.bytes_up = 0
         self.flops = 0.0
+        self.energy: float | None = None
         self.staleness_sum = 0
         self.staleness_max = 0
         self.failures = Failures()
@@ -80,8 +83,7 @@ class RunStats:
         step = whole_number(event.get("step", self.step))
         match event["kind"]:
             case "dispatch":
-                self.bytes_down += whole_number(event["bytes_down"])
-                self.dispatched += 1
+                self._add_dispatch(event)
             case "commit":
                 self._add_commit(event)
             case "lost":
@@ -100,6 +102,13 @@ class RunStats:
         self.step = step
         self.t = t
         self.wall = wall
+
+    def _add_dispatch(self, event: Mapping[str, Any]) -> None:
+        bytes_down = whole_number(event["bytes_down"])
+        if "energy" in event:
+            self.energy = (self.energy or 0.0) + float_number(event["energy"])
+        self.bytes_down += bytes_down
+        self.dispatched += 1
 
     def _add_commit(self, event: Mapping[str, Any]) -> None:
         bytes_up = whole_number(event["bytes_up"])

@@ -61,6 +61,7 @@ def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> d
         "bytes_down": stats.bytes_down,
         "bytes_up": stats.bytes_up,
         "flops": stats.flops,
+        **_energy_entry(stats),
         "staleness_mean": stats.staleness_mean or 0.0,
         "staleness_max": stats.staleness_max,
         "faults": stats.faults,
@@ -75,6 +76,13 @@ def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> d
     if metric_spec.own:
         totals["metrics"] = {name: _finite_or_none(evals[name].iloc[-1]) for name in metric_spec.own}
     return totals
+
+
+def _energy_entry(stats: RunStats) -> dict[str, float]:
+    """Return the energy of the run, if its devices have watts."""
+    if stats.energy is None:
+        return {}
+    return {"energy": stats.energy}
 
 
 def _finite_or_none(value: float) -> float | None:

@@ -41,18 +41,10 @@ class Deadline:
         return RoundEnd(started + self.duration, self.partial, self.timing)
 
 
-@dataclass(frozen=True)
-class PartialTask:
-    """The part of a task that a client can finish: its local steps, and its modelled duration before jitter."""
-
-    steps: int
-    cost: float
-
-
 def cut_task(
     end: RoundEnd | None, costs: CostModel, widths: Widths, decision: Dispatch, now: float, traffic: tuple[int, int]
-) -> PartialTask | None:
-    """Return the part of a task that its client can finish, or None for the whole task.
+) -> int | None:
+    """Return the local steps of a task that its client can finish, or None for the whole task.
 
     A client that cannot finish one step also keeps the whole task, and loses it at the deadline.
 
@@ -71,17 +63,17 @@ def cut_task(
     def is_in_time(cost: float) -> bool:
         return end.timing.due(client, decision.turn, now, cost) <= end.closes_at
 
-    if is_in_time(costs.cost(widths, client, *traffic)):
+    if is_in_time(costs.cost(widths, client, *traffic, now)):
         return None
     # The largest number of steps is found by bisection: `least` steps are in time, `most` steps are not.
     least = 0
     most = costs.count_steps(widths, client)
     while most - least > 1:
         middle = (least + most) // 2
-        if is_in_time(costs.cost(widths, client, *traffic, steps=middle)):
+        if is_in_time(costs.cost(widths, client, *traffic, now, middle)):
             least = middle
         else:
             most = middle
     if least == 0:
         return None
-    return PartialTask(least, costs.cost(widths, client, *traffic, steps=least))
+    return least

@@ -128,12 +128,7 @@ class TaskTable(Stateful):
         if decision.resent:
             down = 0
         steps = self.costs.steps(widths, client)
-        cost = self.costs.cost(widths, client, down, up)
-        part = cut_task(self.round_end, self.costs, widths, decision, now, (down, up))
-        cut = {}
-        if part is not None:
-            cost = part.cost
-            cut = {"cut_at": part.steps}
+        cut_at = cut_task(self.round_end, self.costs, widths, decision, now, (down, up))
         task = Task(
             id=decision.task,
             client=client,
@@ -144,17 +139,18 @@ class TaskTable(Stateful):
             widths=widths,
             buffer=buffer,
             lr=self._lr(self._run_progress(decision.step, now), widths),
-            cost=cost,
+            cost=self.costs.cost(widths, client, down, up, now, cut_at),
             mask=assignment.mask,
             extras={**(extras or {}), **self.client_states.send(client, assignment)},
             bytes_up=up,
             steps=steps,
             first=int(self._taken[client]),
             asks=asks + self.client_states.names,
-            **cut,
+            cut_at=cut_at,
         )
         if steps is not None:
-            self._taken[client] += cut.get("cut_at", steps)
+            self._taken[client] += cut_at or steps
+        details = {"cut_at": cut_at, "energy": self.costs.energy(widths, client, down, up, now, cut_at)}
         self._record(
             "dispatch",
             now,
@@ -167,7 +163,7 @@ class TaskTable(Stateful):
             feasible_fragments=list(decision.feasible),
             fragment_updates=list(decision.fragment_updates),
             bytes_down=down,
-            **cut,
+            **{name: value for name, value in details.items() if value is not None},
         )
         self.in_flight[task.id] = InFlightTask(task, assignment, now)
         return task

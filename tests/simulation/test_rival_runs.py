@@ -113,7 +113,7 @@ def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
     planner = SchedulerRunner(SCHEDULERS["gre-raa"]())
     planner.plan(make_cost_model(spec).table([part.widths for part in spec.submodels]), None)
     update: Any = spec.method.update
-    cost = make_task_cost(spec, planner.costs, np.arange(CLIENTS))
+    cost = make_task_cost(spec, np.arange(CLIENTS))
     dry = dry_run(first_ledger(spec, planner), update, Timing(3, 0.1), cost, steps=60)
     assert dry.time == pytest.approx(commits["t"].iloc[-1], rel=1e-12)
     assert (dry.steps, sum(dry.tasks), dry.staleness_max) == (60, len(commits), commits["staleness"].max())

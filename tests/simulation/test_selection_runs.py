@@ -29,6 +29,9 @@ class LeastTrained(fedraa.Selection):
     def __init__(self) -> None:
         self.calls = 0
 
+    def __repr__(self) -> str:
+        return "LeastTrained"
+
     def choose(self, view: fedraa.SelectionContext, rng: np.random.Generator) -> list[int]:
         self.calls += 1
         values = view.participations if self.calls % 2 else view.losses

@@ -78,15 +78,20 @@ def table(columns: list[str]) -> st.SearchStrategy[bytes]:
     return lines.map(str.encode) | st.binary(max_size=40)
 
 
-FLEETS = table(["compute", "downlink", "uplink", "latency", "memory"])
+FLEETS = table(["compute", "downlink", "uplink", "latency", "memory", "watts_train"])
+LINKS = table(["client", "end", "downlink", "uplink"])
 SPANS = table(["client", "start", "end"])
 
 
 @fuzz(15)
-@given(content=FLEETS, other=SPANS, units=st.sampled_from(["relative", "physical"]))
+@given(content=FLEETS, other=SPANS, links=LINKS, units=st.sampled_from(["relative", "physical"]))
 @pytest.mark.usefixtures("nothing_runs")
-def test_csv_files(content: bytes, other: bytes, units: str, tmp_path: Path) -> None:
-    for flag, name, text in (("--compute", "fleet.csv", content), ("--availability", "there.csv", other)):
+def test_csv_files(content: bytes, other: bytes, links: bytes, units: str, tmp_path: Path) -> None:
+    for flag, name, text in (
+        ("--compute", "fleet.csv", content),
+        ("--availability", "there.csv", other),
+        ("--links", "links.csv", links),
+    ):
         (tmp_path / name).write_bytes(text)
         code, said = say(["run", *QUICK, "--out", str(tmp_path / "run"), flag, str(tmp_path / name), "--units", units])
         assert (code == 0 and said == "") or (code == 2 and is_one_sentence(said)), (text, code, said)
@@ -99,6 +104,7 @@ def test_csv_files(content: bytes, other: bytes, units: str, tmp_path: Path) -> 
         (["--dataset"], "data.npz"),
         (["--compute"], "fleet.csv"),
         (["--availability"], "there.csv"),
+        (["--links"], "links.csv"),
         (["--config"], "mine.toml"),
     ],
 )

@@ -23,7 +23,7 @@ def forecast(experiment: Experiment, **limits: Any) -> Any:
     spec = build_run(experiment)
     planner = SchedulerRunner(SCHEDULERS[spec.method.schedule.scheduler]())
     planner.plan(make_cost_model(spec).table([submodel.widths for submodel in spec.submodels]), None)
-    cost = make_task_cost(spec, planner.costs, np.arange(len(spec.fleet)))
+    cost = make_task_cost(spec, np.arange(len(spec.fleet)))
     update: Any = spec.method.update
     timing = Timing(experiment.seed, experiment.duration_jitter)
     return dry_run(first_ledger(spec, planner), update, timing, cost, **limits)

@@ -213,7 +213,17 @@ def test_every_field_that_can_be_without_effect_is_listed() -> None:
     listed = METHOD_FIELDS.keys() | {next(iter(fields)) for fields in IGNORED}
     always = {
         *("method", "dataset", "model", "objective", "clients", "partition", "transforms", "allow_nan"),
-        *("compute", "units", "availability", "duration_jitter", "async_rule", "aggregator", "submodel", "override"),
+        *(
+            "compute",
+            "units",
+            "availability",
+            "links",
+            "duration_jitter",
+            "async_rule",
+            "aggregator",
+            "submodel",
+            "override",
+        ),
         *("weights", "gradient_transforms", "lr", "batch_size", "lr_schedule"),
         *("local_epochs", "time", "target_accuracy", "target", "eval_every", "metrics", "validation"),
         *("checkpoint_every", "max_update_norm", "client_retries", "on_bad_client", "seed", "engine"),

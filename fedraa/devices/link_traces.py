@@ -1,0 +1,146 @@
+"""Bandwidths that change with time: a trace for each client, from a CSV file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.errors import InputError
+from fedraa.reading import refuse_no_file
+
+COLUMNS = ["client", "end", "downlink", "uplink"]
+Row = tuple[float, float, float]
+DescribedRow = tuple[int, float, float | None, float | None]
+
+
+@dataclass(frozen=True)
+class LinkTrace:
+    """The bandwidths of a client over time, in the fleet's units. The trace repeats after its last row.
+
+    Attributes:
+        rows: For each span of time: its end, the bandwidth down, and the bandwidth up. The first span starts at 0, and
+            each other span at the end of the previous one.
+    """
+
+    rows: tuple[Row, ...]
+
+    def download_time(self, start: float, amount: float) -> float:
+        """Return the duration of a download of `amount` that begins at `start`."""
+        return self._transfer_time(1, start, amount)
+
+    def upload_time(self, start: float, amount: float) -> float:
+        """Return the duration of an upload of `amount` that begins at `start`."""
+        return self._transfer_time(2, start, amount)
+
+    @property
+    def mean_downlink(self) -> float:
+        """The mean bandwidth down over one period of the trace."""
+        return self._moved_per_period(1) / self._period
+
+    @property
+    def mean_uplink(self) -> float:
+        """The mean bandwidth up over one period of the trace."""
+        return self._moved_per_period(2) / self._period
+
+    @property
+    def _period(self) -> float:
+        return self.rows[-1][0]
+
+    def _moved_per_period(self, direction: int) -> float:
+        """Return the amount that is moved in one period. The direction is 1 for down and 2 for up, as in a row."""
+        begins = (0.0, *(row[0] for row in self.rows[:-1]))
+        return sum(row[direction] * (row[0] - begin) for row, begin in zip(self.rows, begins, strict=True))
+
+    def _transfer_time(self, direction: int, start: float, amount: float) -> float:
+        # A whole period moves the same amount from any start. Whole periods are skipped in one step.
+        periods, left = divmod(amount, self._moved_per_period(direction))
+        duration = periods * self._period
+        now = start % self._period
+        place = next(place for place, row in enumerate(self.rows) if now < row[0])
+        while True:
+            end, bandwidth = self.rows[place][0], self.rows[place][direction]
+            if left <= bandwidth * (end - now):
+                return duration + left / bandwidth
+            left -= bandwidth * (end - now)
+            duration += end - now
+            place += 1
+            now = end
+            if place == len(self.rows):
+                place = 0
+                now = 0.0
+
+
+def read_links(path: Path, clients: int) -> dict[int, LinkTrace]:
+    """Return the traces in a CSV file with the columns client, end, downlink, uplink, for the clients that have rows.
+
+    Args:
+        path: The file, with a row for each span of time.
+        clients: The number of clients.
+
+    Raises:
+        InputError: The file is malformed.
+    """
+    # Importing pandas is slow, and workers do without it.
+    import pandas as pd
+
+    field = f"links: {path}"
+    try:
+        refuse_no_file(path)
+        frame = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(field, f"it cannot be read as CSV: {str(error).strip().splitlines()[0]}") from error
+    if list(frame.columns) != COLUMNS:
+        raise InputError(f"{field} columns", got=list(frame.columns), expected=", ".join(COLUMNS))
+    if frame.empty:
+        raise InputError(field, "it has no row", hint="give a row for each span of time of a client")
+    numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
+    return _make_traces(field, numbers, clients, frame.to_numpy().tolist())
+
+
+def describe_links(links: Mapping[int, LinkTrace]) -> list[DescribedRow]:
+    """Return the rows of all traces for config.json, with None for an infinite bandwidth."""
+    described: list[DescribedRow] = []
+    for client, trace in links.items():
+        for end, *bandwidths in trace.rows:
+            down, up = (value if np.isfinite(value) else None for value in bandwidths)
+            described.append((client, end, down, up))
+    return described
+
+
+def restore_links(field: str, described: Sequence[DescribedRow], clients: int) -> dict[int, LinkTrace]:
+    """Return the traces that `describe_links` described. Raise InputError if they are damaged.
+
+    Args:
+        field: The name of the rows in errors.
+        described: The rows.
+        clients: The number of clients.
+    """
+    # The conversion to float replaces None by NaN.
+    numbers = np.array(described, np.float64).reshape(-1, 4)
+    numbers[:, 2:][np.isnan(numbers[:, 2:])] = np.inf
+    return _make_traces(field, numbers, clients, described)
+
+
+def _make_traces(
+    field: str, numbers: npt.NDArray[np.float64], clients: int, raw: Sequence[object]
+) -> dict[int, LinkTrace]:
+    """Return the traces of clients. Raise InputError about the first row with a wrong value.
+
+    Args:
+        field: The name of the rows in errors.
+        numbers: The rows [n, 4], NaN for anything that is not a number.
+        clients: The number of clients.
+        raw: The rows before conversion to numbers, for errors.
+    """
+    rows: dict[int, list[Row]] = {}
+    # The end of the last span of each client.
+    ends = dict.fromkeys(range(clients), 0.0)
+    for number, (client, end, down, up) in enumerate(numbers.tolist(), 1):
+        if client not in ends or not ends[client] < end < np.inf or not (down > 0 and up > 0):
+            expected = f"a client from 0 to {clients - 1}, ends that ascend from 0, and bandwidths over 0"
+            raise InputError(f"{field} row {number}", got=raw[number - 1], expected=expected)
+        ends[int(client)] = end
+        rows.setdefault(int(client), []).append((end, down, up))
+    return {client: LinkTrace(tuple(spans)) for client, spans in rows.items()}
