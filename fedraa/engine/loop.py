@@ -214,8 +214,9 @@ class Loop:
         if self.clock.wall:
             return self.clock.elapsed_seconds() > limit
         # While a client waits, the limit is not yet decided: its next task may be due before the limit.
-        next_event = min(self._tasks.next_due, self.server.closes_at)
-        return bool(self._tasks) and not self._waiting_clients and next_event > limit
+        if self._waiting_clients or not self._tasks:
+            return False
+        return min(self._tasks.next_due, self.server.closes_at) > limit
 
     def _begin_draining(self, reason: StopReason) -> None:
         """Save a checkpoint, from which the run can be extended as if its limit had always been larger. Then drain."""
