@@ -10,6 +10,7 @@ import numpy.typing as npt
 from fedraa.attacks.attack import AttackPlan
 from fedraa.attacks.backdoor import Backdoor
 from fedraa.callbacks.events import Limits
+from fedraa.client.input_adversary import declare_adversary
 from fedraa.client.kept_buffer import PERSONAL_LAYERS, KeptBuffer
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.client.split import ClientHalf, measure_stem
@@ -18,7 +19,7 @@ from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, Transforms
 from fedraa.data.deal import FEW
-from fedraa.data.tree import Tree, count_bytes, take_rows
+from fedraa.data.tree import Tree, count_bytes, list_leaves, take_rows
 from fedraa.devices.availability import Timing
 from fedraa.devices.costs import BYTES
 from fedraa.devices.fleet import Fleet
@@ -211,6 +212,8 @@ class RunSpec:
             names = LOCAL_OPTIMIZER.resolve(solver.local_optimizer).buffers(solver.momentum)
         buffers = [KeptBuffer(f"optimizer_{name}") for name in names]
         buffers += solver.algorithm.kept
+        if solver.adversary:
+            buffers.append(declare_adversary(sum(leaf[0].numel() for leaf in list_leaves(self.example))))
         if self.shared is not None:
             buffers.append(replace(PERSONAL_LAYERS, coordinates=np.flatnonzero(~self.shared)))
         return tuple(buffers)

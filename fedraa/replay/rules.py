@@ -200,7 +200,7 @@ class Rules:
     @cached_property
     def costs(self) -> CostModel:
         columns = _device_columns(self.resolved)
-        watts = {name: columns.pop(name) for name in self.resolved.watts}
+        watts: dict[str, Floats] = {name: columns.pop(name) for name in self.resolved.watts}
         local = {name: value for name, value in self.method["local"].items() if name != "kind"}
         if is_foreign(local["compressor"]):
             local["compressor"] = "none"

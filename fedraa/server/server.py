@@ -81,7 +81,6 @@ class ServerSetup:
         record: Writes an event to the log.
         bad_clients: The policy for clients that fail.
         labels_held: The labels of each client.
-        inputs: Numbers in one sample.
         grad_mix: The weight of a client's gradient beside the server's momentum.
         learn: True if costs follow real durations.
         store: Keeps an asynchronous server's parameters. With None, the server keeps them in this process.
@@ -98,7 +97,6 @@ class ServerSetup:
     record: Record
     bad_clients: BadClients
     labels_held: npt.NDArray[np.bool_]
-    inputs: int
     grad_mix: float
     learn: bool
     store: Store | None
