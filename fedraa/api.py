@@ -182,6 +182,7 @@ def compare(  # noqa: PLR0913 - a call names its arguments
     Columns: method, seed, accuracy, best_accuracy, client_worst (shares, or the objective's metrics), reason (of the
     end), steps, tasks, time (on the run's clock), wall (seconds), time_to_target (NaN if not reached), bytes_down,
     bytes_up, flops, staleness_mean, staleness_max, faults, model_sha256, note (if no step was finished), directory.
+    If the devices have watts, there is also energy (joules).
 
         fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, terms="equal", engine="local")
 

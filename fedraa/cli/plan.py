@@ -12,7 +12,14 @@ from rich.table import Table
 
 from fedraa.cli.console import print_line, print_table
 from fedraa.cli.plan_data import show_data
-from fedraa.cli.plan_outlook import async_outlook, drawn_outlook, first_round, rounds_outlook
+from fedraa.cli.plan_outlook import (
+    MAX_SIMULATED,
+    async_outlook,
+    drawn_outlook,
+    first_round,
+    rounds_outlook,
+    spread_by_rank,
+)
 from fedraa.cli.plan_privacy import privacy_lines
 from fedraa.components.text import is_foreign, text_of
 from fedraa.config.experiment import Experiment
@@ -86,7 +93,7 @@ def show_plan(
         print_table(devices_table(spec.fleet, {f"fragment {j}": column for j, column in enumerate(costs.T)}, planner))
         source = "K*, from the costs" if schedule.delay_bound is None else "from the option delay_bound"
         print_line(f"delay bound    {planner.bound:.4g} ({source})")
-        energies = task_energies(spec)
+        energies = task_energies(spec, costs)
         outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, *first_round(spec))
     for line in (*base_lines(spec, tasks), *task_lines(spec)):
         print_line(line)
@@ -132,18 +139,23 @@ def task_lines(spec: RunSpec) -> list[str]:
     return lines
 
 
-def task_energies(spec: RunSpec) -> list[float]:
-    """Return the joules of a task of each client on each fragment that it can hold; none without watts."""
+def task_energies(spec: RunSpec, table: Floats) -> list[float]:
+    """Return the joules of a task of each client, or of a sample of them, on each fragment that it can hold.
+
+    Args:
+        spec: The run.
+        table: The costs of all clients on all fragments [N, M], infinite if a client cannot hold a fragment.
+    """
     costs = make_cost_model(spec)
     shapes = [submodel.widths for submodel in spec.submodels]
-    held = np.isfinite(costs.table(shapes))
     energies = []
-    for client, fragment in zip(*np.nonzero(held), strict=True):
-        widths = shapes[fragment]
-        energy = costs.energy(widths, int(client), *costs.moved_bytes(widths))
-        if energy is None:
-            return []
-        energies.append(energy)
+    for client in spread_by_rank(table[:, 0], MAX_SIMULATED).tolist():
+        for fragment in np.flatnonzero(np.isfinite(table[client])).tolist():
+            widths = shapes[fragment]
+            energy = costs.energy(widths, client, *costs.moved_bytes(widths))
+            if energy is None:
+                return []
+            energies.append(energy)
     return energies
 
 

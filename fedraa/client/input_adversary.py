@@ -4,11 +4,27 @@ The paper's L is a full matrix, (3072)^2 numbers per client on CIFAR. The diagon
 sample. The constants are those of the released code, where the loss of a batch is a sum.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedraa.client.kept_buffer import KeptBuffer
+from fedraa.messages import KEPT_PREFIX
+
 SCALE_STEP, SHIFT_STEP = 0.001, 0.025
 SCALE_PENALTY, SHIFT_PENALTY = 100.0, 4.0
+
+
+ADVERSARY_KEY = KEPT_PREFIX + "adversary"
+
+
+def declare_adversary(inputs: int) -> KeptBuffer:
+    """Return the declaration of the adversary (L, d) that each client keeps, for samples of `inputs` numbers.
+
+    It starts as the identity, L = 1 and d = 0.
+    """
+    identity = np.concatenate([np.ones(inputs, np.float32), np.zeros(inputs, np.float32)])
+    return KeptBuffer("adversary", identity, size=2 * inputs)
 
 
 class Adversary:

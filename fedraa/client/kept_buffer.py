@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fedraa.messages import KEPT_PREFIX, Index
+from fedraa.messages import KEPT_PREFIX, Index, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -13,14 +13,15 @@ class KeptBuffer:
     Attributes:
         name: The name of the buffer.
         start: The values of a coordinate that the client has never trained: a number, `model` for the initial model, or
-            `received` for the weights that the client receives with the task.
+            `received` for the weights that the client receives with the task. A buffer with a `size` may start from an
+            array [size].
         size: The number of values. None: one value for each parameter of the model, d, or for each of `coordinates`. A
             task then carries and changes only the values of the coordinates that it trains.
         coordinates: The coordinates of the model, ascending, that have a value. None: all.
     """
 
     name: str
-    start: float | Literal["model", "received"] = 0.0
+    start: float | Vector | Literal["model", "received"] = 0.0
     size: int | None = None
     coordinates: Index | None = None
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedraa.client.activation_scale import scale_readers
 from fedraa.client.error_feedback import FEEDBACK
 from fedraa.client.flat_module import FlatModule
-from fedraa.client.input_adversary import Adversary
+from fedraa.client.input_adversary import ADVERSARY_KEY, Adversary
 from fedraa.client.kept_buffer import PERSONAL_LAYERS
 from fedraa.client.local_step import LocalStep, StepComponents
 from fedraa.client.local_training import LocalTraining
@@ -137,7 +137,7 @@ class Trainer:
         if self._solver.full_gradient:
             extras["gradient"] = self._full_gradient(local_step, x, y)
         if self._solver.adversary:
-            local_step.adversary = Adversary(self._to_tensor(task.extra_values("adversary")), torch.Size(x.shape[1:]))
+            local_step.adversary = Adversary(self._to_tensor(task.extra_values(ADVERSARY_KEY)), torch.Size(x.shape[1:]))
         algorithm = self._solver.algorithm
         minibatches = partial(self._iter_minibatches, Work(task, x, y, read_epoch))
         kept = {buffer.name: task.extra_values(buffer.key) for buffer in algorithm.kept}
@@ -148,7 +148,7 @@ class Trainer:
         if local_step.squares is not None:
             extras["squares"] = local_step.squares
         if local_step.adversary is not None:
-            extras["adversary"] = local_step.adversary.state.detach()
+            extras[ADVERSARY_KEY] = local_step.adversary.state.detach()
         extras |= local_step.optimizer_state()
         extras |= {buffer.key: run.state[buffer.name] for buffer in algorithm.kept}
         total, steps = run.total, run.steps

@@ -118,6 +118,8 @@ class Method:
         for buffer in self.local.algorithm.kept:
             size = "d" if buffer.size is None else buffer.size
             states.append(f"{buffer.name} [N, {size}]")
+        if self.local.adversary:
+            states.append("Lambda_n, delta_n [N, 2 inputs]")
         if self.local.personal_layers:
             states.append("personal layers [N, their size]")
         if self.schedule.polyak_fraction:

@@ -59,7 +59,7 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
     watts = {name: table[name] for name in WATTS if name in table}
     if watts and units == "relative":
         raise InputError("units", got=units, expected="physical, because joules are watts times seconds")
-    return Fleet(**rows, relative=units == "relative", watts=watts)
+    return Fleet(**rows, relative=units == "relative", watts=watts, links={})
 
 
 def with_links(fleet: Fleet, links: Mapping[int, LinkTrace]) -> Fleet:

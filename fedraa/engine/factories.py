@@ -4,7 +4,6 @@ from functools import partial
 
 from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor
 from fedraa.client.trainer import mean_width_share
-from fedraa.data.tree import list_leaves
 from fedraa.devices.costs import CostModel, CostSettings
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.worker_spec import WorkerSpec
@@ -49,7 +48,6 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         record=record,
         bad_clients=BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop"),
         labels_held=spec.labels_held,
-        inputs=sum(leaf[0].numel() for leaf in list_leaves(spec.example)),
         grad_mix=method.local.grad_mix,
         path_length=method.local.path_length,
         learn=spec.wall,

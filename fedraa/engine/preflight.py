@@ -34,7 +34,7 @@ from schedulers import TOLERANCE, delay_bound
 # Maximum number of clients that an error names.
 MAX_NAMED_CLIENTS = 8
 # For each array that clients can send, the field of LocalTraining that makes them send it.
-SETTING_OF_ARRAY = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversary"}
+SETTING_OF_ARRAY = {"squares": "squares", "gradient": "full_gradient"}
 
 
 def check_runnable(spec: RunSpec) -> None:

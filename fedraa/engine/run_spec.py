@@ -11,6 +11,7 @@ from fedraa.attacks.attack import AttackPlan
 from fedraa.attacks.backdoor import Backdoor
 from fedraa.callbacks.events import Limits
 from fedraa.client.error_feedback import FEEDBACK
+from fedraa.client.input_adversary import declare_adversary
 from fedraa.client.kept_buffer import PERSONAL_LAYERS, KeptBuffer
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.client.split import ClientHalf, measure_stem
@@ -19,7 +20,7 @@ from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, Transforms
 from fedraa.data.deal import FEW
-from fedraa.data.tree import Tree, count_bytes, take_rows
+from fedraa.data.tree import Tree, count_bytes, list_leaves, take_rows
 from fedraa.devices.availability import Timing
 from fedraa.devices.costs import BYTES
 from fedraa.devices.fleet import Fleet
@@ -219,6 +220,8 @@ class RunSpec:
         buffers += solver.algorithm.kept
         if solver.error_feedback != "none":
             buffers.append(FEEDBACK)
+        if solver.adversary:
+            buffers.append(declare_adversary(sum(leaf[0].numel() for leaf in list_leaves(self.example))))
         if self.shared is not None:
             buffers.append(replace(PERSONAL_LAYERS, coordinates=np.flatnonzero(~self.shared)))
         return tuple(buffers)

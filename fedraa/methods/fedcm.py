@@ -57,7 +57,7 @@ class GlobalMomentum(RoundState):
         self._whole = None
         np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)
 
-    def memory(self, size: int, clients: int, inputs: int) -> int:
+    def memory(self, size: int, clients: int) -> int:
         return 8 * size
 
     def state(self) -> State:

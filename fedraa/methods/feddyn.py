@@ -91,7 +91,7 @@ class DriftSum(RoundState):
 
         map_chunks(len(params), step_piece)
 
-    def memory(self, size: int, clients: int, inputs: int) -> int:
+    def memory(self, size: int, clients: int) -> int:
         return 8 * size
 
 

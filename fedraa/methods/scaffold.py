@@ -95,7 +95,7 @@ class ControlVariates(RoundState):
 
         map_chunks(len(self._server), add_piece)
 
-    def memory(self, size: int, clients: int, inputs: int) -> int:
+    def memory(self, size: int, clients: int) -> int:
         return 4 * size * (clients + 2)
 
 

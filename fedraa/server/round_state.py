@@ -23,13 +23,11 @@ class RoundStateContext:
     Attributes:
         size: Number of parameters, d.
         clients: Number of clients.
-        inputs: Numbers in one sample.
         grad_mix: The weight of a client's gradient beside the server's momentum.
     """
 
     size: int
     clients: int
-    inputs: int
     grad_mix: float
 
 
@@ -90,12 +88,6 @@ class RoundState(Stateful):
             scale: Mean over the clients of the learning rate times the number of local steps.
         """
 
-    def memory(self, size: int, clients: int, inputs: int) -> int:
-        """Return the bytes of the state at the server.
-
-        Args:
-            size: Parameters of the model, d.
-            clients: Number of clients.
-            inputs: Numbers in one sample.
-        """
+    def memory(self, size: int, clients: int) -> int:
+        """Return the bytes of the state at the server, for a model of `size` parameters."""
         return 0

@@ -51,5 +51,5 @@ class Mean:
         return SERVER_OPTIMIZER.resolve(self.optimizer)
 
     def memory(self, size: int, clients: int) -> int:
-        """Return an upper bound of the bytes needed besides the model, without the small state of input adversaries."""
-        return self.resolve_aggregator().memory(size, clients) + self.auxiliary.memory(size, clients, 0)
+        """Return an upper bound of the bytes needed besides the model."""
+        return self.resolve_aggregator().memory(size, clients) + self.auxiliary.memory(size, clients)

@@ -96,7 +96,6 @@ class ServerSetup:
         record: Writes an event to the log.
         bad_clients: The policy for clients that fail.
         labels_held: The labels of each client.
-        inputs: Numbers in one sample.
         grad_mix: The weight of a client's gradient beside the server's momentum.
         path_length: Returns the length of a client's path by gradients of length 1, given its mean learning rate and
             its number of local steps.
@@ -117,7 +116,6 @@ class ServerSetup:
     record: Record
     bad_clients: BadClients
     labels_held: npt.NDArray[np.bool_]
-    inputs: int
     grad_mix: float
     path_length: Callable[[float, int], float]
     learn: bool

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedraa.client import LocalTraining, Trainer
 from fedraa.client import trainer as local
+from fedraa.client.input_adversary import ADVERSARY_KEY
 from fedraa.messages import Task
 from fedraa.submodels import flatten_parameters
 from fedraa.submodels.tracing.trace import trace_module
@@ -45,7 +46,7 @@ def test_the_bits_are_those_of_the_whole_buffer(
 ) -> None:
     model = traced()
     size = model.size
-    extras = {"control": buffer(size), "adversary": np.concatenate([np.ones(3), np.zeros(3)]).astype(np.float32)}
+    extras = {"control": buffer(size), ADVERSARY_KEY: np.concatenate([np.ones(3), np.zeros(3)]).astype(np.float32)}
     if "grad_mix" in terms:
         extras["momentum"] = buffer(size)
     mask = RNG.random(size) < 0.6 if masked else None

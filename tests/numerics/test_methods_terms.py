@@ -13,7 +13,7 @@ from refusals import refuses
 from tiny import CLASSES, FEATURES, LR, SEED, WIDTHS, Stepped, close, minibatches, spec, start
 
 from fedraa.client import LocalTraining, Trainer
-from fedraa.client.input_adversary import Adversary
+from fedraa.client.input_adversary import ADVERSARY_KEY, Adversary
 from fedraa.client.lr_schedule import lr_schedule
 from fedraa.messages import Task
 from fedraa.submodels import flatten_parameters
@@ -195,9 +195,9 @@ def test_adversary_takes_one_step_up_against_its_penalties() -> None:
 
 def test_adversary_does_not_feel_the_size_of_its_penalty_through_the_batch_mean() -> None:
     """The ascent is on the batch's summed loss: by NumPy's input gradient of the mean, times the batch."""
-    task = Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0, extras={"adversary": np.float32([1, 1, 1, 0, 0, 0])})
+    task = Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0, extras={ADVERSARY_KEY: np.float32([1, 1, 1, 0, 0, 0])})
     solver = replace(RUN.method.local, adversary=True, steps=1)
-    got = Trainer(RUN.traced, solver, seed=SEED).train(task, X, Y).extras["adversary"]
+    got = Trainer(RUN.traced, solver, seed=SEED).train(task, X, Y).extras[ADVERSARY_KEY]
     x, y = next(minibatches(RUN, 0, 0))
     back = gradients(start(RUN), x, y, WIDTHS)[2] * len(y)
     close(got, np.concatenate([1 + 0.001 * (back * x).sum(axis=0), 0.025 * back.sum(axis=0)]))

@@ -12,10 +12,12 @@ from sample_runs import write_run
 import fedraa as fl
 from fedraa import Experiment, run
 from fedraa.cli.main import main
+from fedraa.client.trainer import Trainer
 from fedraa.devices.compute_speeds import make_fleet
 from fedraa.devices.fleet import Load
 from fedraa.engine.build import build_run
 from fedraa.errors import Inconsistent
+from fedraa.messages import Task, Update
 from fedraa.replay.replay import replay
 from fedraa.report.compare import run_row
 
@@ -97,6 +99,26 @@ def test_a_run_counts_the_energy_of_every_task_that_was_sent(
     assert len(sent) >= len(done)
     assert history.summary["energy"] == pytest.approx(sent["energy"].sum(), rel=1e-12)
     assert run_row(history)["energy"] == history.summary["energy"]
+    replay(history.directory)
+
+
+@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
+def test_failed_tasks_count(devices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = Trainer.train
+
+    def fail_on_client_1(self: Trainer, task: Task, *data: Any) -> Update:
+        if task.client == 1:
+            raise ValueError("no power")
+        return train(self, task, *data)
+
+    monkeypatch.setattr(Trainer, "train", fail_on_client_1)
+    history = run(
+        Experiment(compute=str(devices), units="physical", method="fedavg", rounds=2, out=tmp_path / "run", **SMALL)
+    )
+    sent = history.events.query("kind == 'dispatch'").set_index("task")["energy"]
+    failed = history.events.query("kind == 'drop'")["task"]
+    assert sent[failed].sum() > 0
+    assert history.summary["energy"] == pytest.approx(sent.sum(), rel=1e-12)
     replay(history.directory)
 
 

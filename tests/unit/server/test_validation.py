@@ -220,7 +220,7 @@ def test_a_client_that_only_ever_sends_poison_is_left_out(spec: RunSpec, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("method", "name"), [("mimelite", "gradient"), ("prunefl", "squares"), ("fedrobust", "adversary")]
+    ("method", "name"), [("mimelite", "gradient"), ("prunefl", "squares"), ("fedrobust", "kept_adversary")]
 )
 def test_a_client_whose_answers_lack_what_was_asked_for_is_left_out(method: str, name: str, tmp_path: Path) -> None:
     def answer(task: Task) -> Update:
