@@ -46,10 +46,13 @@ class PowerOfChoice(Selection):
     Attributes:
         count: Number of clients per round (m). Not for asynchronous methods.
         candidates: Number of candidates (d). None: twice the number of clients that are chosen.
+        max_age: Number of server steps after which a client's last loss counts as unknown, so that a client with one
+            high loss is not chosen for ever. None: losses stay valid.
     """
 
     count: Count | None = None
     candidates: Count | None = None
+    max_age: Count | None = None
 
     state_fields = ()
 
@@ -60,4 +63,7 @@ class PowerOfChoice(Selection):
             raise InputError("participation", problem, got=f"candidates={drawn}", hint="give more candidates")
         shares = view.samples[view.candidates] / view.samples[view.candidates].sum()
         among = rng.choice(view.candidates, min(drawn, len(view.candidates)), replace=False, p=shares)
-        return highest_losses(view.losses, among, view.count)
+        losses = view.losses
+        if self.max_age is not None:
+            losses = np.where(view.step - view.last_steps > self.max_age, np.inf, losses)
+        return highest_losses(losses, among, view.count)

@@ -45,6 +45,18 @@ def test_power_of_choice_tries_clients_without_a_loss_first() -> None:
     assert list(chosen) == [4, 0, 2]
 
 
+def test_power_of_choice_forgets_old_losses() -> None:
+    stats = ClientStats(facts())
+    for client, step in ((0, 0), (1, 5), (2, 9), (3, 9), (4, 9)):
+        stats.record_update(client, 0, loss=1.0 + client, duration=1.0, step=step)
+    rng = np.random.default_rng(0)
+    recent = PARTICIPATION.resolve("power-of-choice(candidates=5, max_age=4)")
+    assert list(recent.choose(view(stats, 2, step=9), rng)) == [0, 4]
+    assert list(recent.choose(view(stats, 2, step=10), rng)) == [0, 1]
+    ageless = PARTICIPATION.resolve("power-of-choice(candidates=5)")
+    assert list(ageless.choose(view(stats, 2, step=10), rng)) == [4, 3]
+
+
 def test_power_of_choice_draws_candidates_by_samples() -> None:
     stats = ClientStats(facts())
     for client in range(5):
