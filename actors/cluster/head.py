@@ -12,8 +12,8 @@ CLIENT = "ray://"
 ANSWER_SECONDS = 5.0
 # Seconds between two requests.
 ASK_SECONDS = 2.0
-# The time between two checks adds at most this many seconds to the head's silence. The head cannot answer while this
-# process does not check.
+# If this process checks late, only this many seconds count as silence of the head, because the head cannot answer while
+# this process does not ask.
 MAX_COUNTED_SECONDS = 2.0
 # Maximum seconds for which a head may refuse to answer, or be too busy. After 60 s Ray itself ends the joined processes
 # and prints its own error.

@@ -310,7 +310,7 @@ class RayExecutor:
             self._add_call(Call(LOAD, handle, ref))
 
     def _check_time(self, handle: WorkerHandle) -> None:
-        """Replace the worker if its first call exceeds the time limit."""
+        """Replace the worker if its oldest unanswered call exceeds the time limit. Calls at the start have no limit."""
         if not handle.calls or handle.calls[0].kind in STARTUP_CALLS:
             return
         bound = self.hang_detector.bound(handle.calls[0].kind, handle.calls[0].work)

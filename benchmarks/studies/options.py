@@ -22,7 +22,7 @@ class RunOptions:
         out: The folder of the runs and the results.
         seeds: One run per cell and seed (default: the study's).
         jobs: Runs at a time (default: one per core).
-        terms: The terms of all methods instead of the study's: equal, paper or tuned, as in `fedraa compare`.
+        terms: The conditions of all methods, in place of those of the study: equal, paper or tuned, as in `compare`.
         tuned: The file that `fedraa tune` wrote, for tuned terms; for the race, the tuned values of an earlier race.
         setting: The settings of the race (default: all).
         methods: The entrants of the race (default: all).

@@ -1,12 +1,12 @@
 """The server's cost for a large model: seconds per update relative to a copy of the model, and memory.
 
 `python -m benchmarks large_models` writes `benchmarks/results/large_models.csv`. Every method has a separate process.
-In it the server handles updates of a model of 294 MB as the loop does: it checks and then applies them. After each
-update the process makes two copies of equal size: `values.copy()`, and a copy into existing memory. A ratio divides an
-update by the fastest of three copies beside it, and the table has the median. Other programs slow both down alike. A
-copy into new memory would include the time in which the system provides it. CPU ratios use processor seconds over all
-threads. An update has several threads and a copy has one, so that with free cores the time ratio is smaller than the
-CPU ratio. Updates are those of the largest submodel within a round. Those that end a round have separate columns.
+In it the server checks and applies updates of a model of 294 MB. After each update the process times a copy of the
+model, because other programs slow down copies and updates alike. A ratio is the time of an update divided by the time
+of the fastest of the three nearest copies, and the table has the median of the ratios. There are ratios for copies
+into new memory (`values.copy()`) and into existing memory. CPU ratios use processor seconds over all threads: an update
+has several threads and a copy has one. Updates are those of the largest submodel within a round. Those that end a
+round have separate columns.
 
 An update writes several `buffers` of the model's size, depending on the method: one sum, or SCAFFOLD's sum, control
 variate and change of the server's control variate. Ratios per buffer divide by this number.

@@ -52,7 +52,10 @@ def newest_failures(log: TaskTimeline) -> list[dict[str, Any]]:
 
 
 def count_staleness(log: TaskTimeline) -> dict[str, Any] | None:
-    """Return a histogram of staleness, `width` values per bar. Return None for rounds, or before the first commit."""
+    """Return a histogram of staleness, `width` values per bar.
+
+    Return None for a run in rounds, which has no staleness, and before the first commit.
+    """
     from fedraa.board.of_reports import BARS
 
     values = np.array(log.staleness)[np.array(log.fate) == Fate.DONE]

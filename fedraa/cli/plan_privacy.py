@@ -22,7 +22,10 @@ from schedulers import SchedulerRunner
 
 
 def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
-    """Return lines about the privacy of a run without failures: its epsilon, and the noise for `epsilon` if given."""
+    """Return lines about the privacy of a run in which no task fails.
+
+    They have the epsilon of the run, and the noise that `epsilon` needs if it is not None.
+    """
     terms = spec.privacy_terms
     if epsilon is not None and not epsilon > 0:
         raise InputError("epsilon", got=epsilon, expected="a number above 0")

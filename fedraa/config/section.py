@@ -39,7 +39,7 @@ class Section(BaseModel):
 
     @classmethod
     def may_change(cls) -> frozenset[str]:
-        """Return the fields of all sections of this class that may be different when a run is resumed."""
+        """Return the fields of this section and of its base classes that may be different when a run is resumed."""
         return frozenset().union(*(vars(base).get("MAY_CHANGE", ()) for base in cls.__mro__))
 
     def __init__(self, **values: object) -> None:

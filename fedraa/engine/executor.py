@@ -128,7 +128,8 @@ class LocalExecutor:
         # A heap of tasks that may be trained ahead.
         self._due: list[tuple[float, int]] = []
         self._trained: dict[int, Update | Fault] = {}
-        # Tasks of a failed stack. They are trained one by one, to find the task that fails.
+        # Tasks of a stack (tasks that are trained together) whose training failed. They are trained one by one, to find
+        # the task that fails.
         self._alone: set[int] = set()
         self._training = False
 

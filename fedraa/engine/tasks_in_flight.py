@@ -45,12 +45,12 @@ class TasksInFlight:
 
     @property
     def next_due(self) -> float:
-        """The time at which the first task is due."""
+        """The earliest time at which a task is due."""
         return self._by_due_time.next_due
 
     @property
     def next_task(self) -> int:
-        """The number of the first task."""
+        """The number of the task that is due first."""
         return self._by_due_time.next_task
 
     def remove(self, number: int) -> Task:

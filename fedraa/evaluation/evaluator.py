@@ -245,7 +245,10 @@ class Evaluator:
             np.add.at(sums[name], owners, measured)
 
     def _summarise_sums(self, loss: float, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, float]:
-        """Return the metrics of all samples, and the statistics of the metrics per client with test samples."""
+        """Return the metrics over all samples, and the statistics over clients of the metrics of each client.
+
+        Clients without test samples are left out.
+        """
         whole = {name: values.sum(axis=0) for name, values in sums.items()}
         tested = np.flatnonzero(sums["count"][:-1] > 0)
         clients = self._objective.of_clients({name: values[tested] for name, values in sums.items()})

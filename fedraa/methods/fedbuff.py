@@ -54,8 +54,8 @@ class FedBuffRule(Buffered):
 
     With an `optimizer`, that optimizer steps along the mean of the buffer instead (FedBuff's server momentum). The log
     then shows only s, because the optimizer decides the length of the step. Deltas in the buffer at the end of the run
-    are dropped. With `participation_correction`, each delta has another factor: its client's data against its speed, to
-    this power. The factor may be over 1, because the buffer is a weighted mean.
+    are dropped. With `participation_correction` p, each delta is also multiplied by (the client's share of the data /
+    its share of the updates) ** p. This factor may be over 1, because the buffer is a weighted mean.
 
     With a robust `aggregator` the buffer waits for K clients instead of K deltas, so that one fast attacker cannot fill
     it. The deltas of one client are averaged. If fewer than K clients are left, it waits for all of these.

@@ -187,13 +187,15 @@ def log_differences(group: Group, first: Group) -> list[str]:
         notes.append("its time ended before its first step")
     idle, usual = _mean_over_runs(group, _idle_share), _mean_over_runs(first, _idle_share)
     if abs(idle - usual) > IDLE_GAP:
-        notes.append(f"its clients had no task for {idle:.0%} of the time, not {usual:.0%}")
+        notes.append(f"its clients had no task for {idle:.0%} of the time, those of {first.label} for {usual:.0%}")
     staleness, usual = _mean_over_runs(group, _staleness), _mean_over_runs(first, _staleness)
     if staleness - usual > STALE_GAP:
-        notes.append(f"its mean staleness was {staleness:.1f} versions, not {usual:.1f}")
+        notes.append(f"its mean staleness was {staleness:.1f} versions, that of {first.label} {usual:.1f}")
     untrained, usual = _mean_over_runs(group, uncovered_share), _mean_over_runs(first, uncovered_share)
     if abs(untrained - usual) > 0.01:
-        notes.append(f"a round left {untrained:.0%} of the parameters without training, not {usual:.0%}")
+        notes.append(
+            f"a round left {untrained:.0%} of the parameters without training, one of {first.label} {usual:.0%}"
+        )
     for quantity, rate in (("FLOPs", _flops_per_time), ("traffic", _bytes_per_time)):
         amount, usual = _mean_over_runs(group, rate), _mean_over_runs(first, rate)
         if min(amount, usual) > 0 and not 1 / TIMES < amount / usual < TIMES:

@@ -1,4 +1,4 @@
-"""Clients that caused failures of their tasks, with the number and the reason, and the reason of a failed run."""
+"""The failed tasks of each client with their number and their reasons, and the reason of a failed run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

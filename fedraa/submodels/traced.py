@@ -62,11 +62,11 @@ class Traced:
         names, shapes, offsets: The flat layout, contiguous float32: trainable parameters in the order of
             `named_parameters`.
         size: Length `d` of the flat vector.
-        units: Per tensor and cut dimension, the unit of each index, counted over all groups in their order. -1 stands
-            for indices that are always kept.
-        grouped: Weights of convolutions with groups that are cut with the output channels.
-        estimated: Names of running statistics. Training estimates them again, because a module that serves as several
-            cuts may hold the statistics of other units.
+        units: For each tensor and each of its dimensions that can be cut: the number of the unit of each index, or -1 if
+            the index is always kept. The numbers of the units continue from one width group to the next.
+        grouped: Weights of grouped convolutions, if their groups are cut together with the output channels.
+        estimated: Names of running statistics. They are estimated again in training, because one module serves several
+            submodels and may hold the statistics of other units.
         sizes: Per module, the places at which its code contains widths that may be cut.
         by_piece: True if a parameter may be updated as soon as its gradient is computed, before the other gradients
             are.

@@ -132,8 +132,8 @@ class _Look:
         if self._again is None:
             return None
         return (
-            f"makes runs on one worker and on two differ {self._again}: its answers depend on earlier calls, which "
-            "have another order on two workers"
+            f"gives different results on one worker than on two {self._again}: its results depend on earlier calls, "
+            "which have another order on two workers"
         )
 
     def _check_elsewhere(self) -> Verdict:

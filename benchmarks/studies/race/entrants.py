@@ -21,9 +21,10 @@ def _even_ratios(count: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A method in the race, or the limit. `knobs` are the values that are tuned besides learning rate and task length.
+    """A method in the race, or LIMIT: one client that trains with all data and all compute, the upper bound.
 
-    NAME-lent is NAME with those parts of our method that any method can have.
+    `knobs` are the values that are tuned besides learning rate and task length. NAME-lent is the method NAME with those
+    parts of Fed-Quilt that any method can have.
     """
 
     name: str

@@ -98,8 +98,8 @@ SPLITS: dict[str, dict[str, Any]] = {
 
 
 IST = (
-    "IST gives every unit of every layer to exactly one client, so no more clients than the narrowest layer has units "
-    "take part in a round: 8, the heads, in the ViTs."
+    "IST gives every unit of every layer to exactly one client. So at most as many clients take part in a round as the "
+    "narrowest layer has units: 8, the heads, in the ViTs."
 )
 NARROWEST = {"vit-small": 8, "vit": 8}
 
@@ -245,7 +245,7 @@ def subdismo_cost(scale: Scale) -> Study:
     }
     cells = [Cell(row, scale.experiment(dataset, **common, **own), paper=paper) for row, (own, paper) in rows.items()]
     notes = (
-        "These numbers are random only in the parts that a client draws; one round is run.",
+        "The only randomness in these numbers is which parts of the model a client draws, so one round is run.",
         "The paper counts a mask's operations by its share. Dense kernels save none, so all are counted here.",
         "The paper's ViT-Small has 7,680 parameters more outside its blocks than any usual embedding and head.",
         "The upload of a client includes the bitmap of its mask, a bit per parameter.",

@@ -40,7 +40,7 @@ def read_reddit(data_dir: Path | None) -> FederatedDataset:
 
 
 def _convert_comments(x: list[Any], y: list[Any]) -> tuple[Sequences, list[tuple[list[str], list[float]]]]:
-    """Return a user's sequences, and for each its target words with their counts: 1 if a word counts, else 0."""
+    """Return a user's sequences, and for each sequence its target words with their weights in the loss, 0 or 1."""
     sequences: Sequences = []
     targets: list[tuple[list[str], list[float]]] = []
     for comment, target in zip(x, y, strict=True):

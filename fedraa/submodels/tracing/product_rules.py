@@ -170,12 +170,12 @@ def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -
 
 
 def _multiply_terms(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) -> Tensor:
-    """Return the labels of a product of activations with the dimensions `letters`.
+    """Return the labels of an elementwise product of activations, whose dimensions have names as in einsum.
 
     Args:
         r: The recorder.
         terms: Letters and labels of each activation.
-        letters: Letters of the result.
+        letters: The names of the dimensions of the product.
     """
     result = torch.zeros((1,) * len(letters), dtype=torch.int64)
     for own, labels in terms:

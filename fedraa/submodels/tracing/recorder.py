@@ -92,7 +92,7 @@ class Recorder(TorchFunctionMode):
         # Labels after a view that may have split one cut dimension in two.
         self.splits: list[Tensor] = []
         self.sites: list[Site] = []
-        # The last function by which the code branched on its data.
+        # The name of the last function whose result decided a branch of the code. The result depends on the data.
         self.asked = ""
         # The last function by which the code searched its data.
         self.finds = ""
@@ -288,7 +288,7 @@ class Recorder(TorchFunctionMode):
         return chosen
 
     def bind(self, tensor: Tensor | None, dim: int, labels: Tensor) -> None:
-        """Record that a dimension of a parameter or buffer lies along these units.
+        """Record the unit to which each index of a dimension of a parameter or buffer belongs.
 
         Args:
             tensor: The parameter or buffer, or None.
