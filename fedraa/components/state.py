@@ -22,8 +22,8 @@ class Stateful:
     `state` and `restore`. An attribute that is an array has the same shape in every state. It is restored in place, so
     that views of it stay valid.
 
-    A class that does not declare `state_fields` saves all its attributes: numbers, text, lists, dicts with text keys and
-    NumPy arrays. For attributes of other types, override `state` and `restore`. A subclass of a built-in component
+    A class that does not declare `state_fields` saves all its attributes: numbers, text, lists, dicts with text keys
+    and NumPy arrays. For attributes of other types, override `state` and `restore`. A subclass of a built-in component
     names only its additional attributes.
     """
 

@@ -62,8 +62,8 @@ class Traced:
         names, shapes, offsets: The flat layout, contiguous float32: trainable parameters in the order of
             `named_parameters`.
         size: Length `d` of the flat vector.
-        units: For each tensor and each of its dimensions that can be cut: the number of the unit of each index, or -1 if
-            the index is always kept. The numbers of the units continue from one width group to the next.
+        units: For each tensor and each of its dimensions that can be cut: the unit number of each index, or -1 if the
+            index is always kept. The numbers of the units continue from one width group to the next.
         grouped: Weights of grouped convolutions, if their groups are cut together with the output channels.
         estimated: Names of running statistics. They are estimated again in training, because one module serves several
             submodels and may hold the statistics of other units.
