@@ -58,6 +58,8 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
         "resolved": {
             "samples": pack_column(spec.data.sizes),
             **{column: pack_column(getattr(fleet, column)) for column in COLUMNS},
+            "watts": {column: pack_column(values) for column, values in fleet.watts.items()},
+            "links": describe_links(fleet.links),
             "tensors": list(traced.names),
             "parameters": traced.size,
             "inputs": _describe_inputs(spec),
@@ -73,7 +75,6 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
             "metric_spec": spec.metric_spec.described(),
             "metrics": list(spec.metric_spec.own),
             "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
-            **_describe_optional(spec),
             **_describe_attackers(spec),
             **_describe_privacy(spec),
         },
@@ -81,17 +82,6 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
         "commit": source_commit(),
         "command": sys.argv,
     }
-
-
-def _describe_optional(spec: RunSpec) -> dict[str, object]:
-    """Return the watts of the devices and the bandwidths over time, if there are any."""
-    fleet = spec.fleet
-    described: dict[str, object] = {}
-    if fleet.watts:
-        described["watts"] = {column: pack_column(values) for column, values in fleet.watts.items()}
-    if fleet.links:
-        described["links"] = describe_links(fleet.links)
-    return described
 
 
 def _describe_attackers(spec: RunSpec) -> dict[str, list[int]]:

@@ -43,6 +43,15 @@ def test_a_dry_run_is_the_real_run_without_training(method: str, concurrency: in
     assert dry.tasks == tuple(fragments.get(j, 0) for j in range(len(dry.tasks)))
 
 
+def test_a_dry_run_follows_links_that_change_with_time(tmp_path: Path) -> None:
+    links = tmp_path / "links.csv"
+    links.write_text("client,end,downlink,uplink\n0,0.05,10,10\n0,0.2,2,3\n1,0.3,4,4\n1,0.4,9,1\n")
+    given: dict[str, Any] = {"updates": 40, "clients": 2, "engine": "local", "local_steps": 1, "links": links}
+    experiment = Experiment(method="fed-raa", out=tmp_path / "run", **given)
+    dry, events = forecast(experiment, steps=40), run(experiment).events
+    assert dry.time == pytest.approx(events.query("kind == 'commit'")["t"].iloc[-1], rel=1e-12)
+
+
 def test_a_dry_run_ends_in_time_and_counts_what_a_buffer_flushes(tmp_path: Path) -> None:
     experiment = Experiment(
         method="fedbuff", buffer_size=4, time=1.5, seed=5, engine="local", local_steps=1, out=tmp_path / "run"

@@ -155,6 +155,15 @@ def test_an_interrupted_run_counts_the_same_energy(devices: Path, tmp_path: Path
     replay(tmp_path / "cut")
 
 
+def test_a_resumed_run_refuses_other_watts(tmp_path: Path) -> None:
+    path = tmp_path / "devices.csv"
+    path.write_text("compute\n1e7\n2e7\n3e7\n4e7\n")
+    write_run(tmp_path / "cut", commits=4, checkpoint_every=2, compute=str(path), units="physical", updates=20)
+    path.write_text("compute,watts_train\n1e7,1\n2e7,1\n3e7,1\n4e7,1\n")
+    with refuses("run", "watts"):
+        fl.resume(tmp_path / "cut")
+
+
 @pytest.mark.parametrize("flags", [["--method", "fed-raa", "--updates", "9"], ["--method", "fedavg", "--rounds", "2"]])
 def test_a_plan_shows_the_energy_of_the_run(
     flags: list[str], devices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
