@@ -34,12 +34,12 @@ def personal_cifar10(scale: Scale) -> Study:
         "personalised": 20,
         "partition": "dirichlet",
         "dirichlet": 0.3,
-        "local_epochs": 2,
+        "local_epochs": 1,
         "lr": 0.05,
     }
     common |= scale.pick_value(
         {"dataset": "digits", "model": f"{NETWORKS}:digits_batch_norm_cnn", "rounds": 10},
-        {"dataset": "cifar10-subset", "model": f"{NETWORKS}:batch_norm_cnn", "rounds": 20},
+        {"dataset": "cifar10-subset", "model": f"{NETWORKS}:batch_norm_cnn", "rounds": 15},
         {"dataset": "cifar10", "model": f"{NETWORKS}:batch_norm_cnn", "rounds": 200},
     )
     return _personal_study(scale, "personal_cifar10", "Personal methods on CIFAR-10", common)
@@ -54,7 +54,7 @@ def personal_shakespeare(scale: Scale) -> Study:
         "personalised": ROLES,
         "local_epochs": 1,
         "lr": 0.7,
-        "rounds": scale.pick_value(2, 30, 100),
+        "rounds": scale.pick_value(2, 15, 100),
     }
     return _personal_study(scale, "personal_shakespeare", "Personal methods on Shakespeare", common)
 
