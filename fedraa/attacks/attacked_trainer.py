@@ -8,17 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.attacks.attack import AttackPlan
-from fedraa.client.trainer import Trainer, Work
+from fedraa.client.task_trainer import TaskTrainer
+from fedraa.client.trainer import Work
 from fedraa.data.sources.clients import ReadEpoch
 from fedraa.data.tree import Tree
 from fedraa.messages import Task, Update
-from fedraa.privacy.local import LocallyPrivateTrainer
 
 
 class AttackedTrainer:
     """A trainer around another trainer. It leaves tasks of honest clients unchanged."""
 
-    def __init__(self, trainer: Trainer | LocallyPrivateTrainer, plan: AttackPlan) -> None:
+    def __init__(self, trainer: TaskTrainer, plan: AttackPlan) -> None:
         self._trainer = trainer
         self._plan = plan
 
@@ -57,7 +57,3 @@ class AttackedTrainer:
             return update
         forged = self._plan.forge(task.client, task.turn, update.params - task.params)
         return replace(update, params=np.asarray(task.params + forged, np.float32))
-
-
-TaskTrainer = Trainer | LocallyPrivateTrainer | AttackedTrainer
-"""A trainer of tasks, with local privacy and attackers or without."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from fedraa.attacks.attacked_trainer import TaskTrainer
 from fedraa.client import Work
+from fedraa.client.task_trainer import TaskTrainer
 from fedraa.data import Federated
 from fedraa.errors import RunFailed, trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator

@@ -267,10 +267,7 @@ class Loop:
         return self._next_on_virtual_clock()
 
     def _next_on_virtual_clock(self) -> tuple[Task, Outcome] | None:
-        """Move the time to the task that is due first.
-
-        Return the task with its outcome, or None if the outcome is missing.
-        """
+        """Move the time to the task that is due first. Return it with its outcome, or None if that is missing."""
         due = self._tasks.next_due
         number = self._tasks.next_task
         closes_at = self.server.closes_at
@@ -327,9 +324,7 @@ class Loop:
         self.server.task_table.lost.clear()
 
     def _accept_outcome(self, outcome: Outcome, number: int | None) -> Outcome | None:
-        """Return the outcome if it is an accepted update or a fault of the client.
-
-        Handle other failures, and return None.
+        """Return the outcome if it is an accepted update or a fault of the client. Handle others, and return None.
 
         Args:
             outcome: The outcome that the executor returned.

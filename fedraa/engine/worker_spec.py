@@ -6,11 +6,12 @@ from typing import Any
 import torch
 
 from fedraa.attacks.attack import AttackPlan
-from fedraa.attacks.attacked_trainer import AttackedTrainer, TaskTrainer
+from fedraa.attacks.attacked_trainer import AttackedTrainer
 from fedraa.attacks.backdoor import Backdoor
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.model_settings import ModelSettings
+from fedraa.client.task_trainer import TaskTrainer
 from fedraa.client.trainer import Trainer
 from fedraa.client.training_state import TrainingState
 from fedraa.data import Federated, Transforms
@@ -51,10 +52,9 @@ class WorkerSpec:
     def trainer(self, device: str) -> TaskTrainer:
         """Return a trainer of the tasks, which adds the noise of local privacy, and changes what attackers send."""
         keep_freed_memory()
-        plain = self._make_trainer(device)
-        trainer: Trainer | LocallyPrivateTrainer = plain
+        trainer: TaskTrainer = self._make_trainer(device)
         if self.privacy is not None and self.privacy.local:
-            trainer = LocallyPrivateTrainer(plain, self.privacy, self.seed)
+            trainer = LocallyPrivateTrainer(trainer, self.privacy, self.seed)
         if self.attack is None:
             return trainer
         return AttackedTrainer(trainer, self.attack)

@@ -10,7 +10,7 @@ from fedraa.components.calls import convert_errors
 from fedraa.components.state import save_state
 from fedraa.components.text import is_ours, text_of
 from fedraa.errors import InputError, short_text
-from fedraa.ledger.participation import Selection, check_cohort, draw_cohort, needs_view
+from fedraa.ledger.participation import Selection, check_cohort, count_of, draw_cohort, needs_view
 from fedraa.ledger.selection_context import ClientFacts, ClientStats
 from fedraa.messages import State
 from fedraa.rng import generator
@@ -54,13 +54,13 @@ class ClientSelector:
         self.needed: int | None = None
         """The number of updates after which a round ends, None if it waits for all of its clients."""
         if over_selection > 1:
-            self.needed = _count_of(selection, "over_selection", over_selection)
+            self.needed = _needed_count(selection, "over_selection", over_selection)
             started = min(clients, ceil(over_selection * self.needed))
             if not needs_view(selection):
                 self._selection = replace(selection, count=started)  # type: ignore[type-var]
             self._started = started
         else:
-            self._started = min(clients, getattr(selection, "count", None) or clients)
+            self._started = min(clients, count_of(selection) or clients)
 
     def choose_cohort(self, round: int, now: float, left_out: Collection[int]) -> Sequence[int]:
         """Return the clients of a round, ascending and never empty.
@@ -156,14 +156,14 @@ class ClientSelector:
         return chosen
 
 
-def _count_of(selection: Selection, field: str, got: object) -> int:
+def _needed_count(selection: Selection, field: str, got: object) -> int:
     """Return a selection's number of clients per round.
 
     Raises:
         InputError: The selection has no such number, which `field` needs.
     """
-    if getattr(selection, "count", None) is None or not is_ours(type(selection)):
+    count = count_of(selection)
+    if count is None or not is_ours(type(selection)):
         problem = f"{text_of(selection)} has no number of clients per round"
         raise InputError(field, problem, got=got, hint="give a participation such as sample:10")
-    count: int = selection.count
     return count

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import index
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,12 +38,12 @@ class Selection(Stateful, ABC):
     Attributes:
         rounds_only: True if the selection has no meaning for an asynchronous method.
         is_private: True if the choice depends neither on losses nor on numbers of samples.
-        count: Number of clients per round, None if the selection has no such number.
+
+    A selection may have an attribute `count`, the number of clients per round.
     """
 
     rounds_only: ClassVar[bool] = False
     is_private: ClassVar[bool] = False
-    count: Any = None
 
     @abstractmethod
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> Sequence[int]:
@@ -58,8 +58,7 @@ class Selection(Stateful, ABC):
 
     def expected_size(self, clients: int) -> float | None:
         """Return the expected number of clients of a round, or None if it is unknown."""
-        size: float | None = self.count
-        return size
+        return count_of(self)
 
 
 class Participation(Selection):
@@ -133,6 +132,12 @@ class Poisson(Bernoulli):
 SHARES: dict[str, type[Bernoulli]] = {"bernoulli": Bernoulli, "poisson": Poisson}
 
 
+def count_of(selection: Selection) -> int | None:
+    """Return a selection's number of clients per round, or None if it has no such number."""
+    count: int | None = getattr(selection, "count", None)
+    return count
+
+
 def needs_view(selection: Selection) -> bool:
     """Return True if the component chooses by observations about clients.
 
@@ -204,7 +209,7 @@ def _parse_text(text: str, field: str = "participation") -> Selection:
     """
     kind, _, number = text.partition(":")
     make = PARTICIPATION.names().get(kind)
-    if make is not None and not number and kind not in ("sample", *SHARES):
+    if make is not None and ":" not in text and kind not in ("sample", *SHARES):
         return make()
     try:
         value = float(number)

@@ -39,10 +39,7 @@ Parts = Callable[[], Iterable[Tree]]
 
 
 class Unsettled(Exception):
-    """An error about a buffer that keeps changing in every pass over the same samples.
-
-    The message is the buffer's name.
-    """
+    """An error about a buffer that changes in every pass over the same samples. The message is the buffer's name."""
 
 
 def is_norm(part: nn.Module) -> bool:
@@ -206,12 +203,10 @@ def kept_buffers(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def fixed_random_numbers(module: nn.Module) -> Iterator[None]:
-    """Seed torch's generators with 0 inside the block, and restore their states at its end.
-
-    This is faster than torch.manual_seed, which makes a traceback per kind of device.
-    """
+    """Seed torch's generators with 0 inside the block, and restore their states at its end."""
     devices = {tensor.device.index or 0 for tensor in module.parameters() if tensor.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices)):
+        # This is faster than torch.manual_seed, which makes a traceback per kind of device.
         torch.default_generator.manual_seed(0)
         for device in devices:
             with torch.cuda.device(device):

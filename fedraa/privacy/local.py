@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.client.trainer import Trainer, Work
+from fedraa.client.task_trainer import TaskTrainer
+from fedraa.client.trainer import Work
 from fedraa.data.sources.clients import ReadEpoch
 from fedraa.data.tree import Tree
 from fedraa.messages import Task, Update, Vector
@@ -36,7 +37,7 @@ class Local(Privacy):
 class LocallyPrivateTrainer:
     """A trainer around another trainer. It makes every update private before the client sends it."""
 
-    def __init__(self, trainer: Trainer, privacy: Privacy, seed: int) -> None:
+    def __init__(self, trainer: TaskTrainer, privacy: Privacy, seed: int) -> None:
         self._trainer = trainer
         self._privacy = privacy
         self._seed = seed

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic import ValidationError
 
-from fedraa.callbacks.events import Limits
 from fedraa.client import LocalTraining
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.split import ClientHalf
@@ -18,10 +17,10 @@ from fedraa.composition.method import AXES
 from fedraa.composition.registry import component_classes
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing, availability_from
-from fedraa.devices.costs import CostModel, CostSettings
+from fedraa.devices.costs import CostModel, CostSettings, Widths
 from fedraa.devices.device_columns import check_values
-from fedraa.devices.fleet import COLUMNS, Fleet, Floats, Power
-from fedraa.devices.link_traces import DescribedRow, restore_links
+from fedraa.devices.fleet import COLUMNS, Fleet, Floats
+from fedraa.devices.link_traces import restore_links
 from fedraa.errors import InputError, locate_error
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
@@ -30,12 +29,11 @@ from fedraa.ledger.dispatch import Dispatch
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.messages import ExtraBuffers
-from fedraa.numbers import Count, expected_text, format_count
-from fedraa.objectives import MetricSpec
+from fedraa.numbers import expected_text, format_count
 from fedraa.replay.logged_selector import LoggedSelector
+from fedraa.replay.resolved import Described, Resolved
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CONFIG
-from fedraa.rundir.packed_columns import unpack_column as unpacked
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.partial_work import Deadline, RoundEnd, cut_task
@@ -46,65 +44,6 @@ from fedraa.submodels.cost import Cost
 from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.slices import LayerCut
 from schedulers import GreRAA, Scheduler, SchedulerRunner
-
-Widths = tuple[int, ...]
-
-
-class _Shape(BaseModel):
-    widths: Widths
-    params: int
-    bytes: int
-    flops: float
-    memory: int
-    personal: int = 0
-
-
-class _Stem(BaseModel):
-    cost: Cost
-    activations: int
-    server_flops: float = 0.0
-
-
-class _Base(BaseModel):
-    parameters: int
-    sha256: str
-    changed: list[str] = []
-
-
-class Resolved(BaseModel):
-    """The resolved values of the data set, the model and the defaults.
-
-    Lists such as `compute` have one entry per client. None in them means infinity.
-    """
-
-    samples: Annotated[list[int], BeforeValidator(unpacked)]
-    compute: Annotated[list[float | None], BeforeValidator(unpacked)]
-    downlink: Annotated[list[float | None], BeforeValidator(unpacked)]
-    uplink: Annotated[list[float | None], BeforeValidator(unpacked)]
-    latency: Annotated[list[float | None], BeforeValidator(unpacked)]
-    memory: Annotated[list[float | None], BeforeValidator(unpacked)]
-    watts: dict[Power, Annotated[list[float | None], BeforeValidator(unpacked)]] = {}
-    links: list[DescribedRow] = []
-    tensors: list[str]
-    parameters: int
-    base: _Base | None = None
-    shared: int
-    groups: dict[str, int]
-    fragments: list[Widths]
-    shapes: list[_Shape]
-    stem: _Stem | None
-    eval_every: Count
-    limits: Limits
-    metrics: list[str] = []
-    metric_spec: MetricSpec = MetricSpec()
-    max_pending_evals: int
-    availability: dict[str, Any] | None
-
-
-class _Described(BaseModel):
-    experiment: dict[str, Any]
-    method: dict[str, dict[str, Any]]
-    resolved: Resolved
 
 
 @dataclass(frozen=True)
@@ -143,7 +82,7 @@ class Rules:
         path = directory / CONFIG
         place = f"run: {path}"
         try:
-            described = _Described.model_validate(read_config(path))
+            described = Described.model_validate(read_config(path))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = ".".join(map(str, first["loc"]))

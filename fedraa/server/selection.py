@@ -10,7 +10,7 @@ from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel, Widths
 from fedraa.errors import InputError
 from fedraa.ledger.client_selector import ClientSelector
-from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION, Selection, needs_view
+from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION, Selection, count_of, needs_view
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.selection.simple import Uniform
 from fedraa.server.partial_work import Deadline
@@ -39,12 +39,13 @@ def make_round_selector(
         InputError: A built-in selection has no number of clients, or more than there are.
     """
     selection = PARTICIPATION.own(source)
-    if _has_count(selection) and selection.count is None:
+    count = count_of(selection)
+    if _has_count(selection) and count is None:
         hint = "give the number, such as oort:10"
         raise InputError("participation", "it needs a number of clients per round", got=text_of(selection), hint=hint)
-    if _has_count(selection) and selection.count > clients:
+    if count is not None and count > clients:
         expected = f"at most {clients}, the number of clients"
-        raise InputError("participation.count", got=selection.count, expected=expected)
+        raise InputError("participation.count", got=count, expected=expected)
     facts = find_facts() if needs_view(selection) else None
     return ClientSelector(selection, facts, clients=clients, seed=seed, over_selection=over_selection, alone=alone)
 
@@ -71,7 +72,7 @@ def make_async_selector(
     if not needs_view(selection) or selection.rounds_only:
         problem = "it chooses the clients of rounds, and the method has none"
         raise InputError("next_client", problem, got=got, hint="give uniform, oort or power-of-choice")
-    if _has_count(selection) and selection.count is not None:
+    if _has_count(selection) and count_of(selection) is not None:
         problem = "the method chooses one client whenever another has finished"
         hint = "leave the number out, and give concurrency"
         raise InputError("next_client", problem, got=got, hint=hint)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedraa.attacks.attacked_trainer import TaskTrainer
+from fedraa.client.task_trainer import TaskTrainer
 from fedraa.engine.build import build_run
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.factories import make_server, make_worker_spec

@@ -1,7 +1,4 @@
-"""The tuner: it runs an equal number of trials for each method on validation data.
-
-The validation data are cut from the clients' training samples. Test data are never used.
-"""
+"""The tuner: it runs an equal number of trials for each method on samples that are cut from the training data."""
 
 import math
 import time
@@ -181,9 +178,8 @@ class _Plan:
                 )
         for method, template in experiments.items():
             if not spaces[method]:
-                raise InputError(
-                    "space", f"{method} has none of the fields {', '.join(space)}", hint="add a field of this method"
-                )
+                problem = f"{method} has none of the fields {', '.join(space)}"
+                raise InputError("space", problem, hint="add a field of this method")
             for name, parameter in spaces[method].items():
                 for value in parameter.ends:
                     resolve_method(_replace_values(template, {name: value}))

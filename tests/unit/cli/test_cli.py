@@ -52,7 +52,7 @@ BAD = {
     "out in use": ("--out used", ["out", "used", "new or empty"]),
     "out is a file": ("--out good.npz", ["out", "good.npz", "new or empty"]),
     "no workers": ("--workers 0", ["workers", "0", "1"]),
-    "infeasible delay bound": ("--delay-bound 0.01", ["delay_bound", "0.01", "cheapest fragment 0", "K*"]),
+    "infeasible delay bound": ("--delay-bound 0.01", ["delay_bound", "0.01", "cheapest fragment 0", "derived bound"]),
     "NaN in the data": ("--dataset nan.npz", ["dataset 'nan'", "x_train row 0"]),
     "target accuracy over 1": ("--target-accuracy 1.5", ["target_accuracy", "1.5", "1"]),
     "foreign flag": ("--method fedavg --mixing 0.5", ["mixing", "0.5", "fedavg"]),

@@ -16,7 +16,7 @@ def test_every_value_of_a_method_has_a_meaning(name):
 
 
 def test_only_an_unset_value_names_its_default():
-    method = registry.find_method("fed-raa")
+    method = registry.find_method("fed-raa-sync")
     assert "default: K*" in describe_value(method, "schedule.delay_bound", "delay_bound")
     assert "default" not in describe_value(method.replace(delay_bound=2.0), "schedule.delay_bound", "delay_bound")
 

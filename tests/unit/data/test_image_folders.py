@@ -130,9 +130,9 @@ def test_the_shown_call_reads_images_of_different_sizes(root: Path) -> None:
         (
             lambda root: shutil.copytree(root / "train/cat", root / "train/cat/more"),
             "train/cat/more/0.png",
-            "train/CLASS",
+            "SPLIT/CLASS",
         ),
-        (lambda root: shutil.copy(root / "train/cat/0.png", root / "train"), "train/0.png", "train/CLASS"),
+        (lambda root: shutil.copy(root / "train/cat/0.png", root / "train"), "train/0.png", "SPLIT/CLASS"),
         (
             lambda root: shutil.copytree(root / "train/cat", root / "train/a/b/c/d/e/f/g/h"),
             "train/a/b/c/d/e/f/g",

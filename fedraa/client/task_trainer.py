@@ -1,0 +1,21 @@
+"""The interface of trainers."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from fedraa.client.trainer import Work
+from fedraa.data.sources.clients import ReadEpoch
+from fedraa.data.tree import Tree
+from fedraa.messages import Task, Update
+
+
+class TaskTrainer(Protocol):
+    """The interface of trainers. Local privacy and attacks wrap another trainer."""
+
+    def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update: ...
+
+    def train_all(self, work: Sequence[Work]) -> list[Update]: ...
+
+    def reset(self) -> None: ...

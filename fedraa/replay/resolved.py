@@ -1,0 +1,73 @@
+"""The content of config.json from which the rules of a run follow."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator
+
+from fedraa.callbacks.events import Limits
+from fedraa.devices.costs import Widths
+from fedraa.devices.fleet import Power
+from fedraa.devices.link_traces import DescribedRow
+from fedraa.numbers import Count
+from fedraa.objectives import MetricSpec
+from fedraa.rundir.packed_columns import unpack_column as unpacked
+from fedraa.submodels.cost import Cost
+
+
+class _Shape(BaseModel):
+    widths: Widths
+    params: int
+    bytes: int
+    flops: float
+    memory: int
+    personal: int = 0
+
+
+class _Stem(BaseModel):
+    cost: Cost
+    activations: int
+    server_flops: float = 0.0
+
+
+class _Base(BaseModel):
+    parameters: int
+    sha256: str
+    changed: list[str] = []
+
+
+class Resolved(BaseModel):
+    """The resolved values of the data set, the model and the defaults.
+
+    Lists such as `compute` have one entry per client. None in them means infinity.
+    """
+
+    samples: Annotated[list[int], BeforeValidator(unpacked)]
+    compute: Annotated[list[float | None], BeforeValidator(unpacked)]
+    downlink: Annotated[list[float | None], BeforeValidator(unpacked)]
+    uplink: Annotated[list[float | None], BeforeValidator(unpacked)]
+    latency: Annotated[list[float | None], BeforeValidator(unpacked)]
+    memory: Annotated[list[float | None], BeforeValidator(unpacked)]
+    watts: dict[Power, Annotated[list[float | None], BeforeValidator(unpacked)]] = {}
+    links: list[DescribedRow] = []
+    tensors: list[str]
+    parameters: int
+    base: _Base | None = None
+    shared: int
+    groups: dict[str, int]
+    fragments: list[Widths]
+    shapes: list[_Shape]
+    stem: _Stem | None
+    eval_every: Count
+    limits: Limits
+    metrics: list[str] = []
+    metric_spec: MetricSpec = MetricSpec()
+    max_pending_evals: int
+    availability: dict[str, Any] | None
+
+
+class Described(BaseModel):
+    """The parts of config.json from which the rules follow."""
+
+    experiment: dict[str, Any]
+    method: dict[str, dict[str, Any]]
+    resolved: Resolved
