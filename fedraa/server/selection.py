@@ -40,7 +40,7 @@ def make_round_selector(
     """
     selection = PARTICIPATION.own(source)
     count = count_of(selection)
-    if _has_count(selection) and count is None:
+    if needs_view(selection) and _has_count(selection) and count is None:
         hint = "give the number, such as oort:10"
         raise InputError("participation", "it needs a number of clients per round", got=text_of(selection), hint=hint)
     if count is not None and count > clients:
