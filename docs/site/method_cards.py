@@ -95,6 +95,8 @@ def _cost(method: Method) -> str:
     """Return what a task sends, computes and waits for."""
     trained = "the full model is" if method.submodel.whole else "only the submodel is"
     notes = [f"{trained} sent, trained and sent back"]
+    if method.local.personal_layers:
+        notes[0] += ", without the personal layers"
     passes = method.local.passes
     if passes > 1:
         notes.append(f"{passes} forward and backward passes per step")

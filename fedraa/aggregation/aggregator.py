@@ -96,11 +96,16 @@ class RoundTotals:
 class Aggregator(Stateful, ABC):
     """A combination of a round's deltas: it takes the deltas one by one, returns the result, and begins again.
 
-    A custom aggregator needs `add` and `finish`. It creates its state in `start` and reports its memory in `memory`.
-    `keeps` names state that outlives a round. `corrects` is True if values that the aggregator keeps for each client
-    correct the client's delta. `refuses` has the options of local training that break it, with the reason of each.
-    `accepts_signs` is True if only the signs of a delta count. `weighs` is False if the weights of the clients do not
-    count. `needs_reports` is False if a round without any delta still moves the model. A run works on a copy.
+    A custom aggregator needs `add` and `finish`. It creates its state in `start` and reports its memory in `memory`. A
+    run works on a copy. The defaults of the attributes suit most aggregators.
+
+    Attributes:
+        keeps: A name for state that outlives a round.
+        refuses: Options of local training that break the aggregator, with the reason of each.
+        accepts_signs: True if only the signs of a delta count.
+        weighs: False if the weights of the clients do not count.
+        corrects: True if values that the aggregator keeps for each client correct the client's delta.
+        needs_reports: False if a round without any delta still moves the model.
     """
 
     keeps: ClassVar[str] = ""
