@@ -1,7 +1,8 @@
 """The expected number of steps and the duration of a run, from its first tasks or a dry run."""
 
 from collections.abc import Callable, Sequence
-from math import ceil
+from dataclasses import replace
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ Ints = npt.NDArray[np.int64]
 
 # Largest number of clients that are simulated one by one. Larger runs are represented by this many clients.
 MAX_SIMULATED = 20_000
+# Number of rounds over which the duration of a round is averaged if devices are not always available.
+AVAILABILITY_ROUNDS = 20
 # Updates of a dry run. A longer run is extrapolated from the rate.
 DRY_STEPS = 20_000
 
@@ -152,7 +155,7 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
         total: The number of tasks of that round.
     """
     limits = spec.limits
-    longest = _round_duration(spec, sorted(task.cost for task in tasks), total)
+    longest = _round_duration(spec, tasks, total)
     steps = limits.steps or np.inf
     if limits.time is not None:
         steps = min(steps, limits.time // longest)
@@ -161,23 +164,32 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
     return f"{steps:.0f} rounds of {longest:.4g} in time {time:.4g}, {condition}"
 
 
-def _round_duration(spec: RunSpec, costs: Sequence[float], total: int) -> float:
-    """Return the modelled duration of a round.
+def _round_duration(spec: RunSpec, tasks: Sequence[Task], total: int) -> float:
+    """Return the modelled duration of a round without jitter.
+
+    If devices are not always available, return the mean over `AVAILABILITY_ROUNDS` rounds of the same clients.
 
     Args:
         spec: The run.
-        costs: The durations of tasks, or of a sample of them, ascending.
+        tasks: The tasks of the first round, or a sample of them.
         total: The number of tasks of the round.
     """
     schedule: Any = spec.method.schedule
-    last = len(costs)
+    last = len(tasks)
     if schedule.over_selection > 1:
         participation: Any = participation_of(schedule)
-        last = ceil(len(costs) * participation.count / total)
-    duration = costs[last - 1]
-    if schedule.deadline is not None:
-        duration = min(duration, schedule.deadline)
-    return duration
+        last = ceil(len(tasks) * participation.count / total)
+    timing = replace(spec.timing, jitter=0.0)
+    rounds = 1 if timing.availability is None else AVAILABILITY_ROUNDS
+    now = 0.0
+    for turn in range(rounds):
+        closes_at = sorted(timing.due(task.client, turn, now, task.cost) for task in tasks)[last - 1]
+        if schedule.deadline is not None:
+            closes_at = min(closes_at, now + schedule.deadline)
+        if closes_at == inf:
+            return inf
+        now = closes_at
+    return now / rounds
 
 
 def _goal_note(spec: RunSpec) -> str:

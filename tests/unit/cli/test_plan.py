@@ -1,5 +1,6 @@
 """A plan foretells what a run then does, and its tables hold numbers that can be worked out by hand."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from fedraa import Experiment, run
 from fedraa.cli.main import main
-from fedraa.cli.plan import device_classes, server_bytes
+from fedraa.cli.plan import device_classes, server_bytes, show_plan
 from fedraa.cli.plan_data import label_concentration
 from fedraa.cli.plan_outlook import first_ledger, first_round, make_task_cost
 from fedraa.devices.availability import Timing
@@ -152,3 +153,16 @@ def test_label_concentration_is_the_sum_of_squared_shares() -> None:
     """1/2, 1/2, 0 give 1/2; one label gives 1; 1/4, 1/4, 1/2 give 3/8; no samples give 0."""
     counts = np.array([[2, 2, 0], [0, 0, 7], [1, 1, 2], [0, 0, 0]])
     assert label_concentration(counts).tolist() == [0.5, 1.0, 0.375, 0.0]
+
+
+def test_a_plan_of_rounds_counts_the_time_in_which_devices_are_not_available(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields: dict[str, Any] = {"method": "fedavg", "rounds": 12, "clients": 6, "hidden": (8,), "local_steps": 2}
+    fields |= {"availability": "daily:0.3", "availability_period": 1.0, "engine": "local", "quiet": True}
+    show_plan(Experiment(**fields))
+    planned = float(re.findall(r"12 rounds of \S+ in time ([\d.]+)", capsys.readouterr().out)[0])
+    time = float(run(Experiment(**fields, out=tmp_path / "run")).summary["time"])
+    always = float(run(Experiment(**fields | {"availability": None, "availability_period": None})).summary["time"])
+    assert planned == pytest.approx(time, rel=0.25)
+    assert time > 2 * always
