@@ -1,5 +1,7 @@
 """The privacy of a run before it starts: the epsilon of its noise, and the noise for an epsilon."""
 
+from math import inf
+
 import numpy as np
 
 from fedraa.cli.plan_outlook import MAX_SIMULATED, first_ledger, make_task_cost
@@ -27,8 +29,8 @@ def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
     They have the epsilon of the run, and the noise that `epsilon` needs if it is not None.
     """
     terms = spec.privacy_terms
-    if epsilon is not None and not epsilon > 0:
-        raise InputError("epsilon", got=epsilon, expected="a number above 0")
+    if epsilon is not None and not 0 < epsilon < inf:
+        raise InputError("epsilon", got=epsilon, expected="a finite number above 0")
     if terms is None:
         if epsilon is not None:
             raise without_effect("epsilon", epsilon, "no privacy", "give --privacy, such as central")

@@ -34,7 +34,7 @@ def check_privacy(experiment: Experiment, method: Method) -> None:
         raise InputError("scheduler", problem, got=text_of(scheduler), hint=f"use {', '.join(SCHEDULER.names())}")
     _check_selection(method)
     if privacy.local:
-        if COMPRESSOR.resolve(method.local.compressor).drops:
+        if not COMPRESSOR.resolve(method.local.compressor).lossless:
             problem = "the noise of local privacy would be added after the compression"
             raise InputError("compress", problem, got=text_of(method.local.compressor), hint="set it to none")
         return

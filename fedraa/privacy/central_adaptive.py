@@ -1,12 +1,13 @@
 """Central privacy with a clip that follows a quantile of the norms of updates (Andrew et al. 2021).
 
 b_i = 1 if ||delta_i|| <= clip, otherwise 0
-share = 1/2 + (sum of (b_i - 1/2) + N(0, bit_noise^2)) / m
+share = 1/2 + (sum of (b_i - 1/2) + N(0, bit_noise^2)) / m        m is the expected number of clients
 clip <- clip * exp(-clip_lr * (share - quantile))        from the next round or buffer on
 noise of the updates: (noise^-2 - (2 bit_noise)^-2)^(-1/2)
 
 So the clip grows while too few updates are below it. The centred bit has the sensitivity 1/2, and `noise` is that of
-both releases together. Submodels: each fixed fragment has a clip.
+both releases together. Submodels: each fixed fragment has a clip, and its sum of bits is divided by
+the number of clients that trained it. The noise on it is the same for any number of clients.
 
 Use it if the norm of updates is unknown or changes during training. `bit_noise` must be over noise / 2. By default it
 is m / 20, so that small cohorts need an explicit value.
@@ -55,8 +56,10 @@ class CentralAdaptive(Privacy):
             raise InputError("privacy.noise", problem, got=self.noise, expected=expected, hint=hint)
         return float(inverse_square**-0.5)
 
-    def adapt_clip(self, clip: float, centred_sum: float, cohort: float, rng: np.random.Generator) -> float:
-        share = 0.5 + (centred_sum + rng.normal(0.0, self._noise_of_bits(cohort))) / cohort
+    def adapt_clip(
+        self, clip: float, centred_sum: float, *, voters: float, cohort: float, rng: np.random.Generator
+    ) -> float:
+        share = 0.5 + (centred_sum + rng.normal(0.0, self._noise_of_bits(cohort))) / voters
         return float(clip * exp(-self.clip_lr * (share - self.quantile)))
 
     def _noise_of_bits(self, cohort: float) -> float:

@@ -72,11 +72,14 @@ class NoisySum(Stateful):
         """Move the clip of each fragment that was trained in this release."""
         rng = generator(self._seed, "privacy-bits", self._releases)
         for fragment in sorted(self.clips):
-            cohort = self.cohort
+            voters = self.cohort
             if not self._whole:
-                cohort = self._voters.get(fragment, 0)
-            if cohort:
+                voters = self._voters.get(fragment, 0)
+            if voters:
                 centred = self._centred.get(fragment, 0.0)
-                self.clips[fragment] = self._privacy.adapt_clip(self.clips[fragment], centred, cohort, rng)
+                # The noise on the bits follows the cohort, because the noise of the updates is computed for it.
+                self.clips[fragment] = self._privacy.adapt_clip(
+                    self.clips[fragment], centred, voters=voters, cohort=self.cohort, rng=rng
+                )
         self._centred.clear()
         self._voters.clear()

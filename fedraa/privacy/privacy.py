@@ -36,13 +36,16 @@ class Privacy:
         """
         return self.noise
 
-    def adapt_clip(self, clip: float, centred_sum: float, cohort: float, rng: np.random.Generator) -> float:
+    def adapt_clip(
+        self, clip: float, centred_sum: float, *, voters: float, cohort: float, rng: np.random.Generator
+    ) -> float:
         """Return the clip of the next round or buffer.
 
         Args:
             clip: The current clip.
             centred_sum: Sum over the clients of 1/2 if the norm of the update is at most the clip, and -1/2 otherwise.
-            cohort: Expected number of clients.
+            voters: Number of clients by which the sum is divided. Submodels have fewer than the cohort.
+            cohort: The cohort of `update_noise`, which determines the noise on the sum.
             rng: The source of the noise.
         """
         return clip

@@ -161,6 +161,22 @@ def test_each_fragment_has_its_own_clip() -> None:
     assert total.clips == pytest.approx({0: np.exp(-0.2 * 0.5), 1: np.exp(0.2 * 0.5)})
 
 
+def test_noise_on_the_bits_of_a_fragment_is_that_of_the_cohort() -> None:
+    """The noise of the updates is computed for the bit noise 100 / 20 = 5, also if one client trains the fragment.
+
+    One bit below the clip gives share = 1 + N(0, 5), so that log(clip) / -0.2 + 0.5 has the standard deviation 5.
+    """
+    total = noisy_sum("central-adaptive(noise=1.0, clip=1.0)", 2, cohort=100, whole=False)
+    shares = []
+    for _ in range(4000):
+        total.clips[1] = 1.0
+        total.clip(np.array([0.5], np.float32), np.array([1]), 1)
+        total.release()
+        shares.append(np.log(total.clips[1]) / -0.2 + 0.5)
+    assert np.std(shares) == pytest.approx(5, rel=0.05)
+    assert np.mean(shares) == pytest.approx(1, abs=0.3)
+
+
 def test_noisy_sum_resumes_with_the_same_noise() -> None:
     text = "central-adaptive(noise=1.0, clip=0.1, bit_noise=3.0)"
     first = noisy_sum(text)
@@ -212,6 +228,25 @@ def test_group_updates_leaves_out_the_open_buffer() -> None:
     assert group_updates(events, 2) == [[0, 1], [1, 2]]
     rounds = [events[0], {"kind": "round"}, {"kind": "round"}, events[1]]
     assert group_updates(rounds, None) == [[0], []]
+
+
+@pytest.mark.parametrize("noise", [1e-300, 1e-9])
+def test_epsilon_of_almost_no_noise_is_infinite(library: Any, noise: float) -> None:
+    events = [{"kind": "commit", "client": 0}, {"kind": "round"}]
+    for sampling in (None, 0.3):
+        assert PrivacyTerms(noise, DELTA, sampling=sampling).measure_loss(events)["epsilon"] is None
+
+
+def test_epsilon_of_little_noise_has_no_sampling(library: Any) -> None:
+    """The privacy loss distribution of noise 0.001 needs 38 GiB."""
+    assert poisson_epsilon(0.001, 0.3, 2, DELTA) == gaussian_epsilon(0.001, 2, DELTA)
+    assert poisson_epsilon(0.2, 0.3, 2, DELTA) < gaussian_epsilon(0.2, 2, DELTA)
+
+
+@pytest.mark.parametrize("epsilon", [1e4, 1e9])
+def test_noise_of_poisson_rounds_keeps_to_a_large_epsilon(library: Any, epsilon: float) -> None:
+    noise = find_poisson_noise(epsilon, 0.3, 2, DELTA)
+    assert poisson_epsilon(noise, 0.3, 2, DELTA) <= epsilon * 1.02
 
 
 @pytest.mark.parametrize(
@@ -276,6 +311,8 @@ def test_poisson_cohort_may_be_empty() -> None:
         ("max_update_norm", {"method": "fedasync", "max_update_norm": "auto"}),
         ("server_shards", {"method": "fed-raa", "engine": "ray", "server_shards": 2}),
         ("compress", {"method": "fedasync", "privacy": "local", "compress": "topk:0.1"}),
+        ("compress", {"method": "fedprox", "privacy": "local", "compress": "8bit"}),
+        ("compress", {"method": "signsgd", "privacy": "local"}),
         ("privacy.noise", {"method": "fedasync", "privacy": "central(noise=0)"}),
     ],
     ids=lambda value: value if isinstance(value, str) else value["method"],
@@ -291,7 +328,9 @@ def test_delta_without_privacy_is_refused() -> None:
         Experiment(privacy_delta=1e-5)
 
 
-@pytest.mark.parametrize(("privacy", "epsilon"), [(None, 8.0), ("central", 0.0), ("central", -1.0)])
+@pytest.mark.parametrize(
+    ("privacy", "epsilon"), [(None, 8.0), ("central", 0.0), ("central", -1.0), ("central", float("inf"))]
+)
 def test_epsilon_that_no_noise_has_is_refused(privacy: str | None, epsilon: float, library: Any) -> None:
     spec = build_run(Experiment(engine="local", method="fedasync", clients=4, privacy=privacy))
     with refuses("epsilon", got=epsilon):
