@@ -9,7 +9,7 @@ from fedraa.engine.factories import make_cost_model
 from fedraa.engine.forecast import dry_run
 from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError, without_effect
-from fedraa.ledger.participation import draw_cohort
+from fedraa.ledger.participation import NEXT_CLIENT, draw_cohort, needs_view
 from fedraa.privacy.accountant import (
     find_gaussian_noise,
     find_poisson_noise,
@@ -18,6 +18,7 @@ from fedraa.privacy.accountant import (
     largest_squared,
     poisson_epsilon,
 )
+from fedraa.selection.simple import Uniform
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.schedule import SCHEDULER
 from schedulers import SchedulerRunner
@@ -64,17 +65,20 @@ def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
 def count_participation(spec: RunSpec, steps: int) -> int | None:
     """Return the largest sum of squares of a client's updates per release, in a run of `steps` without failures.
 
-    Return None for an asynchronous run whose order of updates is not known before it starts.
+    Return None for a run whose clients are not known before it starts, such as those of `round-robin`.
     """
     terms = spec.privacy_terms
     assert terms is not None
     seed = spec.experiment.seed
     clients = spec.experiment.client_count
     participation = participation_of(spec.method.schedule)
+    if participation is not None and needs_view(participation):
+        return None
     if participation is not None:
         return largest_squared(draw_cohort(participation, clients, round, seed) for round in range(steps))
     schedule = spec.method.schedule
-    if spec.wall or not schedule.scheduled or clients > MAX_SIMULATED:
+    next_client = NEXT_CLIENT.resolve(getattr(schedule, "next_client", "uniform"))
+    if spec.wall or not schedule.scheduled or clients > MAX_SIMULATED or not isinstance(next_client, Uniform):
         return None
     updates = _forecast_clients(spec, steps)
     if terms.local:

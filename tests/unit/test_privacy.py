@@ -335,3 +335,18 @@ def test_epsilon_that_no_noise_has_is_refused(privacy: str | None, epsilon: floa
     spec = build_run(Experiment(engine="local", method="fedasync", clients=4, privacy=privacy))
     with refuses("epsilon", got=epsilon):
         privacy_lines(spec, epsilon)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"method": "fedavg", "weights": "uniform", "rounds": 3, "participation": "round-robin:2"},
+        {"method": "fedbuff", "updates": 3, "concurrency": 2, "next_client": "round-robin"},
+    ],
+    ids=["rounds", "asynchronous"],
+)
+def test_plan_does_not_guess_the_clients_of_a_selection(values: dict[str, Any], library: Any) -> None:
+    spec = build_run(Experiment(engine="local", clients=4, privacy="central", **values))
+    assert len(privacy_lines(spec, None)) == 1
+    with refuses("epsilon", got=8.0):
+        privacy_lines(spec, 8.0)
