@@ -53,7 +53,7 @@ def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
             wanted = find_poisson_noise(epsilon, terms.sampling, steps, terms.delta)
     else:
         expected = gaussian_epsilon(terms.noise, squared, terms.delta)
-        source = f"at most {squared} in the sum of squares of a client's updates"
+        source = f"the client that trains most often counts as {squared} updates"
         if epsilon is not None:
             wanted = find_gaussian_noise(epsilon, squared, terms.delta)
     lines = [f"privacy        noise {terms.noise:g} gives epsilon {expected:.4g} at delta {terms.delta:.3g} ({source})"]

@@ -145,10 +145,10 @@ def open_samples(part: Any) -> Dataset | FederatedDataset:
     if isinstance(part, Dataset | FederatedDataset):
         return part
     if isinstance(part, Rows) or hasattr(part, "__getitem__"):
-        rows = as_rows("part", part)
+        rows = as_rows("component", part)
         return FederatedDataset(type(part).__name__, part, rows.read(np.arange(min(len(rows), 200))))
     if not callable(part):
-        raise InputError("part", got=part, expected="a FederatedDataset, a Dataset or Rows")
+        raise InputError("component", got=part, expected="a FederatedDataset, a Dataset or Rows")
     required = [item for item in inspect.signature(part).parameters.values() if item.default is item.empty]
     if not required:
         return open_samples(part())
@@ -172,7 +172,7 @@ def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
     x, y = _read_two(dataset)
     if isinstance(x, dict | tuple):
         problem = f"{dataset.name} has samples of several inputs, which need a custom model"
-        raise InputError("part", problem, hint="try it in a run")
+        raise InputError("component", problem, hint="try it in a run")
     fields: dict[str, Any] = {}
     model = None
     words = x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8

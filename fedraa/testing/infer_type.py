@@ -32,14 +32,14 @@ def identify_component(component: object, as_: str | None = None) -> tuple[Kind,
     kinds = _possible_kinds(component)
     if not kinds:
         raise InputError(
-            "part",
+            "component",
             f"{_describe_object(component)} is not a component",
             expected=f"package.module:Name, a name, a class or an object, of one of the kinds {', '.join(KINDS)}",
         )
     if len(kinds) > 1:
         choices = ", ".join(f"{kind.name}{kind.arguments}" for kind in kinds)
         raise InputError(
-            "part",
+            "component",
             f"{_describe_object(component)} may be a component of several kinds: {choices}",
             hint="name its kind by --as, or by as_=",
         )
@@ -55,7 +55,7 @@ def _possible_kinds(component: object) -> list[Kind]:
         return _kinds_of_object(component)
     path = text.partition("(")[0].strip()
     if is_path(path) and path.partition(":")[0] not in ("sample", "topk", "randomk", "qsgd", "bernoulli"):
-        return _kinds_of_object(import_object("part", path))
+        return _kinds_of_object(import_object("component", path))
     name = path.partition(":")[0]
     return [kind for kind in KINDS.values() if name in kind.seam.names()]
 

@@ -205,7 +205,7 @@ def test_data_that_do_not(tmp_path: Path) -> None:
     findings = fl.check(Augmented(), as_="dataset")
     assert re.search(r"^Augmented .* event \d", findings.failures[0])
     assert re.search(r"^Augmented .* row \d", findings.failures[1])
-    only(lambda: 3, RUNS, "part: got 3; ", as_="dataset")
+    only(lambda: 3, RUNS, "component: got 3; ", as_="dataset")
     fields = {"tokens": X, "mask": X}
     several = fl.FederatedDataset("several", (fields, Y), (fields, Y))
     only(several, RUNS, "several ", " inputs", " model")
