@@ -9,6 +9,7 @@ from torch import Tensor
 from fedraa.aggregation.aggregator import Aggregator
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.client.compression import COMPRESSOR, Compressor, Sign
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM, GradientTransform, WeightDecay
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, LocalOptimizer
@@ -34,9 +35,10 @@ from fedraa.testing.drive import Drive
 from fedraa.testing.samples import Trial, adapter_model, made_up
 from schedulers import Scheduler
 
+CLIENTS = 4
 SMALL: dict[str, Any] = {
     "hidden": (12,),
-    "clients": 4,
+    "clients": CLIENTS,
     "local_steps": 2,
     "batch_size": 8,
     "engine": "local",
@@ -99,9 +101,16 @@ def _round_fields(field: str, **more: Any) -> Fields:
 
 
 def _aggregator_fields(part: Any) -> dict[str, Any]:
-    """Return the fields for an aggregator. Aggregators of low-rank adapters need a method that cuts adapters."""
-    method = "hetlora" if isinstance(part, LowRank) else "ra-fed"
-    return {"method": method, "aggregator": part, "rounds": ROUNDS}
+    """Return the fields for an aggregator.
+
+    Aggregators of low-rank adapters need a method that cuts adapters, and robust ones need enough clients to protect.
+    """
+    fields = {"method": "ra-fed", "aggregator": part, "rounds": ROUNDS}
+    if isinstance(part, LowRank):
+        fields["method"] = "hetlora"
+    if isinstance(part, RobustAggregator):
+        fields["clients"] = max(CLIENTS, part.min_clients)
+    return fields
 
 
 def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:

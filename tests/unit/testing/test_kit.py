@@ -24,6 +24,7 @@ VALUES = {
     ("submodel", "fragments"): "fragments((0.4, 0.6))",
     ("participation", "sample"): "sample:3",
     ("participation", "bernoulli"): "bernoulli:0.5",
+    ("participation", "poisson"): "poisson:0.5",
     **{("participation", name): f"{name}:3" for name in SELECTIONS},
     ("compressor", "topk"): "topk:0.2",
     ("compressor", "randomk"): "randomk:0.2",
