@@ -41,7 +41,7 @@ class CoverageMean(Aggregator):
         return self._delta
 
     def add(self, contribution: ClientDelta) -> None:
-        weight = np.float32(contribution.weight)
+        weight = np.float32(self._factor(contribution))
         total = self._weighted_sum()
 
         def add_piece(place: Index | slice, delta: Vector) -> None:
@@ -50,6 +50,10 @@ class CoverageMean(Aggregator):
         contribution.change.join(add_piece)
         self._weights.add(contribution.change, contribution.weight)
         self._participants += contribution.weight
+
+    def _factor(self, contribution: ClientDelta) -> float:
+        """Return the factor with which a delta is added to the weighted sum."""
+        return contribution.weight
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         mean = self._weighted_sum()

@@ -26,10 +26,10 @@ from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Index, Vector
+from fedraa.messages import Vector
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Mask
-from fedraa.vectors.chunked import map_chunks, scale_chunk
+from fedraa.vectors.chunked import map_chunks
 from fedraa.vectors.coverage_counter import CoverageCounter
 
 
@@ -51,16 +51,11 @@ class NormalisedMean(CoverageMean):
         self._lengths = CoverageCounter(size, np.float32)
 
     def add(self, contribution: ClientDelta) -> None:
-        weight = np.float32(contribution.weight / contribution.path_length)
-        total = self._weighted_sum()
-
-        def add_piece(place: Index | slice, delta: Vector) -> None:
-            total[place] += scale_chunk(weight, delta)
-
-        contribution.change.join(add_piece)
-        self._weights.add(contribution.change, contribution.weight)
+        super().add(contribution)
         self._lengths.add(contribution.change, contribution.weight * contribution.path_length)
-        self._participants += contribution.weight
+
+    def _factor(self, contribution: ClientDelta) -> float:
+        return contribution.weight / contribution.path_length
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         divisor = np.asarray(self._weights.finish())
