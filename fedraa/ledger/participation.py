@@ -61,6 +61,17 @@ class Selection(Stateful, ABC):
         return count_of(self)
 
 
+@dataclass
+class CountedSelection(Selection):
+    """A selection of a number of clients per round. An asynchronous server asks for one client, without a number.
+
+    Attributes:
+        count: Number of clients per round. Not for asynchronous methods.
+    """
+
+    count: Count | None = None
+
+
 class Participation(Selection):
     """The choice of the cohort of each round without observations about clients."""
 

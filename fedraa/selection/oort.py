@@ -23,7 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedraa.ledger.participation import PARTICIPATION, Selection
+from fedraa.ledger.participation import PARTICIPATION, CountedSelection
 from fedraa.ledger.selection_context import Floats, Ints, SelectionContext
 from fedraa.numbers import Count, NotNegative, Positive, Share, UpToOne
 
@@ -88,14 +88,13 @@ def draw_by_score(pool: Ints, scores: Floats, count: int, rng: np.random.Generat
 
 @PARTICIPATION.register("oort")
 @dataclass
-class Oort(Selection):
+class Oort(CountedSelection):
     """Clients with a high loss that are also fast, and some that never trained (Lai et al. 2021).
 
     With an asynchronous method, each choice fills one free slot, with the probability eps by a client that never
     trained.
 
     Attributes:
-        count: Number of clients per round. Not for asynchronous methods.
         exploration: Share of clients per round that never trained, in the first round.
         decay: Factor on this share per server step.
         min_exploration: The smallest share.
@@ -108,7 +107,6 @@ class Oort(Selection):
         max_participations: A client with more updates is not chosen again, at most 30 % of the clients. None: no limit.
     """
 
-    count: Count | None = None
     exploration: UpToOne = 0.9
     decay: UpToOne = 0.98
     min_exploration: UpToOne = 0.2

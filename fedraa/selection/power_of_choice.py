@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedraa.errors import InputError
-from fedraa.ledger.participation import PARTICIPATION, Selection
+from fedraa.ledger.participation import PARTICIPATION, CountedSelection
 from fedraa.ledger.selection_context import Floats, Ints, SelectionContext
 from fedraa.numbers import Count
 
@@ -36,7 +36,7 @@ def highest_losses(losses: Floats, candidates: Ints, count: int) -> list[int]:
 
 @PARTICIPATION.register("power-of-choice")
 @dataclass
-class PowerOfChoice(Selection):
+class PowerOfChoice(CountedSelection):
     """The clients with the highest last loss among random candidates (Cho et al. 2020, rpow-d).
 
     It converges faster on unequal data, and it may stay at a higher loss than a uniform choice, because clients with a
@@ -50,7 +50,6 @@ class PowerOfChoice(Selection):
             high loss is not chosen for ever. None: losses stay valid.
     """
 
-    count: Count | None = None
     candidates: Count | None = None
     max_age: Count | None = None
 

@@ -5,23 +5,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedraa.ledger.participation import PARTICIPATION, Selection
+from fedraa.ledger.participation import PARTICIPATION, CountedSelection
 from fedraa.ledger.selection_context import SelectionContext
-from fedraa.numbers import Count
 
 
 @PARTICIPATION.register("uniform")
 @dataclass
-class Uniform(Selection):
+class Uniform(CountedSelection):
     """Clients without replacement, all with the same probability.
 
     Unlike `sample:K` it leaves out quarantined clients before the draw, so that a round always has `count` clients.
-
-    Attributes:
-        count: Number of clients per round. Not for asynchronous methods.
     """
-
-    count: Count | None = None
 
     is_private: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ()
@@ -33,14 +27,8 @@ class Uniform(Selection):
 
 @PARTICIPATION.register("weighted")
 @dataclass
-class Weighted(Selection):
-    """Clients without replacement, with probability proportional to their training samples.
-
-    Attributes:
-        count: Number of clients per round. Not for asynchronous methods.
-    """
-
-    count: Count | None = None
+class Weighted(CountedSelection):
+    """Clients without replacement, with probability proportional to their training samples."""
 
     state_fields: ClassVar[tuple[str, ...]] = ()
 
@@ -52,14 +40,8 @@ class Weighted(Selection):
 
 @PARTICIPATION.register("round-robin")
 @dataclass
-class RoundRobin(Selection):
-    """Clients in turn, by their numbers.
-
-    Attributes:
-        count: Number of clients per round. Not for asynchronous methods.
-    """
-
-    count: Count | None = None
+class RoundRobin(CountedSelection):
+    """Clients in turn, by their numbers."""
 
     is_private: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ("_next",)
@@ -77,14 +59,8 @@ class RoundRobin(Selection):
 
 @PARTICIPATION.register("available")
 @dataclass
-class Available(Selection):
-    """Clients with a device that is available now, at random. If there are too few, those available next fill up.
-
-    Attributes:
-        count: Number of clients per round. Not for asynchronous methods.
-    """
-
-    count: Count | None = None
+class Available(CountedSelection):
+    """Clients with a device that is available now, at random. If there are too few, those available next fill up."""
 
     is_private: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ()

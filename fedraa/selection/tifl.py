@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedraa.errors import InputError
-from fedraa.ledger.participation import PARTICIPATION, Selection
+from fedraa.ledger.participation import PARTICIPATION, CountedSelection
 from fedraa.ledger.selection_context import Floats, Ints, SelectionContext
 from fedraa.numbers import Count
 
@@ -41,17 +41,15 @@ def rank_probabilities(losses: Floats, credits: Ints) -> Floats:
 
 @PARTICIPATION.register("tifl")
 @dataclass
-class TiFL(Selection):
+class TiFL(CountedSelection):
     """Clients of one tier of equally fast clients, so that no round waits for a slow client (Chai et al. 2020).
 
     Attributes:
-        count: Number of clients per round.
         tiers: Number of tiers.
         rounds: Number of rounds that the tiers share.
         interval: Rounds between two changes of the probabilities. None: the number of tiers.
     """
 
-    count: Count | None = None
     tiers: Count = 5
     rounds: Count = 100
     interval: Count | None = None
