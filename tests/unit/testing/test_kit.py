@@ -294,7 +294,7 @@ def test_a_part_that_does_not_work_at_all() -> None:
     ],
 )
 def test_what_is_no_part(component: object, names: str) -> None:
-    with pytest.raises(ValueError, match=r"^part: ") as caught:
+    with pytest.raises(ValueError, match=r"^component: ") as caught:
         fl.check(component)
     for name in names.split(" .*"):
         assert name in str(caught.value)
