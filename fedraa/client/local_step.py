@@ -51,9 +51,11 @@ class StepComponents:
     optimizer: LocalOptimizer
     terms: tuple[GradientTransform, ...]
     """Custom terms only."""
+    label_shares: tuple[float, ...] | None = None
+    """The share of each label in the data of all clients; None: equal shares."""
 
     @classmethod
-    def of(cls, solver: LocalTraining) -> Self:
+    def of(cls, solver: LocalTraining, label_shares: tuple[float, ...] | None = None) -> Self:
         compressor = COMPRESSOR.resolve(solver.compressor)
         if solver.error_feedback != "none":
             for_feedback = compressor.for_feedback()
@@ -63,6 +65,7 @@ class StepComponents:
             compressor,
             LOCAL_OPTIMIZER.resolve(solver.local_optimizer),
             tuple(GRADIENT_TRANSFORM.resolve(term) for term in solver.transforms),
+            label_shares,
         )
 
 
@@ -270,7 +273,7 @@ class LocalStep:
         """Return the objective's mean loss.
 
         With `label_masked`, logits of labels that the client lacks are set to 0. With `logit_calibration`, the logits
-        are shifted by the frequency of their labels at the client.
+        are shifted by the frequencies of their labels at the client relative to those at all clients.
         """
         if self._bf16:
             with torch.autocast(labels.device.type, torch.bfloat16):
@@ -287,7 +290,8 @@ class LocalStep:
         share = self.settings.logit_calibration
         if share:
             if self._prior is None:
-                self._prior = log_prior(self._shards, outputs.shape[-1], share).to(outputs.device)
+                prior = log_prior(self._shards, outputs.shape[-1], share, self._components.label_shares)
+                self._prior = prior.to(outputs.device)
             outputs = outputs + self._prior.view(*outputs.shape[:-2], 1, -1)
         loss = self.model.loss(result, outputs, labels)
         if self._penalty is not None:
@@ -331,20 +335,28 @@ class LocalStep:
         return g.mul_(self._mask[piece])
 
 
-def log_prior(shards: Sequence[npt.NDArray[np.int64]], classes: int, share: float) -> Tensor:
-    """Return log(share * p + (1 - share) / classes) of every client's labels, float32 [shards, classes].
+def log_prior(
+    shards: Sequence[npt.NDArray[np.int64]], classes: int, share: float, label_shares: tuple[float, ...] | None
+) -> Tensor:
+    """Return log((share * p + (1 - share) * q) / q) of every client's labels, float32 [shards, classes].
 
-    With a share of 1, a label that a client lacks counts as a thousandth of a sample, so that its logit gets hardly any
-    gradient.
+    If p or q is 0, a label counts as a thousandth of one of the client's samples. With a share of 1, the logit of a
+    label that the client lacks then gets hardly any gradient.
 
     Args:
         shards: Labels of each client.
         classes: Number of classes.
         share: Weight of the client's label frequencies p.
+        label_shares: The label frequencies q of all clients. None: equal frequencies.
     """
-    parts = np.stack([np.bincount(y, minlength=classes) / len(y) for y in shards])
+    at_client = np.stack([np.bincount(y, minlength=classes) / len(y) for y in shards])
+    at_all = np.full(classes, 1 / classes)
+    if label_shares is not None:
+        at_all = np.zeros(classes)
+        at_all[: len(label_shares)] = label_shares
     floor = np.array([[1e-3 / len(y)] for y in shards])
-    return torch.from_numpy(np.log(np.maximum(share * parts + (1 - share) / classes, floor)).astype(np.float32))
+    mixed = np.maximum(share * at_client + (1 - share) * at_all, floor)
+    return torch.from_numpy(np.log(mixed / np.maximum(at_all, floor)).astype(np.float32))
 
 
 def random_state(device: torch.device) -> Tensor:

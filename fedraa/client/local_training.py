@@ -47,10 +47,11 @@ class LocalTraining:
         squares: Also return the sum of squared gradients of all coordinates, including absent ones (PruneFL).
         adversary: Ascend on an affine input perturbation of each client (FedRobust).
         label_masked: Set the logits of labels that the client does not hold to 0 (HeteroFL).
-        logit_calibration: k in log(k * p + (1 - k) / C), which is added to the logits of the C labels. p is the share
-            of each label in the client's data (logit adjustment, Menon et al. 2021, and FedLC, Zhang et al. 2022).
-            Training then does not unlearn labels that are rare in the client's data. With 1, absent labels have no
-            influence. It needs the classification objective.
+        logit_calibration: k in log((k * p + (1 - k) * q) / q), which is added to the logits. p is the share of each
+            label in the client's data, and q its share in the data of all clients (logit adjustment, Menon et al. 2021,
+            and FedLC, Zhang et al. 2022, with q in place of equal shares). Training then does not unlearn labels that
+            are rarer at the client than at all clients. With 1, absent labels have no influence. It needs the
+            classification objective.
         compressor: Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit,
             qsgd:LEVELS, scaled-sign, sign, or a custom Compressor.
         error_feedback: Correction of the compressor's errors in later tasks: none, ef or ef21.

@@ -92,7 +92,7 @@ class Trainer:
         self._settings = model or ModelSettings()
         self._state = self._settings.state
         self._solver = solver
-        self._components = StepComponents.of(solver)
+        self._components = StepComponents.of(solver, self._settings.label_shares)
         self._seed = seed
         self._bf16 = bf16
         self._transforms = transforms or Transforms()

@@ -117,6 +117,7 @@ def make_worker_spec(spec: RunSpec) -> WorkerSpec:
         transforms=spec.transforms,
         source=spec.data.source,
         scale_inner=method.submodel.scales,
+        label_shares=spec.label_shares,
         state=spec.state,
         attack=spec.attack,
         privacy=spec.privacy,

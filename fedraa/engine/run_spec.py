@@ -75,6 +75,8 @@ class RunSpec:
     """The random transforms of training."""
     state: TrainingState = field(default_factory=TrainingState)
     """The policy for state that the model changes by itself."""
+    label_shares: tuple[float, ...] | None = None
+    """The share of each label in the data of all clients, if the method calibrates logits."""
     attack: AttackPlan | None = None
     """The attack of some clients."""
     privacy: Privacy | None = None
