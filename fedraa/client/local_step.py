@@ -156,6 +156,7 @@ class LocalStep:
             {name.removeprefix(OPTIMIZER_PREFIX): buffer for name, buffer in kept.items()},
             momentum=self.settings.momentum,
             weight_decay=self.settings.weight_decay,
+            sizes=self.model.sizes,
         )
 
     def add_term(self, term: GradientTransform) -> None:

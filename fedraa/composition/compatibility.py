@@ -10,6 +10,7 @@ from fedraa.client.compression import COMPRESSOR, Sign
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
+from fedraa.client.lr_schedule import LOCAL, lr_unit
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, chosen_value
@@ -209,6 +210,12 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         if levels[0] == 1:
             full = "capacities 1, with which clients train the whole model"
             reasons |= dict.fromkeys(("submodel.stride", "submodel.shuffled", *RATE_BY_SHARE), full)
+    optimizer = LOCAL_OPTIMIZER.resolve(method.local.local_optimizer)
+    if optimizer.uses_lr == "never":
+        finds = f"local_optimizer {text_of(optimizer)}, which finds the learning rate"
+        reasons |= dict.fromkeys(("lr", "lr_schedule", "local.full_rate"), finds)
+    elif optimizer.uses_lr == "first step" and lr_unit(method.local.lr_schedule) == LOCAL:
+        reasons["lr_schedule"] = f"local_optimizer {text_of(optimizer)}, for which lr is the rate of the first step"
     aggregator = getattr(method.update, "aggregator", None)
     is_vote = aggregator is not None and not AGGREGATOR.resolve(aggregator).weighs
     if is_vote and chosen_value(experiment, "weights") == "samples":

@@ -132,6 +132,13 @@ class LocalOptimizerDrive(Drive):
         pieces = [slice(start, start + 64) for start in range(0, size, 64)]
         for row, together in enumerate(trained):
             own_gradients = [gradient[row] for gradient in gradients]
+            if self.part.needs_whole_gradient:
+                # A norm over one row of a matrix may be rounded differently from that of a vector.
+                if not torch.allclose(self._descend(weights[row], own_gradients, [...]), together):
+                    self.broken.setdefault(
+                        PIECES, "moves a client differently beside another one; take norms over the last dimension"
+                    )
+                continue
             whole = self._descend(weights[row], own_gradients, [...])
             in_pieces = self._descend(weights[row], own_gradients, pieces)
             if not (torch.equal(whole, together) and torch.equal(in_pieces, together)):
@@ -153,7 +160,7 @@ class LocalOptimizerDrive(Drive):
             pieces: The pieces of a buffer [k], or `...` for the whole tensor.
         """
         trained = weights.clone()
-        steps = OptimizerSteps(self.part, trained, {}, momentum=0.5, weight_decay=0.01)
+        steps = OptimizerSteps(self.part, trained, {}, momentum=0.5, weight_decay=0.01, sizes=[weights.shape[-1]])
         for gradient in gradients:
             steps.begin_step()
             for piece in pieces:
