@@ -22,6 +22,7 @@ from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Objective
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.policies.growing import Growing
+from fedraa.submodels.policies.last_layers import LastLayers
 from fedraa.submodels.policies.masked import FourWay, Pruned
 from fedraa.submodels.policies.policy import AUTO, SubmodelPolicy
 from fedraa.submodels.policies.pruning import AdaptivePruning
@@ -234,4 +235,4 @@ def _masks_whole_model(policy: SubmodelPolicy) -> bool:
     """Return True if the policy masks elements of the whole model, and never cuts its width."""
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels
-    return isinstance(policy, FourWay | Pruned | Growing | AdaptivePruning | Arbitrary)
+    return isinstance(policy, FourWay | Pruned | Growing | AdaptivePruning | Arbitrary | LastLayers)

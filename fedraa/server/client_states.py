@@ -52,7 +52,10 @@ class ClientStates(Stateful):
         return tuple(self._buffers)
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
-        """Return the extra buffers of the client's task. Values outside the mask are 0."""
+        """Return the extra buffers of the client's task.
+
+        Values outside of the mask are 0, or NaN in buffers that start from the received weights.
+        """
         return {key: MadeBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
 
     def receive(self, assignment: Assignment, update: Update) -> None:
@@ -104,7 +107,7 @@ class ClientStates(Stateful):
                 initial = initial[chosen]
             values = np.where(np.isnan(values), initial, values)
         if mask is not None:
-            values[~mask] = 0.0
+            values[~mask] = np.nan if buffer.start == "received" else 0.0
         return values
 
     def _split(self, key: str, assignment: Assignment) -> tuple[Index, Index]:

@@ -34,7 +34,7 @@ class PolicyDrive(Drive):
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(deepcopy(part), size)
         self._params = draw_numbers(_trace_model().size, 0)
-        self._run = RunContext(_trace_model(), CLIENTS, 3, self._params)
+        self._run = RunContext(_trace_model(), CLIENTS, 3, self._params, _make_example())
         # A policy with a scheduler only defines the fragments.
         self._sampler = None if self.part.scheduled else self.part.bind(self._run)
 
@@ -69,9 +69,13 @@ class PolicyDrive(Drive):
         return where
 
 
+def _make_example() -> torch.Tensor:
+    return torch.from_numpy(draw_numbers(2 * 16, 9).reshape(2, 16))
+
+
 @cache
 def _trace_model() -> Traced:
-    example = torch.from_numpy(draw_numbers(2 * 16, 9).reshape(2, 16))
+    example = _make_example()
     return trace_module(build_model("mlp", example, SHARDS, hidden=(8, 8), dropout=0.0, seed=0), example)
 
 
