@@ -101,7 +101,7 @@ class LocalStep:
         self.model = model
         self.settings = solver
         self.adversary: Adversary | None = None
-        self._task = task
+        self.task = task
         self._components = components
         self._lr = task.lr
         self._bf16 = bf16
@@ -117,7 +117,7 @@ class LocalStep:
         if not self._keeps_rest:
             self._apply_mask(model.weights)
         self._anchor = model.weights
-        if solver.prox_mu or solver.transforms or not self._compressor.lossless or self._keeps_rest:
+        if solver.prox_mu or solver.transforms or not self._compressor.lossless:
             # Without a mask, the received parameters become the model's weights without a copy on a CPU.
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
         kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(OPTIMIZER_PREFIX)}
@@ -131,7 +131,7 @@ class LocalStep:
 
     def received_weights(self) -> Tensor:
         """Return a copy of the weights with which the task starts."""
-        received = torch.tensor(self._task.params, device=self.model.weights.device)
+        received = torch.tensor(self.task.params, device=self.model.weights.device)
         return received if self._keeps_rest else self._apply_mask(received)
 
     def restart(self, received: Tensor, pull: float) -> "LocalStep":
@@ -263,8 +263,9 @@ class LocalStep:
             return
         assert self._mask is not None
         # The decay of weights is not 0 outside of the mask, because the weights are not 0 there.
+        before = weights.clone()
         self._optimizer.descend(weights, self._apply_mask(g, piece), piece, self._rate)
-        weights.copy_(torch.where(self._mask[piece] > 0, weights, self._anchor[piece]))
+        weights.copy_(torch.where(self._mask[piece] > 0, weights, before))
 
     def _apply_terms(self, piece: slice | EllipsisType, g: Tensor) -> None:
         """Apply all terms to one chunk of the masked gradient in place."""

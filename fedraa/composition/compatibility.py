@@ -21,12 +21,7 @@ from fedraa.data.transforms.transform import transform_name
 from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Objective
 from fedraa.server.schedule import SCHEDULER
-from fedraa.submodels.policies.growing import Growing
-from fedraa.submodels.policies.last_layers import LastLayers
-from fedraa.submodels.policies.masked import FourWay, Pruned
 from fedraa.submodels.policies.policy import AUTO, SubmodelPolicy
-from fedraa.submodels.policies.pruning import AdaptivePruning
-from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
 # The paths of the values that scale a submodel's activations or learning rate by its share of the model.
@@ -191,7 +186,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     reasons: dict[str, str] = {}
     if trains_whole:
         reasons |= dict.fromkeys(RATE_BY_SHARE, whole)
-    elif _masks_whole_model(method.submodel):
+    elif _trains_full_width(method.submodel):
         why = f"{experiment.method}, in which clients train the full width of the model under a mask"
         reasons |= dict.fromkeys(RATE_BY_SHARE, why)
     if trains_whole:
@@ -231,8 +226,8 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     return {key: why for key, why in names.items() if key in set_options | set_paths}
 
 
-def _masks_whole_model(policy: SubmodelPolicy) -> bool:
-    """Return True if the policy masks elements of the whole model, and never cuts its width."""
+def _trains_full_width(policy: SubmodelPolicy) -> bool:
+    """Return True if the policy chooses coordinates of the whole model, and never cuts its width."""
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels
-    return isinstance(policy, FourWay | Pruned | Growing | AdaptivePruning | Arbitrary | LastLayers)
+    return policy.full_width

@@ -54,7 +54,8 @@ class ClientStates(Stateful):
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         """Return the extra buffers of the client's task.
 
-        Values outside of the mask are 0, or NaN in buffers that start from the received weights.
+        Values outside of the mask are 0. They are NaN in buffers that start from the received weights. A personal model
+        keeps them if the client trains a mask of a whole model.
         """
         return {key: MadeBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
 
@@ -106,8 +107,12 @@ class ClientStates(Stateful):
             if buffer.coordinates is not None:
                 initial = initial[chosen]
             values = np.where(np.isnan(values), initial, values)
-        if mask is not None:
-            values[~mask] = np.nan if buffer.start == "received" else 0.0
+        if mask is None:
+            return values
+        if buffer.start == "received":
+            values[~mask] = np.nan
+        elif not (assignment.keeps_rest and buffer.start == "model"):
+            values[~mask] = 0.0
         return values
 
     def _split(self, key: str, assignment: Assignment) -> tuple[Index, Index]:

@@ -43,7 +43,7 @@ def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tr
         module = traced.make_skeleton(shape)
         inputs = map_tree(lambda part: part.clone(), example)
         try:
-            traced.costs[key] = _measure_step(module, inputs)
+            traced.costs[key] = measure_step(module, inputs)
         # The code of a module may raise any type.
         except Exception as error:
             rows = len(list_leaves(example)[0])
@@ -63,7 +63,7 @@ def measure_layers(traced: Traced, trained: Iterable[str], example: Tree) -> Cos
     module = traced.make_skeleton(traced.widths(traced.full()))
     for name, parameter in zip(traced.names, trainable_parameters(module), strict=True):
         parameter.requires_grad_(name in trained)
-    return _measure_step(module, map_tree(lambda part: part.clone(), example))
+    return measure_step(module, map_tree(lambda part: part.clone(), example))
 
 
 def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]:
@@ -91,7 +91,7 @@ def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]
     return [tuple(names) for names in ordered]
 
 
-def _measure_step(module: nn.Module, example: Tree) -> Cost:
+def measure_step(module: nn.Module, example: Tree) -> Cost:
     """Return the cost of one step of SGD on a batch."""
     module.train()
     params = sum(p.numel() for p in trainable_parameters(module))

@@ -27,6 +27,7 @@ class LastLayers(WithCapacities):
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.85, 0.7, 0.55, 0.4)))
 
+    full_width: ClassVar[bool] = True
     shares: ClassVar[tuple[float, ...]] = tuple((np.arange(20, 0, -1) / 20).tolist())
 
     @property

@@ -191,13 +191,14 @@ class SubmodelPolicy:
 
     `keeps` names the state that the policy holds at the server. If a policy is `scheduled`, a scheduler assigns its
     parts. If it is `whole`, every client trains the whole model. If it `needs_squares`, clients send their squared
-    gradients.
+    gradients. If it has `full_width`, clients train some coordinates of the whole model, and never a cut of its width.
     """
 
     keeps: ClassVar[str] = ""
     needs_squares: ClassVar[bool] = False
     scheduled: ClassVar[bool] = False
     whole: ClassVar[bool] = False
+    full_width: ClassVar[bool] = False
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     """Shares of the model. Each client gets one of them if the capacities follow from the speeds of the devices."""
 
