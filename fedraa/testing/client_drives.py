@@ -34,7 +34,9 @@ class PolicyDrive(Drive):
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(deepcopy(part), size)
         self._params = draw_numbers(_trace_model().size, 0)
-        self._run = RunContext(_trace_model(), CLIENTS, 3, self._params, _make_example())
+        self._run = RunContext(
+            _trace_model(), CLIENTS, 3, self._params, _make_example(), durations=lambda: np.arange(1.0, 1 + CLIENTS)
+        )
         # A policy with a scheduler only defines the fragments.
         self._sampler = None if self.part.scheduled else self.part.bind(self._run)
 

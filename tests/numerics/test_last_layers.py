@@ -133,6 +133,30 @@ def test_capacities_follow_the_speeds_of_devices() -> None:
     assert [stepped.server.assign(client, 0.0).fragment for client in stepped.server.begin()] == [2, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("on_time", "interval", "layers"), [(0.5, 2.0, [2, 2, 1]), (0.2, 1.0, [2, 1, 1]), (1, 5, [2] * 3)]
+)
+def test_timelyfl_trains_the_layers_that_fit_into_the_interval(
+    on_time: float, interval: float, layers: list[int]
+) -> None:
+    """The three devices need the times 1, 2 and 5 for tasks of equal size; the last layer is 0.61 of the work."""
+    fields: dict[str, Any] = {"compute": speeds_of_timelyfl, "partition": "iid"}
+    stepped = Stepped(spec("timelyfl", **fields, override={"submodel.on_time": on_time}))
+    tasks = [stepped.server.assign(client, 0.0) for client in stepped.server.begin()]
+    assert [task.fragment for task in tasks] == layers
+    costs = stepped.server.task_table.costs
+    whole = [costs.cost(task.widths, task.client, 4 * 44, 4 * 44) for task in tasks]
+    np.testing.assert_allclose(whole, np.array([1, 2, 5]) * whole[0])
+    for task in tasks:
+        share = min(1.0, interval * whole[0] / whole[task.client])
+        expected = 1.0 if share == 1 else SHARE
+        assert task.cost == pytest.approx(expected * whole[task.client])
+
+
+def speeds_of_timelyfl(clients: int, rng: np.random.Generator) -> list[float]:
+    return [1.0, 0.5, 0.2]
+
+
 def test_asynchronous_server_mixes_the_trained_layers() -> None:
     run = spec("salf-async", capacities=(0.65,), override={"update.mixing": 0.25})
     stepped = Stepped(run)

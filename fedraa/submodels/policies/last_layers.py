@@ -12,6 +12,53 @@ from fedraa.submodels.meter import find_backward_layers, measure_layers
 from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, SubmodelSampler, WithCapacities
 
 
+class LayerAssignments:
+    """The assignments of the last layers of a run's model, with their work in FLOPs.
+
+    A layer is a module with its tensors. The backward pass determines the order of the layers.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        assert run.example is not None
+        self._run = run
+        self._example = run.example
+        self._layers = find_backward_layers(run.traced, run.example)
+        self._work = cache(self._measure_work)
+        self._assign = cache(self._make_assignment)
+
+    def within(self, share: float) -> Assignment:
+        """Return the most last layers, at least one, whose work is at most this share of the work of all layers."""
+        total = len(self._layers)
+        limit = share * self._work(total)
+        return self._assign(max(1, bisect_right(range(1, total + 1), limit, key=self._work)))
+
+    def _trained(self, count: int) -> set[str]:
+        """Return the names of the tensors of the last `count` layers."""
+        names: set[str] = set()
+        return names.union(*self._layers[:count])
+
+    def _measure_work(self, count: int) -> float:
+        """Return the FLOPs of a whole forward pass and a backward pass over the last `count` layers."""
+        return measure_layers(self._run.traced, self._trained(count), self._example).flops
+
+    def _make_assignment(self, count: int) -> Assignment:
+        """Return the assignment of the last `count` layers. Its label is `count`."""
+        traced = self._run.traced
+        if count == len(self._layers):
+            return Assignment(count, self._run.whole())
+        trained = self._trained(count)
+        sizes = [int(np.prod(shape)) for shape in traced.shapes]
+        return Assignment(
+            count,
+            self._run.whole(),
+            np.repeat([name in trained for name in traced.names], sizes),
+            sends_mask=False,
+            keeps_rest=True,
+            mask_by_label=True,
+            work=self._work(count) / self._work(len(self._layers)),
+        )
+
+
 @dataclass(frozen=True)
 class LastLayers(WithCapacities):
     """SALF: a client runs the whole forward pass, and the backward pass from the last layer as far as time allows.
@@ -19,7 +66,7 @@ class LastLayers(WithCapacities):
     The capacity of a client is the work that it can finish before the deadline, as a share of the FLOPs for training
     the whole model. The client trains the most last layers whose work does not exceed the share, at least one. The
     other layers keep the values that it received. With capacities auto, the deadline is the time in which the fastest
-    device trains the whole model. A layer is a module with its tensors, and the backward pass determines the order.
+    device trains the whole model.
 
     Attributes:
         capacities: Each client's share of the work.
@@ -35,28 +82,5 @@ class LastLayers(WithCapacities):
         return False
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        traced = run.traced
-        assert run.example is not None
-        example = run.example
-        whole = run.whole()
-        layers = find_backward_layers(traced, example)
-        sizes = [int(np.prod(shape)) for shape in traced.shapes]
-
-        @cache
-        def measure_work(count: int) -> float:
-            """Return the FLOPs of training the last `count` layers, as a share of those of all layers."""
-            trained = {name for layer in layers[:count] for name in layer}
-            return measure_layers(traced, trained, example).flops
-
-        @cache
-        def assign_layers(share: float) -> Assignment:
-            limit = share * measure_work(len(layers))
-            count = max(1, bisect_right(range(1, len(layers) + 1), limit, key=measure_work))
-            if count == len(layers):
-                return Assignment(count, whole)
-            trained = {name for layer in layers[:count] for name in layer}
-            mask = np.repeat([name in trained for name in traced.names], sizes)
-            work = measure_work(count) / measure_work(len(layers))
-            return Assignment(count, whole, mask, sends_mask=False, keeps_rest=True, mask_by_label=True, work=work)
-
-        return Pure(lambda context: assign_layers(self.capacities.of(context.client, context.round, run.seed)))
+        layers = LayerAssignments(run)
+        return Pure(lambda context: layers.within(self.capacities.of(context.client, context.round, run.seed)))

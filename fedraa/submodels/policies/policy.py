@@ -43,6 +43,7 @@ class RunContext:
         params: Initial parameters [d]. A policy's `bind` may change them.
         example: A minibatch of samples, from which a policy can find the shapes of activations.
         sent: Number of coordinates that clients can send, without personal layers; None: all.
+        durations: Returns the modelled duration of a task on the whole model for every client [N].
     """
 
     traced: Traced
@@ -51,6 +52,7 @@ class RunContext:
     params: Vector | None = None
     example: Tree | None = None
     sent: int | None = None
+    durations: Callable[[], npt.NDArray[np.float64]] | None = None
     _submodels: OrderedDict[tuple[bytes, ...], Submodel] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def whole(self) -> Submodel:
