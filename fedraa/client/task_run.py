@@ -45,6 +45,7 @@ class TaskRun:
         self._minibatches = minibatches
         self._counts = False
         self._personal = personal
+        self.reply: dict[str, Tensor] = {}
         self.state: dict[str, Tensor] = {}
         for name, values in kept.items():
             buffer = torch.tensor(values, device=self.weights.device)
@@ -55,6 +56,10 @@ class TaskRun:
     @cached_property
     def received(self) -> Tensor:
         return self._step.received_weights()
+
+    @cached_property
+    def sent(self) -> Mapping[str, Tensor]:
+        return self._step.sent_buffers()
 
     @property
     def personal(self) -> Tensor:

@@ -151,6 +151,7 @@ class Trainer:
             extras[ADVERSARY_KEY] = local_step.adversary.state.detach()
         extras |= local_step.optimizer_state()
         extras |= {buffer.key: run.state[buffer.name] for buffer in algorithm.kept}
+        extras |= run.reply
         total, steps = run.total, run.steps
         # Deleting these objects frees their buffers before the weights are copied.
         del run, local_step

@@ -69,7 +69,9 @@ def check_runnable(spec: RunSpec) -> None:
         asks = server.assign(client, 0.0).asks
     server.state()
     for name in asks:
-        if name.startswith(KEPT_PREFIX) or getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
+        if name.startswith(KEPT_PREFIX) or name in spec.method.local.algorithm.replies:
+            continue
+        if getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
             continue
         problem = f"{spec.experiment.method} requires {name} from its clients, which they do not send"
         if name in SETTING_OF_ARRAY:

@@ -126,6 +126,13 @@ class ServerSetup:
     privacy: Privacy | None = None
     shared: Mask | None = None
 
+    @property
+    def mean_steps(self) -> float:
+        """Return the local steps of a task on the whole model, as the mean over the clients."""
+        widths = self.run.whole().widths
+        costs = self.task_table.costs
+        return float(np.mean([costs.count_steps(widths, client) for client in range(self.run.clients)]))
+
     def client_facts(self) -> ClientFacts:
         """Return the facts about the clients by which a selection chooses."""
         shapes = [submodel.widths for submodel in self.submodels]
