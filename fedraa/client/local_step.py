@@ -35,7 +35,7 @@ from fedraa.client.lr_schedule import local_factor
 from fedraa.components.calls import convert_errors
 from fedraa.data.tree import map_tree
 from fedraa.errors import InputError
-from fedraa.messages import KEPT_PREFIX, Task
+from fedraa.messages import Task, Vector
 from fedraa.submodels import view_as_tensor
 
 Penalty = Callable[[], Tensor]
@@ -129,21 +129,10 @@ class LocalStep:
         self._shards = labels
         self._prior: Tensor | None = None
 
-    def received_weights(self) -> Tensor:
-        """Return a copy of the weights with which the task starts."""
-        received = torch.tensor(self.task.params, device=self.model.weights.device)
+    def received_buffer(self, buffer: Vector) -> Tensor:
+        """Return a copy of a buffer [k] of the task on the model's device, 0 where the weights of the task are 0."""
+        received = torch.tensor(buffer, device=self.model.weights.device)
         return received if self._keeps_rest else self._apply_mask(received)
-
-    def sent_buffers(self) -> dict[str, Tensor]:
-        """Return the extra buffers of the task that no client keeps, 0 where the weights are masked."""
-        buffers: dict[str, Tensor] = {}
-        for name in self.task.extras:
-            if not name.startswith(KEPT_PREFIX):
-                buffer = torch.tensor(self.task.extra_values(name), device=self.model.weights.device)
-                if not self._keeps_rest and buffer.shape == self.model.weights.shape:
-                    self._apply_mask(buffer)
-                buffers[name] = buffer
-        return buffers
 
     def restart(self, received: Tensor, pull: float) -> "LocalStep":
         """Return steps on the same module with a new optimizer, and without SAM and the terms that the server sends.

@@ -12,7 +12,7 @@ from fedraa.client.flat_module import FlatModule
 from fedraa.client.gradient_transforms import GradientTransform
 from fedraa.client.local_step import LocalStep, Penalty
 from fedraa.data.tree import map_tree
-from fedraa.messages import Vector
+from fedraa.messages import KEPT_PREFIX, Vector
 
 Minibatches = Callable[[str, int | None], Iterator[tuple[Any, Tensor]]]
 
@@ -55,11 +55,21 @@ class TaskRun:
 
     @cached_property
     def received(self) -> Tensor:
-        return self._step.received_weights()
+        return self._step.received_buffer(self._step.task.params)
 
     @cached_property
     def sent(self) -> Mapping[str, Tensor]:
-        return self._step.sent_buffers()
+        task = self._step.task
+        buffers: dict[str, Tensor] = {}
+        for name in task.extras:
+            if name.startswith(KEPT_PREFIX):
+                continue
+            values = task.extra_values(name)
+            if values.shape == self.weights.shape:
+                buffers[name] = self._step.received_buffer(values)
+            else:
+                buffers[name] = torch.tensor(values, device=self.weights.device)
+        return buffers
 
     @property
     def personal(self) -> Tensor:
