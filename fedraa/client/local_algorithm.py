@@ -50,10 +50,6 @@ class LocalRun(Protocol):
         """The number of server steps, or rounds, before the task was sent."""
 
     @property
-    def label(self) -> int:
-        """The label of the submodel, as the policy has chosen it."""
-
-    @property
     def prox_mu(self) -> float:
         """The weight of the proximal term of the settings."""
 

@@ -36,7 +36,6 @@ class TaskRun:
         self.module = local_step.model.module
         self.prox_mu = local_step.settings.prox_mu
         self.server_step = local_step.task.step
-        self.label = local_step.task.fragment
         self.total = torch.zeros((), device=self.weights.device)
         """The sum of the losses of all local steps."""
         self.steps = 0

@@ -104,15 +104,13 @@ class Logits:
 
 
 @contextmanager
-def exit_logits(model: EarlyExits, depth: int) -> Iterator[Logits]:
-    """Yield the logits of the last forward pass of the first `depth` blocks."""
+def exit_logits(model: EarlyExits) -> Iterator[Logits]:
+    """Yield the logits of the last forward pass."""
     logits = Logits()
     handle = model.register_forward_hook(logits.read)
-    model.depth = depth
     try:
         yield logits
     finally:
-        model.depth = len(model.blocks)
         handle.remove()
 
 
@@ -134,7 +132,7 @@ class SelfDistillation(LocalAlgorithm):
             super().train(run)
             return
         weight = self.distillation_weight(run.server_step)
-        with exit_logits(model, run.label or len(model.blocks)) as logits:
+        with exit_logits(model) as logits:
             for inputs, labels in run.minibatches():
                 run.step(inputs, labels, penalty=partial(_add_exits, logits, labels, weight))
 

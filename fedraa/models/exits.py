@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -38,6 +40,24 @@ class EarlyExits(nn.Module):
         if self.training:
             return tuple(outputs[::-1])
         return torch.stack(outputs).mean(0)
+
+
+def limit_depth(model: nn.Module, trained: npt.NDArray[np.bool_] | None) -> None:
+    """Let a model with early exits run up to its last block with a trained parameter. Other models run as before.
+
+    Args:
+        model: The model.
+        trained: True for trained parameters [k]; None: all.
+    """
+    if not isinstance(model, EarlyExits):
+        return
+    model.depth = len(model.blocks)
+    if trained is None:
+        return
+    sizes = [sum(p.numel() for p in block.parameters() if p.requires_grad) for block in model.blocks]
+    ends = np.cumsum(sizes)
+    depths = [depth for depth, end in enumerate(ends, 1) if trained[end - sizes[depth - 1] : end].any()]
+    model.depth = max(depths, default=1)
 
 
 def early_exits(model: nn.Sequential, sample: Tensor, after: Sequence[int]) -> EarlyExits:

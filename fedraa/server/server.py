@@ -129,9 +129,7 @@ class ServerSetup:
     @property
     def mean_steps(self) -> float:
         """Return the local steps of a task on the whole model, as the mean over the clients."""
-        widths = self.run.whole().widths
-        costs = self.task_table.costs
-        return float(np.mean([costs.count_steps(widths, client) for client in range(self.run.clients)]))
+        return float(self.task_table.costs.all_steps([self.run.whole().widths]).mean())
 
     def client_facts(self) -> ClientFacts:
         """Return the facts about the clients by which a selection chooses."""

@@ -131,3 +131,19 @@ def test_exits_outside_of_the_model_are_refused(after: tuple[int, ...]) -> None:
         early_exits(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), torch.zeros(2, 3), after)
     with refuses("exits"):
         EarlyExits([nn.Identity()], [])
+
+
+def test_other_local_training_uses_the_deepest_exit_of_the_client() -> None:
+    """A client of depth 1 trains the first exit, and clients of depth 2 the second only."""
+    run = spec("depthfl+fedprox", **FIELDS, prox_mu=0.0, momentum=0.0)
+    stepped = Stepped(run)
+    for client, depth in enumerate((1, 2, 2)):
+        task = stepped.server.assign(client, 0.0)
+        w = torch.from_numpy(task.params).double()
+        for x, y in minibatches(run, client, 0):
+            w.requires_grad_(True)
+            logits = exits(w, torch.from_numpy(x).double(), depth)[-1]
+            nn.functional.cross_entropy(logits, torch.from_numpy(y)).backward()
+            w = (w - LR * w.grad).detach()
+        mask = np.ones(task.size, bool) if task.mask is None else task.mask
+        close(stepped.train(task).params[mask], w.numpy()[mask])
