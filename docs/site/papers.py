@@ -15,6 +15,7 @@ ENTRY = re.compile(r"^@\w+\{(\w+),\n.*?^\}", re.MULTILINE | re.DOTALL)
 KEYS = {
     "fed-raa": "fedraa",
     "delay-adaptive": "delayadaptive",
+    "delta-sgd": "deltasgd",
     "lg-fedavg": "lgfedavg",
     "fedadam": "fedopt",
     "fedyogi": "fedopt",

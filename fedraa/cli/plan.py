@@ -196,15 +196,14 @@ def fragments_table(spec: RunSpec) -> Table:
 
 
 def shapes_table(spec: RunSpec, tasks: Sequence[Task], total: int) -> Table:
-    """Return a table of the submodel shapes of a first round, the most frequent first, with the cost of training each.
+    """Return a table of the submodels of a first round, the most frequent first, with the cost of training each.
 
     Args:
         spec: The run.
         tasks: The tasks of a first round, or a sample of them.
         total: The number of tasks of that round.
     """
-    shapes = Counter(task.widths for task in tasks)
-    trained = {task.widths: 1.0 if task.mask is None else float(task.mask.mean()) for task in tasks}
+    shapes = Counter((task.widths, _unmasked_text(task)) for task in tasks)
     shown = shapes.most_common(MAX_CLASSES)
     title = f"{text_of(spec.experiment.model)}: {spec.traced.size} parameters; submodels of the first round"
     if len(tasks) < total:
@@ -212,9 +211,16 @@ def shapes_table(spec: RunSpec, tasks: Sequence[Task], total: int) -> Table:
     if len(shown) < len(shapes):
         title += f", {len(shown)} of {len(shapes)} shapes"
     table = _new_shapes_table(title, "clients", "unmasked")
-    for widths, clients in shown:
-        table.add_row(str(clients), *_shape_cells(spec, widths), f"{trained[widths]:.0%}")
+    for (widths, unmasked), clients in shown:
+        table.add_row(str(clients), *_shape_cells(spec, widths), unmasked)
     return table
+
+
+def _unmasked_text(task: Task) -> str:
+    """Return the share of a submodel's parameters that the task trains, in percent."""
+    if task.mask is None:
+        return "100%"
+    return f"{task.mask.mean():.0%}"
 
 
 def _new_shapes_table(title: str, first: str, *last: str) -> Table:

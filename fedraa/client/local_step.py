@@ -35,7 +35,7 @@ from fedraa.client.lr_schedule import local_factor
 from fedraa.components.calls import convert_errors
 from fedraa.data.tree import map_tree
 from fedraa.errors import InputError
-from fedraa.messages import Task
+from fedraa.messages import Task, Vector
 from fedraa.submodels import view_as_tensor
 
 Penalty = Callable[[], Tensor]
@@ -104,7 +104,7 @@ class LocalStep:
         self.model = model
         self.settings = solver
         self.adversary: Adversary | None = None
-        self._task = task
+        self.task = task
         self._components = components
         self._lr = task.lr
         self._bf16 = bf16
@@ -113,10 +113,12 @@ class LocalStep:
         self._penalty: Penalty | None = None
         self._compressor = components.compressor
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
+        self._keeps_rest = task.keeps_rest and self._mask is not None
         extras = {name: tensor(task.extra_values(name)) for name in task.extras if name in BLENDED}
         self._terms = [term.begin(extras) for term in make_terms(solver, components, momentum="momentum" in extras)]
         model.load(task.params)
-        self._apply_mask(model.weights)
+        if not self._keeps_rest:
+            self._apply_mask(model.weights)
         self._anchor = model.weights
         if solver.prox_mu or solver.transforms or not self._compressor.lossless:
             # Without a mask, the received parameters become the model's weights without a copy on a CPU.
@@ -130,9 +132,10 @@ class LocalStep:
         self._shards = labels
         self._prior: Tensor | None = None
 
-    def received_weights(self) -> Tensor:
-        """Return a copy of the weights that the task carries, 0 at masked coordinates."""
-        return self._apply_mask(torch.tensor(self._task.params, device=self.model.weights.device))
+    def received_buffer(self, buffer: Vector) -> Tensor:
+        """Return a copy of a buffer [k] of the task on the model's device, 0 where the weights of the task are 0."""
+        received = torch.tensor(buffer, device=self.model.weights.device)
+        return received if self._keeps_rest else self._apply_mask(received)
 
     def restart(self, received: Tensor, pull: float) -> "LocalStep":
         """Return steps on the same module with a new optimizer, and without SAM and the terms that the server sends.
@@ -159,6 +162,7 @@ class LocalStep:
             {name.removeprefix(OPTIMIZER_PREFIX): buffer for name, buffer in kept.items()},
             momentum=self.settings.momentum,
             weight_decay=self.settings.weight_decay,
+            sizes=self.model.sizes,
         )
 
     def add_term(self, term: GradientTransform) -> None:
@@ -256,7 +260,15 @@ class LocalStep:
     def _descend_piece(self, piece: slice | EllipsisType, g: Tensor) -> None:
         """Take the step on one chunk of the buffer. `g`, the masked gradient of this chunk, is overwritten."""
         self._apply_terms(piece, g)
-        self._optimizer.descend(self.model.weights[piece], g, piece, self._rate)
+        weights = self.model.weights[piece]
+        if not self._keeps_rest:
+            self._optimizer.descend(weights, g, piece, self._rate)
+            return
+        assert self._mask is not None
+        # The decay of weights is not 0 outside of the mask, because the weights are not 0 there.
+        before = weights.clone()
+        self._optimizer.descend(weights, self._apply_mask(g, piece), piece, self._rate)
+        weights.copy_(torch.where(self._mask[piece] > 0, weights, before))
 
     def _apply_terms(self, piece: slice | EllipsisType, g: Tensor) -> None:
         """Apply all terms to one chunk of the masked gradient in place."""

@@ -10,6 +10,7 @@ from fedraa.client.compression import COMPRESSOR, Sign
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
+from fedraa.client.lr_schedule import LOCAL, lr_unit
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, chosen_value
@@ -20,11 +21,7 @@ from fedraa.data.transforms.transform import transform_name
 from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Objective
 from fedraa.server.schedule import SCHEDULER
-from fedraa.submodels.policies.growing import Growing
-from fedraa.submodels.policies.masked import FourWay, Pruned
 from fedraa.submodels.policies.policy import AUTO, SubmodelPolicy
-from fedraa.submodels.policies.pruning import AdaptivePruning
-from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
 # The paths of the values that scale a submodel's activations or learning rate by its share of the model.
@@ -189,7 +186,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     reasons: dict[str, str] = {}
     if trains_whole:
         reasons |= dict.fromkeys(RATE_BY_SHARE, whole)
-    elif _masks_whole_model(method.submodel):
+    elif _trains_full_width(method.submodel):
         why = f"{experiment.method}, in which clients train the full width of the model under a mask"
         reasons |= dict.fromkeys(RATE_BY_SHARE, why)
     if trains_whole:
@@ -209,6 +206,12 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         if levels[0] == 1:
             full = "capacities 1, with which clients train the whole model"
             reasons |= dict.fromkeys(("submodel.stride", "submodel.shuffled", *RATE_BY_SHARE), full)
+    optimizer = LOCAL_OPTIMIZER.resolve(method.local.local_optimizer)
+    if optimizer.uses_lr == "never":
+        finds = f"local_optimizer {text_of(optimizer)}, which finds the learning rate"
+        reasons |= dict.fromkeys(("lr", "lr_schedule", "local.full_rate"), finds)
+    elif optimizer.uses_lr == "first step" and lr_unit(method.local.lr_schedule) == LOCAL:
+        reasons["lr_schedule"] = f"local_optimizer {text_of(optimizer)}, for which lr is the rate of the first step"
     aggregator = getattr(method.update, "aggregator", None)
     is_vote = aggregator is not None and not AGGREGATOR.resolve(aggregator).weighs
     if is_vote and chosen_value(experiment, "weights") == "samples":
@@ -223,8 +226,8 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     return {key: why for key, why in names.items() if key in set_options | set_paths}
 
 
-def _masks_whole_model(policy: SubmodelPolicy) -> bool:
-    """Return True if the policy masks elements of the whole model, and never cuts its width."""
+def _trains_full_width(policy: SubmodelPolicy) -> bool:
+    """Return True if the policy chooses coordinates of the whole model, and never cuts its width."""
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels
-    return isinstance(policy, FourWay | Pruned | Growing | AdaptivePruning | Arbitrary)
+    return policy.full_width

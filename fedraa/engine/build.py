@@ -43,6 +43,7 @@ from fedraa.engine.preflight import (
     warn_of_no_adapters,
     warn_of_no_batch_norm,
     warn_of_no_evaluation,
+    warn_of_no_exits,
     warn_of_small_shards,
 )
 from fedraa.engine.process_guard import exclusive_process
@@ -219,6 +220,7 @@ def build_run(
             *state.warnings,
             *warn_of_small_shards(spec),
             *warn_of_no_adapters(spec),
+            *warn_of_no_exits(spec),
             *warn_of_no_batch_norm(spec),
             *warn_of_many_attackers(spec),
             *warn_of_no_evaluation(spec),

@@ -32,6 +32,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
     experiment = spec.experiment
     method = spec.method
     params = spec.params.copy() if store is None else spec.params
+    task_table = _make_task_table(spec, record)
     setup = ServerSetup(
         params=params,
         submodels=spec.submodels,
@@ -42,9 +43,10 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
             params,
             spec.example,
             sent=None if spec.shared is None else int(spec.shared.sum()),
+            durations=partial(task_table.costs.expected_durations, ()),
         ),
         policy=method.submodel,
-        task_table=_make_task_table(spec, record),
+        task_table=task_table,
         record=record,
         bad_clients=BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop"),
         labels_held=spec.labels_held,

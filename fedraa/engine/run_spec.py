@@ -215,10 +215,10 @@ class RunSpec:
     def kept_buffers(self) -> tuple[KeptBuffer, ...]:
         """The buffers that each client keeps between its tasks."""
         solver = self.method.local
-        names: tuple[str, ...] = ()
+        buffers: list[KeptBuffer] = []
         if solver.optimizer_state == "keep":
-            names = LOCAL_OPTIMIZER.resolve(solver.local_optimizer).buffers(solver.momentum)
-        buffers = [KeptBuffer(f"optimizer_{name}") for name in names]
+            optimizer = LOCAL_OPTIMIZER.resolve(solver.local_optimizer)
+            buffers += optimizer.kept(solver.momentum, len(self.traced.names))
         buffers += solver.algorithm.kept
         if solver.error_feedback != "none":
             buffers.append(FEEDBACK)

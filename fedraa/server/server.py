@@ -126,6 +126,11 @@ class ServerSetup:
     privacy: Privacy | None = None
     shared: Mask | None = None
 
+    @property
+    def mean_steps(self) -> float:
+        """Return the local steps of a task on the whole model, as the mean over the clients."""
+        return float(self.task_table.costs.all_steps([self.run.whole().widths]).mean())
+
     def client_facts(self) -> ClientFacts:
         """Return the facts about the clients by which a selection chooses."""
         shapes = [submodel.widths for submodel in self.submodels]

@@ -95,7 +95,7 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
     """
     text = text_of(local.local_optimizer)
     if str(text).startswith("torch.optim"):
-        raise InputError("local_optimizer", got=text, expected="sgd, adam, adamw, or a custom LocalOptimizer")
+        raise InputError("local_optimizer", got=text, expected="a name such as adam, or a custom LocalOptimizer")
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
     if optimizer.lr is not None:
         raise InputError("local_optimizer.lr", got=optimizer.lr, hint=f"leave it out, and give lr {optimizer.lr:g}")
@@ -119,7 +119,7 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
     problem = optimizer.check(local.momentum)
     if problem is not None:
         raise InputError("local_optimizer", problem, got=text)
-    if local.optimizer_state == "keep" and not optimizer.buffers(local.momentum):
+    if local.optimizer_state == "keep" and not optimizer.kept(local.momentum, 1):
         beside = f"{text} without momentum, which has no state"
         raise without_effect("local_optimizer_state", local.optimizer_state, beside)
     return local
