@@ -37,6 +37,7 @@ class ClientDelta:
         fragment: The fixed fragment that it trained, None for the whole model and for sampled submodels.
         path_length: The length of the client's path if each local gradient has length 1: the sum over its gradients of
             their factors in the delta. For SGD it is the sum of the learning rates of its steps.
+        discount: Factor of the delta by its staleness; 1 in rounds.
     """
 
     client: int
@@ -46,6 +47,7 @@ class ClientDelta:
     steps: int = 1
     fragment: int | None = None
     path_length: float = 1.0
+    discount: float = 1.0
 
     @property
     def where(self) -> Index | slice:

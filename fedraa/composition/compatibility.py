@@ -72,7 +72,7 @@ def _check_refused(name: str, method: Method) -> None:
     local = method.local
     auxiliary = getattr(method.update, "auxiliary", None)
     aggregator = getattr(method.update, "aggregator", None)
-    refused = dict(local.algorithm.refuses)
+    refused = {**local.algorithm.refuses, **getattr(method.update, "refuses", {})}
     if auxiliary is not None:
         refused |= auxiliary.refuses
     is_robust = False

@@ -49,7 +49,6 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         bad_clients=BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop"),
         labels_held=spec.labels_held,
         grad_mix=method.local.grad_mix,
-        path_length=method.local.path_length,
         learn=spec.wall,
         store=store,
         share=share,

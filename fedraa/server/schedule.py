@@ -241,7 +241,6 @@ class Barrier(Schedule):
             aggregator=aggregator,
             optimizer=update.resolve_optimizer().bind(size),
             auxiliary=update.auxiliary.bind(RoundStateContext(size, clients, setup.grad_mix)),
-            path_length=setup.path_length,
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.resolve(self.download_compressor),
             shared=setup.shared,
