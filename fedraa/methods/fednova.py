@@ -169,7 +169,7 @@ register(
         paper="Wang et al. 2020, Algorithm 1",
         note="asynchronous variant of this project: the clients of a round are the updates of a buffer",
         formula="As fednova, with the updates of a full buffer as its round, each delta times s(staleness).",
-        when="As fednova, if some devices are slow. With `async_rule.reference_steps` the buffer may have size 1.",
+        when="As fednova, if some devices are slow. With `update.reference_steps` the buffer may have size 1.",
         local=PLAIN_SGD,
         update=FedNovaRule(),
         schedule=AsyncSchedule(),
