@@ -19,6 +19,7 @@ Runs:
     Dataset          custom training and test samples
     FederatedDataset  samples that are divided among clients and read where clients train
     load_dataset     a data set by its name or file, with unscaled values
+    load_personal_model  the personal model of a client of a run
     lora             a model with low-rank adapters; only these are trained and sent
     merged           the plain model, with the trained adapters added to its weights
     method           a named method, to inspect or to change
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from fedraa.data.sources.federated_dataset import FederatedDataset
     from fedraa.data.sources.rows import Rows
     from fedraa.data.transforms import Transform
+    from fedraa.engine.personal_model import load_personal_model
     from fedraa.errors import Inconsistent, Interrupted, PromiseBroken, RunFailed, RunWarning
     from fedraa.evaluation.metrics import Metric
     from fedraa.ledger.participation import Participation, Selection
@@ -151,6 +153,7 @@ __all__ = [
     "check",
     "compare",
     "load_dataset",
+    "load_personal_model",
     "lora",
     "merged",
     "method",
@@ -206,6 +209,7 @@ _HOMES = {
     "check": "fedraa.testing.kit",
     "compare": "fedraa.api",
     "load_dataset": "fedraa.data.load",
+    "load_personal_model": "fedraa.engine.personal_model",
     "lora": "fedraa.models.lora",
     "merged": "fedraa.models.lora",
     "method": "fedraa.api",
