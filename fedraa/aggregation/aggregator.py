@@ -108,6 +108,7 @@ class Aggregator(Stateful, ABC):
         weighs: False if the weights of the clients do not count.
         corrects: True if values that the aggregator keeps for each client correct the client's delta.
         needs_reports: False if a round without any delta still moves the model.
+        needed_client: The client without whose delta the model cannot move; None if there is none.
     """
 
     keeps: ClassVar[str] = ""
@@ -116,6 +117,10 @@ class Aggregator(Stateful, ABC):
     weighs: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
     needs_reports: ClassVar[bool] = True
+
+    @property
+    def needed_client(self) -> int | None:
+        return None
 
     def bind(self, size: int, clients: int) -> Self:
         """Return a copy for one run, with a model of `size` parameters and `clients` clients."""

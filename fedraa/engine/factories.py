@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from fedraa.aggregation.registry import find_needed_client
 from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor
 from fedraa.client.trainer import mean_width_share
 from fedraa.devices.costs import CostModel, CostSettings
@@ -46,7 +47,11 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         policy=method.submodel,
         task_table=_make_task_table(spec, record),
         record=record,
-        bad_clients=BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop"),
+        bad_clients=BadClients(
+            experiment.client_retries,
+            stop=experiment.on_bad_client == "stop",
+            needed=find_needed_client(getattr(method.update, "aggregator", None)),
+        ),
         labels_held=spec.labels_held,
         grad_mix=method.local.grad_mix,
         learn=spec.wall,
