@@ -21,6 +21,7 @@ Runs:
     load_dataset     a data set by its name or file, with unscaled values
     early_exits      a model with a classifier after each block, for depthfl
     EarlyExits       the class of such a model
+    load_personal_model  the personal model of a client of a run
     lora             a model with low-rank adapters; only these are trained and sent
     merged           the plain model, with the trained adapters added to its weights
     method           a named method, to inspect or to change
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from fedraa.data.sources.federated_dataset import FederatedDataset
     from fedraa.data.sources.rows import Rows
     from fedraa.data.transforms import Transform
+    from fedraa.engine.personal_model import load_personal_model
     from fedraa.errors import Inconsistent, Interrupted, PromiseBroken, RunFailed, RunWarning
     from fedraa.evaluation.metrics import Metric
     from fedraa.ledger.participation import Participation, Selection
@@ -156,6 +158,7 @@ __all__ = [
     "compare",
     "early_exits",
     "load_dataset",
+    "load_personal_model",
     "lora",
     "merged",
     "method",
@@ -213,6 +216,7 @@ _HOMES = {
     "compare": "fedraa.api",
     "early_exits": "fedraa.models.exits",
     "load_dataset": "fedraa.data.load",
+    "load_personal_model": "fedraa.engine.personal_model",
     "lora": "fedraa.models.lora",
     "merged": "fedraa.models.lora",
     "method": "fedraa.api",

@@ -307,14 +307,14 @@ def server_bytes(spec: RunSpec) -> int:
     """Return the bytes of the server's state.
 
     It holds the model, the mean model if there is one, the update's state, the state that clients keep between tasks,
-    and two buffers for each client that trains.
+    the noise of central privacy, and two buffers for each client that trains.
     """
     largest = max(spec.measure(submodel.widths).bytes for submodel in spec.submodels)
     clients = min(spec.max_participants, spec.at_a_time)
     copies = 2 if spec.method.schedule.polyak_fraction else 1
     update_state = spec.method.update.memory(spec.params.size, spec.max_participants)
     kept = spec.max_participants * spec.kept_bytes
-    return copies * spec.params.nbytes + update_state + kept + 2 * clients * largest
+    return copies * spec.params.nbytes + update_state + kept + spec.noise_bytes + 2 * clients * largest
 
 
 def client_bytes(spec: RunSpec) -> int:

@@ -20,6 +20,7 @@ from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import transform_name
 from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Objective
+from fedraa.server.optimizers import SERVER_OPTIMIZER, Momentum, Sgd
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.policies.policy import AUTO, SubmodelPolicy
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
@@ -69,7 +70,7 @@ def _check_refused(name: str, method: Method) -> None:
     local = method.local
     auxiliary = getattr(method.update, "auxiliary", None)
     aggregator = getattr(method.update, "aggregator", None)
-    refused = dict(local.algorithm.refuses)
+    refused = {**local.algorithm.refuses, **getattr(method.update, "refuses", {})}
     if auxiliary is not None:
         refused |= auxiliary.refuses
     is_robust = False
@@ -103,6 +104,21 @@ def _accepts_signs(method: Method) -> bool:
     """Return True if only the signs of deltas count for the method's aggregator."""
     aggregator = getattr(method.update, "aggregator", None)
     return aggregator is not None and AGGREGATOR.resolve(aggregator).accepts_signs
+
+
+def check_votes(experiment: Experiment, method: Method) -> None:
+    """Raise InputError if the votes that the user sets move every parameter by a rate that is meant for deltas."""
+    aggregator = chosen_value(experiment, "aggregator")
+    if aggregator is None or not getattr(AGGREGATOR.resolve(aggregator), "accepts_signs", False):
+        return
+    if any(chosen_value(experiment, name) is not None for name in ("server_lr", "server_optimizer")):
+        return
+    own = getattr(find_method(experiment.method).update, "aggregator", None)
+    optimizer = SERVER_OPTIMIZER.resolve(method.update.optimizer)
+    if isinstance(optimizer, Sgd | Momentum) and not getattr(AGGREGATOR.resolve(own), "accepts_signs", False):
+        problem = f"aggregator {text_of(aggregator)} gives signs, so that every parameter would move by it"
+        hint = "give --server-lr 0.001, the rate of signsgd, or another one"
+        raise InputError("server_lr", problem, got=optimizer.server_lr, hint=hint)
 
 
 def check_personal(name: str, method: Method, *, server_shards: int) -> None:

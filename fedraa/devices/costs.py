@@ -213,6 +213,10 @@ class CostModel(Stateful):
             return self._solver.count_steps(int(self._sizes[client]))
         return steps
 
+    def path_length(self, lr: float, steps: int) -> float:
+        """Return the length of a path of local steps by gradients of length 1, given their mean learning rate."""
+        return self._solver.path_length(lr, steps)
+
     def samples(self, widths: Widths, client: int, steps: int | None = None) -> float:
         """Return the number of training samples in one task. `steps` are those of a task that was cut short."""
         if steps is None:

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from fedraa.aggregation.registry import find_needed_client
 from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor
 from fedraa.client.trainer import mean_width_share
 from fedraa.devices.costs import CostModel, CostSettings
@@ -48,10 +49,13 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         policy=method.submodel,
         task_table=task_table,
         record=record,
-        bad_clients=BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop"),
+        bad_clients=BadClients(
+            experiment.client_retries,
+            stop=experiment.on_bad_client == "stop",
+            needed=find_needed_client(getattr(method.update, "aggregator", None)),
+        ),
         labels_held=spec.labels_held,
         grad_mix=method.local.grad_mix,
-        path_length=method.local.path_length,
         learn=spec.wall,
         store=store,
         share=share,

@@ -218,6 +218,10 @@ def _check_robust(spec: RunSpec) -> None:
     if isinstance(aggregator, FLTrust) and (not every_client or aggregator.root >= clients):
         problem = f"client {aggregator.root} must train in every round, because it holds the root data"
         raise InputError("aggregator", problem, hint="give participation all and a root below the number of clients")
+    deadline = getattr(spec.method.schedule, "deadline", None)
+    if isinstance(aggregator, FLTrust) and deadline is not None:
+        problem = f"a round without client {aggregator.root}, which holds the root data, does not move the model"
+        raise InputError("deadline", problem, got=deadline, hint="leave it out, or give another aggregator")
 
 
 def _check_attack(spec: RunSpec) -> None:

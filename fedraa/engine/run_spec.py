@@ -32,6 +32,7 @@ from fedraa.messages import Vector
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Classification, MetricSpec, Objective, make_target, refuse_no_accuracy
 from fedraa.privacy.accountant import PrivacyTerms
+from fedraa.privacy.noisy_sum import NOISE_BYTES
 from fedraa.privacy.privacy import Privacy, default_delta
 from fedraa.rng import generator
 from fedraa.server.schedule import Barrier, Schedule
@@ -232,6 +233,13 @@ class RunSpec:
     def kept_bytes(self) -> int:
         """The bytes of the values that each client keeps between its tasks."""
         return BYTES * sum(buffer.count(self.params.size) for buffer in self.kept_buffers)
+
+    @property
+    def noise_bytes(self) -> int:
+        """The bytes of the clips and the noise of central privacy at the server; 0 without it."""
+        if self.privacy is None or self.privacy.local:
+            return 0
+        return NOISE_BYTES * self.params.size
 
     @property
     def privacy_terms(self) -> PrivacyTerms | None:

@@ -243,7 +243,6 @@ class Barrier(Schedule):
             auxiliary=update.auxiliary.bind(
                 RoundStateContext(size, clients, setup.grad_mix, setup.params, setup.mean_steps)
             ),
-            path_length=setup.path_length,
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.resolve(self.download_compressor),
             shared=setup.shared,

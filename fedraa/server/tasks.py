@@ -253,6 +253,10 @@ class TaskTable(Stateful):
         """Return the mean learning rate of a task over this number of local steps."""
         return task.lr * self._mean_factor(steps)
 
+    def path_length(self, task: Task, steps: int) -> float:
+        """Return the length of a task's path by gradients of length 1 over this number of local steps."""
+        return self.costs.path_length(self.mean_lr(task, steps), steps)
+
     def _run_progress(self, step: int, now: float) -> float:
         """Return the progress of the run in the unit of the learning rate's schedule."""
         if self._counts == "passes":

@@ -16,6 +16,7 @@ from fedraa.composition.compatibility import (
     check_personal,
     check_shards,
     check_terms,
+    check_votes,
     fields_without_effect,
 )
 from fedraa.composition.method import Method
@@ -70,6 +71,7 @@ def resolve_method(experiment: Experiment) -> Method:
         method = replace(method, local=replace(method.local, logit_calibration=0.0))
     check_objective(str(experiment.method), method, objective, vmap_batch=experiment.vmap_batch)
     check_terms(str(experiment.method), method)
+    check_votes(experiment, method)
     check_privacy(experiment, method)
     check_personal(str(experiment.method), method, server_shards=experiment.server_shards)
     for name, why in fields_without_effect(experiment, method).items():
