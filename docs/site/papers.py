@@ -25,6 +25,7 @@ KEYS = {
     "ra-fed": "ramfed",
     "ram-fed": "ramfed",
     "bernoulli": "shuffled",
+    "mr-asyncfl": "mrasyncfl",
 }
 # The papers whose claims the studies of the repository test, with their names on the page of claims.
 REPRODUCED = {
