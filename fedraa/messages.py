@@ -165,6 +165,7 @@ class Update:
         steps: Number of local steps.
         loss: Mean training loss.
         seconds: The worker's real time.
+        cosine: The cosine of the halves of the task's path, if the learning rate is adaptive.
         receipt: The check of the buffer. If there is a receipt, the buffer stays in the process that wrote the receipt,
             and `params` is empty.
     """
@@ -179,6 +180,7 @@ class Update:
     seconds: float
     extras: Mapping[str, Vector] = field(default_factory=dict)
     receipt: Receipt | None = None
+    cosine: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

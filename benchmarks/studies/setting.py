@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.studies.study import Study
+from fedraa.client.lr_schedule import target_cosine
 from fedraa.config.experiment import Experiment
 from fedraa.data.partition import make_partitioner
+from fedraa.settings.resolve import resolve_method
 
 CLASSES = {
     "digits": 10,
@@ -31,10 +33,18 @@ def describe_setting(study: Study) -> str:
         _describe_split,
         _describe_work,
         _describe_length,
-        lambda experiment: f"lr {experiment.lr:g}",
+        _describe_rate,
     )
     values_of_parts = (list(dict.fromkeys(filter(None, map(part, experiments)))) for part in parts)
     return ", ".join(" or ".join(values) for values in values_of_parts if 0 < len(values) <= MAX_VALUES)
+
+
+def _describe_rate(experiment: Experiment) -> str:
+    """Return the learning rate, or no text if it is adaptive."""
+    local = resolve_method(experiment).local
+    if target_cosine(local.lr_schedule) is not None:
+        return ""
+    return f"lr {local.lr:g}"
 
 
 def data_name(experiment: Experiment) -> str:

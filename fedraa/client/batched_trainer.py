@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedraa.client.flat_module import PADDING, BatchedModule
+from fedraa.client.halfway_cosine import HalfwayCosine
 from fedraa.client.local_step import LocalStep
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.lr_schedule import follows_length
@@ -84,13 +85,18 @@ class BatchedTrainer(Trainer):
             self._solver, self._components, stack, whole, labels, self._device, steps=steps[0], bf16=self._bf16
         )
         totals = torch.zeros(self._height, device=self._device)
+        halfway = HalfwayCosine(steps if self._is_adaptive else [])
         trained: dict[int, Update] = {}
         for step, batch in enumerate(self._stacked_minibatches(work), 1):
             totals += local_step.step(*batch)
+            halfway.record(step, stack.weights)
             for row, last in enumerate(steps):
                 if last != step:
                     continue
                 task = work[row].task
+                cosine = None
+                if self._is_adaptive:
+                    cosine = halfway.compute(local_step.received_buffer(whole.params), stack.weights, row)
                 extras = self._compress_update(local_step, task, row)
                 extras |= local_step.optimizer_state(row)
                 if local_step.squares is not None:
@@ -105,6 +111,7 @@ class BatchedTrainer(Trainer):
                     loss=float(totals[row]) / step,
                     seconds=0.0,
                     extras={name: buffer.cpu().numpy().copy() for name, buffer in extras.items()},
+                    cosine=cosine,
                 )
         seconds = (time.perf_counter() - started) / len(work)
         return [replace(trained[row], seconds=seconds) for row in range(len(work))]

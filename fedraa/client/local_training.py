@@ -30,7 +30,7 @@ class LocalTraining:
 
     Attributes:
         lr: Learning rate.
-        lr_schedule: Factor on the learning rate over the run: constant, or a schedule such as cosine.
+        lr_schedule: Factor on the learning rate over the run: constant, adaptive, or a schedule such as cosine.
         momentum: Momentum of local sgd.
         batch_size: Samples per minibatch.
         epochs: Passes over the client's data, if `steps` is None.

@@ -10,9 +10,13 @@ LOCAL = "local"
 STEP_UNITS = ("steps", LOCAL)
 UNITS = (*STEP_UNITS, "time", "passes")
 AUTO = "auto"
+ADAPTIVE = "adaptive"
+# The default cosine of the halves of a task at which an adaptive rate stays constant.
+TARGET = -0.05
 EXPECTED = (
-    "constant, exponential:0.998, steps:150,250:0.1 or cosine:100 by server steps, or with @time, @passes or @local by "
-    "the run's clock, by passes over the training data or by the local steps of each task, as in cosine:auto@local"
+    "constant, adaptive, exponential:0.998, steps:150,250:0.1 or cosine:100 by server steps, or with @time, @passes "
+    "or @local by the run's clock, by passes over the training data or by the local steps of each task, as in "
+    "cosine:auto@local"
 )
 # Values of `lr_schedule` by names of schedules in other libraries, which users may pass as `scheduler`.
 USUAL_SCHEDULES = {
@@ -45,6 +49,7 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
     """Return the factor on the learning rate as a function of the progress in the unit of `lr_unit`.
 
     - `constant`: 1.
+    - `adaptive` or `adaptive:COSINE`: 1. The server multiplies it by a factor that it finds during the run.
     - `exponential:D`: D^step (FedCM's .998).
     - `steps:A,B,...:F`: times F at each of the steps (HeteroFL's 150,250:0.1).
     - `cosine:T`: from 1 towards 0 over T steps. With T `auto` it is `length`, the number of local steps in a task.
@@ -57,7 +62,9 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
     number = int if unit in STEP_UNITS else float
     try:
         match name, arguments:
-            case "constant", []:
+            case ("constant", []) | ("adaptive", []) if unit == "steps":
+                return lambda at: 1.0
+            case "adaptive", [cosine] if -1 < float(cosine) < 1 and unit == "steps":
                 return lambda at: 1.0
             case "exponential", [decay] if 0 < float(decay) <= 1:
                 return lambda at: float(decay) ** at
@@ -98,6 +105,14 @@ def run_factor(spec: str) -> Callable[[float], float]:
     if lr_unit(spec) == LOCAL:
         return lr_schedule("constant")
     return factor
+
+
+def target_cosine(spec: str) -> float | None:
+    """Return the cosine at which an adaptive rate stays constant, or None for another schedule."""
+    name, _, cosine = spec.partition(":")
+    if name != ADAPTIVE:
+        return None
+    return float(cosine or TARGET)
 
 
 def follows_length(spec: str) -> bool:

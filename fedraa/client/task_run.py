@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedraa.client.flat_module import FlatModule
 from fedraa.client.gradient_transforms import GradientTransform
+from fedraa.client.halfway_cosine import HalfwayCosine
 from fedraa.client.local_step import LocalStep, Penalty
 from fedraa.data.tree import map_tree
 from fedraa.messages import KEPT_PREFIX, Vector
@@ -40,6 +41,8 @@ class TaskRun:
         """The sum of the losses of all local steps."""
         self.steps = 0
         """The number of local steps so far."""
+        self.halfway: HalfwayCosine | None = None
+        """The record of the weights after half of the local steps, if the learning rate is adaptive."""
         self._step = local_step
         self._minibatches = minibatches
         self._counts = False
@@ -83,7 +86,10 @@ class TaskRun:
     def minibatches(self, stream: str = "", epochs: int | None = None) -> Iterator[tuple[Any, Tensor]]:
         for batch in self._minibatches(stream, epochs):
             self._counts = stream == ""
-            self.steps += self._counts
+            if self._counts:
+                if self.halfway is not None:
+                    self.halfway.record(self.steps, self.weights)
+                self.steps += 1
             yield batch
 
     def step(self, inputs: Any, labels: Tensor, only: Tensor | None = None, penalty: Penalty | None = None) -> None:

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from fedraa.client.activation_scale import scale_readers
 from fedraa.client.error_feedback import FEEDBACK
 from fedraa.client.flat_module import FlatModule
+from fedraa.client.halfway_cosine import HalfwayCosine
 from fedraa.client.input_adversary import ADVERSARY_KEY, Adversary
 from fedraa.client.kept_buffer import PERSONAL_LAYERS
 from fedraa.client.local_step import LocalStep, StepComponents
 from fedraa.client.local_training import LocalTraining
+from fedraa.client.lr_schedule import target_cosine
 from fedraa.client.model_settings import ModelSettings
 from fedraa.client.split import SplitBody
 from fedraa.client.task_run import TaskRun
@@ -93,6 +95,7 @@ class Trainer:
         self._settings = model or ModelSettings()
         self._state = self._settings.state
         self._solver = solver
+        self._is_adaptive = target_cosine(solver.lr_schedule) is not None
         self._components = StepComponents.of(solver, self._settings.label_shares)
         self._seed = seed
         self._bf16 = bf16
@@ -145,7 +148,12 @@ class Trainer:
         kept = {buffer.name: task.extra_values(buffer.key) for buffer in algorithm.kept}
         mask = None if personal is None else self._to_tensor(personal)
         run = TaskRun(local_step, minibatches, kept, mask)
+        if self._is_adaptive:
+            run.halfway = HalfwayCosine([length])
         algorithm.train(run)
+        cosine = None
+        if run.halfway is not None:
+            cosine = run.halfway.compute(run.received, run.weights)
         extras |= self._compress_update(local_step, task, personal=mask)
         if local_step.squares is not None:
             extras["squares"] = local_step.squares
@@ -173,6 +181,7 @@ class Trainer:
             loss=float(total) / steps,
             seconds=time.perf_counter() - started,
             extras=arrays,
+            cosine=cosine,
         )
 
     def train_all(self, work: Sequence[Work]) -> list[Update]:

@@ -8,6 +8,7 @@ from typing import Any
 from fedraa.aggregation.coverage_mean import CoverageMean, FilledMean
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.compression import COMPRESSOR
+from fedraa.client.lr_schedule import target_cosine
 from fedraa.components.text import is_foreign, text_of
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
@@ -72,6 +73,9 @@ def _check_sent_values(name: str, method: Method) -> None:
         if is_sent:
             problem = f"clients of {name} also send {value}, which are not clipped"
             raise InputError("privacy", problem, hint="give another method, such as fedavg, fedbuff or fed-raa")
+    if target_cosine(local.lr_schedule) is not None:
+        problem = "clients also send cosines of their steps, which are not clipped"
+        raise InputError("lr_schedule", problem, got=local.lr_schedule, hint="give a learning rate, such as --lr 0.05")
     if getattr(method.update, "owned_head", False):
         problem = f"the mean of {name} shows the labels that clients hold"
         raise InputError("update.owned_head", problem, got=True, hint="give --override update.owned_head=false")

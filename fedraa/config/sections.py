@@ -197,8 +197,8 @@ class MethodOptions(Section):
 class LocalOptions(Section):
     """Local training."""
 
-    lr: Positive = 0.05
-    """Local learning rate."""
+    lr: Positive | None = None
+    """Local learning rate (default: 0.05, which fed-quilt adapts)."""
     momentum: Decay | None = None
     """Momentum of local sgd (default: the method's)."""
     local_optimizer: Component | None = None
@@ -207,10 +207,11 @@ class LocalOptions(Section):
     local_optimizer_state: Literal["reset", "keep"] | None = None
     """State of the local optimizer at the start of a task: zero, or the state after the client's last task (default:
     reset)."""
-    lr_schedule: str = "constant"
-    """Schedule of the local learning rate: constant, exponential:0.998, steps:150,250:0.1 or cosine:100 by server
-    updates or rounds, cosine:8@time by the run's clock, cosine:40@passes by passes over the training data,
-    cosine:20@local or cosine:auto@local by the local steps of a task."""
+    lr_schedule: str | None = None
+    """Schedule of the local learning rate: constant, adaptive (the server finds it), exponential:0.998,
+    steps:150,250:0.1 or cosine:100 by server updates or rounds, cosine:8@time by the run's clock, cosine:40@passes by
+    passes over the training data, cosine:20@local or cosine:auto@local by the local steps of a task (default: constant;
+    adaptive for fed-quilt without lr)."""
     batch_size: Count = 32
     """Local batch size, in samples."""
     local_epochs: Count | None = None

@@ -3,14 +3,14 @@
 from functools import partial
 
 from fedraa.aggregation.registry import find_needed_client
-from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor
 from fedraa.client.trainer import mean_width_share
 from fedraa.devices.costs import CostModel, CostSettings
-from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.engine.worker_spec import WorkerSpec
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.messages import SharedBuffer
 from fedraa.server.client_states import ClientStates
+from fedraa.server.local_rates import LocalRates
 from fedraa.server.polyak import PolyakAveraging
 from fedraa.server.running_mean import MeanHere
 from fedraa.server.server import Server, ServerSetup
@@ -73,25 +73,30 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
 
 def _make_task_table(spec: RunSpec, record: Record) -> TaskTable:
     solver = spec.method.local
-    factor = run_factor(solver.lr_schedule)
     scales_rate = solver.full_rate or spec.method.submodel.scales
 
-    def learning_rate(at: float, widths: tuple[int, ...]) -> float:
-        lr = solver.lr * factor(at)
+    def base_rate(widths: tuple[int, ...]) -> float:
         if scales_rate:
-            lr *= mean_width_share(spec.traced, widths)
-        return lr
+            return solver.lr * mean_width_share(spec.traced, widths)
+        return solver.lr
 
     return TaskTable(
         spec.data.sizes.tolist(),
         make_cost_model(spec),
         record,
-        learning_rate,
-        lr_unit(solver.lr_schedule),
-        mean_factor=partial(mean_local_factor, solver.lr_schedule),
+        LocalRates(solver.lr_schedule, base_rate, _count_at_work(spec), spec.experiment.client_count),
         client_states=ClientStates(spec.kept_buffers, spec.params, spec.experiment.client_count),
         shared=spec.shared,
     )
+
+
+def _count_at_work(spec: RunSpec) -> int:
+    """Return the number of clients that train at the same time: by the concurrency, or as expected in a round."""
+    participation = participation_of(spec.method.schedule)
+    if participation is None:
+        return spec.at_a_time
+    clients = spec.experiment.client_count
+    return max(1, round(participation.expected_size(clients) or clients))
 
 
 def make_cost_model(spec: RunSpec) -> CostModel:

@@ -155,7 +155,7 @@ register(
         ),
         when="Little time, many devices at once: tasks are short, and the server adds the deltas. No paper yet.",
         submodel=Fragments((1 / DEFAULT_FRAGMENTS,) * DEFAULT_FRAGMENTS),
-        local=LocalTraining(steps="auto", full_rate=True, clip=2.0, logit_calibration=0.8),
+        local=LocalTraining(steps="auto", lr_schedule="adaptive", full_rate=True, clip=2.0, logit_calibration=0.8),
         update=DeltaMix(),
         schedule=AsyncSchedule(scheduler="least-sent", polyak_fraction=0.1),
         paper_settings=PaperSettings(source="our own method: no paper"),

@@ -12,6 +12,7 @@ from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
 from fedraa.messages import KEPT_PREFIX, Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.client_states import ClientStates
+from fedraa.server.local_rates import LocalRates
 from fedraa.server.partial_work import RoundEnd, cut_task
 from fedraa.server.stores.local import shared_again
 from fedraa.submodels.assignment import Assignment, Mask
@@ -42,11 +43,7 @@ class TaskTable(Stateful):
         sizes: Number of training samples of each client.
         costs: The costs of tasks.
         record: Writes an event to the log.
-        lr: Returns the local learning rate, given the progress of the run (in the unit `counts`) and the submodel's
-            widths.
-        counts: The unit of the progress on which the learning rate depends: server "steps", "time", or "passes" of the
-            applied updates over all training samples.
-        mean_factor: Returns the factor on the learning rate within a task, as the mean over its local steps.
+        rates: The local learning rates.
         client_states: The values that clients keep between their tasks.
         shared: True for the coordinates [d] that clients send. None: all.
     """
@@ -57,6 +54,7 @@ class TaskTable(Stateful):
         "quarantined",
         "costs",
         "client_states",
+        "_rates",
         "_trained",
         "_taken",
     )
@@ -66,10 +64,8 @@ class TaskTable(Stateful):
         sizes: list[int],
         costs: CostModel,
         record: Record,
-        lr: Callable[[float, tuple[int, ...]], float],
-        counts: str = "steps",
+        rates: LocalRates,
         *,
-        mean_factor: Callable[[int], float] = lambda steps: 1.0,
         client_states: ClientStates | None = None,
         shared: Mask | None = None,
     ) -> None:
@@ -86,9 +82,7 @@ class TaskTable(Stateful):
         self.sizes = sizes
         self.costs = costs
         self._record = record
-        self._lr = lr
-        self._counts = counts
-        self._mean_factor = mean_factor
+        self._rates = rates
         self.client_states = client_states or ClientStates((), np.zeros(0, np.float32), len(sizes))
         """The values that clients keep between their tasks."""
         self._shared = shared
@@ -138,7 +132,7 @@ class TaskTable(Stateful):
             step=decision.step,
             widths=widths,
             buffer=buffer,
-            lr=self._lr(self._run_progress(decision.step, now), widths),
+            lr=self._rates.rate(self._run_progress(decision.step, now), widths),
             cost=self.costs.cost(widths, client, down, up, now, cut_at, assignment.work),
             mask=assignment.mask,
             keeps_rest=assignment.keeps_rest,
@@ -152,7 +146,8 @@ class TaskTable(Stateful):
         if steps is not None:
             self._taken[client] += cut_at or steps
         energy = self.costs.energy(widths, client, down, up, now, cut_at, assignment.work)
-        details = {"cut_at": cut_at, "energy": energy}
+        adapted = task.lr if self._rates.is_adaptive else None
+        details = {"lr": adapted, "cut_at": cut_at, "energy": energy}
         self._record(
             "dispatch",
             now,
@@ -183,6 +178,7 @@ class TaskTable(Stateful):
         flight = self.in_flight.pop(update.task)
         task = flight.task
         self.client_states.receive(flight.assignment, update)
+        self._rates.receive(update)
         self.applied[task.client] += 1
         self._trained += self.costs.samples(task.widths, task.client, task.cut_at)
         protection = {}
@@ -251,7 +247,7 @@ class TaskTable(Stateful):
 
     def mean_lr(self, task: Task, steps: int) -> float:
         """Return the mean learning rate of a task over this number of local steps."""
-        return task.lr * self._mean_factor(steps)
+        return task.lr * self._rates.mean_factor(steps)
 
     def path_length(self, task: Task, steps: int) -> float:
         """Return the length of a task's path by gradients of length 1 over this number of local steps."""
@@ -259,9 +255,9 @@ class TaskTable(Stateful):
 
     def _run_progress(self, step: int, now: float) -> float:
         """Return the progress of the run in the unit of the learning rate's schedule."""
-        if self._counts == "passes":
+        if self._rates.unit == "passes":
             return self._trained / sum(self.sizes)
-        if self._counts == "time":
+        if self._rates.unit == "time":
             return now
         return step
 

@@ -45,8 +45,7 @@ def resolve_method(experiment: Experiment) -> Method:
     method = find_method(experiment.method)
     solver = replace(
         method.local,
-        lr=experiment.lr,
-        lr_schedule=experiment.lr_schedule,
+        **_learning_rate(experiment),
         batch_size=experiment.batch_size,
         **_task_length(experiment),
     )
@@ -80,6 +79,16 @@ def resolve_method(experiment: Experiment) -> Method:
     if experiment.server_shards > 1:
         check_shards(str(experiment.method), method, experiment.server_shards)
     return method
+
+
+def _learning_rate(experiment: Experiment) -> dict[str, Any]:
+    """Return the learning rate and its schedule, if the experiment sets them. A rate without a schedule is constant."""
+    values: dict[str, Any] = {}
+    if experiment.lr is not None:
+        values = {"lr": experiment.lr, "lr_schedule": "constant"}
+    if experiment.lr_schedule is not None:
+        values["lr_schedule"] = experiment.lr_schedule
+    return values
 
 
 def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay: float | None) -> LocalTraining:

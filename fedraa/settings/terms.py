@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any, Literal, get_args
 
 from fedraa.client.local_training import LocalTraining
-from fedraa.client.lr_schedule import lr_unit
+from fedraa.client.lr_schedule import lr_unit, target_cosine
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.overrides import SHORTCUTS, chosen_value
@@ -78,9 +78,10 @@ def paper_settings(method: Method) -> PaperSettings:
 def check_schedules(experiments: Mapping[str, Experiment]) -> None:
     """Raise InputError if the learning rate depends on server steps and the methods take different numbers of steps."""
     asynchronous = {find_method(experiment.method).asynchronous for experiment in experiments.values()}
-    spec = next(iter(experiments.values())).lr_schedule
+    spec = next(iter(experiments.values())).lr_schedule or "constant"
     same = {experiment.lr_schedule for experiment in experiments.values()} == {spec}
-    if same and len(asynchronous) > 1 and spec != "constant" and lr_unit(spec) == "steps":
+    counts_steps = target_cosine(spec) is None and spec != "constant" and lr_unit(spec) == "steps"
+    if same and len(asynchronous) > 1 and counts_steps:
         raise InputError(
             "lr_schedule",
             "it counts server steps, and asynchronous methods take more of them than rounds in equal time",

@@ -73,6 +73,7 @@ def work(
         ({"compressor": "topk:0.3"}, ()),
         ({"compressor": "8bit"}, ()),
         ({"steps": 4}, ()),
+        ({"lr_schedule": "adaptive"}, ()),
     ],
 )
 def test_in_a_stack_a_task_comes_to_what_it_comes_to_alone(
@@ -87,6 +88,7 @@ def test_in_a_stack_a_task_comes_to_what_it_comes_to_alone(
         np.testing.assert_allclose(got.params, expected.params, atol=2e-6)
         assert got.loss == pytest.approx(expected.loss, rel=1e-5)
         assert (got.task, got.client, got.steps) == (expected.task, expected.client, expected.steps)
+        assert got.cosine == pytest.approx(expected.cosine, abs=1e-4)
         assert got.extras.keys() == expected.extras.keys()
         for name, value in got.extras.items():
             np.testing.assert_allclose(value, expected.extras[name], rtol=1e-4, atol=1e-7)

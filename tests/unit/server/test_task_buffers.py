@@ -13,6 +13,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.messages import RemoteBuffer, SharedBuffer, State, Task
 from fedraa.rundir.checkpoint import read_state, write_state
+from fedraa.server.local_rates import LocalRates
 from fedraa.server.round_server import RoundServer
 from fedraa.server.tasks import TaskTable
 from fedraa.submodels.assignment import Assignment
@@ -73,7 +74,9 @@ def test_a_checkpoint_holds_the_values_of_remote_buffers_and_they_go_back() -> N
     spec = spec_of("fed-raa")
 
     def table() -> TaskTable:
-        return TaskTable(spec.data.sizes.tolist(), make_cost_model(spec), nowhere, lambda step, widths: 0.1)
+        return TaskTable(
+            spec.data.sizes.tolist(), make_cost_model(spec), nowhere, LocalRates("constant", lambda widths: 0.1, 1, 1)
+        )
 
     first, part = table(), spec.submodels[1]
     values = part.take(spec.params)

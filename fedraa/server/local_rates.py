@@ -1,0 +1,140 @@
+"""The local learning rates of tasks: a schedule, and a factor that the server may find during the run."""
+
+import math
+from collections.abc import Callable
+from statistics import median
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor, target_cosine
+from fedraa.components.state import Stateful
+from fedraa.messages import Update
+
+# The rate stays within this factor of its start, in both directions.
+MAX_FACTOR = 1e4
+# A client's loss has risen if it exceeds its lowest value by this share of the difference to its first value.
+RISE = 0.5
+# Maximum growth of the logarithm of the rate per update of each client, after losses have risen for the first time.
+CAUTIOUS_GROWTH = 0.1
+
+
+class AdaptiveFactor(Stateful):
+    """A factor on the learning rate that follows from the clients' steps.
+
+    After each client update, with the median c of the last N cosines:
+        factor <- factor * exp((c - target) / N)
+    If the losses of most of the last N updates have risen, the next N updates instead do:
+        factor <- factor / exp(1 / N)
+
+    A cosine compares the two halves of a task's path (`HalfwayCosine`). Its expectation decreases as the rate grows, so
+    this is hypergradient descent (Baydin et al. 2018) on the logarithm of the rate, with tasks in place of gradients. N
+    is the number of clients that train at the same time, because their updates depend on earlier rates. If clients have
+    different labels, the halves of short tasks point the same way although the model gains nothing. The losses then
+    limit the rate: a loss has risen if it exceeds the client's lowest loss since the last such fall of the rate by half
+    of the difference to its first loss. From then on the rate grows more slowly (`CAUTIOUS_GROWTH`). Medians ignore
+    clients that are far from all others.
+
+    Args:
+        target: The cosine at which the rate stays constant.
+        at_work: N.
+        clients: Number of clients.
+    """
+
+    state_fields: ClassVar[tuple[str, ...]] = (
+        "_log_factor",
+        "_cosines",
+        "_rises",
+        "_first",
+        "_lowest",
+        "_rose",
+        "_falling",
+    )
+
+    def __init__(self, target: float, at_work: int, clients: int) -> None:
+        self._target = target
+        self._at_work = at_work
+        self._log_factor = 0.0
+        self._cosines: list[float] = []
+        # 1 for each of the last updates whose loss has risen, 0 for the others.
+        self._rises: list[int] = []
+        # The first and the lowest loss of each client, NaN before its first task.
+        self._first = np.full(clients, np.nan)
+        self._lowest = np.full(clients, np.nan)
+        self._rose = False
+        # The number of updates in which the rate still falls.
+        self._falling = 0
+
+    @property
+    def value(self) -> float:
+        return math.exp(self._log_factor)
+
+    def receive(self, client: int, cosine: float | None, loss: float) -> None:
+        """Adapt the factor to a client update. A task without a cosine changes nothing."""
+        if cosine is None or not math.isfinite(cosine):
+            return
+        self._cosines = [*self._cosines, cosine][-self._at_work :]
+        self._rises = [*self._rises, self._has_risen(client, loss)][-self._at_work :]
+        if not self._falling and sum(self._rises) > self._at_work / 2:
+            self._rose = True
+            self._falling = self._at_work
+            self._rises = []
+            self._lowest[:] = np.nan
+        change = median(self._cosines) - self._target
+        if self._rose:
+            change = min(change, CAUTIOUS_GROWTH)
+        if self._falling:
+            self._falling -= 1
+            change = -1.0
+        limit = math.log(MAX_FACTOR)
+        self._log_factor = min(limit, max(-limit, self._log_factor + change / self._at_work))
+
+    def _has_risen(self, client: int, loss: float) -> int:
+        """Return 1 if the loss has risen above the client's lowest loss, and 0 otherwise. Update the lowest loss."""
+        if math.isnan(self._first[client]):
+            self._first[client] = loss
+        if math.isnan(self._lowest[client]):
+            self._lowest[client] = loss
+        self._lowest[client] = lowest = min(self._lowest[client], loss)
+        return int(loss > lowest + RISE * max(0.0, self._first[client] - lowest))
+
+
+class LocalRates(Stateful):
+    """The learning rates of tasks.
+
+    Args:
+        schedule: The text of the schedule.
+        base: Returns the rate at the start of the run, given a submodel's widths.
+        at_work: Number of clients that train at the same time.
+        clients: Number of clients.
+    """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_adaptive",)
+
+    def __init__(self, schedule: str, base: Callable[[tuple[int, ...]], float], at_work: int, clients: int) -> None:
+        self.unit = lr_unit(schedule)
+        """The unit of the progress on which the schedule depends: server `steps`, `time`, `passes` or `local` steps."""
+        self._schedule = schedule
+        self._base = base
+        self._factor = run_factor(schedule)
+        target = target_cosine(schedule)
+        self.is_adaptive = target is not None
+        self._adaptive = AdaptiveFactor(target or 0.0, at_work, clients if self.is_adaptive else 0)
+
+    def rate(self, progress: float, widths: tuple[int, ...]) -> float:
+        """Return the learning rate of a task.
+
+        Args:
+            progress: The progress of the run in `unit`.
+            widths: The widths of the submodel.
+        """
+        return self._base(widths) * self._factor(progress) * self._adaptive.value
+
+    def mean_factor(self, steps: int) -> float:
+        """Return the mean of the factors on the rate over this number of local steps."""
+        return mean_local_factor(self._schedule, steps)
+
+    def receive(self, update: Update) -> None:
+        """Adapt the rate to a client update, if the schedule is adaptive."""
+        if self.is_adaptive:
+            self._adaptive.receive(update.client, update.cosine, update.loss)

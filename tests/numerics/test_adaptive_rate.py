@@ -1,0 +1,140 @@
+"""The adaptive learning rate: cosines of tasks against NumPy, the server's factor by hand, and whole runs."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from first_task import first_task
+from numpy_mlp import sgd
+from refusals import refuses
+from tiny import LR, SEED, WIDTHS, minibatches, spec, start
+
+import fedraa as fl
+from fedraa.client import Trainer
+from fedraa.client.halfway_cosine import HalfwayCosine
+from fedraa.server.local_rates import RISE, AdaptiveFactor, LocalRates
+
+RUN = spec("fedavg", lr_schedule="adaptive", momentum=0.0)
+DIGITS: dict[str, Any] = {"dataset": "digits", "hidden": (32,), "clients": 6, "engine": "local", "quiet": True}
+
+
+@pytest.mark.parametrize("mask", [None, np.random.default_rng(0).random(len(RUN.params)) < 0.6])
+def test_the_cosine_compares_the_halves_of_a_tasks_path(mask: np.ndarray | None) -> None:
+    task = first_task(widths=RUN.traced.widths(RUN.traced.full()), buffer=RUN.params, lr=LR, mask=mask)
+    update = Trainer(RUN.traced, RUN.method.local, seed=SEED).train(task, *RUN.data.client(0))
+    batches = list(minibatches(RUN, 0, 0))
+    received = start(RUN) if mask is None else start(RUN) * mask
+    options: dict[str, Any] = {"lr": LR} if mask is None else {"lr": LR, "mask": mask}
+    halfway, last = (sgd(received, batches[:steps], WIDTHS, **options) for steps in (len(batches) // 2, len(batches)))
+    first, second = halfway - received, last - halfway
+    assert update.cosine == pytest.approx(first @ second / np.linalg.norm(first) / np.linalg.norm(second), abs=1e-5)
+
+
+def test_a_single_step_and_a_path_that_stands_still_have_no_cosine() -> None:
+    single = HalfwayCosine([1])
+    still = HalfwayCosine([4])
+    weights = torch.ones(3)
+    for steps in range(1, 5):
+        single.record(steps, weights)
+        still.record(steps, weights)
+    assert single.compute(weights, weights) is None
+    assert still.compute(weights, 2 * weights) is None
+
+
+def test_the_factor_follows_the_median_cosine() -> None:
+    factor = AdaptiveFactor(0.1, 3, 6)
+    expected = 0.0
+    cosines = [0.5, 0.3, -1.0, 0.2, 0.9]
+    for number, cosine in enumerate(cosines):
+        factor.receive(number, cosine, 1.0)
+        expected += (float(np.median(cosines[max(0, number - 2) : number + 1])) - 0.1) / 3
+        assert math.log(factor.value) == pytest.approx(expected)
+    for missing in (None, math.nan):
+        factor.receive(0, missing, 1.0)
+    assert math.log(factor.value) == pytest.approx(expected)
+
+
+def test_the_factor_falls_for_one_update_per_client_if_most_losses_have_risen() -> None:
+    factor = AdaptiveFactor(0.0, 2, 2)
+    for loss in (1.0, 0.2):
+        for client in range(2):
+            factor.receive(client, 0.5, loss)
+    before = math.log(factor.value)
+    assert before == pytest.approx(4 * 0.5 / 2)
+    limit = 0.2 + RISE * (1.0 - 0.2)
+    factor.receive(0, 0.5, limit + 0.01)
+    assert math.log(factor.value) == pytest.approx(before + 0.5 / 2)
+    logs = [math.log(factor.value)]
+    for client, loss in ((1, limit + 0.01), (0, 2.0), (1, 2.0), (0, 2.0)):
+        factor.receive(client, 0.5, loss)
+        logs.append(math.log(factor.value))
+    # Two updates of two clients; then the loss is compared with the new lowest one, and the rate grows more slowly.
+    assert np.diff(logs) == pytest.approx([-1 / 2, -1 / 2, 0.1 / 2, 0.1 / 2])
+
+
+def test_the_factor_is_bounded() -> None:
+    factor = AdaptiveFactor(0.0, 1, 1)
+    for _ in range(100):
+        factor.receive(0, 1.0, 1.0)
+    assert factor.value == pytest.approx(1e4)
+
+
+def test_rates_multiply_the_base_rate_and_survive_a_restart() -> None:
+    rates = LocalRates("adaptive:0.2", lambda widths: 0.01 * widths[0], 1, 2)
+    update = Trainer(RUN.traced, RUN.method.local, seed=SEED).train(
+        first_task(widths=RUN.traced.widths(RUN.traced.full()), buffer=RUN.params, lr=LR),
+        *RUN.data.client(0),
+    )
+    assert update.cosine is not None
+    rates.receive(update)
+    assert rates.rate(3.0, (5,)) == pytest.approx(0.05 * math.exp(update.cosine - 0.2))
+    restored = LocalRates("adaptive:0.2", lambda widths: 0.01 * widths[0], 1, 2)
+    restored.restore(rates.state())
+    assert restored.rate(3.0, (5,)) == rates.rate(3.0, (5,))
+
+
+@pytest.mark.parametrize("method", ["fed-quilt", "fedavg"])
+def test_a_resumed_run_has_the_same_rates(tmp_path: Path, method: str) -> None:
+    steps = "updates" if method == "fed-quilt" else "rounds"
+    whole = fl.run(**DIGITS, method=method, lr_schedule="adaptive", out=tmp_path / "whole", **{steps: 12})
+    fl.run(**DIGITS, method=method, lr_schedule="adaptive", out=tmp_path / "part", **{steps: 5})
+    resumed = fl.resume(tmp_path / "part", **{steps: 12})
+    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
+    rates = whole.events.query("kind == 'dispatch'").lr
+    assert rates.nunique() > 3
+    assert rates.tolist() == resumed.events.query("kind == 'dispatch'").lr.tolist()
+
+
+@pytest.mark.slow
+def test_the_rate_does_not_depend_on_its_start(tmp_path: Path) -> None:
+    last = []
+    for start_rate in (0.005, 0.05, 0.5):
+        history = fl.run(
+            **DIGITS,
+            method="fed-quilt",
+            lr=start_rate,
+            lr_schedule="adaptive",
+            updates=600,
+            out=tmp_path / str(start_rate),
+        )
+        last.append(history.events.query("kind == 'dispatch'").lr.iloc[-100:].median())
+    assert max(last) < 3 * min(last)
+
+
+def test_a_rate_that_is_set_stays_constant() -> None:
+    assert spec("fed-quilt", lr=0.3).method.local.lr_schedule == "constant"
+    assert fl.Experiment(method="fed-quilt").lr is None
+
+
+def test_settings_in_which_the_rate_cannot_adapt_are_refused(tmp_path: Path) -> None:
+    with refuses("lr_schedule"):
+        fl.run(**DIGITS, method="fedavg", lr_schedule="adaptive", local_steps=1, rounds=1, out=tmp_path / "a")
+    with refuses("lr_schedule"):
+        fl.run(
+            **DIGITS, method="fed-raa", lr_schedule="adaptive", privacy="local(noise=1)", updates=1, out=tmp_path / "b"
+        )
+    with refuses("lr_schedule"):
+        fl.run(**DIGITS, method="fedavg", lr_schedule="adaptive:2", rounds=1, out=tmp_path / "c")
