@@ -50,7 +50,7 @@ def net(classes):
 
 if __name__ == "__main__":
     out = Path(sys.argv[1])
-    for name, engine in {"local": {"engine": "local"}, "ray": {"workers": 2}}.items():
+    for name, engine in {"local": {"engine": "local"}, "ray": {"workers": 1}}.items():
         fl.run(fl.Experiment(
             partition=ByParity(), metrics=(Top(3), sure), compute=devices, model=net,
             clients=4, fragments=2, updates=24, quiet=True, out=out / name, **engine,
