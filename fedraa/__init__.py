@@ -19,6 +19,9 @@ Runs:
     Dataset          custom training and test samples
     FederatedDataset  samples that are divided among clients and read where clients train
     load_dataset     a data set by its name or file, with unscaled values
+    early_exits      a model with a classifier after each block, for depthfl
+    EarlyExits       the class of such a model
+    load_personal_model  the personal model of a client of a run
     lora             a model with low-rank adapters; only these are trained and sent
     merged           the plain model, with the trained adapters added to its weights
     method           a named method, to inspect or to change
@@ -93,10 +96,12 @@ if TYPE_CHECKING:
     from fedraa.data.sources.federated_dataset import FederatedDataset
     from fedraa.data.sources.rows import Rows
     from fedraa.data.transforms import Transform
+    from fedraa.engine.personal_model import load_personal_model
     from fedraa.errors import Inconsistent, Interrupted, PromiseBroken, RunFailed, RunWarning
     from fedraa.evaluation.metrics import Metric
     from fedraa.ledger.participation import Participation, Selection
     from fedraa.ledger.selection_context import SelectionContext
+    from fedraa.models.exits import EarlyExits, early_exits
     from fedraa.models.lora import lora, merged
     from fedraa.objectives.objective import Objective
     from fedraa.rundir.history import History
@@ -118,6 +123,7 @@ __all__ = [
     "Callback",
     "Compressor",
     "Dataset",
+    "EarlyExits",
     "EarlyStopping",
     "Experiment",
     "FederatedDataset",
@@ -150,7 +156,9 @@ __all__ = [
     "WandB",
     "check",
     "compare",
+    "early_exits",
     "load_dataset",
+    "load_personal_model",
     "lora",
     "merged",
     "method",
@@ -172,6 +180,7 @@ _HOMES = {
     "Callback": "fedraa.callbacks",
     "Compressor": "fedraa.client.compression",
     "Dataset": "fedraa.data.dataset",
+    "EarlyExits": "fedraa.models.exits",
     "EarlyStopping": "fedraa.callbacks",
     "Experiment": "fedraa.config.experiment",
     "FederatedDataset": "fedraa.data.sources.federated_dataset",
@@ -205,7 +214,9 @@ _HOMES = {
     "WandB": "fedraa.callbacks",
     "check": "fedraa.testing.kit",
     "compare": "fedraa.api",
+    "early_exits": "fedraa.models.exits",
     "load_dataset": "fedraa.data.load",
+    "load_personal_model": "fedraa.engine.personal_model",
     "lora": "fedraa.models.lora",
     "merged": "fedraa.models.lora",
     "method": "fedraa.api",

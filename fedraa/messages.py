@@ -96,6 +96,7 @@ class Task:
         buffer: The submodel's parameters [k] at dispatch.
         cost: The modelled duration on the run's clock.
         mask: True for trained parameters [k], for methods that are defined element-wise.
+        keeps_rest: True if parameters outside of the mask keep their values. Otherwise they are 0.
         extras: Buffers that local training needs besides the parameters, such as a control variate or a server
             momentum.
         bytes_up: The traffic of the update.
@@ -123,6 +124,7 @@ class Task:
     first: int = 0
     asks: tuple[str, ...] = ()
     cut_at: int | None = None
+    keeps_rest: bool = False
 
     @property
     def size(self) -> int:

@@ -106,7 +106,13 @@ class ShardedStore:
         return self._cuts[fragment][1]
 
     def apply_update(
-        self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0
+        self,
+        task: Task,
+        assignment: Assignment,
+        update: Update,
+        stale: int,
+        balance: float = 1.0,
+        path_length: float = 1.0,
     ) -> ApplyResult:
         assert update.receipt is not None
         mix = self._rule.weight(stale, balance)

@@ -240,7 +240,7 @@ def _run_one(experiment: Experiment) -> str | None:
     directory = _run_directory(experiment)
     try:
         if _has_begun(experiment) and History(directory).config["commit"] == source_commit():
-            resume(directory)
+            resume(directory, trust=True)
         else:
             # The directory is of another experiment or version, or its run was killed before it began.
             shutil.rmtree(directory, ignore_errors=True)

@@ -15,6 +15,7 @@ ENTRY = re.compile(r"^@\w+\{(\w+),\n.*?^\}", re.MULTILINE | re.DOTALL)
 KEYS = {
     "fed-raa": "fedraa",
     "delay-adaptive": "delayadaptive",
+    "delta-sgd": "deltasgd",
     "lg-fedavg": "lgfedavg",
     "fedadam": "fedopt",
     "fedyogi": "fedopt",
@@ -24,6 +25,7 @@ KEYS = {
     "ra-fed": "ramfed",
     "ram-fed": "ramfed",
     "bernoulli": "shuffled",
+    "mr-asyncfl": "mrasyncfl",
 }
 # The papers whose claims the studies of the repository test, with their names on the page of claims.
 REPRODUCED = {

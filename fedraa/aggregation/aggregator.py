@@ -37,6 +37,7 @@ class ClientDelta:
         fragment: The fixed fragment that it trained, None for the whole model and for sampled submodels.
         path_length: The length of the client's path if each local gradient has length 1: the sum over its gradients of
             their factors in the delta. For SGD it is the sum of the learning rates of its steps.
+        discount: Factor of the delta by its staleness; 1 in rounds.
     """
 
     client: int
@@ -46,6 +47,7 @@ class ClientDelta:
     steps: int = 1
     fragment: int | None = None
     path_length: float = 1.0
+    discount: float = 1.0
 
     @property
     def where(self) -> Index | slice:
@@ -106,6 +108,7 @@ class Aggregator(Stateful, ABC):
         weighs: False if the weights of the clients do not count.
         corrects: True if values that the aggregator keeps for each client correct the client's delta.
         needs_reports: False if a round without any delta still moves the model.
+        needed_client: The client without whose delta the model cannot move; None if there is none.
     """
 
     keeps: ClassVar[str] = ""
@@ -114,6 +117,10 @@ class Aggregator(Stateful, ABC):
     weighs: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
     needs_reports: ClassVar[bool] = True
+
+    @property
+    def needed_client(self) -> int | None:
+        return None
 
     def bind(self, size: int, clients: int) -> Self:
         """Return a copy for one run, with a model of `size` parameters and `clients` clients."""

@@ -20,16 +20,39 @@ DEFAULT_NOTE = re.compile(r"\s*\(default: .*?\)(?=\.$)", re.DOTALL)
 
 
 def show_values(method: Method) -> None:
-    """Print every value of the method: its path, its value, its option if it has one, and its meaning below them."""
+    """Print the method's paper, formula, use and paper settings, and then every value of it.
+
+    A value has its path, its option if it has one, and its meaning below them.
+    """
     console = page_console()
     options = {method.path(name): name for name in SHORTCUTS}
     source = "; ".join(filter(None, (method.paper, method.note)))
     console.print(escape(f"{method.name}: {source}"), style="bold")
+    for heading, text in describe_use(method).items():
+        if text:
+            console.print(f"\n{heading}")
+            console.print(Padding(escape(text), (0, 0, 0, 4)))
     for path, value in values_by_path(method).items():
         option = options.get(path)
         shown = "" if option is None else f"  (--{option.replace('_', '-')})"
         console.print(f"\n{path} = {escape(value_text(value))}{shown}")
         console.print(Padding(escape(describe_value(method, path, option)), (0, 0, 0, 4)))
+
+
+def describe_use(method: Method) -> dict[str, str]:
+    """Return the formula, the use and the settings of the paper, each under its heading. Texts may be empty."""
+    settings = ""
+    paper = method.paper_settings
+    if paper is not None:
+        values = ", ".join(f"{name} {join_values(value)}" for name, value in paper.values.items())
+        settings = f"{values or 'none'} ({paper.source})"
+        if paper.unstated:
+            settings += f"; not stated: {paper.unstated}"
+    return {
+        "formula": method.formula.replace("`", ""),
+        "when to use it": method.when,
+        "settings of --terms paper": settings,
+    }
 
 
 def value_text(value: object) -> str:

@@ -196,15 +196,14 @@ def fragments_table(spec: RunSpec) -> Table:
 
 
 def shapes_table(spec: RunSpec, tasks: Sequence[Task], total: int) -> Table:
-    """Return a table of the submodel shapes of a first round, the most frequent first, with the cost of training each.
+    """Return a table of the submodels of a first round, the most frequent first, with the cost of training each.
 
     Args:
         spec: The run.
         tasks: The tasks of a first round, or a sample of them.
         total: The number of tasks of that round.
     """
-    shapes = Counter(task.widths for task in tasks)
-    trained = {task.widths: 1.0 if task.mask is None else float(task.mask.mean()) for task in tasks}
+    shapes = Counter((task.widths, _unmasked_text(task)) for task in tasks)
     shown = shapes.most_common(MAX_CLASSES)
     title = f"{text_of(spec.experiment.model)}: {spec.traced.size} parameters; submodels of the first round"
     if len(tasks) < total:
@@ -212,9 +211,16 @@ def shapes_table(spec: RunSpec, tasks: Sequence[Task], total: int) -> Table:
     if len(shown) < len(shapes):
         title += f", {len(shown)} of {len(shapes)} shapes"
     table = _new_shapes_table(title, "clients", "unmasked")
-    for widths, clients in shown:
-        table.add_row(str(clients), *_shape_cells(spec, widths), f"{trained[widths]:.0%}")
+    for (widths, unmasked), clients in shown:
+        table.add_row(str(clients), *_shape_cells(spec, widths), unmasked)
     return table
+
+
+def _unmasked_text(task: Task) -> str:
+    """Return the share of a submodel's parameters that the task trains, in percent."""
+    if task.mask is None:
+        return "100%"
+    return f"{task.mask.mean():.0%}"
 
 
 def _new_shapes_table(title: str, first: str, *last: str) -> Table:
@@ -301,14 +307,14 @@ def server_bytes(spec: RunSpec) -> int:
     """Return the bytes of the server's state.
 
     It holds the model, the mean model if there is one, the update's state, the state that clients keep between tasks,
-    and two buffers for each client that trains.
+    the noise of central privacy, and two buffers for each client that trains.
     """
     largest = max(spec.measure(submodel.widths).bytes for submodel in spec.submodels)
     clients = min(spec.max_participants, spec.at_a_time)
     copies = 2 if spec.method.schedule.polyak_fraction else 1
     update_state = spec.method.update.memory(spec.params.size, spec.max_participants)
     kept = spec.max_participants * spec.kept_bytes
-    return copies * spec.params.nbytes + update_state + kept + 2 * clients * largest
+    return copies * spec.params.nbytes + update_state + kept + spec.noise_bytes + 2 * clients * largest
 
 
 def client_bytes(spec: RunSpec) -> int:

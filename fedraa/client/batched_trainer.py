@@ -61,7 +61,8 @@ class BatchedTrainer(Trainer):
         length = None
         if follows_length(self._solver.lr_schedule):
             length = self._steps(task, len(work.y))
-        return task.widths, self._batch_rows(len(work.y)), task.lr, task.mask is None, tuple(task.extras), length
+        masking = (task.mask is None, task.keeps_rest)
+        return task.widths, self._batch_rows(len(work.y)), task.lr, masking, tuple(task.extras), length
 
     def _batch_rows(self, samples: int) -> int:
         """Return the rows to which a stack pads the minibatches of a client with `samples` samples.

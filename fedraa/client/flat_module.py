@@ -59,6 +59,11 @@ class FlatModule:
             start = piece.stop
 
     @property
+    def sizes(self) -> list[int]:
+        """Return the number of coordinates of each parameter."""
+        return [parameter.numel() for parameter in self._pieces]
+
+    @property
     def whole(self) -> bool:
         """Return True if the module stores the gradient of all parameters at once."""
         return self._gradient is not None
@@ -168,6 +173,7 @@ class BatchedModule:
             self._parameters[name] = nn.Parameter(self.weights[:, piece].view(height, *p.shape))
             self._pieces.append(piece)
             start = piece.stop
+        self.sizes = [piece.stop - piece.start for piece in self._pieces]
         self._forward = vmap(lambda parameters, x: functional_call(self._module, parameters, (x,)))
 
     def load(self, params: Vector) -> None:

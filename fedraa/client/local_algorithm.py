@@ -30,12 +30,24 @@ class LocalRun(Protocol):
         """The kept buffers of the client by name. They are changed in place and kept after the task."""
 
     @property
+    def sent(self) -> Mapping[str, Tensor]:
+        """The buffers that the server's state has sent with the task, 0 at coordinates whose weights are masked."""
+
+    @property
+    def reply(self) -> dict[str, Tensor]:
+        """The buffers [k] that the client sends beside the weights. The algorithm fills it."""
+
+    @property
     def personal(self) -> Tensor:
         """True for coordinates of personal layers."""
 
     @property
     def module(self) -> nn.Module:
         """The module of the submodel. Its parameters are views of `weights`."""
+
+    @property
+    def server_step(self) -> int:
+        """The number of server steps, or rounds, before the task was sent."""
 
     @property
     def prox_mu(self) -> float:
@@ -113,6 +125,7 @@ class LocalAlgorithm:
     Attributes:
         has_personal_model: True if `personal_model` returns the client's own model.
         needs_whole_gradient: True if `train` calls `run.gradient`.
+        replies: Names of the buffers that `train` puts into `run.reply`.
         needs: Names of the fields of LocalTraining that must have a value that is not 0 or empty.
         classifies: True if it needs one label per sample.
         refuses: The settings that would break the method's mathematics, with the reasons. The keys are those of
@@ -121,6 +134,7 @@ class LocalAlgorithm:
 
     has_personal_model: ClassVar[bool] = False
     needs_whole_gradient: ClassVar[bool] = False
+    replies: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
     classifies: ClassVar[bool] = False
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})

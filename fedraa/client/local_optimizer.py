@@ -6,20 +6,22 @@ several clients, and with a count of steps for each coordinate.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from fedraa.client.kept_buffer import KeptBuffer
 from fedraa.components.registry import ComponentRegistry
 from fedraa.messages import KEPT_PREFIX
 from fedraa.numbers import Decay, NotNegative, Positive, UpToOne
 
 # The prefix of the names of optimizer buffers that a client keeps between its tasks.
-OPTIMIZER_PREFIX = KEPT_PREFIX + "optimizer_"
+OPTIMIZER = "optimizer_"
+OPTIMIZER_PREFIX = KEPT_PREFIX + OPTIMIZER
 # Name of the buffer that counts the steps of each coordinate.
 STEP = "step"
 # Default weight decay of torch.optim.AdamW.
@@ -37,7 +39,7 @@ class LocalOptimizer(ABC):
 
     Each step must treat every coordinate independently, because tensors are a whole buffer [k], a chunk of it, or
     several clients' buffers [height, k]. A coordinate with weight, state and gradient 0 must not move, because masked
-    coordinates have these values.
+    coordinates have these values. An optimizer that sets `needs_whole_gradient` may use norms over the last dimension.
     """
 
     lr: Positive | None = None
@@ -47,6 +49,10 @@ class LocalOptimizer(ABC):
     """True if the experiment's `momentum` has an effect."""
     decoupled: ClassVar[bool] = False
     """True if `descend` applies the weight decay. Otherwise the gradient already contains it."""
+    needs_whole_gradient: ClassVar[bool] = False
+    """True if a step needs all coordinates at once. Tensors are then [k] or [height, k], never a chunk."""
+    uses_lr: ClassVar[Literal["every step", "first step", "never"]] = "every step"
+    """The steps of a task in which the experiment's learning rate has an effect."""
 
     def buffers(self, momentum: float) -> tuple[str, ...]:
         """Return the names of the buffers [k] that form the optimizer's state. All are zero at first.
@@ -54,6 +60,38 @@ class LocalOptimizer(ABC):
         `STEP` counts the steps, including the current one.
         """
         return ()
+
+    def kept(self, momentum: float, tensors: int) -> tuple[KeptBuffer, ...]:
+        """Return the state that a client keeps between its tasks if the optimizer's state is not reset.
+
+        Args:
+            momentum: The experiment's momentum.
+            tensors: Number of trained tensors of the model.
+        """
+        return tuple(KeptBuffer(OPTIMIZER + name) for name in self.buffers(momentum))
+
+    def start(
+        self, weights: Tensor, kept: Mapping[str, Tensor], *, momentum: float, sizes: Sequence[int]
+    ) -> dict[str, Tensor]:
+        """Return the state at the start of a task, which `descend` changes in place.
+
+        Args:
+            weights: The weights.
+            kept: The state that the client has kept, by buffer name; empty if there is none.
+            momentum: The experiment's momentum.
+            sizes: Number of coordinates of each trained tensor, in the order of the buffer.
+        """
+        state: dict[str, Tensor] = {}
+        for name in self.buffers(momentum):
+            if name in kept:
+                state[name] = kept[name]
+            elif name == STEP:
+                state[name] = weights.new_zeros(1)
+            else:
+                state[name] = torch.zeros_like(weights)
+        if STEP in state and STEP in kept:
+            state[STEP] = _collapse_uniform(kept[STEP])
+        return state
 
     def check(self, momentum: float) -> str | None:
         """Return the reason why this optimizer cannot use the experiment's momentum, or None if it can."""
@@ -186,9 +224,10 @@ class OptimizerSteps:
     Args:
         optimizer: The local optimizer.
         weights: The buffer that will be trained.
-        received: The kept state that came with the task, by buffer name; without it the state is zero.
+        received: The kept state that came with the task, by buffer name; empty if there is none.
         momentum: The experiment's momentum.
         weight_decay: The experiment's weight decay.
+        sizes: Number of coordinates of each trained tensor, in the order of the buffer.
     """
 
     def __init__(
@@ -199,21 +238,14 @@ class OptimizerSteps:
         *,
         momentum: float,
         weight_decay: float,
+        sizes: Sequence[int],
     ) -> None:
         self._optimizer = optimizer
         self._momentum = momentum
         self._weight_decay = weight_decay
         self._shape = weights.shape
-        self._state: dict[str, Tensor] = {}
-        for name in optimizer.buffers(momentum):
-            if name in received:
-                self._state[name] = received[name]
-            elif name == STEP:
-                self._state[name] = weights.new_zeros(1)
-            else:
-                self._state[name] = torch.zeros_like(weights)
-        if STEP in self._state and STEP in received:
-            self._state[STEP] = _collapse_uniform(received[STEP])
+        self._kept = optimizer.kept(momentum, len(sizes))
+        self._state = optimizer.start(weights, received, momentum=momentum, sizes=sizes)
 
     def begin_step(self) -> None:
         """Count one more step. The caller then calls `descend` once for each chunk of the buffer."""
@@ -239,8 +271,14 @@ class OptimizerSteps:
         )
 
     def state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
-        """Return the state [k] of one client in the form that an update carries."""
-        return {OPTIMIZER_PREFIX + name: buffer.expand(self._shape)[row] for name, buffer in self._state.items()}
+        """Return the state of one client in the form that an update carries."""
+        carried: dict[str, Tensor] = {}
+        for buffer in self._kept:
+            values = self._state[buffer.name.removeprefix(OPTIMIZER)]
+            if buffer.size is None:
+                values = values.expand(self._shape)
+            carried[buffer.key] = values[row]
+        return carried
 
 
 def _collapse_uniform(steps: Tensor) -> Tensor:

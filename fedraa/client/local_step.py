@@ -35,7 +35,7 @@ from fedraa.client.lr_schedule import local_factor
 from fedraa.components.calls import convert_errors
 from fedraa.data.tree import map_tree
 from fedraa.errors import InputError
-from fedraa.messages import Task
+from fedraa.messages import Task, Vector
 from fedraa.submodels import view_as_tensor
 
 Penalty = Callable[[], Tensor]
@@ -51,9 +51,11 @@ class StepComponents:
     optimizer: LocalOptimizer
     terms: tuple[GradientTransform, ...]
     """Custom terms only."""
+    label_shares: tuple[float, ...] | None = None
+    """The share of each label in the data of all clients; None: equal shares."""
 
     @classmethod
-    def of(cls, solver: LocalTraining) -> Self:
+    def of(cls, solver: LocalTraining, label_shares: tuple[float, ...] | None = None) -> Self:
         compressor = COMPRESSOR.resolve(solver.compressor)
         if solver.error_feedback != "none":
             for_feedback = compressor.for_feedback()
@@ -63,6 +65,7 @@ class StepComponents:
             compressor,
             LOCAL_OPTIMIZER.resolve(solver.local_optimizer),
             tuple(GRADIENT_TRANSFORM.resolve(term) for term in solver.transforms),
+            label_shares,
         )
 
 
@@ -101,7 +104,7 @@ class LocalStep:
         self.model = model
         self.settings = solver
         self.adversary: Adversary | None = None
-        self._task = task
+        self.task = task
         self._components = components
         self._lr = task.lr
         self._bf16 = bf16
@@ -110,10 +113,12 @@ class LocalStep:
         self._penalty: Penalty | None = None
         self._compressor = components.compressor
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
+        self._keeps_rest = task.keeps_rest and self._mask is not None
         extras = {name: tensor(task.extra_values(name)) for name in task.extras if name in BLENDED}
         self._terms = [term.begin(extras) for term in make_terms(solver, components, momentum="momentum" in extras)]
         model.load(task.params)
-        self._apply_mask(model.weights)
+        if not self._keeps_rest:
+            self._apply_mask(model.weights)
         self._anchor = model.weights
         if solver.prox_mu or solver.transforms or not self._compressor.lossless:
             # Without a mask, the received parameters become the model's weights without a copy on a CPU.
@@ -127,9 +132,10 @@ class LocalStep:
         self._shards = labels
         self._prior: Tensor | None = None
 
-    def received_weights(self) -> Tensor:
-        """Return a copy of the weights that the task carries, 0 at masked coordinates."""
-        return self._apply_mask(torch.tensor(self._task.params, device=self.model.weights.device))
+    def received_buffer(self, buffer: Vector) -> Tensor:
+        """Return a copy of a buffer [k] of the task on the model's device, 0 where the weights of the task are 0."""
+        received = torch.tensor(buffer, device=self.model.weights.device)
+        return received if self._keeps_rest else self._apply_mask(received)
 
     def restart(self, received: Tensor, pull: float) -> "LocalStep":
         """Return steps on the same module with a new optimizer, and without SAM and the terms that the server sends.
@@ -156,6 +162,7 @@ class LocalStep:
             {name.removeprefix(OPTIMIZER_PREFIX): buffer for name, buffer in kept.items()},
             momentum=self.settings.momentum,
             weight_decay=self.settings.weight_decay,
+            sizes=self.model.sizes,
         )
 
     def add_term(self, term: GradientTransform) -> None:
@@ -253,7 +260,15 @@ class LocalStep:
     def _descend_piece(self, piece: slice | EllipsisType, g: Tensor) -> None:
         """Take the step on one chunk of the buffer. `g`, the masked gradient of this chunk, is overwritten."""
         self._apply_terms(piece, g)
-        self._optimizer.descend(self.model.weights[piece], g, piece, self._rate)
+        weights = self.model.weights[piece]
+        if not self._keeps_rest:
+            self._optimizer.descend(weights, g, piece, self._rate)
+            return
+        assert self._mask is not None
+        # The decay of weights is not 0 outside of the mask, because the weights are not 0 there.
+        before = weights.clone()
+        self._optimizer.descend(weights, self._apply_mask(g, piece), piece, self._rate)
+        weights.copy_(torch.where(self._mask[piece] > 0, weights, before))
 
     def _apply_terms(self, piece: slice | EllipsisType, g: Tensor) -> None:
         """Apply all terms to one chunk of the masked gradient in place."""
@@ -270,7 +285,7 @@ class LocalStep:
         """Return the objective's mean loss.
 
         With `label_masked`, logits of labels that the client lacks are set to 0. With `logit_calibration`, the logits
-        are shifted by the frequency of their labels at the client.
+        are shifted by the frequencies of their labels at the client relative to those at all clients.
         """
         if self._bf16:
             with torch.autocast(labels.device.type, torch.bfloat16):
@@ -287,7 +302,8 @@ class LocalStep:
         share = self.settings.logit_calibration
         if share:
             if self._prior is None:
-                self._prior = log_prior(self._shards, outputs.shape[-1], share).to(outputs.device)
+                prior = log_prior(self._shards, outputs.shape[-1], share, self._components.label_shares)
+                self._prior = prior.to(outputs.device)
             outputs = outputs + self._prior.view(*outputs.shape[:-2], 1, -1)
         loss = self.model.loss(result, outputs, labels)
         if self._penalty is not None:
@@ -331,20 +347,28 @@ class LocalStep:
         return g.mul_(self._mask[piece])
 
 
-def log_prior(shards: Sequence[npt.NDArray[np.int64]], classes: int, share: float) -> Tensor:
-    """Return log(share * p + (1 - share) / classes) of every client's labels, float32 [shards, classes].
+def log_prior(
+    shards: Sequence[npt.NDArray[np.int64]], classes: int, share: float, label_shares: tuple[float, ...] | None
+) -> Tensor:
+    """Return log((share * p + (1 - share) * q) / q) of every client's labels, float32 [shards, classes].
 
-    With a share of 1, a label that a client lacks counts as a thousandth of a sample, so that its logit gets hardly any
-    gradient.
+    If p or q is 0, a label counts as a thousandth of one of the client's samples. With a share of 1, the logit of a
+    label that the client lacks then gets hardly any gradient.
 
     Args:
         shards: Labels of each client.
         classes: Number of classes.
         share: Weight of the client's label frequencies p.
+        label_shares: The label frequencies q of all clients. None: equal frequencies.
     """
-    parts = np.stack([np.bincount(y, minlength=classes) / len(y) for y in shards])
+    at_client = np.stack([np.bincount(y, minlength=classes) / len(y) for y in shards])
+    at_all = np.full(classes, 1 / classes)
+    if label_shares is not None:
+        at_all = np.zeros(classes)
+        at_all[: len(label_shares)] = label_shares
     floor = np.array([[1e-3 / len(y)] for y in shards])
-    return torch.from_numpy(np.log(np.maximum(share * parts + (1 - share) / classes, floor)).astype(np.float32))
+    mixed = np.maximum(share * at_client + (1 - share) * at_all, floor)
+    return torch.from_numpy(np.log(mixed / np.maximum(at_all, floor)).astype(np.float32))
 
 
 def random_state(device: torch.device) -> Tensor:

@@ -11,6 +11,7 @@ from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.error_feedback import ErrorFeedback
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.client.local_algorithm import LocalAlgorithm
+from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
 Ints = npt.NDArray[np.int64] | int
@@ -47,10 +48,11 @@ class LocalTraining:
         squares: Also return the sum of squared gradients of all coordinates, including absent ones (PruneFL).
         adversary: Ascend on an affine input perturbation of each client (FedRobust).
         label_masked: Set the logits of labels that the client does not hold to 0 (HeteroFL).
-        logit_calibration: k in log(k * p + (1 - k) / C), which is added to the logits of the C labels. p is the share
-            of each label in the client's data (logit adjustment, Menon et al. 2021, and FedLC, Zhang et al. 2022).
-            Training then does not unlearn labels that are rare in the client's data. With 1, absent labels have no
-            influence. It needs the classification objective.
+        logit_calibration: k in log((k * p + (1 - k) * q) / q), which is added to the logits. p is the share of each
+            label in the client's data, and q its share in the data of all clients (logit adjustment, Menon et al. 2021,
+            and FedLC, Zhang et al. 2022, with q in place of equal shares). Training then does not unlearn labels that
+            are rarer at the client than at all clients. With 1, absent labels have no influence. It needs the
+            classification objective.
         compressor: Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit,
             qsgd:LEVELS, scaled-sign, sign, or a custom Compressor.
         error_feedback: Correction of the compressor's errors in later tasks: none, ef or ef21.
@@ -61,7 +63,7 @@ class LocalTraining:
         scale_activations: Scale activations as with `full_rate`, but not the learning rate.
         min_batch: The smallest minibatch that the model can be trained on, measured before the start. With 2, a single
             sample at the end of a pass joins the minibatch before it.
-        local_optimizer: Local optimizer: sgd, adam, adamw, or a custom LocalOptimizer.
+        local_optimizer: Local optimizer: sgd, adam, adamw, delta-sgd, dog, dowg, ldog, or a custom LocalOptimizer.
         algorithm: The steps of a task, such as those of a personal model beside the shared one.
         personal_layers: Layers that stay at each client: names of modules or parameters, patterns such as `head.*`, or
             `last-layer`, `all-but-last-layer` or `batch-norm`.
@@ -112,6 +114,8 @@ class LocalTraining:
     def needs_whole_gradient(self) -> bool:
         """Return True if a step needs the gradient of all parameters at once, for its norm or to keep it."""
         if self.sam_rho or self.clip or self.full_gradient or self.squares or self.algorithm.needs_whole_gradient:
+            return True
+        if LOCAL_OPTIMIZER.resolve(self.local_optimizer).needs_whole_gradient:
             return True
         return any(GRADIENT_TRANSFORM.resolve(term).whole for term in self.transforms)
 

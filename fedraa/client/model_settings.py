@@ -15,9 +15,11 @@ class ModelSettings:
         state: The state that the model changes by itself.
         fragment_scale: Scale a fragment's activations while it trains.
         scale_inner: Also scale activations between layers that are both cut.
+        label_shares: The share of each label in the data of all clients. None: equal shares.
     """
 
     objective: Objective | None = None
     state: TrainingState = field(default_factory=TrainingState)
     fragment_scale: bool = False
     scale_inner: bool = False
+    label_shares: tuple[float, ...] | None = None

@@ -12,7 +12,7 @@ from fedraa.client.flat_module import FlatModule
 from fedraa.client.gradient_transforms import GradientTransform
 from fedraa.client.local_step import LocalStep, Penalty
 from fedraa.data.tree import map_tree
-from fedraa.messages import Vector
+from fedraa.messages import KEPT_PREFIX, Vector
 
 Minibatches = Callable[[str, int | None], Iterator[tuple[Any, Tensor]]]
 
@@ -35,6 +35,7 @@ class TaskRun:
         self._model = local_step.model
         self.module = local_step.model.module
         self.prox_mu = local_step.settings.prox_mu
+        self.server_step = local_step.task.step
         self.total = torch.zeros((), device=self.weights.device)
         """The sum of the losses of all local steps."""
         self.steps = 0
@@ -43,6 +44,7 @@ class TaskRun:
         self._minibatches = minibatches
         self._counts = False
         self._personal = personal
+        self.reply: dict[str, Tensor] = {}
         self.state: dict[str, Tensor] = {}
         for name, values in kept.items():
             buffer = torch.tensor(values, device=self.weights.device)
@@ -52,7 +54,21 @@ class TaskRun:
 
     @cached_property
     def received(self) -> Tensor:
-        return self._step.received_weights()
+        return self._step.received_buffer(self._step.task.params)
+
+    @cached_property
+    def sent(self) -> Mapping[str, Tensor]:
+        task = self._step.task
+        buffers: dict[str, Tensor] = {}
+        for name in task.extras:
+            if name.startswith(KEPT_PREFIX):
+                continue
+            values = task.extra_values(name)
+            if values.shape == self.weights.shape:
+                buffers[name] = self._step.received_buffer(values)
+            else:
+                buffers[name] = torch.tensor(values, device=self.weights.device)
+        return buffers
 
     @property
     def personal(self) -> Tensor:

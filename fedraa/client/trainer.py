@@ -30,6 +30,7 @@ from fedraa.data.tree import Tree, count_bytes, map_tree
 from fedraa.errors import InputError
 from fedraa.messages import Task, Update
 from fedraa.models import set_scaler_rate
+from fedraa.models.exits import limit_depth
 from fedraa.models.statistics import settle_spectral
 from fedraa.rng import generator, torch_seed
 from fedraa.submodels import Traced, drop_weights, trainable_parameters
@@ -92,7 +93,7 @@ class Trainer:
         self._settings = model or ModelSettings()
         self._state = self._settings.state
         self._solver = solver
-        self._components = StepComponents.of(solver)
+        self._components = StepComponents.of(solver, self._settings.label_shares)
         self._seed = seed
         self._bf16 = bf16
         self._transforms = transforms or Transforms()
@@ -120,6 +121,7 @@ class Trainer:
         if self._state.changes:
             self._models.clear()
         model = self._model(task.widths)
+        limit_depth(model.module, None if task.keeps_rest else task.mask)
         received = task.params
         personal = self._personal_mask(task.widths)
         if personal is not None:
@@ -151,6 +153,7 @@ class Trainer:
             extras[ADVERSARY_KEY] = local_step.adversary.state.detach()
         extras |= local_step.optimizer_state()
         extras |= {buffer.key: run.state[buffer.name] for buffer in algorithm.kept}
+        extras |= run.reply
         total, steps = run.total, run.steps
         # Deleting these objects frees their buffers before the weights are copied.
         del run, local_step

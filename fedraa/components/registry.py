@@ -22,6 +22,7 @@ PLUGIN_PACKAGES = [
     "fedraa.methods",
     "fedraa.aggregation.robust",
     "fedraa.attacks",
+    "fedraa.client.optimizers",
     "fedraa.privacy",
     "fedraa.selection",
 ]

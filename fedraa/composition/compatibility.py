@@ -10,6 +10,7 @@ from fedraa.client.compression import COMPRESSOR, Sign
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
+from fedraa.client.lr_schedule import LOCAL, lr_unit
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, chosen_value
@@ -19,12 +20,9 @@ from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import transform_name
 from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Objective
+from fedraa.server.optimizers import SERVER_OPTIMIZER, Momentum, Sgd
 from fedraa.server.schedule import SCHEDULER
-from fedraa.submodels.policies.growing import Growing
-from fedraa.submodels.policies.masked import FourWay, Pruned
 from fedraa.submodels.policies.policy import AUTO, SubmodelPolicy
-from fedraa.submodels.policies.pruning import AdaptivePruning
-from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
 # The paths of the values that scale a submodel's activations or learning rate by its share of the model.
@@ -72,7 +70,7 @@ def _check_refused(name: str, method: Method) -> None:
     local = method.local
     auxiliary = getattr(method.update, "auxiliary", None)
     aggregator = getattr(method.update, "aggregator", None)
-    refused = dict(local.algorithm.refuses)
+    refused = {**local.algorithm.refuses, **getattr(method.update, "refuses", {})}
     if auxiliary is not None:
         refused |= auxiliary.refuses
     is_robust = False
@@ -106,6 +104,21 @@ def _accepts_signs(method: Method) -> bool:
     """Return True if only the signs of deltas count for the method's aggregator."""
     aggregator = getattr(method.update, "aggregator", None)
     return aggregator is not None and AGGREGATOR.resolve(aggregator).accepts_signs
+
+
+def check_votes(experiment: Experiment, method: Method) -> None:
+    """Raise InputError if the votes that the user sets move every parameter by a rate that is meant for deltas."""
+    aggregator = chosen_value(experiment, "aggregator")
+    if aggregator is None or not getattr(AGGREGATOR.resolve(aggregator), "accepts_signs", False):
+        return
+    if any(chosen_value(experiment, name) is not None for name in ("server_lr", "server_optimizer")):
+        return
+    own = getattr(find_method(experiment.method).update, "aggregator", None)
+    optimizer = SERVER_OPTIMIZER.resolve(method.update.optimizer)
+    if isinstance(optimizer, Sgd | Momentum) and not getattr(AGGREGATOR.resolve(own), "accepts_signs", False):
+        problem = f"aggregator {text_of(aggregator)} gives signs, so that every parameter would move by it"
+        hint = "give --server-lr 0.001, the rate of signsgd, or another one"
+        raise InputError("server_lr", problem, got=optimizer.server_lr, hint=hint)
 
 
 def check_personal(name: str, method: Method, *, server_shards: int) -> None:
@@ -189,7 +202,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     reasons: dict[str, str] = {}
     if trains_whole:
         reasons |= dict.fromkeys(RATE_BY_SHARE, whole)
-    elif _masks_whole_model(method.submodel):
+    elif _trains_full_width(method.submodel):
         why = f"{experiment.method}, in which clients train the full width of the model under a mask"
         reasons |= dict.fromkeys(RATE_BY_SHARE, why)
     if trains_whole:
@@ -209,6 +222,12 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         if levels[0] == 1:
             full = "capacities 1, with which clients train the whole model"
             reasons |= dict.fromkeys(("submodel.stride", "submodel.shuffled", *RATE_BY_SHARE), full)
+    optimizer = LOCAL_OPTIMIZER.resolve(method.local.local_optimizer)
+    if optimizer.uses_lr == "never":
+        finds = f"local_optimizer {text_of(optimizer)}, which finds the learning rate"
+        reasons |= dict.fromkeys(("lr", "lr_schedule", "local.full_rate"), finds)
+    elif optimizer.uses_lr == "first step" and lr_unit(method.local.lr_schedule) == LOCAL:
+        reasons["lr_schedule"] = f"local_optimizer {text_of(optimizer)}, for which lr is the rate of the first step"
     aggregator = getattr(method.update, "aggregator", None)
     is_vote = aggregator is not None and not AGGREGATOR.resolve(aggregator).weighs
     if is_vote and chosen_value(experiment, "weights") == "samples":
@@ -223,8 +242,8 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     return {key: why for key, why in names.items() if key in set_options | set_paths}
 
 
-def _masks_whole_model(policy: SubmodelPolicy) -> bool:
-    """Return True if the policy masks elements of the whole model, and never cuts its width."""
+def _trains_full_width(policy: SubmodelPolicy) -> bool:
+    """Return True if the policy chooses coordinates of the whole model, and never cuts its width."""
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels
-    return isinstance(policy, FourWay | Pruned | Growing | AdaptivePruning | Arbitrary)
+    return policy.full_width

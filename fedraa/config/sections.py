@@ -202,8 +202,8 @@ class LocalOptions(Section):
     momentum: Decay | None = None
     """Momentum of local sgd (default: the method's)."""
     local_optimizer: Component | None = None
-    """Local optimizer: sgd, adam or adamw, with parameters of torch.optim such as adam(betas=(0.9, 0.99)), or a custom
-    LocalOptimizer (default: sgd)."""
+    """Local optimizer: sgd, adam or adamw, with parameters of torch.optim such as adam(betas=(0.9, 0.99)); delta-sgd,
+    dog, dowg or ldog, which find the learning rate; or a custom LocalOptimizer (default: sgd)."""
     local_optimizer_state: Literal["reset", "keep"] | None = None
     """State of the local optimizer at the start of a task: zero, or the state after the client's last task (default:
     reset)."""

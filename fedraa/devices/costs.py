@@ -117,6 +117,7 @@ class CostModel(Stateful):
         up: float,
         now: float | None = None,
         steps: int | None = None,
+        work: float = 1.0,
     ) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
@@ -131,8 +132,9 @@ class CostModel(Stateful):
             now: The time on the run's clock at which the server sends the task. It matters only for links that change
                 with time. None: their means.
             steps: The local steps of a task that was cut short; None for a whole task.
+            work: FLOPs of the task, as a share of those for training the whole submodel.
         """
-        return self._times(widths, client, (down, up), now, steps).total * self._unit
+        return self._times(widths, client, (down, up), now, steps, work).total * self._unit
 
     def energy(
         self,
@@ -142,6 +144,7 @@ class CostModel(Stateful):
         up: float,
         now: float | None = None,
         steps: int | None = None,
+        work: float = 1.0,
     ) -> float | None:
         """Return the modelled energy of one task in joules, before jitter, or None if the devices have no watts.
 
@@ -149,16 +152,22 @@ class CostModel(Stateful):
         """
         if not self.fleet.watts:
             return None
-        return self.fleet.energy(self._times(widths, client, (down, up), now, steps), client)
+        return self.fleet.energy(self._times(widths, client, (down, up), now, steps, work), client)
 
     def _times(
-        self, widths: Widths, client: int, traffic: tuple[float, float], now: float | None, steps: int | None
+        self,
+        widths: Widths,
+        client: int,
+        traffic: tuple[float, float],
+        now: float | None,
+        steps: int | None,
+        work: float,
     ) -> TaskTimes:
         """Return the duration of each phase of one task in time units.
 
         `traffic` has the bytes down and up. The other arguments are those of `cost`.
         """
-        passed = self._sample_passes(widths, client, steps)
+        passed = self._sample_passes(widths, client, steps) * work
         start = None
         if now is not None:
             start = now / self._unit
@@ -203,6 +212,10 @@ class CostModel(Stateful):
         if steps is None:
             return self._solver.count_steps(int(self._sizes[client]))
         return steps
+
+    def path_length(self, lr: float, steps: int) -> float:
+        """Return the length of a path of local steps by gradients of length 1, given their mean learning rate."""
+        return self._solver.path_length(lr, steps)
 
     def samples(self, widths: Widths, client: int, steps: int | None = None) -> float:
         """Return the number of training samples in one task. `steps` are those of a task that was cut short."""

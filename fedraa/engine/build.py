@@ -28,6 +28,7 @@ from fedraa.data import (
     make_transforms,
 )
 from fedraa.data.check import Targets
+from fedraa.data.label_shares import measure_label_shares
 from fedraa.data.tree import map_tree, take_rows
 from fedraa.devices.availability import Availability, Daily, Timing, read_availability
 from fedraa.devices.compute_speeds import make_fleet, with_links
@@ -42,6 +43,7 @@ from fedraa.engine.preflight import (
     warn_of_no_adapters,
     warn_of_no_batch_norm,
     warn_of_no_evaluation,
+    warn_of_no_exits,
     warn_of_small_shards,
 )
 from fedraa.engine.process_guard import exclusive_process
@@ -170,6 +172,9 @@ def build_run(
     labels = np.zeros((experiment.client_count, 1), bool)
     if objective.classifies:
         labels = labels_held(data, dataset.classes)
+    label_shares = None
+    if method.local.logit_calibration:
+        label_shares = measure_label_shares(data, dataset.classes, experiment.seed)
     attack = make_attack_plan(
         experiment.attack,
         experiment.attackers or DEFAULT_ATTACKERS,
@@ -192,6 +197,7 @@ def build_run(
         index_sets=sets,
         example=example,
         labels_held=labels,
+        label_shares=label_shares,
         timing=timing,
         metrics=metrics,
         objective=objective,
@@ -214,6 +220,7 @@ def build_run(
             *state.warnings,
             *warn_of_small_shards(spec),
             *warn_of_no_adapters(spec),
+            *warn_of_no_exits(spec),
             *warn_of_no_batch_norm(spec),
             *warn_of_many_attackers(spec),
             *warn_of_no_evaluation(spec),

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from fedraa.aggregation.registry import find_needed_client
 from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor
 from fedraa.client.trainer import mean_width_share
 from fedraa.devices.costs import CostModel, CostSettings
@@ -32,6 +33,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
     experiment = spec.experiment
     method = spec.method
     params = spec.params.copy() if store is None else spec.params
+    task_table = _make_task_table(spec, record)
     setup = ServerSetup(
         params=params,
         submodels=spec.submodels,
@@ -42,14 +44,18 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
             params,
             spec.example,
             sent=None if spec.shared is None else int(spec.shared.sum()),
+            durations=partial(task_table.costs.expected_durations, ()),
         ),
         policy=method.submodel,
-        task_table=_make_task_table(spec, record),
+        task_table=task_table,
         record=record,
-        bad_clients=BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop"),
+        bad_clients=BadClients(
+            experiment.client_retries,
+            stop=experiment.on_bad_client == "stop",
+            needed=find_needed_client(getattr(method.update, "aggregator", None)),
+        ),
         labels_held=spec.labels_held,
         grad_mix=method.local.grad_mix,
-        path_length=method.local.path_length,
         learn=spec.wall,
         store=store,
         share=share,
@@ -117,6 +123,7 @@ def make_worker_spec(spec: RunSpec) -> WorkerSpec:
         transforms=spec.transforms,
         source=spec.data.source,
         scale_inner=method.submodel.scales,
+        label_shares=spec.label_shares,
         state=spec.state,
         attack=spec.attack,
         privacy=spec.privacy,

@@ -2,7 +2,8 @@
 
 A task sent at t is due at t + cost * jitter on the run's clock. On the virtual clock updates are applied in the order
 in which they are due; the loop waits for a worker only if the next update is missing. On the wall clock an update is
-applied once it has arrived and is due: a worker that is faster than its device is held back, a slower one is not.
+applied once it has arrived and is due: a worker that is faster than its device is held back, a slower one is not. An
+update that arrives or is due after the deadline of its round is lost.
 """
 
 from collections import deque
@@ -19,13 +20,7 @@ from fedraa.engine.executor import Executor
 from fedraa.engine.loop_options import LoopOptions
 from fedraa.engine.loop_state import CALLBACK, LoopState, StopReason
 from fedraa.engine.run_clock import RunClock
-from fedraa.engine.task_failures import (
-    MAX_TASK_ATTEMPTS,
-    FailureAction,
-    TaskFailures,
-    check_clients_left,
-    check_sent_model,
-)
+from fedraa.engine.task_failures import FailureAction, TaskFailures, check_clients_left, check_sent_model, give_up
 from fedraa.engine.tasks_in_flight import SentTask, TasksInFlight
 from fedraa.errors import RunFailed
 from fedraa.messages import Fault, State, Task, Update
@@ -270,9 +265,8 @@ class Loop:
         """Move the time to the task that is due first. Return it with its outcome, or None if that is missing."""
         due = self._tasks.next_due
         number = self._tasks.next_task
-        closes_at = self.server.closes_at
-        if closes_at < due:
-            self.clock.now = closes_at
+        if self.server.closes_at < due:
+            self.clock.now = self.server.closes_at
             self._close_round()
             return None
         if due == inf:
@@ -290,10 +284,12 @@ class Loop:
 
     def _next_on_wall_clock(self) -> tuple[Task, Outcome] | None:
         """Return the first outcome that has arrived and is due, with its task, or None if there is none yet."""
-        next_event = min(self._tasks.next_outcome_due, self.server.closes_at)
-        until_due = max(0.0, next_event - self.clock.elapsed_seconds())
+        closes_at = self.server.closes_at
+        until_due = max(0.0, min(self._tasks.next_outcome_due, closes_at) - self.clock.elapsed_seconds())
         with self.times.server.on("wait"):
             outcomes = self.executor.ready_outcomes(min(POLL_INTERVAL_S, until_due))
+        if self.clock.elapsed_seconds() > closes_at:
+            outcomes = [outcome for outcome in outcomes if isinstance(outcome, Fault)]
         for outcome in outcomes:
             number = None if self._tasks.has_arrived(outcome.task) else outcome.task
             accepted = self._accept_outcome(outcome, number)
@@ -303,8 +299,8 @@ class Loop:
         if self.evaluations.pending:
             self._collect_evaluation(0)
         self.clock.now = self.clock.elapsed_seconds()
-        if self._tasks.next_outcome_due > self.clock.now:
-            if self.server.closes_at <= self.clock.now:
+        if self._tasks.next_outcome_due > min(self.clock.now, closes_at):
+            if closes_at <= self.clock.now:
                 self._close_round()
             return None
         return self._tasks.pop_outcome()
@@ -355,8 +351,7 @@ class Loop:
             return fault
         self._record_fault(fault, action.value)
         if action is FailureAction.GIVE_UP:
-            problem = f"task {task.id} failed {MAX_TASK_ATTEMPTS} times, the last time with {fault.error}"
-            raise RunFailed(f"client {task.client}", problem)
+            give_up(task, fault)
         self.executor.submit(task, sent.due)
         return None
 

@@ -11,6 +11,7 @@ from fedraa.data.tree import count_bytes
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
+from fedraa.privacy.local import LOCAL_NOISE_BYTES
 
 # Bytes of a process with torch and ray, measured on Linux.
 PROCESS_BYTES = 200e6
@@ -63,6 +64,7 @@ class Need:
         clients = spec.max_participants
         remembered = float(update.memory(size // 4, clients))
         per_client = remembered - update.memory(size // 4, clients - 1)
+        remembered += spec.noise_bytes
         per_client += spec.kept_bytes
         remembered += clients * spec.kept_bytes
         if spec.attack is not None and spec.attack.attack.colludes:
@@ -75,6 +77,9 @@ class Need:
             remembered += spec.at_a_time * sent
             remembered += sum(part.index.nbytes for part in spec.submodels if part.index is not None)
         task = experiment.vmap_batch * max(spec.measure(part.widths).memory for part in spec.submodels)
+        if spec.privacy is not None and spec.privacy.local:
+            largest = max(spec.measure(part.widths).params for part in spec.submodels)
+            task = max(task, LOCAL_NOISE_BYTES * largest)
         dataset = spec.data.dataset
         # The server holds the model, a copy for the evaluation, a copy for a step, and the average of the model if set.
         copies = 4 if spec.method.schedule.polyak_fraction else 3

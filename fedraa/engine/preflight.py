@@ -23,6 +23,8 @@ from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError, without_effect
 from fedraa.ledger.participation import All, Bernoulli, Sample
 from fedraa.messages import KEPT_PREFIX
+from fedraa.methods.depthfl import FirstBlocks
+from fedraa.models.exits import EarlyExits
 from fedraa.models.statistics import has_statistics
 from fedraa.privacy.privacy import refuse_missing_library
 from fedraa.server.async_rule import factor_at
@@ -67,7 +69,9 @@ def check_runnable(spec: RunSpec) -> None:
         asks = server.assign(client, 0.0).asks
     server.state()
     for name in asks:
-        if name.startswith(KEPT_PREFIX) or getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
+        if name.startswith(KEPT_PREFIX) or name in spec.method.local.algorithm.replies:
+            continue
+        if getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
             continue
         problem = f"{spec.experiment.method} requires {name} from its clients, which they do not send"
         if name in SETTING_OF_ARRAY:
@@ -214,6 +218,10 @@ def _check_robust(spec: RunSpec) -> None:
     if isinstance(aggregator, FLTrust) and (not every_client or aggregator.root >= clients):
         problem = f"client {aggregator.root} must train in every round, because it holds the root data"
         raise InputError("aggregator", problem, hint="give participation all and a root below the number of clients")
+    deadline = getattr(spec.method.schedule, "deadline", None)
+    if isinstance(aggregator, FLTrust) and deadline is not None:
+        problem = f"a round without client {aggregator.root}, which holds the root data, does not move the model"
+        raise InputError("deadline", problem, got=deadline, hint="leave it out, or give another aggregator")
 
 
 def _check_attack(spec: RunSpec) -> None:
@@ -315,6 +323,17 @@ def warn_of_no_adapters(spec: RunSpec) -> list[str]:
     return [
         f"method: {spec.experiment.method} averages low-rank adapters, and {type(spec.traced.module).__name__} has "
         "none, so that it averages like heterofl; give adapters to the model with fedraa.lora"
+    ]
+
+
+def warn_of_no_exits(spec: RunSpec) -> list[str]:
+    """Return a sentence if the method needs a classifier after each block, and the model has none."""
+    if not isinstance(spec.method.submodel, FirstBlocks) or isinstance(spec.traced.module, EarlyExits):
+        return []
+    return [
+        f"method: {spec.experiment.method} trains the first blocks of a model with a classifier after each block, and "
+        f"{type(spec.traced.module).__name__} has no such classifiers, so that every client trains the whole model; "
+        "give --model resnet18-exits, or make the model with fedraa.early_exits"
     ]
 
 

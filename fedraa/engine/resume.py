@@ -80,24 +80,45 @@ def load_for_resume(
             configuration was changed or has another format.
     """
     history = History(directory)
-    config = history.config
     check_names(fields, Experiment.model_fields)
     longer = {name: value for name, value in fields.items() if name in StopOptions.model_fields}
     if not longer and (directory / SUMMARY).exists():
         hint = "extend it by a larger --updates, --rounds, --time, --target-accuracy or --target"
         raise InputError("run", "it has ended", got=directory, hint=hint)
+    spec = rebuild_run(directory, model, dataset, fields, trust=trust, doing=doing)
+    if longer:
+        _check_longer(history, longer, spec)
+    _check_log(directory, pinned_settings(history.config))
+    return spec, bool(longer)
+
+
+def rebuild_run(
+    directory: Path,
+    model: nn.Module | None,
+    dataset: Dataset | FederatedDataset | None,
+    fields: Mapping[str, Any],
+    *,
+    trust: bool,
+    doing: Callable[[str], None] = report_nothing,
+) -> RunSpec:
+    """Return the run that this directory describes, with the objects and the limits in `fields`.
+
+    The arguments are those of `load_for_resume`.
+
+    Raises:
+        InputError: An object is missing or differs, or the configuration was changed or has another format.
+    """
+    config = History(directory).config
+    longer = {name for name in fields if name in StopOptions.model_fields}
     passed = {"model": model, "dataset": dataset} | dict(fields)
     _check_passed(directory, config, passed)
     with nullcontext() if trust else _importing_only_passed(directory, config["experiment"], passed):
         experiment = Experiment(**config["experiment"] | dict(fields))
-        _check_same(config["experiment"], experiment.model_dump(mode="json"), set(fields) - set(longer))
+        _check_same(config["experiment"], experiment.model_dump(mode="json"), set(fields) - longer)
         spec = build_run(experiment, model, dataset, doing)
     _check_resolved(directory, config["resolved"], spec, longer=bool(longer))
-    _check_method(directory, config["method"], spec, set(longer))
-    if longer:
-        _check_longer(history, longer, spec)
-    _check_log(directory, pinned_settings(config))
-    return spec, bool(longer)
+    _check_method(directory, config["method"], spec, longer)
+    return spec
 
 
 def resume_command(spec: RunSpec, directory: Path) -> str:

@@ -32,6 +32,7 @@ from fedraa.messages import Vector
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Classification, MetricSpec, Objective, make_target, refuse_no_accuracy
 from fedraa.privacy.accountant import PrivacyTerms
+from fedraa.privacy.noisy_sum import NOISE_BYTES
 from fedraa.privacy.privacy import Privacy, default_delta
 from fedraa.rng import generator
 from fedraa.server.schedule import Barrier, Schedule
@@ -75,6 +76,8 @@ class RunSpec:
     """The random transforms of training."""
     state: TrainingState = field(default_factory=TrainingState)
     """The policy for state that the model changes by itself."""
+    label_shares: tuple[float, ...] | None = None
+    """The share of each label in the data of all clients, if the method calibrates logits."""
     attack: AttackPlan | None = None
     """The attack of some clients."""
     privacy: Privacy | None = None
@@ -213,10 +216,10 @@ class RunSpec:
     def kept_buffers(self) -> tuple[KeptBuffer, ...]:
         """The buffers that each client keeps between its tasks."""
         solver = self.method.local
-        names: tuple[str, ...] = ()
+        buffers: list[KeptBuffer] = []
         if solver.optimizer_state == "keep":
-            names = LOCAL_OPTIMIZER.resolve(solver.local_optimizer).buffers(solver.momentum)
-        buffers = [KeptBuffer(f"optimizer_{name}") for name in names]
+            optimizer = LOCAL_OPTIMIZER.resolve(solver.local_optimizer)
+            buffers += optimizer.kept(solver.momentum, len(self.traced.names))
         buffers += solver.algorithm.kept
         if solver.error_feedback != "none":
             buffers.append(FEEDBACK)
@@ -230,6 +233,13 @@ class RunSpec:
     def kept_bytes(self) -> int:
         """The bytes of the values that each client keeps between its tasks."""
         return BYTES * sum(buffer.count(self.params.size) for buffer in self.kept_buffers)
+
+    @property
+    def noise_bytes(self) -> int:
+        """The bytes of the clips and the noise of central privacy at the server; 0 without it."""
+        if self.privacy is None or self.privacy.local:
+            return 0
+        return NOISE_BYTES * self.params.size
 
     @property
     def privacy_terms(self) -> PrivacyTerms | None:

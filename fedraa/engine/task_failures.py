@@ -2,6 +2,7 @@
 
 from collections import Counter
 from enum import Enum
+from typing import NoReturn
 
 from fedraa.errors import RunFailed
 from fedraa.ledger.bad_clients import MAX_FIRST_FAILURES, BadClients
@@ -50,6 +51,12 @@ class TaskFailures:
         self._client_faults.pop(task, None)
 
 
+def give_up(task: Task, fault: Fault) -> NoReturn:
+    """Raise RunFailed about a task of which every attempt failed."""
+    problem = f"task {task.id} failed {MAX_TASK_ATTEMPTS} times, the last time with {fault.error}"
+    raise RunFailed(f"client {task.client}", problem)
+
+
 def check_sent_model(task: Task, outcome: Update | Fault) -> None:
     """Raise RunFailed if the sent model caused the failure: its values are not finite or too large."""
     defect = model_defect(task, outcome if isinstance(outcome, Update) else None)
@@ -62,7 +69,7 @@ def check_sent_model(task: Task, outcome: Update | Fault) -> None:
 
 
 def check_clients_left(bad: BadClients, task: Task, error: str, clients: int) -> None:
-    """Raise RunFailed if no client is left after a failed task, or if the options end the run at a bad client.
+    """Raise RunFailed if no client is left after a failed task, or if the run cannot continue without this client.
 
     Args:
         bad: The decisions about clients with failed tasks.
@@ -70,12 +77,12 @@ def check_clients_left(bad: BadClients, task: Task, error: str, clients: int) ->
         error: The reason of its failure.
         clients: The number of clients.
     """
-    if bad.stop and task.client in bad.left_out:
-        raise RunFailed(
-            f"client {task.client}",
-            f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}: {error}",
-            hint="give --on-bad-client skip to continue without such clients",
-        )
+    if task.client in bad.left_out and (bad.stop or task.client == bad.needed):
+        hint = "give --on-bad-client skip to continue without such clients"
+        if task.client == bad.needed:
+            hint = "start a run with another root client, because without its delta the model cannot move"
+        problem = f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}: {error}"
+        raise RunFailed(f"client {task.client}", problem, hint=hint)
     last = f"the last, client {task.client} with task {task.id}: {error}"
     if len(bad.left_out) == clients:
         failed = f"all {len(bad.left_out)} clients failed {bad.retries + 1} times in a row"

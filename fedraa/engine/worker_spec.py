@@ -43,6 +43,8 @@ class WorkerSpec:
     source: Source | None = None
     """The source from which the worker reads clients' samples, or None if tasks carry the samples."""
     scale_inner: bool = False
+    label_shares: tuple[float, ...] | None = None
+    """The share of each label in the data of all clients, if local training needs it."""
     state: TrainingState = field(default_factory=TrainingState)
     attack: AttackPlan | None = None
     privacy: Privacy | None = None
@@ -60,7 +62,9 @@ class WorkerSpec:
         return AttackedTrainer(trainer, self.attack)
 
     def _make_trainer(self, device: str) -> Trainer:
-        model = ModelSettings(self.objective, self.state, self.fragment_scale, self.scale_inner)
+        model = ModelSettings(
+            self.objective, self.state, self.fragment_scale, self.scale_inner, label_shares=self.label_shares
+        )
         options = self._trainer_options(device) | {"model": model}
         if self.stack > 1:
             return BatchedTrainer(self.traced, self.solver, self.stack, **options)

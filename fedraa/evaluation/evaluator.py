@@ -103,13 +103,15 @@ class Evaluator:
                 for metric in self._metrics:
                     values[metric.name][rows] = metric.values(outputs, targets)
         metrics = self._summarise_sums(loss, sums)
+        personal: dict[int, float] | None = None
         if self._personal is not None:
-            metrics |= self._evaluate_personal(self._personal, params, kept or NO_KEPT_VALUES)
+            personal = self._evaluate_personal(params, kept or NO_KEPT_VALUES)
+            metrics |= self._over_clients("personal", np.array(list(personal.values())))
         metrics |= {name: exact_mean(numbers) for name, numbers in values.items()}
         if self._trigger is not None:
             metrics[ATTACK_SUCCESS] = self._attack_success(self._trigger, params)
         drop_weights(self._module)
-        clients = self._client_results(sums)
+        clients = self._client_results(sums, personal)
         return Evaluation(metrics, time.perf_counter() - started, clients)
 
     def _attack_success(self, trigger: Trigger, params: Vector) -> float:
@@ -171,20 +173,31 @@ class Evaluator:
         put_buffers(self._module, buffers)
         return outputs[:samples]
 
-    def _evaluate_personal(self, personal: PersonalModels, params: Vector, kept: State) -> dict[str, float]:
-        """Return the main metric of the personal model of each chosen client on its test samples.
+    def prepare_personal(self, params: Vector, kept: State, client: int, x: Tree, y: npt.NDArray[Any]) -> nn.Module:
+        """Return the module with the personal model of a client, ready for inference.
 
-        Statistics of batch norm are estimated on the client's training samples. A client without a personal model is
-        evaluated with the global model.
+        Statistics of batch norm are estimated on the client's training samples. A client without a personal model has
+        the global model.
+
+        Args:
+            params: The global model [d].
+            kept: The values that clients keep, as `ClientStates.copy_rows` returns them.
+            client: The client.
+            x: Its training inputs [n, ...].
+            y: Its training targets [n, ...].
         """
-        results = []
+        assert self._personal is not None
+        own = self._personal.model(params, kept, client, x, y)
+        if own is None:
+            return self.prepare(params)
+        return self._prepare_on(own, x)
+
+    def _evaluate_personal(self, params: Vector, kept: State) -> dict[int, float]:
+        """Return the main metric of the personal model of each chosen client on its test samples."""
+        results = {}
         assert isinstance(self._data, EvaluationData)
         for client, (x, y) in self._data.personal.items():
-            own = personal.model(params, kept, client, x, y)
-            if own is None:
-                self.prepare(params)
-            else:
-                self._prepare_on(own, x)
+            self.prepare_personal(params, kept, client, x, y)
             rows = self._data.test_order[self._data.test_offsets[client] : self._data.test_offsets[client + 1]]
             sums: dict[str, npt.NDArray[np.float64]] = {}
             with torch.no_grad():
@@ -195,11 +208,19 @@ class Evaluator:
                     outputs = self._compute_outputs(inputs, len(batch))
                     self._add_sums(sums, np.zeros(len(batch), np.int64), self._objective.sums(outputs, targets))
             if sums["count"][0] > 0:
-                results.append(self._objective.of_clients({name: values[:1] for name, values in sums.items()})[0])
-        return self._over_clients("personal", np.array(results))
+                values = self._objective.of_clients({name: sums_of[:1] for name, sums_of in sums.items()})
+                results[client] = float(values[0])
+        return results
 
-    def _client_results(self, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[Any]]:
-        """Return the metrics and the loss of each reported client, on its test samples."""
+    def _client_results(
+        self, sums: Mapping[str, npt.NDArray[np.float64]], personal: Mapping[int, float] | None
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the metrics and the loss of each reported client, on its test samples.
+
+        Args:
+            sums: The sums of the global model by owner of the test samples.
+            personal: The main metric of the personal models by client; None if these are not evaluated.
+        """
         reported = getattr(self._data, "reported", None)
         if reported is None:
             return {}
@@ -212,6 +233,9 @@ class Evaluator:
         for name in dict.fromkeys((*self._metric_spec.names, "loss")):
             columns[name] = np.full(len(reported), np.nan)
             columns[name][measured] = metrics[name]
+        if personal is not None:
+            results = [personal.get(client, np.nan) for client in reported.tolist()]
+            columns[self._metric_spec.personal_main] = np.array(results)
         return {"client": reported, "test_samples": counts[reported], **columns}
 
     def _over_clients(self, name: str, values: npt.NDArray[np.float64]) -> dict[str, float]:

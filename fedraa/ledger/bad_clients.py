@@ -16,7 +16,7 @@ class BadClients(Stateful):
 
     The client is retried up to `retries` times in a row. A retry is its next task, from the current model and with
     other minibatches, because the same task would only fail again. An applied update resets the count. After the
-    retries the client is quarantined for good or, with `stop`, the run is stopped.
+    retries the client is quarantined for good or, with `stop` or if the client is `needed`, the run is stopped.
 
     The run is `hopeless` if the first clients have all failed and none has succeeded. Then the shared setup is wrong,
     such as a custom loss, and the other clients need not be tried.
@@ -24,9 +24,10 @@ class BadClients(Stateful):
 
     state_fields: ClassVar[tuple[str, ...]] = ("left_out", "_failures", "_any_well")
 
-    def __init__(self, retries: int = 1, *, stop: bool = False) -> None:
+    def __init__(self, retries: int = 1, *, stop: bool = False, needed: int | None = None) -> None:
         self.retries = retries
         self.stop = stop
+        self.needed = needed
         self.left_out: set[int] = set()
         self._failures: dict[int, int] = {}
         self._any_well = False
@@ -41,7 +42,7 @@ class BadClients(Stateful):
         if failures <= self.retries:
             return RETRY
         self.left_out.add(client)
-        if self.stop:
+        if self.stop or client == self.needed:
             return STOP
         return QUARANTINED
 

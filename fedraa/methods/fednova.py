@@ -11,26 +11,39 @@ Server, for each coordinate, over the clients i that trained it:
 Without momentum and proximal term a_i = lr * tau_i. A client that stops at a deadline counts by the steps that it ran.
 A learning rate that is the same for all clients cancels.
 
-Read next: aggregation/coverage_mean.py (means by coordinate), server/partial_work.py (the steps before a deadline).
+Without rounds, the clients of a round are the updates of a full buffer, and s(k) is the weight of staleness k:
+    theta <- theta + server_lr * (sum of p_i a_i) * (sum of p_i s(k_i) delta_i / a_i)
+With `reference_steps` R, the buffer may hold a single update, because every delta is scaled to R steps:
+    theta <- theta + server_lr * sum of p_i s(k_i) * R / tau_i * delta_i
+
+Read next: aggregation/coverage_mean.py (means by coordinate), server/partial_work.py (the steps before a deadline),
+methods/fedbuff.py (a rule with a buffer).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.aggregation.registry import AGGREGATOR
-from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.method import NO_PAPER, PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Vector
+from fedraa.methods.fedbuff import Buffered
+from fedraa.numbers import Count, Positive
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate, factor_at
 from fedraa.server.round_update import Mean
+from fedraa.server.schedule import AsyncSchedule
+from fedraa.server.staleness import STALENESS, weight_for_clients
 from fedraa.submodels.assignment import Mask
-from fedraa.vectors.chunked import map_chunks
+from fedraa.vectors.chunked import add_scaled, map_chunks
 from fedraa.vectors.coverage_counter import CoverageCounter
+
+REFUSES = MappingProxyType({"local_optimizer": "the length of its path is not known from the number of steps"})
 
 
 @AGGREGATOR.register("fednova")
@@ -41,9 +54,7 @@ class NormalisedMean(CoverageMean):
     The sums are over the clients that trained the coordinate, and p_i are the weights of the clients among these.
     """
 
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"local_optimizer": "the length of its path is not known from the number of steps"}
-    )
+    refuses: ClassVar[Mapping[str, str]] = REFUSES
     state_fields: ClassVar[tuple[str, ...]] = ("_lengths",)
 
     def start(self, size: int, clients: int) -> None:
@@ -55,7 +66,7 @@ class NormalisedMean(CoverageMean):
         self._lengths.add(contribution.change, contribution.weight * contribution.path_length)
 
     def _factor(self, contribution: ClientDelta) -> float:
-        return contribution.weight / contribution.path_length
+        return contribution.weight * contribution.discount / contribution.path_length
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         divisor = np.asarray(self._weights.finish())
@@ -76,6 +87,63 @@ class NormalisedMean(CoverageMean):
         return 20 * size
 
 
+@ASYNC_RULE.register("fednova")
+@dataclass
+class FedNovaRule(Buffered):
+    """FedNova over a buffer of `size` client updates, which count by their numbers of samples and finished steps.
+
+    The log shows s(staleness) as the weight of an update, because its factor depends on the whole buffer.
+
+    Attributes:
+        size: Number of updates in the buffer.
+        staleness: The factor s, by which the weight of a delta decreases with staleness.
+        server_lr: Length of the step along the normalised mean.
+        reference_steps: Number of local steps to which every delta is scaled. None scales to the mean of the buffer,
+            which has no effect on a buffer of one update.
+    """
+
+    size: Count = 10
+    staleness: Any = "polynomial"
+    server_lr: Positive = 1.0
+    reference_steps: Count | None = None
+
+    keeps: ClassVar[str] = "buffer [d], weights [d], lengths [d]"
+    refuses: ClassVar[Mapping[str, str]] = REFUSES
+    state_fields: ClassVar[tuple[str, ...]] = ("_mean", "_coverage", "_count")
+
+    def __post_init__(self) -> None:
+        self._factor = STALENESS.resolve(self.staleness)
+
+    def start(self, model: AsyncModel) -> None:
+        self._factor = weight_for_clients(self._factor, model.at_work)
+        self._mean = NormalisedMean().bind(len(model.params), model.clients)
+        self._coverage = CoverageCounter(len(model.params), np.int32)
+        self._count = 0
+
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        weight = factor_at(update.staleness, self._factor)
+        length = update.path_length
+        discount = weight
+        if self.reference_steps is not None:
+            length = 1.0
+            discount *= self.reference_steps / update.steps
+        change = update.change
+        self._mean.add(
+            ClientDelta(update.client, change, update.samples, lr=0.0, path_length=length, discount=discount)
+        )
+        self._coverage.add(change)
+        self._count += 1
+        full = self._count == self.size
+        if full:
+            delta, _ = self._mean.finish(RoundTotals(self._coverage.finish(), lr=0.0))
+            add_scaled(model.params, slice(None), self.server_lr, delta)
+            self._count = 0
+        return ApplyResult(weight, full)
+
+    def memory(self, size: int, clients: int) -> int:
+        return 28 * size
+
+
 NOVA_SETTINGS = PaperSettings(
     source="authors' code, CIFAR-10",
     values={"lr": 0.02, "momentum": 0.0, "batch_size": 32, "local_epochs": 2, "weights": "samples"},
@@ -91,5 +159,20 @@ register(
         local=PLAIN_SGD,
         update=Mean(weights="samples", aggregator=NormalisedMean()),
         paper_settings=NOVA_SETTINGS,
+    )
+)
+
+register(
+    Method(
+        name="fednova-async",
+        variant_of="fednova",
+        paper="Wang et al. 2020, Algorithm 1",
+        note="asynchronous variant of this project: the clients of a round are the updates of a buffer",
+        formula="As fednova, with the updates of a full buffer as its round, each delta times s(staleness).",
+        when="As fednova, if some devices are slow. With `update.reference_steps` the buffer may have size 1.",
+        local=PLAIN_SGD,
+        update=FedNovaRule(),
+        schedule=AsyncSchedule(),
+        paper_settings=NO_PAPER,
     )
 )

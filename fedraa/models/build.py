@@ -15,10 +15,11 @@ from fedraa.components.text import path_of
 from fedraa.data.tree import Tree, list_leaves, map_tree
 from fedraa.errors import InputError, suggest_closest, without_effect
 from fedraa.models.cnn import cnn, emnist_cnn, wide_cnn
+from fedraa.models.exits import early_exits
 from fedraa.models.fasttext import FastText
 from fedraa.models.forward import forward
 from fedraa.models.mlp import mlp
-from fedraa.models.resnet import preact_resnet18, resnet18, resnet18_bn, resnet18_scaler
+from fedraa.models.resnet import ENDS_OF_STAGES, preact_resnet18, resnet18, resnet18_bn, resnet18_scaler
 from fedraa.models.statistics import kept_buffers
 from fedraa.models.vit import vit, vit_small
 from fedraa.models.wrappers import unwrap_module
@@ -37,7 +38,7 @@ _IMAGE_MODELS: dict[str, tuple[Callable[[int, int, int, int], nn.Module], int]] 
     "vit": (vit, 4),
 }
 
-MODELS: tuple[str, ...] = ("mlp", *_IMAGE_MODELS, "fasttext")
+MODELS: tuple[str, ...] = ("mlp", *_IMAGE_MODELS, "fasttext", "mlp-exits", "resnet18-exits")
 
 MODULE = "an nn.Module, or a function or a class that makes one"
 
@@ -82,8 +83,12 @@ def build_model(
         if not isinstance(sample, torch.Tensor) and name in MODELS:
             problem = f"it takes one input, and samples have {len(list_leaves(sample))}"
             raise InputError(f"model {name!r}", problem, hint="give a custom model")
-        if name == "mlp":
+        if name in ("mlp", "mlp-exits"):
             model = _build_mlp(sample, classes, hidden, dropout)
+            if name == "mlp-exits":
+                # Between the first and the last module, each hidden layer has the same number of modules.
+                count = (len(model) - 2) // max(1, len(hidden))
+                model = early_exits(model, sample, [1 + count * number for number in range(1, len(hidden))])
         elif hidden != _HIDDEN:
             raise without_effect("hidden", hidden, f"model {name}", "give --model mlp, or leave it out")
         elif dropout != 0.0:
@@ -92,6 +97,8 @@ def build_model(
             model = _build_custom(name, source, classes)
         elif name in _IMAGE_MODELS:
             model = _build_image_model(name, sample, classes)
+        elif name == "resnet18-exits":
+            model = early_exits(_build_image_model("resnet18", sample, classes), sample, ENDS_OF_STAGES)
         else:
             model = FastText(classes)
         pair = map_tree(lambda part: part[:2], sample)

@@ -13,6 +13,8 @@ from fedraa.models.images import ImageConv2d
 from fedraa.models.scaler import Scaler
 
 Norm = Callable[[int], nn.Module]
+# Number of modules of a ResNet-18 up to the end of each stage but the last.
+ENDS_OF_STAGES = (5, 7, 9)
 
 
 def group_norm(channels: int) -> nn.Module:

@@ -28,6 +28,11 @@ class MetricSpec:
     own: tuple[str, ...] = ()
 
     @property
+    def personal_main(self) -> str:
+        """Return the name of the main metric of a client's personal model in clients.csv."""
+        return f"personal_{self.main}"
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Return the names of all metrics in the order of evals.csv."""
         clients = CLIENTS

@@ -25,6 +25,9 @@ from fedraa.messages import Task, Update, Vector
 from fedraa.privacy.privacy import PRIVACY, Privacy, measure_norm
 from fedraa.rng import generator
 
+# Bytes per trained parameter at most: the update, its clipped delta, and the noise and its factors.
+LOCAL_NOISE_BYTES = 36
+
 
 @PRIVACY.register("local")
 @dataclass

@@ -10,6 +10,9 @@ from fedraa.privacy.privacy import Privacy, measure_norm
 from fedraa.rng import generator
 from fedraa.submodels.assignment import Mask
 
+# Bytes per parameter at most: the clips and the sum of the updates, and during a release the noise and its factors.
+NOISE_BYTES = 28
+
 
 class NoisySum(Stateful):
     """The clips, and the noise of each release. A release is a round, a buffer, or one update.

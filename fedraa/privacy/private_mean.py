@@ -44,6 +44,3 @@ class PrivateMean(Aggregator):
         mean = np.where(covered, self._total, 0.0).astype(np.float32)
         self._total.fill(0.0)
         return mean, covered
-
-    def memory(self, size: int, clients: int) -> int:
-        return 40 * size

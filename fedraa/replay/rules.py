@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from fedraa.aggregation.registry import find_needed_client
 from fedraa.client import LocalTraining
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.split import ClientHalf
@@ -113,7 +114,11 @@ class Rules:
 
     def bad_clients(self) -> BadClients:
         """Return the component that decides about failing clients, in its state at the start of a run."""
-        return BadClients(self.experiment.client_retries, stop=self.experiment.on_bad_client == "stop")
+        return BadClients(
+            self.experiment.client_retries,
+            stop=self.experiment.on_bad_client == "stop",
+            needed=find_needed_client(self.method["update"].get("aggregator")),
+        )
 
     @property
     def whole(self) -> bool:

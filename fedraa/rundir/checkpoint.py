@@ -136,7 +136,7 @@ def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> S
     Raises:
         InputError: No checkpoint can be used, or one has another format.
     """
-    choice = choose_checkpoint(directory, wrong_with, lambda path: read_state(_read_content(path)))
+    choice = choose_checkpoint(directory, wrong_with, read_checkpoint)
     if choice is None:
         return None
     for path in (*map(directory.joinpath, choice.passed_over), *directory.glob("*" + PARTIAL)):
@@ -248,9 +248,10 @@ def _read_at(stream: BinaryIO, place: int, length: int) -> bytes:
     return stream.read(length)
 
 
-def _read_content(path: Path) -> bytes:
+def read_checkpoint(path: Path) -> State:
+    """Return the state in a file. Raise Damaged if it cannot be read, or was changed."""
     try:
-        return content(path)
+        return read_state(content(path))
     except OSError as error:
         raise Damaged(path.name, f"the file cannot be read: {error.strerror or error}") from None
 

@@ -19,7 +19,9 @@ TEXT = ("name", "quarantined")
 
 def columns_of(metric_spec: MetricSpec) -> tuple[str, ...]:
     """Return the columns of clients.csv for a run with these metrics."""
-    metrics = dict.fromkeys((*metric_spec.names, "loss"))
+    metrics = list(dict.fromkeys((*metric_spec.names, "loss")))
+    if metric_spec.personal:
+        metrics.append(metric_spec.personal_main)
     return ("step", "t", "client", "name", "samples", "test_samples", *metrics, "updates", "quarantined")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from fedraa.errors import InputError
 from fedraa.reading import content
 
-FORMAT = 2
+FORMAT = 3
 # The required keys of config.json, each with an object.
 SECTIONS = ("experiment", "method", "resolved", "versions")
 KEYS = {*SECTIONS, "format", "given", "commit", "command"}

@@ -80,8 +80,10 @@ class History:
 
     `clients` has one row per client and evaluation, with `client_evals`: `step` and `t` of the evaluation, `client`
     (its number), `name` (its name in the data), `samples` (training samples), `test_samples`, the metrics and `loss` of
-    the full model on the client's test samples (NaN without test samples), `updates` (applied until then),
-    `quarantined` (the reason if the client was quarantined until then, otherwise empty).
+    the full model on the client's test samples (NaN without test samples), `personal_accuracy` or `personal_` and the
+    main metric (of the client's personal model; only in runs that evaluate personal models, NaN for other clients),
+    `updates` (applied until then), `quarantined` (the reason if the client was quarantined until then, otherwise
+    empty).
 
     Raises ValueError for a directory that is no run directory, or is damaged.
     """

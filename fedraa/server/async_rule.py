@@ -4,10 +4,11 @@ The rules are in `fedraa/methods`, each in the file of its paper.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -44,6 +45,9 @@ class ClientUpdate:
         samples: Number of the client's training samples.
         loss: Mean training loss of the task.
         balance: The client's factor of data against speed; 1 unless `participation_correction` of the rule is set.
+        steps: Number of local steps that the client finished.
+        path_length: Length of the client's path if each local gradient has length 1. For SGD it is the sum of the
+            learning rates of its steps.
         runs: The coordinates `where` as contiguous runs, if the runs are long.
     """
 
@@ -56,6 +60,8 @@ class ClientUpdate:
     samples: int
     loss: float
     balance: float = 1.0
+    steps: int = 1
+    path_length: float = 1.0
     runs: IndexRuns | None = None
 
     @property
@@ -135,6 +141,7 @@ class AsyncRule(Stateful, ABC):
 
     Attributes:
         keeps: A name for the rule's state, which messages use.
+        refuses: Options of local training that break the rule, with the reason of each.
         per_step: Client updates per new version.
         is_convex_mix: True if the rule only computes (1 - a) * theta + a * w with a = `weight(staleness, balance)`, so
             that shards of the server can do it.
@@ -149,6 +156,7 @@ class AsyncRule(Stateful, ABC):
     """
 
     keeps: ClassVar[str] = ""
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
     is_convex_mix: ClassVar[bool] = False
     needs_values: ClassVar[bool] = False
     bounded_by_weight: ClassVar[bool] = False

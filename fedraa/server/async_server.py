@@ -111,7 +111,8 @@ class AsyncServer(Stateful):
         balance = float(self.balances[task.client])
         if self.collusion is not None:
             update = self.collusion.replace_update(task, flight.assignment, update, self.ledger.clients)
-        result = self._store.apply_update(task, flight.assignment, update, stale, balance)
+        length = self.task_table.path_length(task, update.steps)
+        result = self._store.apply_update(task, flight.assignment, update, stale, balance, length)
         if result.keep_task:
             self._kept_flights[task.client] = flight
         done = self.ledger.commit(

@@ -52,7 +52,11 @@ class ClientStates(Stateful):
         return tuple(self._buffers)
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
-        """Return the extra buffers of the client's task. Values outside the mask are 0."""
+        """Return the extra buffers of the client's task.
+
+        Values outside of the mask are 0. They are NaN in buffers that start from the received weights. A personal model
+        keeps them if the client trains a mask of a whole model.
+        """
         return {key: MadeBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
 
     def receive(self, assignment: Assignment, update: Update) -> None:
@@ -103,7 +107,11 @@ class ClientStates(Stateful):
             if buffer.coordinates is not None:
                 initial = initial[chosen]
             values = np.where(np.isnan(values), initial, values)
-        if mask is not None:
+        if mask is None:
+            return values
+        if buffer.start == "received":
+            values[~mask] = np.nan
+        elif not (assignment.keeps_rest and buffer.start == "model"):
             values[~mask] = 0.0
         return values
 

@@ -42,8 +42,6 @@ class RoundComponents:
         aggregator: Forms the mean delta of a round.
         optimizer: Takes the server's step.
         auxiliary: State beside the model.
-        path_length: Returns the length of a client's path by gradients of length 1, given its mean learning rate and
-            its number of local steps.
         reportable: Returns the coordinates that a client may report (HeteroFL's label-aware head). None: all.
         download: Compresses the model that is sent to the clients.
         shared: True for the coordinates [d] that clients send. None: no layer stays at the clients.
@@ -54,7 +52,6 @@ class RoundComponents:
     aggregator: BoundAggregator
     optimizer: ServerOptimizer
     auxiliary: RoundState
-    path_length: Callable[[float, int], float]
     reportable: Callable[[int], Mask] | None
     download: Compressor
     shared: Mask | None = None
@@ -117,7 +114,6 @@ class RoundServer(Stateful):
         self._aggregator = components.aggregator
         self._optimizer = components.optimizer
         self._auxiliary = components.auxiliary
-        self._path_length = components.path_length
         self._followers: Sequence[RoundState | SubmodelSampler] = (self._auxiliary, self._sampler)
         self._record = record
         self._reportable = components.reportable
@@ -191,7 +187,7 @@ class RoundServer(Stateful):
             lr,
             steps=update.steps,
             fragment=fragment,
-            path_length=self._path_length(lr, update.steps),
+            path_length=self.task_table.path_length(task, update.steps),
         )
         self._auxiliary.receive(contribution, assignment, update)
         self._sampler.receive(assignment, update, weight)

@@ -24,11 +24,15 @@ class RoundStateContext:
         size: Number of parameters, d.
         clients: Number of clients.
         grad_mix: The weight of a client's gradient beside the server's momentum.
+        params: The initial model [d].
+        steps: Local steps of a task on the whole model, as the mean over the clients.
     """
 
     size: int
     clients: int
     grad_mix: float
+    params: Vector
+    steps: float
 
 
 @dataclass

@@ -240,8 +240,9 @@ class Barrier(Schedule):
             submodels=submodels,
             aggregator=aggregator,
             optimizer=update.resolve_optimizer().bind(size),
-            auxiliary=update.auxiliary.bind(RoundStateContext(size, clients, setup.grad_mix)),
-            path_length=setup.path_length,
+            auxiliary=update.auxiliary.bind(
+                RoundStateContext(size, clients, setup.grad_mix, setup.params, setup.mean_steps)
+            ),
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.resolve(self.download_compressor),
             shared=setup.shared,

@@ -1,6 +1,6 @@
 """The interface between the loop and a server, synchronous or not, and the inputs from which a server is built."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -97,8 +97,6 @@ class ServerSetup:
         bad_clients: The policy for clients that fail.
         labels_held: The labels of each client.
         grad_mix: The weight of a client's gradient beside the server's momentum.
-        path_length: Returns the length of a client's path by gradients of length 1, given its mean learning rate and
-            its number of local steps.
         learn: True if costs follow real durations.
         store: Keeps an asynchronous server's parameters. With None, the server keeps them in this process.
         share: Places the buffers that the server sends.
@@ -117,7 +115,6 @@ class ServerSetup:
     bad_clients: BadClients
     labels_held: npt.NDArray[np.bool_]
     grad_mix: float
-    path_length: Callable[[float, int], float]
     learn: bool
     store: Store | None
     share: Share
@@ -125,6 +122,11 @@ class ServerSetup:
     attack: AttackPlan | None = None
     privacy: Privacy | None = None
     shared: Mask | None = None
+
+    @property
+    def mean_steps(self) -> float:
+        """Return the local steps of a task on the whole model, as the mean over the clients."""
+        return float(self.task_table.costs.all_steps([self.run.whole().widths]).mean())
 
     def client_facts(self) -> ClientFacts:
         """Return the facts about the clients by which a selection chooses."""

@@ -16,6 +16,7 @@ from fedraa.composition.compatibility import (
     check_personal,
     check_shards,
     check_terms,
+    check_votes,
     fields_without_effect,
 )
 from fedraa.composition.method import Method
@@ -70,6 +71,7 @@ def resolve_method(experiment: Experiment) -> Method:
         method = replace(method, local=replace(method.local, logit_calibration=0.0))
     check_objective(str(experiment.method), method, objective, vmap_batch=experiment.vmap_batch)
     check_terms(str(experiment.method), method)
+    check_votes(experiment, method)
     check_privacy(experiment, method)
     check_personal(str(experiment.method), method, server_shards=experiment.server_shards)
     for name, why in fields_without_effect(experiment, method).items():
@@ -95,7 +97,7 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
     """
     text = text_of(local.local_optimizer)
     if str(text).startswith("torch.optim"):
-        raise InputError("local_optimizer", got=text, expected="sgd, adam, adamw, or a custom LocalOptimizer")
+        raise InputError("local_optimizer", got=text, expected="a name such as adam, or a custom LocalOptimizer")
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
     if optimizer.lr is not None:
         raise InputError("local_optimizer.lr", got=optimizer.lr, hint=f"leave it out, and give lr {optimizer.lr:g}")
@@ -119,7 +121,7 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
     problem = optimizer.check(local.momentum)
     if problem is not None:
         raise InputError("local_optimizer", problem, got=text)
-    if local.optimizer_state == "keep" and not optimizer.buffers(local.momentum):
+    if local.optimizer_state == "keep" and not optimizer.kept(local.momentum, 1):
         beside = f"{text} without momentum, which has no state"
         raise without_effect("local_optimizer_state", local.optimizer_state, beside)
     return local

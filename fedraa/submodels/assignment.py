@@ -43,14 +43,27 @@ class Submodel:
 class Assignment:
     """The part of the model that one client trains: a dense submodel and, for element-wise methods, a mask [k] over it.
 
-    The log shows the assignment as its `label`. With `sends_mask` the server sends only the masked submodel. Otherwise
-    the client receives the whole submodel and masks it (RA-Fed, SubDisMO).
+    The log shows the assignment as its `label`.
+
+    Attributes:
+        label: The number of the assignment.
+        submodel: The dense submodel.
+        mask: True for the coordinates [k] that the client trains; None: all.
+        sends_mask: True if the server sends only the masked submodel. Otherwise the client receives the whole submodel
+            and masks it (RA-Fed, SubDisMO).
+        keeps_rest: True if weights outside of the mask keep the values that the client received, while the others
+            train. Otherwise they are 0.
+        mask_by_label: True if the label determines the mask, so that no bitmap of the mask is sent.
+        work: FLOPs of a task, as a share of those for training the whole dense submodel.
     """
 
     label: int
     submodel: Submodel
     mask: Mask | None = None
     sends_mask: bool = True
+    keeps_rest: bool = False
+    mask_by_label: bool = False
+    work: float = 1.0
 
     @property
     def where(self) -> Index | slice:
@@ -87,18 +100,24 @@ class Assignment:
             "index": self.submodel.index,
             "mask": self.mask,
             "sends_mask": self.sends_mask,
+            "keeps_rest": self.keeps_rest,
+            "mask_by_label": self.mask_by_label,
+            "work": self.work,
         }
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> "Assignment":
         submodel = Submodel(tuple(state["widths"]), state["index"])
-        return cls(state["label"], submodel, state["mask"], state["sends_mask"])
+        return cls(
+            submodel=submodel, **{name: value for name, value in state.items() if name not in ("widths", "index")}
+        )
 
     def bytes(self, coordinates: int, sent_back: Callable[[int], int], sent: Callable[[int], int]) -> tuple[int, int]:
         """Return the bytes that one task sends down and up.
 
-        If the submodel is masked, the client sends the trained coordinates and a bitmap of the mask. The server also
-        sends the trained coordinates and a bitmap if `sends_mask` is set. Otherwise the server sends all coordinates.
+        If the submodel is masked, the client sends the trained coordinates and a bitmap of the mask, unless the label
+        determines the mask. The server also sends the trained coordinates and a bitmap if `sends_mask` is set.
+        Otherwise the server sends all coordinates.
 
         Args:
             coordinates: Number of coordinates of the submodel.
@@ -108,7 +127,9 @@ class Assignment:
         if self.mask is None:
             return sent(coordinates), sent_back(coordinates)
         trained = int(self.mask.sum())
-        bitmap = -(-len(self.mask) // COORDINATES_PER_BYTE)
+        bitmap = 0
+        if not self.mask_by_label:
+            bitmap = -(-len(self.mask) // COORDINATES_PER_BYTE)
         up = sent_back(trained) + bitmap
         if not self.sends_mask:
             return sent(coordinates), up

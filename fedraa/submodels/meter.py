@@ -43,7 +43,7 @@ def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tr
         module = traced.make_skeleton(shape)
         inputs = map_tree(lambda part: part.clone(), example)
         try:
-            traced.costs[key] = _measure_step(module, inputs)
+            traced.costs[key] = measure_step(module, inputs)
         # The code of a module may raise any type.
         except Exception as error:
             rows = len(list_leaves(example)[0])
@@ -52,7 +52,46 @@ def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tr
     return traced.costs[key]
 
 
-def _measure_step(module: nn.Module, example: Tree) -> Cost:
+def measure_layers(traced: Traced, trained: Iterable[str], example: Tree) -> Cost:
+    """Return the cost of training some tensors of the whole model: a whole forward pass, and a part of the backward.
+
+    Args:
+        traced: The traced model.
+        trained: Names of the tensors that are trained. The others keep their values.
+        example: A batch `[b, ...]` with b >= 2.
+    """
+    module = traced.make_skeleton(traced.widths(traced.full()))
+    for name, parameter in zip(traced.names, trainable_parameters(module), strict=True):
+        parameter.requires_grad_(name in trained)
+    return measure_step(module, map_tree(lambda part: part.clone(), example))
+
+
+def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]:
+    """Return the tensors of every layer, in the order in which the backward pass completes the layers' gradients.
+
+    A layer consists of the tensors of one module. A layer without a gradient is last.
+
+    Args:
+        traced: The traced model.
+        example: A batch `[b, ...]` with b >= 2.
+    """
+    module = traced.make_skeleton(traced.widths(traced.full()))
+    module.train()
+    completed: list[str] = []
+    for name, parameter in zip(traced.names, trainable_parameters(module), strict=True):
+        # torch leaves this method untyped.
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: completed.append(name))  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng():
+        torch.autograd.backward([_sum_outputs(module, map_tree(lambda part: part.clone(), example))])
+    layers: dict[str, list[str]] = {}
+    for name in traced.names:
+        layers.setdefault(name.rpartition(".")[0], []).append(name)
+    place = {name: number for number, name in enumerate(completed)}
+    ordered = sorted(layers.values(), key=lambda names: max(place.get(name, len(place)) for name in names))
+    return [tuple(names) for names in ordered]
+
+
+def measure_step(module: nn.Module, example: Tree) -> Cost:
     """Return the cost of one step of SGD on a batch."""
     module.train()
     params = sum(p.numel() for p in trainable_parameters(module))

@@ -31,6 +31,8 @@ class RunLengthArray:
         last = int(np.searchsorted(self.starts, piece.stop, "left"))
         values = self.values[first:last]
         length = piece.stop - piece.start
+        if length == 0:
+            return self.values[:0]
         if (values == values[0]).all():
             return np.broadcast_to(values[0], length)
         inner = self.starts[first + 1 : last]

@@ -31,8 +31,9 @@ CNN_IN_SHORT = {
 MODELS: dict[str, dict[str, Any]] = {"mlp": {"hidden": (32,)}, "cnn": {}}
 CLIENTS, ROUNDS = 4, 2
 
-# One of each thing that crosses to a worker: full models, slices and masks, drawn by rounds or at will; versions
-# trained again; buffers that ride along down, up and whole; activations. `test_engines.py` has fragments.
+# One of each thing that crosses to a worker: full models, slices and masks, drawn by rounds or at will; masks of models
+# that keep the other weights; versions trained again; buffers that ride along down, up and whole; activations.
+# `test_engines.py` has fragments.
 ON_RAY = {
     "mlp": [
         "scaffold",
@@ -40,6 +41,8 @@ ON_RAY = {
         "splitfed",
         "ram-fed",
         "ringleader",
+        "salf",
+        "padamfed",
     ],
     "cnn": ["ist"],
 }

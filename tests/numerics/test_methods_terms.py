@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from first_task import first_task
@@ -15,6 +16,7 @@ from tiny import CLASSES, FEATURES, LR, SEED, WIDTHS, Stepped, close, minibatche
 from fedraa.client import LocalTraining, Trainer
 from fedraa.client.input_adversary import ADVERSARY_KEY, Adversary
 from fedraa.client.lr_schedule import lr_schedule
+from fedraa.client.model_settings import ModelSettings
 from fedraa.messages import Task
 from fedraa.submodels import flatten_parameters
 
@@ -97,22 +99,30 @@ def test_label_masked_loss_puts_absent_logits_to_zero() -> None:
     close(got.params, theta - LR * g)
 
 
+@pytest.mark.parametrize("label_shares", [None, np.arange(1, CLASSES + 1) / sum(range(1, CLASSES + 1))])
 @pytest.mark.parametrize("share", [0.75, 1.0])
-def test_calibrated_logits_are_moved_by_the_log_of_the_labels_shares(share: float) -> None:
-    """Cross-entropy of logits + log(share * p + (1 - share) / C); its gradient is softmax less the label, as ever."""
+def test_calibrated_logits_are_moved_by_the_log_of_the_labels_shares(
+    share: float, label_shares: npt.NDArray[np.float64] | None
+) -> None:
+    """Cross-entropy of logits + log((share * p + (1 - share) * q) / q); its gradient is softmax less the label."""
     absent = 2
     x, y = X[absent != Y], Y[absent != Y]
+    settings = ModelSettings(label_shares=None if label_shares is None else tuple(label_shares.tolist()))
     trainer = Trainer(
-        RUN.traced, replace(RUN.method.local, logit_calibration=share, batch_size=99, epochs=1), seed=SEED
+        RUN.traced,
+        replace(RUN.method.local, logit_calibration=share, batch_size=99, epochs=1),
+        seed=SEED,
+        model=settings,
     )
     got = trainer.train(Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0), x, y)
 
     theta = start(RUN)
     _, hidden, logits = forward(theta, x, WIDTHS)
     (_, _), (w2, _) = layers(theta, WIDTHS)
-    prior = share * np.array([np.mean(y == label) for label in range(CLASSES)]) + (1 - share) / CLASSES
-    assert prior[absent] == pytest.approx((1 - share) / CLASSES)
-    p = np.maximum(prior, 1e-3 / len(y)) * np.exp(logits)
+    q = np.full(CLASSES, 1 / CLASSES) if label_shares is None else label_shares
+    mixed = share * np.array([np.mean(y == label) for label in range(CLASSES)]) + (1 - share) * q
+    assert mixed[absent] == pytest.approx((1 - share) * q[absent])
+    p = np.maximum(mixed, 1e-3 / len(y)) / q * np.exp(logits)
     p /= p.sum(axis=1, keepdims=True)
     assert got.loss == pytest.approx(-np.log(p[np.arange(len(y)), y]).mean(), abs=1e-6)
     error = (p - np.eye(CLASSES)[y]) / len(y)
@@ -121,12 +131,14 @@ def test_calibrated_logits_are_moved_by_the_log_of_the_labels_shares(share: floa
     close(got.params, theta - LR * g)
 
 
-def test_labels_as_frequent_as_each_other_need_no_calibration() -> None:
+def test_labels_as_frequent_as_at_all_clients_need_no_calibration() -> None:
     task = Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0)
     local = replace(RUN.method.local, batch_size=99, epochs=1)
+    y = np.array([0, 0, 0, *range(1, CLASSES)])
+    settings = ModelSettings(label_shares=tuple((np.bincount(y, minlength=CLASSES) / len(y)).tolist()))
     plain, calibrated = (
-        Trainer(RUN.traced, replace(local, logit_calibration=share), seed=SEED).train(
-            task, X[:CLASSES], np.arange(CLASSES)
+        Trainer(RUN.traced, replace(local, logit_calibration=share), seed=SEED, model=settings).train(
+            task, X[: len(y)], y
         )
         for share in (0.0, 1.0)
     )

@@ -35,11 +35,12 @@ def events(directory: Path) -> list[dict[str, object]]:
         {"method": "fed-raa", "updates": 20},
         {"method": "fedavg", "rounds": 5, "participation": "sample:3"},
         {"method": "heterofl-async", "updates": 20},
+        {"method": "ra-fed", "rounds": 5, "lr": 0.05, "local_optimizer": "ldog(alpha=0.01)"},
     ],
     ids=lambda method: str(method["method"]),
 )
 def test_killed_run_resumes_with_the_kept_state(method: dict[str, Any], tmp_path: Path) -> None:
-    fields = {**SMALL, **method, "local_optimizer": "adam(amsgrad=True)"}
+    fields = {**SMALL, "local_optimizer": "adam(amsgrad=True)", **method}
     kept = run(Experiment(**fields, local_optimizer_state="keep", out=tmp_path / "kept"))
     with pytest.raises(Killed):
         run(Experiment(**fields, local_optimizer_state="keep", out=tmp_path / "killed"), callbacks=[KillAt(11)])

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from refusals import refuses
+from torch import nn
 
 import fedraa
 from benchmarks.system.killing import KillAt, Killed
@@ -93,3 +96,65 @@ def test_killed_run_resumes_with_the_personal_models(fields: dict[str, Any], tmp
     np.testing.assert_array_equal(resumed.evals.filter(like="personal_"), personal)
     assert personal["personal_mean"].iloc[-1] > whole.evals["client_mean"].iloc[-1]
     fedraa.replay(resumed.directory)
+
+
+def batch_norm_model() -> nn.Module:
+    """Return a model with batch norm for digits."""
+    torch.manual_seed(0)
+    layers = (nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize(
+    ("fields", "module"),
+    [
+        ({"method": "ditto", "rounds": 3, "participation": "sample:2", "polyak_fraction": 0.5}, None),
+        ({"method": "fed-raa", "updates": 9, "personal_layers": ("last-layer",)}, None),
+        ({"method": "apfl", "rounds": 2, "personalised": 2}, None),
+        ({"method": "fedavg", "rounds": 2, "personalised": 4}, None),
+        ({"method": "fedbn", "rounds": 2}, batch_norm_model()),
+    ],
+    ids=lambda value: str(value["method"]) if isinstance(value, dict) else "",
+)
+def test_loaded_personal_models_have_the_accuracies_of_the_run(
+    fields: dict[str, Any], module: nn.Module | None, tmp_path: Path
+) -> None:
+    fields = {**SMALL, **fields, "client_evals": "final"}
+    if module is not None:
+        del fields["hidden"]
+    history = run(Experiment(**fields, out=tmp_path / "run"), model=module)
+    data = fedraa.load_dataset("digits")
+    rows = history.clients
+    measured = rows["personal_accuracy"].dropna()
+    assert len(measured) == fields.get("personalised", 4)
+    assert measured.mean() == pytest.approx(history.evals["personal_mean"].iloc[-1])
+    networks = [fedraa.load_personal_model(tmp_path / "run", client, model=module) for client in range(4)]
+    for client in measured.index:
+        test = history.partition.test[client]
+        with torch.inference_mode():
+            predicted = networks[client](data.x_test[test]).argmax(1).numpy()
+        assert measured[client] == pytest.approx(np.mean(predicted == data.y_test[test]))
+    weights = {tuple(nn.utils.parameters_to_vector(network.parameters()).tolist()) for network in networks}
+    assert len(weights) > 1
+    assert not any(network.training for network in networks)
+
+
+def test_personal_models_of_an_interrupted_run_are_those_of_its_checkpoint(tmp_path: Path) -> None:
+    fields = {**SMALL, "method": "ditto", "eval_every": 1}
+    with pytest.raises(Killed):
+        run(Experiment(**fields, rounds=5, out=tmp_path / "killed"), callbacks=[KillAt(11)])
+    # The checkpoint of step 2 is the last one before the kill in round 3.
+    run(Experiment(**fields, rounds=2, out=tmp_path / "short"))
+    killed, short = (fedraa.load_personal_model(tmp_path / name, 1).state_dict() for name in ("killed", "short"))
+    for name, values in killed.items():
+        torch.testing.assert_close(values, short[name], rtol=0, atol=0)
+
+
+def test_personal_models_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    run(Experiment(**SMALL, method="ditto", rounds=1, out=tmp_path / "ditto"))
+    for client in (-1, 4, "1"):
+        with refuses("client", got=client):
+            fedraa.load_personal_model(tmp_path / "ditto", client)  # type: ignore[arg-type]  # a text as well
+    run(Experiment(**SMALL, method="fedavg", rounds=1, out=tmp_path / "fedavg"))
+    with refuses("run"):
+        fedraa.load_personal_model(tmp_path / "fedavg", 0)

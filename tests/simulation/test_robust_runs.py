@@ -13,6 +13,7 @@ from fedraa import Experiment, resume, run
 from fedraa.client.trainer import Trainer
 from fedraa.composition.registry import find_method
 from fedraa.engine.build import build_run
+from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
 from fedraa.rundir.history import History
 from fedraa.server.async_rule import AsyncModel, ClientUpdate
@@ -146,3 +147,40 @@ def test_coordinates_without_protection_are_logged(tmp_path: Path) -> None:
     history = run(Experiment(**SMALL, method="fed-raa-sync", aggregator="krum", rounds=2, out=tmp_path / "run"))
     rounds = [line for line in history.lines() if line["kind"] == "round"]
     assert all(line["unprotected"] > 0 for line in rounds)
+
+
+def test_quarantine_of_the_root_of_fltrust_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the root the model would keep its values for the rest of the run."""
+    train = Trainer.train
+
+    def fail_later(self: Trainer, task: Task, *data: Any) -> Update:
+        if task.client == 2 and task.turn >= 1:
+            raise RuntimeError("the battery is empty")
+        return train(self, task, *data)
+
+    monkeypatch.setattr(Trainer, "train", fail_later)
+    fields = {"method": "fedavg", "aggregator": "fltrust(root=2)", "rounds": 4}
+    with pytest.raises(RunFailed) as caught:
+        run(Experiment(**SMALL, **fields, out=tmp_path / "run"))
+    assert caught.value.field == "client 2"
+    last = History(tmp_path / "run").lines()[-1]
+    assert (last["kind"], last["client"], last["action"]) == ("drop", 2, "stop")
+    assert "consistent" in fedraa.replay(tmp_path / "run")
+    # The first failure is retried, and its round does not move the model.
+    rounds = [line for line in History(tmp_path / "run").lines() if line["kind"] == "round"]
+    assert [line["clients"] for line in rounds] == [8, 7]
+    assert [line["unprotected"] > 0 for line in rounds] == [False, True]
+
+
+def test_a_deadline_that_the_root_of_fltrust_may_miss_is_refused() -> None:
+    with refuses("deadline"):
+        build_run(Experiment(**SMALL, method="fedavg", aggregator="fltrust", deadline=1.0, rounds=2))
+
+
+@pytest.mark.parametrize("fields", [{}, {"method": "fedavgm"}, {"method": "heterofl", "compress": "sign"}])
+def test_votes_are_refused_without_a_rate_for_signs(fields: dict[str, Any]) -> None:
+    fields = {"method": "fedavg", "aggregator": "majority", **fields}
+    with refuses("server_lr", got=1.0):
+        build_run(Experiment(**SMALL, **fields, rounds=2))
+    build_run(Experiment(**SMALL, **fields, server_lr=0.001, rounds=2))
+    build_run(Experiment(**SMALL, **{**fields, "method": "fedadam"}, rounds=2))

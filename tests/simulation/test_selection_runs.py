@@ -1,15 +1,19 @@
 """Runs with a selection of clients: a killed run resumes with the same bits, and its directory replays."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from refusals import refuses
+from torch import nn
 
 import fedraa
 from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, resume, run
+from fedraa.errors import RunWarning
 from fedraa.rundir.history import History
 
 SMALL: dict[str, Any] = {
@@ -129,6 +133,57 @@ def test_lost_and_partial_work(fields: dict[str, Any], tmp_path: Path) -> None:
 def test_the_wall_clock_replays(tmp_path: Path) -> None:
     fields = {**SMALL, "method": "fed-raa", "next_client": "oort", "concurrency": 3, "updates": 20}
     history = run(Experiment(**fields, clock="wall", time_scale=0.01, out=tmp_path / "run"))
+    assert "consistent" in fedraa.replay(history.directory)
+
+
+class SlowModel(nn.Module):
+    """A linear model for digits, of which each training step takes at least 30 ms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            time.sleep(0.03)
+        return self.linear(x.flatten(1))
+
+
+WALL: dict[str, Any] = {name: value for name, value in SMALL.items() if name != "hidden"}
+WALL |= {"method": "fedavg", "clock": "wall", "time_scale": 1e-3, "rounds": 3, "eval_every": 3}
+
+
+def test_deadlines_of_the_wall_clock_lose_the_tasks_that_do_not_arrive(tmp_path: Path) -> None:
+    """Eight tasks of 60 ms each, one after the other: about four arrive before a deadline of 250 ms."""
+    fields = {**WALL, "deadline": 0.25, "out": tmp_path / "run"}
+    with pytest.raises(Killed):
+        run(Experiment(**fields), model=SlowModel(), callbacks=[KillAt(1)])
+    history = resume(tmp_path / "run", model=SlowModel())
+    started = 0.0
+    lost = 0
+    for line in history.lines():
+        if line["kind"] == "lost":
+            lost += 1
+            assert line["reason"] == "deadline"
+            assert line["t"] >= started + 0.25
+        elif line["kind"] == "round":
+            started = line["t"]
+    assert lost > 0
+    assert history.summary["steps"] == 3
+    assert sum(line["kind"] == "commit" for line in history.lines()) == 24 - lost > 0
+    assert "consistent" in fedraa.replay(history.directory)
+
+
+def test_deadline_of_the_wall_clock_before_every_update_leaves_the_model(tmp_path: Path) -> None:
+    fields = {**WALL, "clients": 2, "deadline": 0.02, "out": tmp_path / "run"}
+    with pytest.warns(RunWarning):
+        history = run(Experiment(**fields), model=SlowModel())
+    kinds = [line["kind"] for line in history.lines()]
+    assert kinds.count("lost") == 6
+    assert "commit" not in kinds
+    trained = history.load_model(SlowModel())
+    assert torch.equal(trained.model.linear.weight, SlowModel().linear.weight)
     assert "consistent" in fedraa.replay(history.directory)
 
 

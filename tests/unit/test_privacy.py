@@ -1,5 +1,6 @@
 """Differential privacy against fixtures, the accounting library, and the measured distribution of the noise."""
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,13 @@ from refusals import refuses
 
 from fedraa import Experiment
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
+from fedraa.aggregation.coverage_mean import CoverageMean
+from fedraa.cli.plan import server_bytes
 from fedraa.cli.plan_privacy import privacy_lines
 from fedraa.components.state import save_state
 from fedraa.composition.registry import find_method
 from fedraa.engine.build import build_run
+from fedraa.engine.memory_check import Need
 from fedraa.ledger.participation import PARTICIPATION, draw_cohort
 from fedraa.messages import SharedBuffer, Task, Update
 from fedraa.privacy.accountant import (
@@ -24,7 +28,7 @@ from fedraa.privacy.accountant import (
     poisson_epsilon,
 )
 from fedraa.privacy.local import privatise
-from fedraa.privacy.noisy_sum import NoisySum
+from fedraa.privacy.noisy_sum import NOISE_BYTES, NoisySum
 from fedraa.privacy.privacy import PRIVACY
 from fedraa.privacy.private_mean import PrivateMean
 from fedraa.rng import generator
@@ -32,6 +36,7 @@ from fedraa.server.stores.local import LocalStore
 from fedraa.settings.resolve import resolve_method
 from fedraa.submodels.assignment import Assignment, Submodel
 from fedraa.vectors.delta_view import DeltaView
+from fedraa.vectors.run_length import RunLengthArray
 
 DELTAS = [(3.0, 4.0), (0.3, 0.4), (1.0, 0.0), (0.0, -2.0)]
 TINY = 1e-9
@@ -350,3 +355,30 @@ def test_plan_does_not_guess_the_clients_of_a_selection(values: dict[str, Any], 
     assert len(privacy_lines(spec, None)) == 1
     with refuses("epsilon", got=8.0):
         privacy_lines(spec, 8.0)
+
+
+def test_memory_covers_the_buffers_of_a_private_round() -> None:
+    """The peak of a round as Python's allocator measures it, with the mean that PrivateMean replaces."""
+    size, count = 300_000, 3
+    sent, new = np.zeros(size, np.float32), np.ones(size, np.float32)
+    tracemalloc.start()
+    mean = PrivateMean(noisy_sum("central(noise=1.0, clip=1.0)", size, cohort=count), fixed=True).bind(size, count)
+    for client in range(count):
+        mean.add(ClientDelta(client, DeltaView(slice(None), new, sent), 1.0, 0.1))
+    mean.finish(RoundTotals(RunLengthArray(np.zeros(1, np.int64), np.full(1, count, np.int32), size), 0.1))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    stated = NOISE_BYTES * size + CoverageMean().memory(size, count)
+    assert 0.75 * stated < peak <= stated
+
+
+def test_plan_and_memory_check_count_the_noise() -> None:
+    fields: dict[str, Any] = {"engine": "local", "dataset": "digits", "weights": "uniform", "method": "fedavg"}
+    plain = build_run(Experiment(**fields))
+    private = build_run(Experiment(**fields, privacy="central(noise=1.0, clip=1.0)"))
+    size = plain.params.size
+    assert Need.of(private).server - Need.of(plain).server == 28 * size
+    assert server_bytes(private) - server_bytes(plain) == 28 * size
+    local = build_run(Experiment(**fields, privacy="local(noise=1.0, clip=1.0)"))
+    assert Need.of(local).server == Need.of(plain).server
+    assert Need.of(local).task >= 36 * size

@@ -39,7 +39,7 @@ def personal_cifar10(scale: Scale) -> Study:
     }
     common |= scale.pick_value(
         {"dataset": "digits", "model": f"{NETWORKS}:digits_batch_norm_cnn", "rounds": 10},
-        {"dataset": "cifar10-subset", "model": f"{NETWORKS}:batch_norm_cnn", "rounds": 15},
+        {"dataset": "cifar10-subset", "model": f"{NETWORKS}:batch_norm_cnn", "rounds": 10},
         {"dataset": "cifar10", "model": f"{NETWORKS}:batch_norm_cnn", "rounds": 200},
     )
     return _personal_study(scale, "personal_cifar10", "Personal methods on CIFAR-10", common)

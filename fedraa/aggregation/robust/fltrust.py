@@ -7,7 +7,8 @@ Submodels: cosine and norms run over the client's coordinates, and sums over the
 
 The client `root` stands for the server: its samples are the root data, and its delta is g0. It trains in every round,
 and its delta is not part of the sum. Its samples are training samples, never test samples. If all s_i are 0, or if the
-root failed, the model does not move. The paper has 100 root samples.
+root fails in a round, the model does not move in this round. If the root fails more often than `client_retries` allows,
+the run fails, instead of continuing with a model that no longer moves. The paper has 100 root samples.
 
 Use it if the server has a few trusted samples. It withstands a majority of attackers.
 
@@ -36,6 +37,10 @@ class FLTrust(RobustAggregator):
 
     buffers: ClassVar[bool] = False
     weighs: ClassVar[bool] = False
+
+    @property
+    def needed_client(self) -> int:
+        return self.root
 
     @property
     def min_clients(self) -> int:

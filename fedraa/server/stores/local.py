@@ -38,7 +38,13 @@ class Store(Protocol):
         """Return the submodel's parameters. The result is the same object while the model has the same version."""
 
     def apply_update(
-        self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0
+        self,
+        task: Task,
+        assignment: Assignment,
+        update: Update,
+        stale: int,
+        balance: float = 1.0,
+        path_length: float = 1.0,
     ) -> ApplyResult:
         """Apply the update of a client.
 
@@ -48,6 +54,7 @@ class Store(Protocol):
             update: The update.
             stale: The update's staleness.
             balance: The client's factor of data against speed.
+            path_length: The length of the client's path by gradients of length 1.
         """
 
     def drop(self, task: Task) -> None:
@@ -193,7 +200,13 @@ class LocalStore:
         return self._cuts[submodel]
 
     def apply_update(
-        self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0
+        self,
+        task: Task,
+        assignment: Assignment,
+        update: Update,
+        stale: int,
+        balance: float = 1.0,
+        path_length: float = 1.0,
     ) -> ApplyResult:
         assignment = self._sent_part(assignment)
         where = where_of(assignment.submodel) if assignment.mask is None else assignment.where
@@ -212,6 +225,8 @@ class LocalStore:
             self._sizes[task.client],
             update.loss,
             balance,
+            update.steps,
+            path_length,
             where if isinstance(where, IndexRuns) else None,
         )
         return checked_apply(self._rule, client_update, self._model)

@@ -2,6 +2,7 @@
 
 from fedraa.components.registry import ComponentRegistry
 from fedraa.submodels.policies.growing import Growing
+from fedraa.submodels.policies.last_layers import LastLayers
 from fedraa.submodels.policies.masked import FourWay, Pruned
 from fedraa.submodels.policies.policy import SubmodelPolicy
 from fedraa.submodels.policies.pruning import AdaptivePruning
@@ -26,6 +27,7 @@ SUBMODEL: ComponentRegistry[SubmodelPolicy] = ComponentRegistry(
         "adaptive-pruning": AdaptivePruning,
         "growing": Growing,
         "layer-cut": LayerCut,
+        "last-layers": LastLayers,
     },
 )
 

@@ -1,6 +1,7 @@
 """FedGMR's submodels: each client trains the model's largest weights, and more of them over time."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,6 +35,8 @@ class Growing(WithCapacities):
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.5, 0.2, 0.1, *[0.05] * 6)))
     until: Positive = 10.0
+
+    full_width: ClassVar[bool] = True
 
     def floor(self, now: float) -> float:
         """Return the minimum density at the time `now`."""

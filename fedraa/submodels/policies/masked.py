@@ -46,6 +46,8 @@ class FourWay(SubmodelPolicy):
 
     parts: Annotated[int, Field(ge=2, le=MAX_LABELLED_PARTS)] = 4
 
+    full_width: ClassVar[bool] = True
+
     def bind(self, run: RunContext) -> SubmodelSampler:
         whole = run.whole()
         names = find_maskable_names(run.traced)
@@ -79,6 +81,7 @@ class Pruned(WithCapacities):
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.75, 0.5)))
     parts: Annotated[int, Field(ge=1, le=MAX_RANKED_PARTS)] = 4
 
+    full_width: ClassVar[bool] = True
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.75, 0.5, 0.25)
 
     def bind(self, run: RunContext) -> SubmodelSampler:

@@ -43,6 +43,7 @@ class RunContext:
         params: Initial parameters [d]. A policy's `bind` may change them.
         example: A minibatch of samples, from which a policy can find the shapes of activations.
         sent: Number of coordinates that clients can send, without personal layers; None: all.
+        durations: Returns the modelled duration of a task on the whole model for every client [N].
     """
 
     traced: Traced
@@ -51,6 +52,7 @@ class RunContext:
     params: Vector | None = None
     example: Tree | None = None
     sent: int | None = None
+    durations: Callable[[], npt.NDArray[np.float64]] | None = None
     _submodels: OrderedDict[tuple[bytes, ...], Submodel] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def whole(self) -> Submodel:
@@ -191,13 +193,14 @@ class SubmodelPolicy:
 
     `keeps` names the state that the policy holds at the server. If a policy is `scheduled`, a scheduler assigns its
     parts. If it is `whole`, every client trains the whole model. If it `needs_squares`, clients send their squared
-    gradients.
+    gradients. If it has `full_width`, clients train some coordinates of the whole model, and never a cut of its width.
     """
 
     keeps: ClassVar[str] = ""
     needs_squares: ClassVar[bool] = False
     scheduled: ClassVar[bool] = False
     whole: ClassVar[bool] = False
+    full_width: ClassVar[bool] = False
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     """Shares of the model. Each client gets one of them if the capacities follow from the speeds of the devices."""
 

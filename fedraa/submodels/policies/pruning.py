@@ -161,6 +161,7 @@ class AdaptivePruning(SubmodelPolicy):
 
     keeps: ClassVar[str] = "mask, sum g^2 [d]"
     needs_squares: ClassVar[bool] = True
+    full_width: ClassVar[bool] = True
 
     @property
     def alone(self) -> int:

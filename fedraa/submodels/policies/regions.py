@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
@@ -44,6 +44,8 @@ class Arbitrary(SubmodelPolicy):
     parts: Annotated[int, Field(ge=1, le=MAX_LABELLED_PARTS)] = 4
     uncovered_every: NonNegativeInt = 10
     regions: Literal["hidden", "units"] = "hidden"
+
+    full_width: ClassVar[bool] = True
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         whole = run.whole()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedraa.cli.main import main
 from fedraa.cli.method_values import describe_value, value_text
 from fedraa.composition import registry
 from fedraa.composition.overrides import SHORTCUTS, values_by_path
@@ -27,3 +28,11 @@ def test_values_are_shown_as_they_can_be_typed():
     assert value_text((0.1, 0.9)) == "0.1 0.9"
     assert value_text(()) == "none"
     assert value_text(None) == "not set"
+
+
+def test_the_page_of_a_method_has_its_formula_its_use_and_its_papers_settings(capsys):
+    method = registry.find_method("fadas")
+    assert main(["methods", "fadas"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    for text in (method.formula, method.when, method.paper_settings.source, "buffer_size 5", "update.delay_limit 1"):
+        assert text in page

@@ -102,7 +102,7 @@ def test_the_mlp_takes_any_widths_and_dropout():
 
 @pytest.mark.parametrize("name", [n for n in MODELS if n not in ("resnet18-bn", "preact-resnet18", "fasttext")])
 def test_small_grey_images_fit_most_models(name):
-    model = build_model(name, torch.zeros(2, 1, 8, 8), 10)
+    model = build_model(name, torch.zeros(2, 1, 8, 8), 10).eval()
     assert model(torch.zeros(3, 1, 8, 8)).shape == (3, 10)
 
 

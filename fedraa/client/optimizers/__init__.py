@@ -1,0 +1,1 @@
+"""Local optimizers that find the learning rate. Each module registers its optimizers by name."""

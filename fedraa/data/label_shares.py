@@ -1,0 +1,26 @@
+"""The shares of the labels in the training data of all clients."""
+
+import numpy as np
+
+from fedraa.data.federated import Federated
+from fedraa.data.measured import MAX_CLIENTS
+from fedraa.rng import generator
+
+
+def measure_label_shares(data: Federated, classes: int, seed: int) -> tuple[float, ...]:
+    """Return the share of each label in the training samples of all clients.
+
+    If a function makes the samples, at most `MAX_CLIENTS` clients make theirs.
+
+    Args:
+        data: The partitioned data, with one label per sample.
+        classes: Number of classes.
+        seed: The seed from which these clients are drawn.
+    """
+    labels = data.y_train if data.source is None else data.labels
+    if labels is None:
+        clients = len(data.sizes)
+        chosen = generator(seed, "label shares").choice(clients, min(clients, MAX_CLIENTS), replace=False)
+        labels = np.concatenate([data.client(client)[1] for client in chosen.tolist()])
+    counts = np.bincount(labels, minlength=classes)
+    return tuple((counts / counts.sum()).tolist())

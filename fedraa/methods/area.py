@@ -1,0 +1,94 @@
+"""AREA: the model is the mean of the clients' last models (Iakovidou, Kim 2024).
+
+Start: y_i <- theta for every client i
+When w of client i arrives:
+    S <- S + w - y_i;  y_i <- w
+    after every K updates:  theta <- theta + S / N;  S <- 0
+
+Source: the first author's simulator. The text of the paper was not read beyond its abstract.
+
+Read next: methods/ca2fl.py (the last delta of every client), server/async_server.py (the server).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.messages import Index, Vector
+from fedraa.methods.fedbuff import Buffered
+from fedraa.numbers import Count
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
+from fedraa.server.schedule import AsyncSchedule
+from fedraa.vectors.chunked import map_chunks
+from fedraa.vectors.client_rows import ClientRows
+from fedraa.vectors.delta_view import DeltaView
+
+
+@ASYNC_RULE.register("area")
+@dataclass
+class Area(Buffered):
+    """AREA (Iakovidou, Kim 2024): every `size` updates, theta <- the mean over all N clients of y_i.
+
+    y_i is the model that client i trained last, at first the initial model. With submodels, an update replaces y_i on
+    the coordinates that it covers. The mean keeps the last model of a client that was removed.
+
+    The clients of the authors' simulator send w - y_i and keep y_i. Here they send w, and the server keeps y_i. The
+    simulator sends a client the model from before its own update. Here the client receives the model after it.
+    """
+
+    size: Count = 3
+
+    keeps: ClassVar[str] = "y_i [N, d], their mean [d], initial model [d]"
+    state_fields: ClassVar[tuple[str, ...]] = ("_initial", "_rows", "_mean", "_count")
+
+    def start(self, model: AsyncModel) -> None:
+        self._initial = model.params.copy()
+        self._rows = ClientRows(len(model.params), model.clients, self._initial.copy)
+        # The mean has double precision, because every update adds to it.
+        self._mean = self._initial.astype(np.float64)
+        self._count = 0
+
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        row = self._rows[update.client]
+
+        def replace_piece(place: Index | slice, trained: Vector) -> None:
+            self._mean[place] += (trained.astype(np.float64) - row[place]) / model.clients
+            row[place] = trained
+
+        DeltaView(update.coordinates, update.new).feed_consumers(replace_piece)
+        self._count += 1
+        full = self._count == self.size
+        if full:
+            self._count = 0
+            self._copy_mean(model.params)
+        return ApplyResult(1 / model.clients, full)
+
+    def _copy_mean(self, params: Vector) -> None:
+        def copy_piece(piece: slice) -> None:
+            params[piece] = self._mean[piece]
+
+        map_chunks(len(params), copy_piece)
+
+    def memory(self, size: int, clients: int) -> int:
+        return size * (4 * clients + 12)
+
+
+register(
+    Method(
+        name="area",
+        paper="Iakovidou, Kim 2024",
+        note="the server, not the client, keeps the last model of a client",
+        formula="`theta ← mean of all clients' last models`, every K updates.",
+        when="Clients with very different data and any delays: each client has the weight 1/N, however fast it is.",
+        local=PLAIN_SGD,
+        update=Area(),
+        schedule=AsyncSchedule(),
+        paper_settings=PaperSettings(
+            source="first author's code, MNIST; its .1 times a client's share of the data is .01 with 10 equal clients",
+            values={"lr": 0.01, "momentum": 0.0, "local_steps": 100, "batch_size": 32, "buffer_size": 3},
+        ),
+    )
+)

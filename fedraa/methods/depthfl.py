@@ -1,0 +1,196 @@
+"""DepthFL: clients train the first blocks of a model with a classifier after each block (Kim et al. 2023).
+
+Client n of depth L, from the first L blocks and classifiers of theta, with logits z_1 ... z_L:
+    loss = sum over l of CE(z_l) + kd / (L - 1) * sum over l and j != l of KL(softmax(z_j) || softmax(z_l))
+    kd = exp(-5 * (1 - min(round, ramp_up) / ramp_up)^2)     # rounds from 0; softmax(z_j) is a constant target
+Server, for each tensor: theta <- mean of the clients that trained it
+The model predicts with the mean of the logits of all classifiers.
+
+L is the client's capacity times the number of blocks, rounded down. A model without classifiers after its blocks has
+depth 1: every client trains all of it, as in fedavg. The authors' code also uses FedDyn, which is not in this method.
+
+Read next: models/exits.py (the model), client/local_algorithm.py (the interface of local training),
+aggregation/coverage_mean.py (the mean).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from math import exp
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
+from fedraa.client.local_training import LocalTraining
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.models.exits import EarlyExits
+from fedraa.numbers import Count
+from fedraa.server.round_update import Mean
+from fedraa.submodels.assignment import Assignment
+from fedraa.submodels.meter import measure_step
+from fedraa.submodels.policies import SUBMODEL
+from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, SubmodelSampler, WithCapacities
+
+
+@SUBMODEL.register("first-blocks")
+@dataclass(frozen=True)
+class FirstBlocks(WithCapacities):
+    """DepthFL: a client of capacity r trains the first floor(r B) of B blocks, at least one, and their classifiers.
+
+    Attributes:
+        capacities: Each client's share of the blocks.
+    """
+
+    capacities: Capacities = field(default_factory=lambda: Capacities((0.25, 0.5, 0.75, 1.0)))
+
+    full_width: ClassVar[bool] = True
+    shares: ClassVar[tuple[float, ...]] = tuple((np.arange(20, 0, -1) / 20).tolist())
+
+    @property
+    def cuts(self) -> bool:
+        return False
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        assert run.example is not None
+        traced = run.traced
+        whole = run.whole()
+        skeleton = traced.make_skeleton(whole.widths)
+        if not isinstance(skeleton, EarlyExits):
+            return Pure(lambda context: Assignment(1, whole))
+        blocks = len(skeleton.blocks)
+        sizes = [int(np.prod(shape)) for shape in traced.shapes]
+        flops = []
+        for depth in range(1, blocks + 1):
+            skeleton.depth = depth
+            flops.append(measure_step(skeleton, run.example).flops)
+        assignments = [
+            Assignment(
+                depth,
+                whole,
+                np.repeat([_block_of(name) < depth for name in traced.names], sizes),
+                mask_by_label=True,
+                work=flops[depth - 1] / flops[-1],
+            )
+            for depth in range(1, blocks)
+        ]
+        assignments.append(Assignment(blocks, whole))
+        return Pure(
+            lambda context: assignments[
+                max(1, int(self.capacities.of(context.client, context.round, run.seed) * blocks + 1e-9)) - 1
+            ]
+        )
+
+
+def _block_of(name: str) -> int:
+    """Return the number of the block, from 0, to which a tensor of EarlyExits belongs."""
+    return int(name.split(".")[1])
+
+
+class Logits:
+    """The logits [b, classes] of every exit in the last forward pass, the deepest first."""
+
+    def __init__(self) -> None:
+        self.values: Sequence[Tensor] = ()
+
+    def read(self, module: nn.Module, args: tuple[Any, ...], result: Sequence[Tensor]) -> None:
+        """Keep the result of the model. It is a hook of the model."""
+        self.values = result
+
+
+@contextmanager
+def exit_logits(model: EarlyExits) -> Iterator[Logits]:
+    """Yield the logits of the last forward pass."""
+    logits = Logits()
+    handle = model.register_forward_hook(logits.read)
+    try:
+        yield logits
+    finally:
+        handle.remove()
+
+
+@dataclass(frozen=True)
+class SelfDistillation(LocalAlgorithm):
+    """The task's steps on all exits of the client's depth, each of which also learns from the others (DepthFL).
+
+    Attributes:
+        ramp_up: Number of rounds after which the weight of the distillation is 1.
+    """
+
+    ramp_up: Count = 300
+
+    classifies: ClassVar[bool] = True
+
+    def train(self, run: LocalRun) -> None:
+        model = run.module
+        if not isinstance(model, EarlyExits):
+            super().train(run)
+            return
+        weight = self.distillation_weight(run.server_step)
+        with exit_logits(model) as logits:
+            for inputs, labels in run.minibatches():
+                run.step(inputs, labels, penalty=partial(_add_exits, logits, labels, weight))
+
+    def distillation_weight(self, round: int) -> float:
+        """Return the weight kd of the distillation in a round, from 0."""
+        return exp(-5 * (1 - min(round, self.ramp_up) / self.ramp_up) ** 2)
+
+
+def _add_exits(logits: Logits, labels: Tensor, weight: float) -> Tensor:
+    """Return the loss of all exits but the deepest, and the distillation between all exits.
+
+    Args:
+        logits: The logits of the exits.
+        labels: Labels [b].
+        weight: Weight of the distillation.
+    """
+    deepest, *others = [values.float() for values in logits.values]
+    total = deepest.new_zeros(())
+    for values in others:
+        total = total + F.cross_entropy(values, labels)
+    if not others:
+        return total
+    exits = torch.stack([deepest, *others])
+    predicted = F.log_softmax(exits, dim=-1)
+    targets = F.softmax(exits.detach(), dim=-1)
+    for number, target in enumerate(targets):
+        for other, mine in enumerate(predicted):
+            if other != number:
+                total = total + weight / len(others) * F.kl_div(mine, target, reduction="batchmean")
+    return total
+
+
+register(
+    Method(
+        name="depthfl",
+        paper="Kim et al. 2023",
+        note="without FedDyn, which the authors' code adds",
+        formula="Clients train the first blocks, each with a classifier; each tensor becomes the mean of its clients.",
+        when=(
+            "Devices of unequal memory, and a model with a classifier after each block, such as resnet18-exits. With "
+            "other models it is fedavg."
+        ),
+        submodel=FirstBlocks(),
+        local=LocalTraining(momentum=0.0, algorithm=SelfDistillation()),
+        update=Mean(),
+        paper_settings=PaperSettings(
+            source="authors' code, CIFAR-100",
+            values={
+                "lr": 0.1,
+                "lr_schedule": "exponential:0.998",
+                "local_epochs": 5,
+                "batch_size": 50,
+                "weight_decay": 1e-3,
+                "weights": "uniform",
+                "local.algorithm.ramp_up": 300,
+            },
+            client_fraction=0.1,
+            unstated="the momentum, which we have not read",
+        ),
+    )
+)

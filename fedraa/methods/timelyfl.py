@@ -1,0 +1,70 @@
+"""TimelyFL: slow clients train a part of the model, so that all clients report in one interval (Zhang et al. 2023).
+
+T = k-th smallest modelled time of a task on the whole model, over all N clients; k = ceil(on_time * N)
+Round, client n with time t_n:
+    s_n = min(T / t_n, 1)
+    train the most last layers whose work is at most the share s_n; all other layers keep their received values
+Server, for each layer: theta <- mean of w_n over all clients of the round  # old values of layers that n did not train
+
+The paper (arXiv 2304.06947) has no public code. We have not found which layers a client trains, nor the weights of the
+mean: the last layers, and equal weights with the old values of untrained layers, are our decisions. The paper also lets
+a fast client run more local epochs within T, which this method does not do.
+
+Read next: submodels/policies/last_layers.py (the layers), aggregation/coverage_mean.py (the mean).
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.aggregation.coverage_mean import FilledMean
+from fedraa.composition.method import NO_PAPER, PLAIN_SGD, Method
+from fedraa.composition.registry import register
+from fedraa.numbers import Share
+from fedraa.server.round_update import Mean
+from fedraa.submodels.policies import SUBMODEL
+from fedraa.submodels.policies.last_layers import LayerAssignments
+from fedraa.submodels.policies.policy import Pure, RunContext, SubmodelPolicy, SubmodelSampler
+
+
+@SUBMODEL.register("within-interval")
+@dataclass(frozen=True)
+class WithinInterval(SubmodelPolicy):
+    """TimelyFL: a client trains the last layers that fit into the time of the k-th fastest client.
+
+    Attributes:
+        on_time: k / N: the share of all clients that train the whole model.
+    """
+
+    on_time: Share = 0.5
+
+    full_width: ClassVar[bool] = True
+
+    @property
+    def cuts(self) -> bool:
+        return False
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        layers = LayerAssignments(run)
+        assert run.durations is not None
+        durations = run.durations()
+        interval = np.sort(durations)[ceil(self.on_time * len(durations)) - 1]
+        shares = np.minimum(interval / durations, 1.0)
+        return Pure(lambda context: layers.within(float(shares[context.client])))
+
+
+register(
+    Method(
+        name="timelyfl",
+        paper="Zhang et al. 2023",
+        note="without more epochs on fast devices; the choice of layers and the weights are ours",
+        formula="Clients slower than the k-th train only last layers, so that all report in the time of the k-th.",
+        when="Rounds in which no device is left out, and fast devices do not wait long.",
+        submodel=WithinInterval(),
+        local=PLAIN_SGD,
+        update=Mean(aggregator=FilledMean()),
+        paper_settings=NO_PAPER,
+    )
+)

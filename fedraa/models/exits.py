@@ -1,0 +1,89 @@
+"""Models with a classifier after each block (early exits)."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from fedraa.errors import InputError
+
+
+class EarlyExits(nn.Module):
+    """A sequence of blocks with a classifier after each block.
+
+    In training the result has the logits [b, classes] of the exits up to `depth`, the deepest first, and blocks behind
+    `depth` do not run. In evaluation the result is the mean of the logits of all exits.
+
+    Args:
+        blocks: The blocks. Each takes the result of the one before it.
+        exits: The classifier of each block.
+    """
+
+    def __init__(self, blocks: Sequence[nn.Module], exits: Sequence[nn.Module]) -> None:
+        super().__init__()
+        if not 0 < len(blocks) == len(exits):
+            raise InputError("exits", got=len(exits), expected=f"one for each of {len(blocks)} blocks")
+        self.blocks = nn.ModuleList(blocks)
+        self.exits = nn.ModuleList(exits)
+        self.depth = len(blocks)
+        """The number of blocks that run in training."""
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        depth = self.depth if self.training else len(self.blocks)
+        outputs: list[Tensor] = []
+        for block, classifier in zip(self.blocks[:depth], self.exits[:depth], strict=True):
+            x = block(x)
+            outputs.append(classifier(x))
+        if self.training:
+            return tuple(outputs[::-1])
+        return torch.stack(outputs).mean(0)
+
+
+def limit_depth(model: nn.Module, trained: npt.NDArray[np.bool_] | None) -> None:
+    """Let a model with early exits run up to its last block with a trained parameter. Other models run as before.
+
+    Args:
+        model: The model.
+        trained: True for trained parameters [k]; None: all.
+    """
+    if not isinstance(model, EarlyExits):
+        return
+    model.depth = len(model.blocks)
+    if trained is None:
+        return
+    sizes = [sum(p.numel() for p in block.parameters() if p.requires_grad) for block in model.blocks]
+    ends = np.cumsum(sizes)
+    depths = [depth for depth, end in enumerate(ends, 1) if trained[end - sizes[depth - 1] : end].any()]
+    model.depth = max(depths, default=1)
+
+
+def early_exits(model: nn.Sequential, sample: Tensor, after: Sequence[int]) -> EarlyExits:
+    """Return a model with additional classifiers. The last classifier is the model's own.
+
+    An additional classifier is a linear layer. Before it, the pixels of each channel are averaged.
+
+    Args:
+        model: The model, a sequence of layers that ends with logits. Its layers become part of the result.
+        sample: A batch of samples [b, ...].
+        after: The numbers of layers after which a classifier is added, ascending, such as (5, 7, 9).
+    """
+    ends = [*after, len(model)]
+    if any(start >= end for start, end in itertools.pairwise([0, *ends])):
+        raise InputError("after", got=tuple(after), expected=f"ascending numbers from 1 to {len(model) - 1}")
+    blocks = [model[start:end] for start, end in itertools.pairwise([0, *ends])]
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        outputs = list(itertools.accumulate(blocks, lambda x, block: block(x), initial=sample))[1:]
+    model.train(training)
+    classes = outputs[-1].shape[1]
+    exits: list[nn.Module] = []
+    for output in outputs[:-1]:
+        if output.ndim == 4:
+            exits.append(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(output.shape[1], classes)))
+        else:
+            exits.append(nn.Sequential(nn.Flatten(), nn.Linear(output[0].numel(), classes)))
+    return EarlyExits(blocks, [*exits, nn.Identity()])

@@ -1,0 +1,86 @@
+"""The policy of partial backward passes: clients train the last layers of the model."""
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import cache
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.submodels.assignment import Assignment
+from fedraa.submodels.meter import find_backward_layers, measure_layers
+from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, SubmodelSampler, WithCapacities
+
+
+class LayerAssignments:
+    """The assignments of the last layers of a run's model, with their work in FLOPs.
+
+    A layer is a module with its tensors. The backward pass determines the order of the layers.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        assert run.example is not None
+        self._run = run
+        self._example = run.example
+        self._layers = find_backward_layers(run.traced, run.example)
+        self._work = cache(self._measure_work)
+        self._assign = cache(self._make_assignment)
+
+    def within(self, share: float) -> Assignment:
+        """Return the most last layers, at least one, whose work is at most this share of the work of all layers."""
+        total = len(self._layers)
+        limit = share * self._work(total)
+        return self._assign(max(1, bisect_right(range(1, total + 1), limit, key=self._work)))
+
+    def _trained(self, count: int) -> set[str]:
+        """Return the names of the tensors of the last `count` layers."""
+        names: set[str] = set()
+        return names.union(*self._layers[:count])
+
+    def _measure_work(self, count: int) -> float:
+        """Return the FLOPs of a whole forward pass and a backward pass over the last `count` layers."""
+        return measure_layers(self._run.traced, self._trained(count), self._example).flops
+
+    def _make_assignment(self, count: int) -> Assignment:
+        """Return the assignment of the last `count` layers. Its label is `count`."""
+        traced = self._run.traced
+        if count == len(self._layers):
+            return Assignment(count, self._run.whole())
+        trained = self._trained(count)
+        sizes = [int(np.prod(shape)) for shape in traced.shapes]
+        return Assignment(
+            count,
+            self._run.whole(),
+            np.repeat([name in trained for name in traced.names], sizes),
+            sends_mask=False,
+            keeps_rest=True,
+            mask_by_label=True,
+            work=self._work(count) / self._work(len(self._layers)),
+        )
+
+
+@dataclass(frozen=True)
+class LastLayers(WithCapacities):
+    """SALF: a client runs the whole forward pass, and the backward pass from the last layer as far as time allows.
+
+    The capacity of a client is the work that it can finish before the deadline, as a share of the FLOPs for training
+    the whole model. The client trains the most last layers whose work does not exceed the share, at least one. The
+    other layers keep the values that it received. With capacities auto, the deadline is the time in which the fastest
+    device trains the whole model.
+
+    Attributes:
+        capacities: Each client's share of the work.
+    """
+
+    capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.85, 0.7, 0.55, 0.4)))
+
+    full_width: ClassVar[bool] = True
+    shares: ClassVar[tuple[float, ...]] = tuple((np.arange(20, 0, -1) / 20).tolist())
+
+    @property
+    def cuts(self) -> bool:
+        return False
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        layers = LayerAssignments(run)
+        return Pure(lambda context: layers.within(self.capacities.of(context.client, context.round, run.seed)))

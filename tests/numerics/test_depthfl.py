@@ -1,0 +1,149 @@
+"""DepthFL on a network with two hidden layers of 5 and 4 units, against PyTorch's autograd and losses by definition."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from refusals import refuses
+from tiny import CLASSES, FEATURES, LR, Stepped, close, minibatches, spec
+from torch import Tensor, nn
+
+from fedraa.methods.depthfl import SelfDistillation
+from fedraa.models.exits import EarlyExits, early_exits
+
+WIDE, NARROW = 5, 4
+FIRST = FEATURES * WIDE + WIDE
+SECOND = WIDE * NARROW + NARROW + NARROW * CLASSES + CLASSES
+EXIT = WIDE * CLASSES + CLASSES
+FIELDS: dict[str, Any] = {"model": "mlp-exits", "hidden": (WIDE, NARROW), "capacities": (0.5, 1.0, 1.0)}
+
+
+def exits(theta: Tensor, x: Tensor, depth: int) -> list[Tensor]:
+    """Return the logits of the exits. The parameters are those of both blocks, and then of the first exit."""
+    parts = theta.split([15, 5, 20, 4, 16, 4, 20, 4])
+    w1, b1, w2, b2, w3, b3, w4, b4 = parts
+    hidden = torch.relu(x @ w1.view(WIDE, FEATURES).T + b1)
+    logits = [hidden @ w4.view(CLASSES, WIDE).T + b4]
+    if depth == 2:
+        hidden = torch.relu(hidden @ w2.view(NARROW, WIDE).T + b2)
+        logits.append(hidden @ w3.view(CLASSES, NARROW).T + b3)
+    return logits
+
+
+def loss_of(logits: list[Tensor], y: Tensor, kd: float) -> Tensor:
+    """Return sum CE + kd / (L - 1) * sum of sum_k p_j (log p_j - log p_l), where p_j is constant."""
+    total = torch.zeros((), dtype=torch.float64)
+    for number, mine in enumerate(logits):
+        log_p = mine - mine.exp().sum(1, keepdim=True).log()
+        total = total - log_p[torch.arange(len(y)), y].mean()
+        for other, theirs in enumerate(logits):
+            if other != number:
+                log_q = (theirs - theirs.exp().sum(1, keepdim=True).log()).detach()
+                total = total + kd / (len(logits) - 1) * (log_q.exp() * (log_q - log_p)).sum(1).mean()
+    return total
+
+
+def test_rounds_follow_the_formula() -> None:
+    run = spec("depthfl", **FIELDS, override={"local.algorithm.ramp_up": 4})
+    stepped, theta = Stepped(run), torch.from_numpy(run.params).double()
+    for turn in range(3):
+        kd = np.exp(-5 * (1 - min(turn, 4) / 4) ** 2)
+        deltas = []
+        for client, depth in enumerate((1, 2, 2)):
+            w = theta.clone()
+            for x, y in minibatches(run, client, turn):
+                w.requires_grad_(True)
+                loss_of(exits(w, torch.from_numpy(x).double(), depth), torch.from_numpy(y), kd).backward()
+                w = (w - LR * w.grad).detach()
+            deltas.append(w - theta)
+        counts = torch.full((len(theta),), 3.0, dtype=torch.float64)
+        counts[FIRST : FIRST + SECOND] = 2
+        theta = theta + torch.stack(deltas).sum(0) / counts
+        stepped.round()
+        close(stepped.server.params, theta.numpy())
+
+
+def test_weight_of_the_distillation_rises_to_1() -> None:
+    weight = SelfDistillation().distillation_weight
+    np.testing.assert_allclose([weight(round) for round in (0, 100, 300, 900)], [0.006738, 0.108368, 1, 1], atol=1e-6)
+
+
+def test_costs_are_those_of_the_trained_blocks() -> None:
+    stepped = Stepped(spec("depthfl", **FIELDS))
+    tasks = [stepped.server.assign(client, 0.0) for client in stepped.server.begin()]
+    for task in tasks:
+        stepped.server.commit(stepped.train(task), 1.0)
+    # Products of a sample: forward, gradients of the weights, and gradients of inputs except those of the samples.
+    one = 3 * 2 * (15 + 20) - 2 * 15
+    both = 3 * 2 * (15 + 20 + 20 + 16) - 2 * 15
+    sizes = stepped.run.data.sizes
+    flops = [line["flops"] / (2 * sizes[line["client"]]) for line in stepped.records.of("commit")]
+    np.testing.assert_allclose(flops, [one, both, both])
+    assert [task.bytes_up for task in tasks] == [4 * (FIRST + EXIT), 4 * 88, 4 * 88]
+    assert [line["bytes_down"] for line in stepped.records.of("dispatch")] == [4 * (FIRST + EXIT), 4 * 88, 4 * 88]
+
+
+def test_tensors_of_no_client_stay() -> None:
+    stepped = Stepped(spec("depthfl", **FIELDS | {"capacities": (0.5,)}))
+    before = stepped.server.params.copy()
+    stepped.round()
+    moved = stepped.server.params != before
+    assert moved[:FIRST].any()
+    assert moved[-EXIT:].all()
+    assert not moved[FIRST : FIRST + SECOND].any()
+
+
+def test_model_without_exits_is_trained_as_in_fedavg() -> None:
+    with pytest.warns(match="no such classifiers"):
+        depthfl = Stepped(spec("depthfl"))
+    fedavg = Stepped(spec("fedavg", weights="uniform", momentum=0.0))
+    for _ in range(2):
+        depthfl.round()
+        fedavg.round()
+    np.testing.assert_array_equal(depthfl.server.params, fedavg.server.params)
+
+
+def test_prediction_is_the_mean_of_the_logits() -> None:
+    layers = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
+    x = torch.randn(6, 3)
+    model = early_exits(layers, x, (2,))
+    own = layers(x)
+    first = model.exits[0](layers[:2](x))
+    model.train()
+    assert [torch.equal(mine, expected) for mine, expected in zip(model(x), (own, first), strict=True)] == [True] * 2
+    model.eval()
+    torch.testing.assert_close(model(x), (own + first) / 2)
+
+
+def test_pixels_are_averaged_before_an_exit() -> None:
+    layers = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(12, 2))
+    x = torch.randn(5, 1, 4, 4)
+    model = early_exits(layers, x, (1,))
+    _, first = model.train()(x)
+    classifier = model.exits[0][-1]
+    torch.testing.assert_close(first, layers[0](x).mean((2, 3)) @ classifier.weight.T + classifier.bias)
+
+
+@pytest.mark.parametrize("after", [(0,), (3,), (2, 1)])
+def test_exits_outside_of_the_model_are_refused(after: tuple[int, ...]) -> None:
+    with refuses("after"):
+        early_exits(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), torch.zeros(2, 3), after)
+    with refuses("exits"):
+        EarlyExits([nn.Identity()], [])
+
+
+def test_other_local_training_uses_the_deepest_exit_of_the_client() -> None:
+    """A client of depth 1 trains the first exit, and clients of depth 2 the second only."""
+    run = spec("depthfl+fedprox", **FIELDS, prox_mu=0.0, momentum=0.0)
+    stepped = Stepped(run)
+    for client, depth in enumerate((1, 2, 2)):
+        task = stepped.server.assign(client, 0.0)
+        w = torch.from_numpy(task.params).double()
+        for x, y in minibatches(run, client, 0):
+            w.requires_grad_(True)
+            logits = exits(w, torch.from_numpy(x).double(), depth)[-1]
+            nn.functional.cross_entropy(logits, torch.from_numpy(y)).backward()
+            w = (w - LR * w.grad).detach()
+        mask = np.ones(task.size, bool) if task.mask is None else task.mask
+        close(stepped.train(task).params[mask], w.numpy()[mask])

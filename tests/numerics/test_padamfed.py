@@ -1,0 +1,86 @@
+"""PAdaMFed with variance reduction against its formulas in NumPy: unequal cohorts, means, controls and momentum."""
+
+import numpy as np
+import pytest
+from numpy_mlp import loss_gradient
+from refusals import refuses
+from tiny import CLIENTS, WIDTHS, Stepped, minibatches, spec, start
+
+ETA, ROUNDS, COHORT = 0.05, 30, 2
+# Two passes over 20 samples in minibatches of 6.
+STEPS = 8
+
+
+class Growing:
+    """Clients 0 and 1 in the first two rounds, then all."""
+
+    def cohort(self, clients: int, round: int, rng: np.random.Generator) -> range:
+        return range(clients if round > 1 else 2)
+
+
+def test_rounds_follow_the_formula() -> None:
+    run = spec(
+        "padamfed",
+        lr=ETA,
+        partition="iid",
+        participation=Growing(),
+        override={"update.auxiliary.rounds": ROUNDS, "update.auxiliary.cohort": COHORT},
+    )
+    beta = (COHORT * STEPS) ** (1 / 3) / ROUNDS ** (2 / 3)
+    stepped, theta = Stepped(run), start(run)
+    previous, c, m, controls = theta, np.zeros(44), np.zeros(44), np.zeros((CLIENTS, 44))
+    turns = [0] * CLIENTS
+    for turn in range(4):
+        cohort = Growing().cohort(CLIENTS, turn, np.random.default_rng())
+        b = beta * c + (1 - beta) * m
+        steps, changes = [], np.zeros((CLIENTS, 44))
+        for client in cohort:
+            w, gradients = theta, []
+            for x, y in minibatches(run, client, turns[client]):
+                gradients.append(loss_gradient(w, x, y, WIDTHS)[1])
+                earlier = loss_gradient(previous, x, y, WIDTHS)[1]
+                q = gradients[-1] + b - beta * controls[client] - (1 - beta) * earlier
+                w = w - ETA * q / np.linalg.norm(q)
+            steps.append((theta - w) / (ETA * STEPS))
+            turns[client] += 1
+            changes[client] = np.mean(gradients, axis=0) - controls[client]
+        previous, theta = theta, theta - beta * np.mean(steps, axis=0)
+        m = beta * (changes.sum(axis=0) / len(cohort) + c) + (1 - beta) * m
+        c = c + changes.sum(axis=0) / CLIENTS
+        controls += changes
+        stepped.round()
+        np.testing.assert_allclose(stepped.server.params, theta, atol=2e-5)
+
+
+def test_traffic_and_passes_count_the_additional_buffers_and_gradients() -> None:
+    fields = {"lr": ETA, "local_steps": STEPS, "local_epochs": None}
+    stepped, plain = Stepped(spec("padamfed", **fields)), Stepped(spec("fedavg", **fields))
+    tasks, plain_tasks = stepped.round(), plain.round()
+    assert [task.bytes_up for task in tasks] == [2 * task.bytes_up for task in plain_tasks]
+    assert {line["bytes_down"] for line in stepped.records.of("dispatch")} == {3 * 4 * 44}
+    flops, plain_flops = ([line["flops"] for line in run.records.of("commit")] for run in (stepped, plain))
+    np.testing.assert_allclose(flops, 2 * np.array(plain_flops))
+
+
+def test_steps_are_as_long_as_the_rate_under_masks() -> None:
+    """Only trained coordinates count for the norm, and others keep their controls."""
+    stepped = Stepped(spec("ra-fed+padamfed", lr=ETA, local_steps=1, local_epochs=None))
+    for _ in range(3):
+        for client in stepped.server.begin():
+            task = stepped.server.assign(client, 0.0)
+            mask = np.ones(task.size, bool) if task.mask is None else task.mask
+            update = stepped.train(task)
+            assert np.linalg.norm((update.params - task.params)[mask]) == pytest.approx(ETA, rel=1e-4)
+            controls = stepped.server._auxiliary._client  # type: ignore[attr-defined]  # of a RoundServer
+            before = controls.peek_row(client).copy()
+            stepped.server.commit(update, 1.0)
+            np.testing.assert_array_equal(controls.peek_row(client)[~mask], before[~mask])
+            assert (controls.peek_row(client)[mask] != before[mask]).any()
+
+
+@pytest.mark.parametrize("field", ["momentum", "compress", "sam_rho", "local_optimizer"])
+def test_settings_that_break_the_formula_are_refused(field: str) -> None:
+    values = {"momentum": {"momentum": 0.5}, "compress": {"compress": "topk:0.5"}}
+    values |= {"sam_rho": {"override": {"local.sam_rho": 0.1}}, "local_optimizer": {"local_optimizer": "adam"}}
+    with refuses(field):
+        spec("padamfed", **values[field])

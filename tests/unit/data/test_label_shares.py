@@ -1,0 +1,37 @@
+"""The shares of the labels in the data of all clients, for data in memory and for data that clients make."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import fedraa as fl
+from fedraa.engine.build import build_run
+
+LABELS = {0: [0, 0, 0, 1], 1: [0, 0, 0, 2]}
+SHARES = (0.75, 0.125, 0.125)
+
+
+def make_samples(client: int) -> tuple[np.ndarray, np.ndarray]:
+    y = np.array(LABELS[client])
+    return np.random.default_rng(client).standard_normal((len(y), 5)).astype(np.float32), y
+
+
+def dealt() -> fl.Dataset:
+    x, y = (np.concatenate(parts) for parts in zip(make_samples(0), make_samples(1), strict=True))
+    return fl.Dataset("dealt", x, y, x, y, classes=3)
+
+
+def made() -> fl.FederatedDataset:
+    return fl.FederatedDataset("made", make_samples, make_samples(0), 3, sizes=4)
+
+
+@pytest.mark.parametrize("make_dataset", [dealt, made])
+def test_label_shares_count_the_samples_of_all_clients(make_dataset: Callable[[], object]) -> None:
+    experiment = fl.Experiment(method="fed-quilt", clients=2, updates=1, engine="local")
+    assert build_run(experiment, dataset=make_dataset()).label_shares == pytest.approx(SHARES)
+
+
+def test_label_shares_are_not_measured_without_calibration() -> None:
+    experiment = fl.Experiment(method="fedavg", clients=2, rounds=1, engine="local")
+    assert build_run(experiment, dataset=made()).label_shares is None
