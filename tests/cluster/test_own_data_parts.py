@@ -16,7 +16,7 @@ from fedraa.errors import RunFailed
 from fedraa.replay.replay import replay
 from fedraa.rundir.history import History
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("own data parts")]
+pytestmark = pytest.mark.cluster
 
 SCRIPT = """
 import sys

@@ -21,7 +21,7 @@ import fedraa as fl
 from fedraa.cli.main import main
 from fedraa.rundir.history import History
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("own parts")]
+pytestmark = pytest.mark.cluster
 
 SOURCE = Path(__file__).parents[1] / "fixtures" / "own_parts" / "my_ext.py"
 FEDRAA = [str(Path(sys.executable).with_name("fedraa"))]

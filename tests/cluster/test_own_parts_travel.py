@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from nodes import Nodes
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("three nodes")]
+pytestmark = pytest.mark.cluster
 
 NET = """
 from torch import nn
