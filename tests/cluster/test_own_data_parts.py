@@ -87,7 +87,7 @@ def test_a_script_s_own_parts_run_alike_everywhere(runs: Path) -> None:
 
 def test_what_needs_no_code_of_theirs_reads_such_runs(runs: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    assert main(["report", str(runs / "local"), "--out", str(page)]) == 0
+    assert main(["report", str(runs / "local"), "--out", str(page), "--theme", "light"]) == 0
     assert "sure" in page.read_text()
 
 
