@@ -27,6 +27,14 @@ settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run all tests with Ray in one process of pytest-xdist, because one cluster serves them and they mostly wait."""
+    for item in items:
+        if item.get_closest_marker("cluster") is not None:
+            item.add_marker(pytest.mark.xdist_group("cluster"))
+
+
 def pytest_runtest_setup() -> None:
     """A test that draws without a seed draws the same in every run, whatever ran before it."""
     torch.manual_seed(0)

@@ -17,7 +17,6 @@ def warm_workers(cluster: None) -> tuple[Any, ...]:
     return tuple(actor.remote() for _ in range(2))
 
 
-# Tests that use this fixture are in the group "three nodes", because two heads at once need the same ports.
 @pytest.fixture(scope="session")
 def three() -> Iterator[Nodes]:
     """Yield a cluster of a head, a node with the resource `server`, and a node with the resource `phone`."""

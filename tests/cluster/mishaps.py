@@ -12,7 +12,7 @@ import ray
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 # Time for the answer to the previous call. Without it, the fault would be attributed to that call.
-LEAVE_SECONDS = 1.0
+LEAVE_SECONDS = 0.5
 
 
 def die() -> None:

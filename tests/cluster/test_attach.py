@@ -16,7 +16,7 @@ from actors.cluster.attach import join_cluster
 from actors.cluster.submit import check_size
 from actors.ray_versions import MAX_JOB_BYTES
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("three nodes")]
+pytestmark = pytest.mark.cluster
 
 # The limit on a busy machine. Most of a command's start is spent on imports.
 SECONDS = 15.0

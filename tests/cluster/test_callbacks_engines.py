@@ -122,12 +122,12 @@ def test_all_calls_are_the_same_on_every_engine(kind: type[Records], tmp_path: P
 @pytest.mark.usefixtures("cluster")
 def test_rounds_are_the_same_on_every_engine_and_end_within_one(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"method": "fedavg", "updates": None, "rounds": 9, "eval_every": 1}
-    seen = {engine: Records() for engine in ("local", "ray 2")}
+    seen = {engine: Records() for engine in ("local", "ray 1")}
     histories = [
         run(experiment(tmp_path / engine, engine, **flags), callbacks=[seen[engine], StopAt(6)]) for engine in seen
     ]
     assert histories[0].summary["steps"] == 1  # of four commits; two of the next round are lost
-    assert seen["local"].calls == seen["ray 2"].calls
+    assert seen["local"].calls == seen["ray 1"].calls
     same(histories)
 
 
@@ -154,7 +154,7 @@ def test_what_a_callback_raises_reaches_the_user_after_a_checkpoint(failing: typ
     out = tmp_path / "run"
     updates = {"updates": 60 if failing is FailAt else 2000}
     with pytest.raises(ArithmeticError, match=r"^seven\b") as caught:
-        run(experiment(out, "ray 2", checkpoint_every=None, **updates), callbacks=[failing(7)])
+        run(experiment(out, "ray 1", checkpoint_every=None, **updates), callbacks=[failing(7)])
     (note,) = caught.value.__notes__
     assert note.endswith(f": fedraa resume {out}")
     assert not (out / SUMMARY).exists()

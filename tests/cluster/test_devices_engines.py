@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from execution import run_warm
 from same_run import same
 
 from fedraa import Experiment, run
@@ -13,7 +14,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 @pytest.mark.parametrize(("method", "limit"), [("fed-raa", {"updates": 12}), ("fedrobust", {"rounds": 3})])
 def test_costs_and_kept_adversaries_give_the_same_run_on_ray(
-    method: str, limit: dict[str, Any], tmp_path: Path
+    method: str, limit: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path
 ) -> None:
     devices = tmp_path / "devices.csv"
     devices.write_text(
@@ -33,6 +34,6 @@ def test_costs_and_kept_adversaries_give_the_same_run_on_ray(
         **limit,
     }
     local = run(Experiment(**fields, engine="local", out=tmp_path / "local"))
-    on_ray = run(Experiment(**fields, workers=2, out=tmp_path / "ray"))
-    same(tmp_path / "ray", local)
+    on_ray = run_warm(warm_workers, tmp_path / "ray", **fields)
+    same(on_ray.directory, local)
     assert on_ray.summary["energy"] == local.summary["energy"]

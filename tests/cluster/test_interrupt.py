@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,16 @@ from same_run import same
 
 from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import run
+from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
+from fedraa.rundir import run_lock
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS
 from fedraa.rundir.history import History
 
 pytestmark = pytest.mark.cluster
 
-UPDATES = 800
+UPDATES = 400
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:
@@ -37,6 +38,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
     return run(Experiment(**FIELDS, updates=UPDATES, engine="local", out=tmp_path_factory.mktemp("undisturbed")))
 
 
+@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("engine", ["local", "ray"])
 def test_ctrl_c_leaves_a_checkpoint_and_nothing_else(engine: str, undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
@@ -97,13 +99,14 @@ def test_a_killed_server_starts_again_by_itself(undisturbed: History, tmp_path: 
     same(out, undisturbed)
 
 
-def test_one_run_directory_has_one_writer(tmp_path: Path) -> None:
+def test_one_run_directory_has_one_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_lock, "LOCK_SECONDS", 0.5)
     out = tmp_path / "run"
     with started(out, "--updates", str(UPDATES), "--engine", "local") as first:
         os.kill(first.pid, signal.SIGSTOP)
-        second = subprocess.run(
-            [sys.executable, "-m", "fedraa", "resume", str(out)], capture_output=True, text=True, check=False
-        )
-    assert second.returncode == 2
-    assert second.stderr.startswith("fedraa: run: ")
-    assert str(out) in second.stderr
+        assert main(["resume", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("fedraa: run: ")
+    assert str(out) in said

@@ -16,7 +16,7 @@ from fedraa.errors import RunFailed
 from fedraa.replay.replay import replay
 from fedraa.rundir.history import History
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("own data parts")]
+pytestmark = pytest.mark.cluster
 
 SCRIPT = """
 import sys
@@ -50,7 +50,7 @@ def net(classes):
 
 if __name__ == "__main__":
     out = Path(sys.argv[1])
-    for name, engine in {"local": {"engine": "local"}, "ray": {"workers": 2}}.items():
+    for name, engine in {"local": {"engine": "local"}, "ray": {"workers": 1}}.items():
         fl.run(fl.Experiment(
             partition=ByParity(), metrics=(Top(3), sure), compute=devices, model=net,
             clients=4, fragments=2, updates=24, quiet=True, out=out / name, **engine,
@@ -87,7 +87,7 @@ def test_a_script_s_own_parts_run_alike_everywhere(runs: Path) -> None:
 
 def test_what_needs_no_code_of_theirs_reads_such_runs(runs: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    assert main(["report", str(runs / "local"), "--out", str(page)]) == 0
+    assert main(["report", str(runs / "local"), "--out", str(page), "--theme", "light"]) == 0
     assert "sure" in page.read_text()
 
 

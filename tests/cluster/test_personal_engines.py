@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from execution import run_warm
 from same_run import same
 
-from fedraa import Experiment, History, run
+from fedraa import Experiment, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -25,9 +26,11 @@ FIELDS: dict[str, Any] = {"clients": 4, "hidden": (8,), "partition": "labels:3",
     ],
     ids=lambda fields: str(fields["method"]),
 )
-def test_kept_values_give_the_same_run_on_ray(fields: dict[str, Any], tmp_path: Path) -> None:
+def test_kept_values_give_the_same_run_on_ray(
+    fields: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
     local = run(Experiment(**FIELDS, **fields, engine="local", out=tmp_path / "local"))
-    run(Experiment(**FIELDS, **fields, workers=2, out=tmp_path / "ray"))
-    same(tmp_path / "ray", local)
-    there, here = (History(tmp_path / name).evals.drop(columns="wall") for name in ("ray", "local"))
+    on_ray = run_warm(warm_workers, tmp_path / "ray", **FIELDS, **fields)
+    same(on_ray.directory, local)
+    there, here = (history.evals.drop(columns="wall") for history in (on_ray, local))
     np.testing.assert_array_equal(there, here)

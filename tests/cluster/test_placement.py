@@ -64,7 +64,7 @@ def test_who_does_not_fit_is_waited_for_while_the_others_work(
 
 def test_nodes_read_the_data_themselves(undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(engine, "put_blocks")  # the driver sends none
-    same(run(experiment(data_on_nodes=True, workers=2, out=tmp_path / "run")).directory, undisturbed)
+    same(run(experiment(data_on_nodes=True, workers=1, out=tmp_path / "run")).directory, undisturbed)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from execution import run_warm
 from same_run import same
 
 from fedraa import Experiment, run
@@ -32,7 +33,6 @@ NO_HEAD = {"update.owned_head": False}
     ],
     ids=lambda fields: fields["method"],
 )
-def test_private_run_is_the_same_on_ray(fields: dict[str, Any], tmp_path: Path) -> None:
+def test_private_run_is_the_same_on_ray(fields: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     local = run(Experiment(**FIELDS, **fields, engine="local", out=tmp_path / "local"))
-    run(Experiment(**FIELDS, **fields, workers=2, out=tmp_path / "ray"))
-    same(tmp_path / "ray", local)
+    same(run_warm(warm_workers, tmp_path / "ray", **FIELDS, **fields).directory, local)

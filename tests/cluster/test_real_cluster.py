@@ -16,7 +16,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.rundir.file_names import EVENTS
 from fedraa.rundir.history import History
 
-pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.xdist_group("three nodes")]
+pytestmark = pytest.mark.cluster
 
 FLAGS = ("--hidden", "8", "--clients", "4", "--local-steps", "2", "--checkpoint-every", "50", "--quiet")
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from execution import run_warm
 from same_run import same
 
 from fedraa import Experiment, run
@@ -24,8 +25,7 @@ FIELDS: dict[str, Any] = {"clients": 6, "hidden": (10,), "local_steps": 2, "atta
     ],
     ids=lambda fields: f"{fields['method']}-{fields['attack']}",
 )
-def test_attacked_run_is_the_same_on_ray(fields: dict[str, Any], tmp_path: Path) -> None:
+def test_attacked_run_is_the_same_on_ray(fields: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     local_fields = {name: value for name, value in fields.items() if name != "server_shards"}
     local = run(Experiment(**FIELDS, **local_fields, engine="local", out=tmp_path / "local"))
-    run(Experiment(**FIELDS, **fields, workers=2, out=tmp_path / "ray"))
-    same(tmp_path / "ray", local)
+    same(run_warm(warm_workers, tmp_path / "ray", **FIELDS, **fields).directory, local)

@@ -14,6 +14,10 @@ SHORTER = {
     "--time 8": "--time 1",
     "--time 3": "--time 1",
     "--time 5": "--time 1",
+    "--time 2 ": "--time 0.5 ",
+    "--updates 200": "--updates 40",
+    "--updates 100": "--updates 20",
+    "--workers 4": "--workers 1",
 }
 # Programs that a test cannot run. Only the existence of the files that they name is checked.
 NOT_RUN = ("chmod", "docker", "export", "helm", "kind", "kubectl", "ray", "sbatch", "source", "ssh")

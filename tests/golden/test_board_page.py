@@ -13,7 +13,11 @@ from fedraa.board.board import Board
 from fedraa.board.server import BoardServer
 from fedraa.report.theme import DARK, LIGHT, Theme
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH")
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH"),
+    # A browser takes seconds to start.
+    pytest.mark.xdist_group("browser"),
+]
 
 DRAWN = """['curve0', 'curve1'].every((id) => document.querySelector(`#${id} .scatterlayer .trace path`))
   && document.querySelectorAll('#timeline .point').length > 0"""

@@ -235,6 +235,8 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     # Another page may have imported its own my_ext.
     monkeypatch.delitem(sys.modules, "my_ext", raising=False)
+    # The tests of `fedraa check` need two other processes. Here one is enough.
+    monkeypatch.setattr("fedraa.testing.other_process.ORDERS", ("1",))
     return tmp_path
 
 

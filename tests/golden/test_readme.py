@@ -21,6 +21,8 @@ BLOCKS = blocks(README)
 def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    # The tests of `fedraa check` need two other processes. Here one is enough.
+    monkeypatch.setattr("fedraa.testing.other_process.ORDERS", ("1",))
     assert run_blocks(README, "README.md", tmp_path) >= 8
     assert "consistent" in capsys.readouterr().out
     assert (tmp_path / "runs" / "compare" / "compare.png").is_file()

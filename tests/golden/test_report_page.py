@@ -14,7 +14,11 @@ from fedraa.config.experiment import Experiment
 from fedraa.report import report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH")
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH"),
+    # The page of these tests takes seconds to write.
+    pytest.mark.xdist_group("browser"),
+]
 
 BEFORE = "<script>window.errors = []; window.onerror = (text) => { errors.push(String(text)); };</script>"
 # Written into the page once it has loaded, where --dump-dom shows it.

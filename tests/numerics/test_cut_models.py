@@ -1,5 +1,7 @@
 """Cuts of whole models: the project's own, and all of torchvision's classifiers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -14,8 +16,14 @@ from fedraa.submodels.tracing.trace import trace_module
 LIGHT = ("mnasnet0_5", "mobilenet_v3_small", "regnet_y_400mf", "shufflenet_v2_x0_5", "squeezenet1_1")
 
 
-# A cut of a large model takes seconds.
-NUMBERS_OF_CUTS = [1, pytest.param(3, marks=pytest.mark.slow)]
+# Large models whose layers another model of the fast tests also has.
+VARIANTS = ("resnet18-bn", "resnet18-scaler", "vit", "mnasnet0_5")
+
+
+def models_and_cuts(names: tuple[str, ...]) -> list[Any]:
+    """Return each model with 1 cut, and with 3 cuts in a slow test: a cut of a large model takes seconds."""
+    once = [pytest.param(name, 1, marks=[pytest.mark.slow] if name in VARIANTS else []) for name in names]
+    return once + [pytest.param(name, 3, marks=pytest.mark.slow) for name in names]
 
 
 def check_cuts(traced: Traced, example: torch.Tensor, number_of_cuts: int) -> None:
@@ -30,8 +38,7 @@ def check_cuts(traced: Traced, example: torch.Tensor, number_of_cuts: int) -> No
         assert cost.flops < full.flops
 
 
-@pytest.mark.parametrize("number_of_cuts", NUMBERS_OF_CUTS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "number_of_cuts"), models_and_cuts(MODELS))
 def test_our_models(name: str, number_of_cuts: int) -> None:
     example = torch.randint(0, 10_000, (4, 20)) if name == "fasttext" else torch.randn(2, 3, 16, 16)
     traced = trace_module(build_model(name, example, classes=10), example)
@@ -40,8 +47,7 @@ def test_our_models(name: str, number_of_cuts: int) -> None:
     assert grouped_share(traced) > (0.85 if name.startswith("vit") else 0.99)
 
 
-@pytest.mark.parametrize("number_of_cuts", NUMBERS_OF_CUTS)
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize(("name", "number_of_cuts"), models_and_cuts(LIGHT))
 def test_some_of_torchvision(name: str, number_of_cuts: int) -> None:
     module, example = build_zoo_model(f"torchvision:{name}")
     check_cuts(trace_module(module, example), example, number_of_cuts)

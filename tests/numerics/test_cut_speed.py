@@ -24,8 +24,9 @@ def seconds(call: Callable[[], object], times: int = 3) -> float:
 
 def test_resnet50() -> None:
     module, example = build_zoo_model("torchvision:resnet50")
-    assert seconds(lambda: trace_module(module, example), times=1) < 10
+    start = time.process_time()
     traced = trace_module(module, example)
+    assert time.process_time() - start < 10
     assert seconds(lambda: traced.cut(take_prefix(traced, 0.5))) < 0.05
 
 

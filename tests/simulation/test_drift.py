@@ -16,6 +16,9 @@ from fedraa.engine.factories import make_server
 from fedraa.messages import Task, Update
 from fedraa.server.async_server import AsyncServer
 
+# The runs of these tests take seconds.
+pytestmark = pytest.mark.xdist_group("drift")
+
 CLIENTS, DRIFT, END = 10, 10.0, 45.0
 
 

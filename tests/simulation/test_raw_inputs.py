@@ -104,8 +104,7 @@ def test_five_ways_in_are_one_run_whose_model_takes_raw_bytes(tmp_path: Path) ->
     runs = {name: fl.run(dataset=data, out=tmp_path / name, **FLAGS) for name, data in ways.items()}
     assert len({run.summary["model_sha256"] for run in runs.values()}) == 1
     assert 0.6 < reported(runs["arrays"]) < 1
-    for name in ("arrays", "torch"):
-        assert accuracy_in_new_process(runs[name], y_test, images=x_test) == reported(runs[name])
+    assert accuracy_in_new_process(runs["torch"], y_test, images=x_test) == reported(runs["torch"])
     scalings = [run.config["resolved"]["inputs"]["scaling"] for run in runs.values()]
     assert all(scaling == scalings[0] for scaling in scalings)
     train = IMAGES[TRAIN].astype(np.float64)

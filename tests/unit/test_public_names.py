@@ -52,8 +52,9 @@ def test_importing_it_loads_nothing_slow() -> None:
 
 
 def test_a_star_brings_the_public_names() -> None:
-    names = fresh("before = set(globals()) | {'before'}\nfrom fedraa import *\nprint(*sorted(set(globals()) - before))")
-    assert names.split() == sorted(fedraa.__all__)
+    names: dict[str, object] = {}
+    exec("from fedraa import *", names)
+    assert sorted(names.keys() - {"__builtins__"}) == sorted(fedraa.__all__)
 
 
 def test_functions_win_over_the_packages_of_their_names() -> None:

@@ -57,18 +57,18 @@ def trace_once(module: nn.Module, example: Tree, report: Callable[[str], None] |
         report: Called with a line of text if tracing takes long.
     """
     path = _entry_path(module, example)
-    if path is not None:
-        cached = _read_entry(path, module)
-        if cached is not None and _cuts_hold(cached, example):
-            return cached
+    slow = _report_slow(f"tracing {type(module).__name__}: looking for what can be cut", report)
+    if path is None:
+        with slow:
+            return trace_module(module, example)
+    cached = _read_entry(path, module)
+    if cached is not None and _cuts_hold(cached, example):
+        return cached
     started = time.monotonic()
     codes: set[CodeType] = set()
-    with (
-        _report_slow(f"tracing {type(module).__name__}: looking for what can be cut", report),
-        _collect_codes(codes) as noted,
-    ):
+    with slow, _collect_codes(codes) as noted:
         traced = trace_module(module, example)
-    if path is not None and noted and time.monotonic() - started >= MIN_TRACE_S:
+    if noted and time.monotonic() - started >= MIN_TRACE_S:
         _write_entry(path, traced, codes)
     return traced
 

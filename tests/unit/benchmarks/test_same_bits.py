@@ -1,6 +1,5 @@
 """The oracle of equal bits: it sees one changed rounding, and its experiments cover every named method."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.system import same_bits
+from fedraa.cli.exit_code import exit_code
 from fedraa.composition.registry import list_methods
 from fedraa.methods import fedasync
 
@@ -48,9 +49,9 @@ def test_experiments_are_seventy_or_more_with_every_method_among_them() -> None:
     assert set(METHODS) < set(experiments)
 
 
-def test_an_unknown_commit_is_one_sentence() -> None:
-    command = [sys.executable, "-m", "benchmarks", "same_bits", "no-such-commit"]
-    done = subprocess.run(command, cwd=same_bits.ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "base: got 'no-such-commit'" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_an_unknown_commit_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "same_bits", "no-such-commit"])
+    assert exit_code(main) == 2
+    said = capsys.readouterr().err
+    assert "base: got 'no-such-commit'" in said
+    assert "Traceback" not in said

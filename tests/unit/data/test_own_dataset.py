@@ -1,7 +1,6 @@
 """User-defined data sets as objects and as functions: their conversion, and the errors about malformed ones."""
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from refusals import refuses
 from torch.utils.data import TensorDataset
 
 import fedraa as fl
+from fedraa.cli.main import main
 from fedraa.data import as_dataset, load_dataset
 
 RNG = np.random.default_rng(0)
@@ -190,7 +190,12 @@ def test_a_run_of_tensors_is_the_run_of_arrays(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Return a function that runs a command beside a user's module and returns the exit code."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    # Another test may have imported its own my_ext.
+    monkeypatch.delitem(sys.modules, "my_ext", raising=False)
     (tmp_path / "my_ext.py").write_text(
         "import numpy as np, fedraa as fl\n"
         "def load(data_dir):\n"
@@ -218,20 +223,15 @@ def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         "--out",
     ]
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        path = {"PYTHONPATH": f"{tmp_path}:{Path(fl.__file__).parents[1]}"}
-        line = [sys.executable, "-m", "fedraa.cli.main", "run", *flags, str(tmp_path / "run"), *words]
-        return subprocess.run(line, capture_output=True, text=True, env={"OMP_NUM_THREADS": "1"} | path, check=False)
-
-    return run
+    return lambda *words: main(["run", *flags, str(tmp_path / "run"), *words])
 
 
 def test_the_command_line_takes_them_all(
-    command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = "--dataset my_ext:load --data-dir here --partition my_ext:halves --metrics my_ext:sure"
-    done = command(*own.split(), "--compute", "my_ext:devices")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert command(*own.split(), "--compute", "my_ext:devices") == 0
+    assert capsys.readouterr().err == ""
     history = fl.History(tmp_path / "run")
     assert 0.5 < history.summary["metrics"]["sure"] <= 1  # type: ignore[index]  # a mapping
     assert history.config["resolved"]["samples"] == [9, 8, 8]  # half of 50 rows
@@ -240,10 +240,10 @@ def test_the_command_line_takes_them_all(
 
 
 def test_the_command_line_refuses_in_one_sentence(
-    command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = command("--dataset", "my_ext:halves")
-    assert done.returncode == 2
-    assert re.match(r"fedraa: dataset: my_ext:halves .*TypeError: ", done.stderr)
-    assert done.stderr.count("\n") == 1
+    assert command("--dataset", "my_ext:halves") == 2
+    said = capsys.readouterr().err
+    assert re.match(r"fedraa: dataset: my_ext:halves .*TypeError: ", said)
+    assert said.count("\n") == 1
     assert not (tmp_path / "run").exists()

@@ -62,7 +62,7 @@ def test_nothing_is_imported_without_trust(foreign: Path, mark: Path, capsys: py
         assert all(name in message for name in (*FOREIGN, "--trust"))
     assert main(["replay", str(foreign)]) == 0
     assert main(["status", str(foreign)]) == 0
-    assert main(["report", str(foreign), "--out", page]) == 0
+    assert main(["report", str(foreign), "--out", page, "--theme", "light"]) == 0
     with refuses("run", *FOREIGN, got=foreign):
         fl.resume(foreign, updates=6)
     assert not mark.exists()

@@ -44,13 +44,20 @@ BUILT_IN = [
 ]
 
 
-# The checks of these kinds take longest. Only the usual component and those with the most state are checked here.
+# Fast tests check the usual component of each kind and those with the most state. Slow tests check all components.
 IN_SHORT = {
     "scheduler": ("gre-raa", "offline"),
     "staleness": ("constant", "polynomial"),
     "async-rule": ("convex-mix", "buffer", "ringleader"),
     "aggregator": ("covered", "memorised", "flora"),
-    "participation": ("all", "sample:3", "bernoulli:0.5", "oort:3"),
+    "participation": ("all", "bernoulli:0.5", "oort:3"),
+    "partitioner": ("dirichlet", "mixture"),
+    "submodel": ("fragments((0.4, 0.6))", "rolling", "bernoulli", "adaptive-pruning"),
+    "compressor": ("topk:0.2", "qsgd:4"),
+    "objective": ("classification", "segmentation"),
+    "transform": ("crop",),
+    "server-optimizer": ("sgd", "adam"),
+    "local-optimizer": ("adam",),
 }
 
 
@@ -330,6 +337,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     code, out, err = said("parts_on_their_own:LowestLoss")
     assert (code, err) == (0, "")
     assert [line.split()[-1] for line in out.splitlines()[1:-1]] == ["held"] * 7
+    monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
     code, out, err = said("parts_on_their_own:Careless")
     assert (code, err) == (1, "fedraa: Careless: it breaks 1 promise\n")
     assert re.search(r"Careless .*ValueError: .*read-only", out)
