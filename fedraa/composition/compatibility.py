@@ -20,13 +20,15 @@ from fedraa.data.transforms.transform import transform_name
 from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Objective
 from fedraa.server.schedule import SCHEDULER
+from fedraa.server.staleness import Constant
 from fedraa.submodels.policies.growing import Growing
 from fedraa.submodels.policies.masked import FourWay, Pruned
 from fedraa.submodels.policies.policy import AUTO, SubmodelPolicy
 from fedraa.submodels.policies.pruning import AdaptivePruning
-from fedraa.submodels.policies.regions import Arbitrary
+from fedraa.submodels.policies.regions import Arbitrary, RegionSchedule
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
+STALENESS_CLOCK = "schedule.staleness_clock"
 # The paths of the values that scale a submodel's activations or learning rate by its share of the model.
 RATE_BY_SHARE = ("local.scale_activations", "local.full_rate")
 
@@ -194,7 +196,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         reasons |= dict.fromkeys(RATE_BY_SHARE, why)
     if trains_whole:
         if method.schedule.scheduled:
-            reasons |= dict.fromkeys(("scheduler", "delay_bound"), whole)
+            reasons |= dict.fromkeys(("scheduler", "delay_bound", STALENESS_CLOCK), whole)
         aggregator = getattr(find_method(experiment.method).update, "aggregator", None)
         is_mean = isinstance(aggregator, CoverageMean) and not getattr(method.update, "owned_head", False)
         if is_mean and chosen_value(experiment, "aggregator") in ("covered", "filled"):
@@ -202,7 +204,11 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     elif scheduler is not None and not SCHEDULER.resolve(scheduler).bounded:
         reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which has no bound"
     if len(getattr(method.submodel, "ratios", "several")) == 1:
-        reasons |= dict.fromkeys(("scheduler", "delay_bound", *RATE_BY_SHARE), "one fragment")
+        reasons |= dict.fromkeys(("scheduler", "delay_bound", STALENESS_CLOCK, *RATE_BY_SHARE), "one fragment")
+    if getattr(method.update, "staleness", None) in ("constant", Constant()):
+        reasons[STALENESS_CLOCK] = "staleness constant, with which the weight does not depend on staleness"
+    if isinstance(method.submodel, Arbitrary) and method.submodel.level != "MIX":
+        reasons["submodel.redraw"] = f"level {method.submodel.level}, at which all clients train equally many regions"
     levels: Any = getattr(getattr(method.submodel, "capacities", None), "levels", ())
     if levels != AUTO and len(set(levels)) == 1:
         reasons["submodel.capacities.redraw"] = f"capacities {levels[0]:g}, the same for all clients"
@@ -227,4 +233,6 @@ def _masks_whole_model(policy: SubmodelPolicy) -> bool:
     """Return True if the policy masks elements of the whole model, and never cuts its width."""
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels
-    return isinstance(policy, FourWay | Pruned | Growing | AdaptivePruning | Arbitrary)
+    if isinstance(policy, FourWay):
+        return policy.form != "units"
+    return isinstance(policy, Pruned | Growing | AdaptivePruning | Arbitrary | RegionSchedule)

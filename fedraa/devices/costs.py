@@ -90,6 +90,7 @@ class CostModel(Stateful):
         passed: npt.NDArray[np.float64] | float,
         down: npt.NDArray[np.float64] | float,
         up: npt.NDArray[np.float64] | float,
+        share: float = 1.0,
     ) -> Load:
         """Return the load of one task on a device, in the fleet's units.
 
@@ -98,12 +99,13 @@ class CostModel(Stateful):
             passed: The number of forward and backward passes of a sample; SAM passes each sample twice.
             down: The number of bytes that the client receives.
             up: The number of bytes that the client sends.
+            share: The share of the submodel's computing that the client does.
         """
         cost = self._trained_cost(widths)
         if not self.fleet.relative:
-            return Load(work=cost.flops * passed, down=down, up=up, memory=cost.memory)
+            return Load(work=share * cost.flops * passed, down=down, up=up, memory=cost.memory)
         return Load(
-            work=self._work_share(cost) * self._reference_share(passed),
+            work=share * self._work_share(cost) * self._reference_share(passed),
             down=down / self._full.bytes,
             up=up / self._full.bytes,
             memory=cost.memory / self._full.memory,
@@ -117,6 +119,7 @@ class CostModel(Stateful):
         up: float,
         now: float | None = None,
         steps: int | None = None,
+        share: float = 1.0,
     ) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
@@ -131,8 +134,9 @@ class CostModel(Stateful):
             now: The time on the run's clock at which the server sends the task. It matters only for links that change
                 with time. None: their means.
             steps: The local steps of a task that was cut short; None for a whole task.
+            share: The share of the submodel's computing that the client does.
         """
-        return self._times(widths, client, (down, up), now, steps).total * self._unit
+        return self._times(widths, client, (down, up), now, steps, share).total * self._unit
 
     def energy(
         self,
@@ -142,6 +146,7 @@ class CostModel(Stateful):
         up: float,
         now: float | None = None,
         steps: int | None = None,
+        share: float = 1.0,
     ) -> float | None:
         """Return the modelled energy of one task in joules, before jitter, or None if the devices have no watts.
 
@@ -149,10 +154,16 @@ class CostModel(Stateful):
         """
         if not self.fleet.watts:
             return None
-        return self.fleet.energy(self._times(widths, client, (down, up), now, steps), client)
+        return self.fleet.energy(self._times(widths, client, (down, up), now, steps, share), client)
 
     def _times(
-        self, widths: Widths, client: int, traffic: tuple[float, float], now: float | None, steps: int | None
+        self,
+        widths: Widths,
+        client: int,
+        traffic: tuple[float, float],
+        now: float | None,
+        steps: int | None,
+        share: float,
     ) -> TaskTimes:
         """Return the duration of each phase of one task in time units.
 
@@ -162,7 +173,8 @@ class CostModel(Stateful):
         start = None
         if now is not None:
             start = now / self._unit
-        return self.fleet.times(self.load(widths, passed, *traffic), client, start, float(self._server_time(passed)))
+        load = self.load(widths, passed, *traffic, share)
+        return self.fleet.times(load, client, start, float(self._server_time(passed)))
 
     def _work_share(self, cost: Cost) -> float:
         """Return the work of training a submodel, as a fraction of the work for the full model.

@@ -42,7 +42,13 @@ class Deadline:
 
 
 def cut_task(
-    end: RoundEnd | None, costs: CostModel, widths: Widths, decision: Dispatch, now: float, traffic: tuple[int, int]
+    end: RoundEnd | None,
+    costs: CostModel,
+    widths: Widths,
+    decision: Dispatch,
+    now: float,
+    traffic: tuple[int, int],
+    share: float = 1.0,
 ) -> int | None:
     """Return the local steps of a task that its client can finish, or None for the whole task.
 
@@ -55,6 +61,7 @@ def cut_task(
         decision: The decision to send the task.
         now: Time at which the task is sent.
         traffic: Bytes that the client receives and sends.
+        share: The share of the submodel's computing that the client does.
     """
     if end is None or not end.partial:
         return None
@@ -63,14 +70,14 @@ def cut_task(
     def is_in_time(cost: float) -> bool:
         return end.timing.due(client, decision.turn, now, cost) <= end.closes_at
 
-    if is_in_time(costs.cost(widths, client, *traffic, now)):
+    if is_in_time(costs.cost(widths, client, *traffic, now, share=share)):
         return None
     # The largest number of steps is found by bisection: `least` steps are in time, `most` steps are not.
     least = 0
     most = costs.count_steps(widths, client)
     while most - least > 1:
         middle = (least + most) // 2
-        if is_in_time(costs.cost(widths, client, *traffic, now, middle)):
+        if is_in_time(costs.cost(widths, client, *traffic, now, middle, share)):
             least = middle
         else:
             most = middle

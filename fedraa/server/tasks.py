@@ -128,7 +128,7 @@ class TaskTable(Stateful):
         if decision.resent:
             down = 0
         steps = self.costs.steps(widths, client)
-        cut_at = cut_task(self.round_end, self.costs, widths, decision, now, (down, up))
+        cut_at = cut_task(self.round_end, self.costs, widths, decision, now, (down, up), assignment.work)
         task = Task(
             id=decision.task,
             client=client,
@@ -139,7 +139,7 @@ class TaskTable(Stateful):
             widths=widths,
             buffer=buffer,
             lr=self._lr(self._run_progress(decision.step, now), widths),
-            cost=self.costs.cost(widths, client, down, up, now, cut_at),
+            cost=self.costs.cost(widths, client, down, up, now, cut_at, assignment.work),
             mask=assignment.mask,
             extras={**(extras or {}), **self.client_states.send(client, assignment)},
             bytes_up=up,
@@ -150,7 +150,8 @@ class TaskTable(Stateful):
         )
         if steps is not None:
             self._taken[client] += cut_at or steps
-        details = {"cut_at": cut_at, "energy": self.costs.energy(widths, client, down, up, now, cut_at)}
+        energy = self.costs.energy(widths, client, down, up, now, cut_at, assignment.work)
+        details = {"cut_at": cut_at, "energy": energy}
         self._record(
             "dispatch",
             now,
@@ -200,7 +201,7 @@ class TaskTable(Stateful):
             weight=weight,
             bytes_up=task.bytes_up,
             samples=self.sizes[task.client],
-            flops=self.costs.flops(task.widths, task.client, task.cut_at),
+            flops=self._count_flops(flight),
             train_loss=update.loss,
             **protection,
         )
@@ -239,12 +240,17 @@ class TaskTable(Stateful):
             client=task.client,
             fragment=task.fragment,
             reason=reason,
-            flops=lost_flops(self.costs.flops(task.widths, task.client, task.cut_at), task.cost, now - flight.left),
+            flops=lost_flops(self._count_flops(flight), task.cost, now - flight.left),
         )
 
     def mean_lr(self, task: Task, steps: int) -> float:
         """Return the mean learning rate of a task over this number of local steps."""
         return task.lr * self._mean_factor(steps)
+
+    def _count_flops(self, flight: InFlightTask) -> float:
+        """Return the FLOPs of a task that its client computes."""
+        task = flight.task
+        return flight.assignment.work * self.costs.flops(task.widths, task.client, task.cut_at)
 
     def _run_progress(self, step: int, now: float) -> float:
         """Return the progress of the run in the unit of the learning rate's schedule."""

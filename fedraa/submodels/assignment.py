@@ -44,13 +44,16 @@ class Assignment:
     """The part of the model that one client trains: a dense submodel and, for element-wise methods, a mask [k] over it.
 
     The log shows the assignment as its `label`. With `sends_mask` the server sends only the masked submodel. Otherwise
-    the client receives the whole submodel and masks it (RA-Fed, SubDisMO).
+    the client receives the whole submodel and masks it (RA-Fed, SubDisMO). `work` is the share of the submodel's
+    computing that the client is charged for: less than 1 if the mask leaves out whole units or layers, which a device
+    need not compute.
     """
 
     label: int
     submodel: Submodel
     mask: Mask | None = None
     sends_mask: bool = True
+    work: float = 1.0
 
     @property
     def where(self) -> Index | slice:
@@ -87,12 +90,14 @@ class Assignment:
             "index": self.submodel.index,
             "mask": self.mask,
             "sends_mask": self.sends_mask,
+            "work": self.work,
         }
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> "Assignment":
         submodel = Submodel(tuple(state["widths"]), state["index"])
-        return cls(state["label"], submodel, state["mask"], state["sends_mask"])
+        # Checkpoints of earlier versions have no work.
+        return cls(state["label"], submodel, state["mask"], state["sends_mask"], state.get("work", 1.0))
 
     def bytes(self, coordinates: int, sent_back: Callable[[int], int], sent: Callable[[int], int]) -> tuple[int, int]:
         """Return the bytes that one task sends down and up.

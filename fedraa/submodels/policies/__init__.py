@@ -5,7 +5,7 @@ from fedraa.submodels.policies.growing import Growing
 from fedraa.submodels.policies.masked import FourWay, Pruned
 from fedraa.submodels.policies.policy import SubmodelPolicy
 from fedraa.submodels.policies.pruning import AdaptivePruning
-from fedraa.submodels.policies.regions import Arbitrary
+from fedraa.submodels.policies.regions import Arbitrary, RegionSchedule
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 from fedraa.submodels.policies.slices import DisjointGroups, Fragments, Full, LayerCut, Prefix, Rolling
 
@@ -22,6 +22,7 @@ SUBMODEL: ComponentRegistry[SubmodelPolicy] = ComponentRegistry(
         "shuffled-blocks": ShuffledBlocks,
         "four-way": FourWay,
         "arbitrary": Arbitrary,
+        "region-schedule": RegionSchedule,
         "pruned": Pruned,
         "adaptive-pruning": AdaptivePruning,
         "growing": Growing,

@@ -291,10 +291,14 @@ class WithCapacities(SubmodelPolicy):
     capacities: Capacities
 
     def __post_init__(self) -> None:
-        capacities: Any = self.capacities
-        # `describe` writes capacities as a mapping.
-        if isinstance(capacities, Mapping) and capacities.get(KIND) == Capacities.__name__:
-            capacities = Capacities(**{name: value for name, value in capacities.items() if name != KIND})
-        elif not isinstance(capacities, Capacities):
-            capacities = Capacities(capacities)
-        object.__setattr__(self, "capacities", capacities)
+        object.__setattr__(self, "capacities", make_capacities(self.capacities))
+
+
+def make_capacities(source: Any) -> Capacities:
+    """Return the capacities that a tuple of shares, or a mapping from config.json, describes."""
+    if isinstance(source, Capacities):
+        return source
+    # `describe` writes capacities as a mapping.
+    if isinstance(source, Mapping) and source.get(KIND) == Capacities.__name__:
+        return Capacities(**{name: value for name, value in source.items() if name != KIND})
+    return Capacities(source)
