@@ -29,6 +29,7 @@ RECIPES: dict[str, Recipe] = {
         raa.raa_schedules,
         raa.raa_beta,
         raa.raa_fragments,
+        raa.raa_in_flight,
         ramfed.ramfed_table2_mnist,
         ramfed.ramfed_table2_cifar10,
         ramfed.ramfed_table3_agnews,
