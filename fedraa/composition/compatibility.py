@@ -190,10 +190,10 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     scheduler = getattr(method.schedule, "scheduler", None)
     reasons: dict[str, str] = {}
     if trains_whole:
-        reasons |= dict.fromkeys(RATE_BY_SHARE, whole)
+        reasons |= dict.fromkeys(("cut_layers", *RATE_BY_SHARE), whole)
     elif _masks_whole_model(method.submodel):
         why = f"{experiment.method}, in which clients train the full width of the model under a mask"
-        reasons |= dict.fromkeys(RATE_BY_SHARE, why)
+        reasons |= dict.fromkeys(("cut_layers", *RATE_BY_SHARE), why)
     if trains_whole:
         if method.schedule.scheduled:
             reasons |= dict.fromkeys(("scheduler", "delay_bound", STALENESS_CLOCK), whole)
@@ -204,7 +204,9 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     elif scheduler is not None and not SCHEDULER.resolve(scheduler).bounded:
         reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which has no bound"
     if len(getattr(method.submodel, "ratios", "several")) == 1:
-        reasons |= dict.fromkeys(("scheduler", "delay_bound", STALENESS_CLOCK, *RATE_BY_SHARE), "one fragment")
+        reasons |= dict.fromkeys(
+            ("scheduler", "delay_bound", STALENESS_CLOCK, "cut_layers", *RATE_BY_SHARE), "one fragment"
+        )
     if getattr(method.update, "staleness", None) in ("constant", Constant()):
         reasons[STALENESS_CLOCK] = "staleness constant, with which the weight does not depend on staleness"
     if isinstance(method.submodel, Arbitrary) and method.submodel.level != "MIX":

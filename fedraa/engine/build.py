@@ -153,8 +153,6 @@ def build_run(
     trial_y = torch.tensor(dataset.y_test[:TRIAL_SAMPLES])
     refuse_misfit(metrics, model, trial_x, trial_y, objective)
     probabilities = find_probabilities(model, example, objective)
-    if not method.cuts:
-        _refuse_set(experiment, "cut_layers", f"{experiment.method}, which cuts no layers")
     with naming_whole_methods(method):
         tell = None if experiment.quiet else _write_line
         traced = trace_model(method, model, pair, tell, experiment.cut_layers)

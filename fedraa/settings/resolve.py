@@ -153,8 +153,6 @@ def without_foreign_flags(experiment: Experiment) -> Experiment:
     if "ratios" in foreign:
         foreign.add("fragments")
     foreign |= fields_without_effect(experiment, set_values(method, known, str(experiment.method))).keys()
-    if not method.cuts:
-        foreign.add("cut_layers")
     if not can_be_spread(method):
         foreign.add("server_shards")
     fields = {name: Experiment.model_fields[name].default for name in foreign if name in Experiment.model_fields}
