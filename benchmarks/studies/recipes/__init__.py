@@ -34,6 +34,7 @@ RECIPES: dict[str, Recipe] = {
         ramfed.ramfed_table2_cifar10,
         ramfed.ramfed_table3_agnews,
         ramfed.ramfed_coverage,
+        ramfed.ramfed_schedule,
         subdismo.subdismo_table1,
         subdismo.subdismo_radius,
         subdismo.subdismo_architectures,
